@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from numpy.random import default_rng
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/envs/step")]
@@ -143,7 +144,7 @@ def fair_speed() -> None:
     """Print one row per topology, graph and placement."""
     gpt2 = zoo_graph("gpt2", batch=1, sequence=128, micro_batches=1, head="causal_lm",
                      optimizer="adam", dtype="float32")  # fmt: skip
-    wide = layered(np.random.default_rng(0), 1_000, width=64, density=0.05)
+    wide = layered(default_rng(0), 1_000, width=64, density=0.05)
     print(f"\n{'graph':14}{'topology':12}{'placement':12}{'transfers':>10}{'under way':>10}"
           f"{'fair/s':>10}{'single_port/s':>15}")  # fmt: skip
     for name in SIXTEEN:
@@ -151,7 +152,7 @@ def fair_speed() -> None:
         cases: list[tuple[OpGraph, str]] = [(gpt2, "pipeline"), (gpt2, "random"), (wide, "random")]
         for graph, placement in cases:
             problem = StepProblem.build(graph, topology, RooflineCost())
-            rng = np.random.default_rng(0)
+            rng = default_rng(0)
             shape = (FAIR_PLACEMENTS, graph.num_operators)
             devices = rng.integers(0, topology.num_devices, shape)
             if placement == "pipeline":
@@ -177,7 +178,7 @@ def main() -> None:
         problem = four_devices(Path(folder) / path)
         n = problem.graph.num_operators
         simulator = StepSimulator(problem)
-        devices = np.random.default_rng(0).integers(0, DEVICES, (PLACEMENTS, n))
+        devices = default_rng(0).integers(0, DEVICES, (PLACEMENTS, n))
         order = np.arange(n)
         rates: dict[str, list[float]] = {"fixed": [], "rule": []}
         for _ in range(ROUNDS + 1):  # the first compiles

@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
+from numpy.random import default_rng
 
 from tests.refusal import refusal
 
@@ -43,7 +44,7 @@ def masked_action(
 
 def rollout(env: gym.Env[Any, Any], seed: int, steps: int) -> list[Any]:
     """Everything `env` returns under masked random actions from `seed`."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     observation, info = env.reset(seed=seed)
     seen: list[Any] = [(observation, info)]
     for _ in range(steps):
@@ -97,7 +98,7 @@ def test_a_pickled_and_a_copied_environment_go_on_identically(env: gym.Env[Any, 
 
 def test_a_copy_in_mid_episode_does_not_disturb_the_original(env: gym.Env[Any, Any]) -> None:
     observation, _ = env.reset(seed=1)
-    action = masked_action(env, observation, np.random.default_rng(0))
+    action = masked_action(env, observation, default_rng(0))
     twin = copy.deepcopy(env)
     expected = env.step(action)
     assert data_equivalence(twin.step(action), expected)
@@ -121,7 +122,7 @@ def test_observations_stay_in_their_space_and_one_action_is_always_allowed(
 
 def test_action_masks_are_the_mask_of_the_observation_flat(env: gym.Env[Any, Any]) -> None:
     observation, _ = env.reset(seed=4)
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     for _ in range(4):
         if isinstance(env.action_space, gym.spaces.Box):
             with refusal("no masks"):
@@ -139,7 +140,7 @@ def test_action_masks_are_the_mask_of_the_observation_flat(env: gym.Env[Any, Any
 def test_observations_are_fresh_arrays(env: gym.Env[Any, Any]) -> None:
     observation, _ = env.reset(seed=2)
     kept = copy.deepcopy(observation)
-    following, *_ = env.step(masked_action(env, observation, np.random.default_rng(0)))
+    following, *_ = env.step(masked_action(env, observation, default_rng(0)))
     assert data_equivalence(observation, kept)
     for key in observation:
         assert not np.shares_memory(observation[key], following[key])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
+from numpy.random import default_rng
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
@@ -50,7 +51,7 @@ def masked_actions(
 
 def rollout(env: MultiAgentEnv, seed: int, steps: int) -> list[Any]:
     """Everything `env` returns under masked random actions from `seed`."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     observations, infos = env.reset(seed=seed)
     seen: list[Any] = [(observations, infos)]
     for _ in range(steps):
@@ -90,21 +91,21 @@ def test_a_copy_in_mid_episode_does_not_disturb_the_original(
 ) -> None:
     env = make()
     observations, _ = env.reset(seed=1)
-    actions = masked_actions(observations, np.random.default_rng(0))
+    actions = masked_actions(observations, default_rng(0))
     observations = env.step(actions)[0]
-    actions = masked_actions(observations, np.random.default_rng(1))
+    actions = masked_actions(observations, default_rng(1))
     twins = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
     expected = env.step(actions)
     for twin in twins:
         assert data_equivalence(twin.step(actions), expected)
         rollout(twin, 9, 10)
     again, _ = env.reset(seed=1)
-    repeated = env.step(masked_actions(again, np.random.default_rng(0)))[0]
+    repeated = env.step(masked_actions(again, default_rng(0)))[0]
     assert data_equivalence(repeated, observations)
 
 
 def test_all_agents_act_in_every_step_and_end_together(make: Callable[[], MultiAgentEnv]) -> None:
-    env, rng = make(), np.random.default_rng(0)
+    env, rng = make(), default_rng(0)
     observations, infos = env.reset(seed=0)
     ended = False
     while not ended:
@@ -139,7 +140,7 @@ def test_observations_are_fresh_arrays(make: Callable[[], MultiAgentEnv]) -> Non
     env = make()
     observations, _ = env.reset(seed=2)
     kept = copy.deepcopy(observations)
-    following, *_ = env.step(masked_actions(observations, np.random.default_rng(0)))
+    following, *_ = env.step(masked_actions(observations, default_rng(0)))
     assert data_equivalence(observations, kept)
     for agent, seen in observations.items():
         for key in seen:

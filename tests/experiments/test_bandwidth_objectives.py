@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from layered_step import layered_step
+from numpy.testing import assert_array_equal
 from refusals import command_refused, option_of, option_refused, told
 
 from agents.base import PlannerResult
@@ -162,8 +163,8 @@ def test_the_plan_of_a_file_is_kept_and_its_bandwidth_decided_anew(
     assert second["objective"] < first["objective"]
     plans = [read_plan(name, problem, OneFOneB()) for name in
              ("first/plan.json", "run/plan.json")]  # fmt: skip
-    np.testing.assert_array_equal(plans[0].placement.device, plans[1].placement.device)
-    np.testing.assert_array_equal(plans[0].order, plans[1].order)
+    assert_array_equal(plans[0].placement.device, plans[1].placement.device)
+    assert_array_equal(plans[0].order, plans[1].order)
     assert "plan" in second["provenance"]["inputs_sha256"]
 
 
@@ -177,7 +178,7 @@ def test_a_joint_plan_is_judged_with_its_bandwidth(work: Path, problem: StepProb
     found = ask("plan", f"agent={name}", "problem=joint")
     rates = read_bandwidth("run/plan.json", problem.topology.network)
     assert rates is not None
-    np.testing.assert_array_equal(rates.rate, uniform_allocation(problem.topology.network).rate)
+    assert_array_equal(rates.rate, uniform_allocation(problem.topology.network).rate)
     written = read_plan("run/plan.json", problem, OneFOneB())
     simulator = StepSimulator(allocated_problem(problem, rates))
     assert found["objective"] == simulator.step_time(written.placement.device, written.order)

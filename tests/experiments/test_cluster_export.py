@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
+from numpy.testing import assert_array_equal
 from omegaconf import OmegaConf
 
 from agents.cluster.checkpoint import CheckpointScheduler
@@ -125,8 +125,8 @@ def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
         "run/checkpoint", 12, 2, MixedRacks(), lambda *_: homes, 1, 0.0, None, 0
     )
     found = scheduler.play(*instance, rates=NoInterference(), overheads=env.overheads)
-    np.testing.assert_array_equal(found.finish, expected.finish)
-    np.testing.assert_array_equal(found.preemptions, expected.preemptions)
+    assert_array_equal(found.finish, expected.finish)
+    assert_array_equal(found.preemptions, expected.preemptions)
 
 
 @pytest.mark.proof

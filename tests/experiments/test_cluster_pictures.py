@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from envs.cluster.nodes import Cluster
@@ -78,8 +79,8 @@ def test_gantt_draws_every_run_where_it_was() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["node 0", "node 1"]
     minute = 60
     first, second = boxes(axes, 0), boxes(axes, 2)
-    np.testing.assert_allclose(first, [(0, 100 / minute, 0, 2), (100 / minute, 200 / minute, 0, 1)])
-    np.testing.assert_allclose(
+    assert_allclose(first, [(0, 100 / minute, 0, 2), (100 / minute, 200 / minute, 0, 1)])
+    assert_allclose(
         second,
         [(0, 50 / minute, 4, 5), (0, 100 / minute, 3, 4), (100 / minute, 400 / minute, 3, 4)],
     )
@@ -110,7 +111,7 @@ def test_the_trace_has_every_run_on_each_of_its_gpus() -> None:
 def test_gantt_draws_only_the_window() -> None:
     window = GanttWindow(80.0, 120.0, (1,))
     axes = draw_cluster_gantt(CLUSTER, three_jobs(), window, "title").axes[0]
-    np.testing.assert_allclose(boxes(axes, 0), [(80, 100, 0, 1), (100, 120, 0, 1)])
+    assert_allclose(boxes(axes, 0), [(80, 100, 0, 1), (100, 120, 0, 1)])
     assert axes.get_xlim() == (80, 120)
     assert axes.get_title(loc="right") == "1 of 2 nodes, 40 s of 6.67 min"
 
@@ -171,12 +172,12 @@ def test_cdf_names_the_best_first_and_reaches_every_quantile() -> None:
     assert texts(figure) == ["fast: mean 41.7 min, p99 1.38 h", "slow: mean 1.74 d, p99 3.44 d"]
     for line, values in zip(figure.axes[0].lines, (fast, slow), strict=True):
         seconds, share = line.get_data()
-        np.testing.assert_allclose(np.interp(0.5, share, seconds), np.median(values), rtol=1e-3)
+        assert_allclose(np.interp(0.5, share, seconds), np.median(values), rtol=1e-3)
         assert share[-1] == 1
         assert share[0] == 0
         assert seconds[0] == values.min()
     (one,) = draw_jct_cdf({"one": np.array([0.0])}, "a job of no time").axes[0].lines
-    np.testing.assert_array_equal(one.get_data(), [[1, 1], [0, 1]])
+    assert_array_equal(one.get_data(), [[1, 1], [0, 1]])
 
 
 def test_trace_summary_shows_shares_and_hours() -> None:
@@ -188,8 +189,8 @@ def test_trace_summary_shows_shares_and_hours() -> None:
     assert heights[5] == 25
     assert sum(heights) == 100
     widths = [bar.get_width() for bar in gangs.patches]
-    np.testing.assert_allclose(widths[:2], [75, 25])
-    np.testing.assert_allclose(widths[2:], [100 * 30 / (30 + 9600), 100 * 9600 / 9630])
+    assert_allclose(widths[:2], [75, 25])
+    assert_allclose(widths[2:], [100 * 30 / (30 + 9600), 100 * 9600 / 9630])
     assert [label.get_text() for label in durations.get_yticklabels()] == ["1", "8"]
     low, high = durations.get_xlim()
     assert low < 60
@@ -259,7 +260,7 @@ def test_bars_are_as_high_as_what_was_held_and_never_overlap(
         height[bar.run] += bar.high - bar.low
         assert 0 <= bar.low < bar.high <= gpus
     lasting = runs["end"] > runs["start"]
-    np.testing.assert_allclose(height, np.where(lasting, runs["gpus"] * runs["milli"] / 1000, 0))
+    assert_allclose(height, np.where(lasting, runs["gpus"] * runs["milli"] / 1000, 0))
     for index, one in enumerate(bars):
         for other in bars[:index]:
             a, b = runs[one.run], runs[other.run]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 from small_split import write_jobs
 
 from agents.cluster.migrating.policy import Migrating
@@ -63,7 +65,7 @@ def policy() -> Migrating:
 def test_parts_are_consecutive_jobs_at_loads_and_on_clusters_asked_for(split: Split) -> None:
     found = sources([split], "train", SAMPLING)
     training = set(split.traces["a"].windows["train"].trace.job_id)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     nodes = set()
     for _ in range(30):
         name, problem = sampled_window(found, SAMPLING, rng)
@@ -81,11 +83,9 @@ def test_parts_are_consecutive_jobs_at_loads_and_on_clusters_asked_for(split: Sp
 
 
 def test_writing_down_changes_no_schedule(split: Split) -> None:
-    _, problem = sampled_window(
-        sources([split], "train", SAMPLING), SAMPLING, np.random.default_rng(1)
-    )
-    recording = Recording(policy(), 0.7, 3, 2, np.random.default_rng(2))
-    np.testing.assert_array_equal(problem.replay(recording).finish, problem.replay(policy()).finish)
+    _, problem = sampled_window(sources([split], "train", SAMPLING), SAMPLING, default_rng(1))
+    recording = Recording(policy(), 0.7, 3, 2, default_rng(2))
+    assert_array_equal(problem.replay(recording).finish, problem.replay(policy()).finish)
     counts = [len(jobs) for jobs in recording.jobs[1:]]
     assert max(counts) == 3
     assert len(counts) > 3
@@ -99,14 +99,14 @@ def test_rows_go_with_the_work_left(split: Split) -> None:
     second = rows.part == 1
     assert second.any()
     assert not second.all()
-    np.testing.assert_array_equal(rows.features[second], again.features)
-    np.testing.assert_array_equal(rows.remaining_s[second], again.remaining_s)
+    assert_array_equal(rows.features[second], again.features)
+    assert_array_equal(rows.remaining_s[second], again.remaining_s)
     assert (rows.remaining_s > 0.0).all()
     assert (rows.done_s >= 0.0).all()
     durations = split.traces["a"].windows["train"].trace.duration_s
     assert set(np.rint(rows.remaining_s + rows.done_s).astype(int)) <= set(durations.tolist())
-    np.testing.assert_allclose(rows.features[:, 0], np.log2(rows.gpus) / 4.0, rtol=1e-6)
-    np.testing.assert_allclose(rows.features[:, 2], np.log1p(rows.done_s / 60.0) / 4.0, atol=1e-5)
+    assert_allclose(rows.features[:, 0], np.log2(rows.gpus) / 4.0, rtol=1e-6)
+    assert_allclose(rows.features[:, 2], np.log1p(rows.done_s / 60.0) / 4.0, atol=1e-5)
 
 
 def test_windows_without_enough_jobs_are_told(split: Split) -> None:
@@ -116,4 +116,4 @@ def test_windows_without_enough_jobs_are_told(split: Split) -> None:
         sources([split], "tomorrow", SAMPLING)
     few = SamplingConfig(**{**vars(SAMPLING), "jobs": [2, 3]})
     with refusal("least_jobs"):
-        sampled_window(sources([split], "train", SAMPLING), few, np.random.default_rng(0))
+        sampled_window(sources([split], "train", SAMPLING), few, default_rng(0))

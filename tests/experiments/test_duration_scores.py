@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from experiments.learning.train_durations import Marginal, Scores
 from models.durations.network import BINS, edges_s
@@ -35,8 +36,8 @@ def test_marginals_are_counts_of_the_jobs_that_took_longer(seed: int, smoothing:
                 counts[1, bin_of(duration - passed)] += gang == size
         first = (counts[0] + smoothing / BINS) / (counts[0].sum() + smoothing)
         second = (counts[1] + smoothing * first) / (counts[1].sum() + smoothing)
-        np.testing.assert_allclose(everything[row], first)
-        np.testing.assert_allclose(alike[row], second)
+        assert_allclose(everything[row], first)
+        assert_allclose(alike[row], second)
 
 
 def test_ranks_are_even_where_chances_are_true() -> None:
@@ -51,9 +52,7 @@ def test_ranks_are_even_where_chances_are_true() -> None:
     scores = Scores.of("true", chance, left)
     for level in (0.2, 0.5, 0.8):
         assert scores.held(level) == pytest.approx(level, abs=0.015)
-    np.testing.assert_allclose(
-        np.quantile(scores.rank, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.02
-    )
+    assert_allclose(np.quantile(scores.rank, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.02)
 
 
 def test_scores_by_hand() -> None:
@@ -63,10 +62,10 @@ def test_scores_by_hand() -> None:
     ratio = EDGES[-1] / EDGES[-2]
     left = np.array([15.0, 30.0, EDGES[-1] * (1.0 + ratio) / 2.0, EDGES[-1] * ratio * 9.0])
     scores = Scores.of("hand", chance, left)
-    np.testing.assert_allclose(scores.loss, -np.log([0.75, 0.75, 0.25, 0.25]))
-    np.testing.assert_allclose(scores.rank, [0.375, 0.75, 0.875, 1.0])
+    assert_allclose(scores.loss, -np.log([0.75, 0.75, 0.25, 0.25]))
+    assert_allclose(scores.rank, [0.375, 0.75, 0.875, 1.0])
     assert scores.held(0.5) == 0.5
-    np.testing.assert_allclose(
+    assert_allclose(
         scores.by_part(np.array([5, 2, 2, 2])),
         [-np.log([0.75, 0.25, 0.25]).mean(), -np.log(0.75)],
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from envs.files import read_json
 from envs.graphs.op_graph import Phase
@@ -40,8 +41,8 @@ def change(path: Path, edit: Callable[[Document], object]) -> None:
 
 def test_a_plan_survives_the_round_trip(path: Path, plan: Plan, problem: StepProblem) -> None:
     read = read_plan(path, problem, OneFOneB())
-    np.testing.assert_array_equal(read.placement.device, plan.placement.device)
-    np.testing.assert_array_equal(read.order, plan.order)
+    assert_array_equal(read.placement.device, plan.placement.device)
+    assert_array_equal(read.order, plan.order)
 
 
 def test_the_file_tells_where_it_comes_from(path: Path) -> None:
@@ -57,7 +58,7 @@ def test_the_file_tells_where_it_comes_from(path: Path) -> None:
 def test_without_an_order_the_rule_gives_it(path: Path, plan: Plan, problem: StepProblem) -> None:
     change(path, lambda document: document.pop("order"))
     read = read_plan(path, problem, OneFOneB())
-    np.testing.assert_array_equal(read.order, OneFOneB()(problem.graph, plan.placement.device))
+    assert_array_equal(read.order, OneFOneB()(problem.graph, plan.placement.device))
 
 
 def test_graph_and_topology_may_be_left_out(path: Path, problem: StepProblem) -> None:
@@ -136,9 +137,9 @@ def test_bandwidth_survives_the_round_trip(
     network = problem.topology.network
     read = read_bandwidth(shared, network)
     assert read is not None
-    np.testing.assert_array_equal(read.rate, uniform_allocation(network).rate)
+    assert_array_equal(read.rate, uniform_allocation(network).rate)
     assert read_json(shared)["schema_version"] == 2
-    np.testing.assert_array_equal(read_plan(shared, problem, OneFOneB()).order, plan.order)
+    assert_array_equal(read_plan(shared, problem, OneFOneB()).order, plan.order)
     assert read_bandwidth(path, network) is None
 
 

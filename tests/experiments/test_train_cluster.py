@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from envs.files import read_json
@@ -83,7 +84,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     assert both["steps"] == [32.0, 64.0]
     scores_of = np.array(both["scores"])
     assert scores_of.shape == (2, 2)
-    np.testing.assert_allclose(both["interquartile_mean"], scores_of.mean(axis=0))
+    assert_allclose(both["interquartile_mean"], scores_of.mean(axis=0))
     with Image.open(work / "curves" / "learning_curves.png") as picture:
         assert picture.size[0] > 500
 
@@ -123,15 +124,15 @@ def test_the_interquartile_mean_leaves_out_the_quarters_at_both_ends() -> None:
     scores = np.array([[9.0], [1.0], [2.0], [3.0], [-50.0], [4.0], [5.0], [99.0]])
     assert interquartile_mean(scores)[0] == pytest.approx((2 + 3 + 4 + 5) / 4)
     low, high = interval(np.full((5, 3), 2.0), np.random.default_rng(0))
-    np.testing.assert_array_equal(low, [2.0] * 3)
-    np.testing.assert_array_equal(high, [2.0] * 3)
+    assert_array_equal(low, [2.0] * 3)
+    assert_array_equal(high, [2.0] * 3)
 
 
 def test_runs_are_compared_where_all_were_examined() -> None:
     runs = [exams("a", [10, 20, 30], [1, 2, 3]), exams("b", [20, 25, 30], [4, 5, 6])]
     steps, scores = common(runs)
-    np.testing.assert_array_equal(steps, [20, 30])
-    np.testing.assert_array_equal(scores, [[2, 3], [4, 6]])
+    assert_array_equal(steps, [20, 30])
+    assert_array_equal(scores, [[2, 3], [4, 6]])
     assert len(draw_exams(runs, "two").axes[0].lines) == 5  # both, mean, reference, cloning's end
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.bandwidth.rules import (
     ProportionalShares,
@@ -35,7 +36,7 @@ def test_serial_sends_take_the_square_of_the_sum_of_roots(planes: int) -> None:
     assert found.step_time == pytest.approx(36.0 / (2.0 * planes), rel=1e-9)
     assert found.allocation is not None
     pipes = found.allocation.pipes(problem.topology.network)
-    np.testing.assert_allclose(pipes[0, 1:], planes * 2.0 * np.array([1, 2, 3]) / 6, rtol=1e-9)
+    assert_allclose(pipes[0, 1:], planes * 2.0 * np.array([1, 2, 3]) / 6, rtol=1e-9)
 
 
 @pytest.mark.parametrize("planes", [1, 2, 3])
@@ -45,7 +46,7 @@ def test_concurrent_sends_take_the_sum_of_volumes(planes: int) -> None:
     assert found.step_time == pytest.approx(14.0 / (2.0 * planes), rel=1e-9)
     assert found.allocation is not None
     pipes = found.allocation.pipes(problem.topology.network)
-    np.testing.assert_allclose(pipes[0, 1:], planes * 2.0 * np.array(VOLUMES) / 14, rtol=1e-9)
+    assert_allclose(pipes[0, 1:], planes * 2.0 * np.array(VOLUMES) / 14, rtol=1e-9)
 
 
 def test_uniform_shares_look_at_nothing() -> None:
@@ -54,7 +55,7 @@ def test_uniform_shares_look_at_nothing() -> None:
     assert found.step_time == pytest.approx(3 * 9.0)
     assert found.allocation is not None
     expected = uniform_allocation(problem.topology.network).rate
-    np.testing.assert_array_equal(found.allocation.rate, expected)
+    assert_array_equal(found.allocation.rate, expected)
 
 
 @pytest.mark.parametrize("rule", [proportional_allocation, square_root_allocation])
@@ -77,7 +78,7 @@ def test_a_pipe_weighs_on_its_channels_by_their_capacities() -> None:
     network = topology.network
     found = shared_by_weight(network, weight, used)
     assert found.violations(network) == []
-    np.testing.assert_allclose(found.pipes(network)[0], [0.0, 1.25 / 4, 1.25 * 3 / 4])
+    assert_allclose(found.pipes(network)[0], [0.0, 1.25 / 4, 1.25 * 3 / 4])
     assert sorted(set(channel_capacity(network))) == [0.25, 1.0]
 
 
@@ -89,7 +90,7 @@ def test_a_pipe_does_not_weigh_more_for_having_more_channels(name: str) -> None:
     channels = np.bincount(network.channel_destination[network.channel_source == 0])[1:]
     assert channels.min() < channels.max()
     pipes = shared_by_weight(network, used.astype(float), used).pipes(network)
-    np.testing.assert_allclose(pipes[0, 1:], pipes[0, 1], rtol=1e-9)
+    assert_allclose(pipes[0, 1:], pipes[0, 1], rtol=1e-9)
 
 
 def test_a_pipe_of_empty_messages_gets_a_rate() -> None:

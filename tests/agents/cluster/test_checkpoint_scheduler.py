@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from exported_schedulers import as_if_trained, environment, exported, trained_config
+from numpy.random import default_rng
 from small_clusters import Speeds, check_schedule
 
 from agents.cluster.checkpoint import (
@@ -47,13 +48,13 @@ class FirstQueue:
 
 
 def jobs(seed: int = 0, number: int = 14) -> Trace:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     submit = np.sort(rng.integers(0, 900, number))
     return Trace.of("drawn", submit, rng.integers(100, 900, number), rng.integers(1, 4, number))
 
 
 def speeds(trace: Trace) -> Speeds:
-    return Speeds(np.random.default_rng(1).uniform(0.2, 1.0, (len(trace), 3)))
+    return Speeds(default_rng(1).uniform(0.2, 1.0, (len(trace), 3)))
 
 
 def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointScheduler:
@@ -203,7 +204,7 @@ def test_greedy_choices() -> None:
 def test_trimming_changes_no_decision(made: tuple[Path, HierarchicalPolicy]) -> None:
     policy = made[1]
     env = environment(CLUSTER, jobs(), trained_config(), schedulers=2, partition=MixedRacks())
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     seen, _ = env.reset(seed=0)
 
     def logits(graph: Mapping[str, Any]) -> Any:

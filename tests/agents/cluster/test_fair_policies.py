@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
@@ -54,7 +56,7 @@ def best(
 
 
 def random_program(seed: int, pools: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     gangs = int(rng.integers(1, 9))
     rates = rng.uniform(0.1, 1.0, (gangs, pools))
     if pools > 1:
@@ -103,16 +105,16 @@ def test_the_closed_form_is_what_the_solver_finds(seed: int) -> None:
     closed = OnePool(rates[:, 0], gpus, float(capacity[0]))
     solver = SeveralPools(rates, gpus, capacity)
     assert solver.level(asked) == pytest.approx(closed.level(asked), rel=1e-6)
-    np.testing.assert_allclose(solver.shares(asked), closed.shares(asked), atol=1e-6)
+    assert_allclose(solver.shares(asked), closed.shares(asked), atol=1e-6)
 
 
 def test_equal_gpus_capped_at_the_gang() -> None:
     """Gangs of 1, 1, 2 and 8 on 8 GPUs: 1, 1, 2 and the 4 that are left of 8."""
     gpus = np.array([1.0, 1.0, 2.0, 8.0])
     shares = max_min_program(np.ones((4, 1)), gpus, np.array([8.0])).shares(1.0 / gpus)
-    np.testing.assert_allclose(shares[:, 0], [1.0, 1.0, 1.0, 0.5])
+    assert_allclose(shares[:, 0], [1.0, 1.0, 1.0, 0.5])
     shares = max_min_program(np.ones((4, 1)), gpus, np.array([3.0])).shares(1.0 / gpus)
-    np.testing.assert_allclose(shares[:, 0], [0.75, 0.75, 0.375, 0.75 / 8])
+    assert_allclose(shares[:, 0], [0.75, 0.75, 0.375, 0.75 / 8])
 
 
 def test_a_gang_goes_where_it_gains_most() -> None:
@@ -122,8 +124,8 @@ def test_a_gang_goes_where_it_gains_most() -> None:
     shares = program.shares(np.ones(2))
     got = (rates * shares).sum(axis=1)
     # x on the V100 for the first: x + 0.1 (1 - x) = (1 - x) + 0.5 x  =>  x = 9 / 14
-    np.testing.assert_allclose(shares[0], [9 / 14, 5 / 14], atol=1e-6)
-    np.testing.assert_allclose(got, [9 / 14 + 0.5 / 14] * 2, atol=1e-6)
+    assert_allclose(shares[0], [9 / 14, 5 / 14], atol=1e-6)
+    assert_allclose(got, [9 / 14 + 0.5 / 14] * 2, atol=1e-6)
 
 
 def test_asking_again_does_not_remember() -> None:
@@ -131,13 +133,13 @@ def test_asking_again_does_not_remember() -> None:
     program = max_min_program(rates, gpus, capacity)
     first = (rates * program.shares(asked)).sum(axis=1)
     program.level(asked[::-1].copy())
-    np.testing.assert_allclose((rates * program.shares(asked)).sum(axis=1), first, atol=1e-6)
+    assert_allclose((rates * program.shares(asked)).sum(axis=1), first, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [295, 429, 1761])
 def test_what_gangs_ask_for_may_span_orders_of_magnitude(seed: int) -> None:
     """With the least slack alone, HiGHS calls these infeasible when levels are held."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     gangs = int(rng.integers(10, 80))
     rates = np.array([1.0, 0.75, 0.5]) * rng.uniform(0.9, 1.1, (gangs, 3))
     gpus = rng.choice([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], gangs)
@@ -169,7 +171,7 @@ def feasible(rates: FloatArray, gpus: FloatArray, capacity: FloatArray, least: F
 @examples(60)
 @given(seed=SEEDS, pools=st.integers(1, 3))
 def test_no_smaller_worst_rho_is_possible(seed: int, pools: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     gangs = int(rng.integers(1, 8))
     rates = rng.uniform(0.1, 1.0, (gangs, pools))
     gpus = rng.choice([1.0, 2.0, 4.0], gangs)
@@ -190,7 +192,7 @@ def test_no_smaller_worst_rho_is_possible(seed: int, pools: int) -> None:
 def test_isolated_shares() -> None:
     """4 GPUs for two jobs: a gang of 1 runs all the time on its 2, a gang of 4 half of it."""
     demand = Demand(np.arange(2), np.array([1.0, 4.0]), np.ones((2, 1)), np.array([4.0]))
-    np.testing.assert_allclose(isolated_shares(demand)[:, 0], [1.0, 0.5])
+    assert_allclose(isolated_shares(demand)[:, 0], [1.0, 0.5])
 
 
 def test_equal_jobs_have_equal_shares_and_the_late_one_less() -> None:
@@ -203,7 +205,7 @@ def test_equal_jobs_have_equal_shares_and_the_late_one_less() -> None:
         np.ones((2, 1)), np.ones(2), np.ones(1), np.array([100.0, 0.0]), left, 2 * left,
         np.full((2, 1), 0.5),
     )  # fmt: skip
-    np.testing.assert_allclose(shares[:, 0], [(5**0.5 - 1) / 2, (3 - 5**0.5) / 2], atol=1e-5)
+    assert_allclose(shares[:, 0], [(5**0.5 - 1) / 2, (3 - 5**0.5) / 2], atol=1e-5)
 
 
 def test_a_hopeless_job_does_not_hold_back_the_others() -> None:
@@ -215,7 +217,7 @@ def test_a_hopeless_job_does_not_hold_back_the_others() -> None:
         np.ones((3, 1)), np.ones(3), np.array([2.0]), np.array([9000.0, 0.0, 0.0]),
         np.array([100.0, 100.0, 200.0]), np.full(3, 300.0), np.full((3, 1), 2 / 3),
     )  # fmt: skip
-    np.testing.assert_allclose(shares[:, 0], [1.0, 1 / 3, 2 / 3], atol=1e-5)
+    assert_allclose(shares[:, 0], [1.0, 1 / 3, 2 / 3], atol=1e-5)
 
 
 def test_what_was_received_before_counts() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.joint_choice import JointChoice, fastest, likes
@@ -391,14 +392,14 @@ def test_three_ways_to_one_schedule(kind: int, schedulers: int, seed: int, wrong
     assert whole.finished.all()  # nobody starves
     policy = JointChoice(**settings)
     steps = simulate(policy, ClusterSimulator(cluster, trace, rates=rates))
-    np.testing.assert_array_equal(steps.start, whole.start)
-    np.testing.assert_array_equal(steps.finish, whole.finish)
+    assert_array_equal(steps.start, whole.start)
+    assert_array_equal(steps.finish, whole.finish)
     twin = ClusterSimulator(cluster, trace, rates=rates)
     policy.reset(twin)
     home = policy._owners.home.tolist()
     Twin(policy, settings, twin, settings["believed"] or rates, home).run()
-    np.testing.assert_array_equal(twin.schedule().start, whole.start)
-    np.testing.assert_array_equal(twin.schedule().finish, whole.finish)
+    assert_array_equal(twin.schedule().start, whole.start)
+    assert_array_equal(twin.schedule().finish, whole.finish)
 
 
 def in_order(simulator: ClusterSimulator, new: set[int]) -> list[int]:

@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.cluster.backfilling import start
 from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH, pairs_of, scores
@@ -90,7 +91,7 @@ def test_the_first_candidate_is_what_the_rule_does(seed: int, schedulers: int) -
         for option in candidates:
             if option is not None:
                 start(simulator.copy(), *option)  # which would refuse what cannot be
-    np.testing.assert_array_equal(simulator.schedule().start, usual.start)
+    assert_array_equal(simulator.schedule().start, usual.start)
 
 
 @examples(60, 10)
@@ -115,9 +116,9 @@ def test_compiled_scores_are_those_of_the_network(
         given_ = {name: torch.from_numpy(array) for name, array in seen.items()}
         with torch.no_grad():
             expected, logits = network.scores(given_)[0], network.decide(given_)[0][0]
-        np.testing.assert_allclose(out[:count], expected.numpy(), rtol=1e-4, atol=1e-4)
+        assert_allclose(out[:count], expected.numpy(), rtol=1e-4, atol=1e-4)
         head_start = np.array([HEAD_START] + [0.0] * (count - 1))
-        np.testing.assert_allclose(logits.numpy(), expected.numpy() + head_start, rtol=1e-5)
+        assert_allclose(logits.numpy(), expected.numpy() + head_start, rtol=1e-5)
 
 
 @examples(60, 8)
@@ -133,10 +134,10 @@ def test_a_scorer_overrules_the_rule_and_no_job_starves(
     found = replay(JointChoice(**learned), cluster, trace, rates=rates)
     assert found.finished.all()
     steps = simulate(JointChoice(**learned), ClusterSimulator(cluster, trace, rates=rates))
-    np.testing.assert_array_equal(steps.start, found.start)
+    assert_array_equal(steps.start, found.start)
     learned["scorer"] = scorer(folder, seed, sure=1e9)
     same = replay(JointChoice(**learned), cluster, trace, rates=rates)
-    np.testing.assert_array_equal(same.start, rule.start)
+    assert_array_equal(same.start, rule.start)
 
 
 @examples(60, 8)
@@ -167,7 +168,7 @@ def test_an_untrained_network_does_what_the_rule_does(tmp_path: Path) -> None:
     rule = replay(JointChoice(**settings), cluster, trace, rates=rates)
     settings["scorer"] = scorer(tmp_path, 0, spread=0.0)
     same = replay(JointChoice(**settings), cluster, trace, rates=rates)
-    np.testing.assert_array_equal(same.start, rule.start)
+    assert_array_equal(same.start, rule.start)
 
 
 def test_what_a_candidate_saves_is_what_the_base_comes_to_after_it() -> None:

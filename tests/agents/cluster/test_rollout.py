@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Scheduler
@@ -106,7 +107,7 @@ def test_compiled_futures_are_those_of_event_after_event(
 
     monkeypatch.setattr(JointChoice, "play_on", slowly)
     slow = simulate(rollout(base), ClusterSimulator(cluster, trace))
-    np.testing.assert_allclose(slow.finish, compiled.finish)
+    assert_allclose(slow.finish, compiled.finish)
 
 
 def test_what_is_still_to_come_changes_no_decision() -> None:
@@ -124,7 +125,7 @@ def test_what_is_still_to_come_changes_no_decision() -> None:
         assert scheduler.asked > 0
         starts.append((simulator.state.jobs["start"].copy(), simulator.now))
     assert starts[0][1] == starts[1][1]
-    np.testing.assert_array_equal(starts[0][0], starts[1][0])
+    assert_array_equal(starts[0][0], starts[1][0])
 
 
 def test_in_an_imagined_future_jobs_last_as_long_as_was_drawn() -> None:
@@ -140,14 +141,14 @@ def test_in_an_imagined_future_jobs_last_as_long_as_was_drawn() -> None:
     attained = simulator.state.jobs["attained"][jobs].copy()
     remaining = np.linspace(10.0, 20.0, len(jobs))
     twin = simulator.imagined(jobs, remaining)
-    np.testing.assert_allclose(twin.state.jobs["work"][jobs], attained + remaining)
+    assert_allclose(twin.state.jobs["work"][jobs], attained + remaining)
     order = []
     running = twin.running()
     ends = dict(zip(jobs.tolist(), twin.now + remaining, strict=True))
     while len(order) < len(running) and twin.advance():
         order += [job for job in running.tolist() if twin.state.jobs["finish"][job] == twin.now]
     assert order == sorted(running.tolist(), key=lambda job: (ends[job], job))
-    np.testing.assert_allclose(twin.state.jobs["finish"][order], [ends[job] for job in order])
+    assert_allclose(twin.state.jobs["finish"][order], [ends[job] for job in order])
     with pytest.raises(ValueError, match="not all that wait or run"):
         simulator.imagined(jobs[1:], remaining[1:])
 
@@ -160,7 +161,7 @@ def test_draws_are_those_of_the_posterior() -> None:
         simulator.advance()
     jobs = simulator.pending()
     chance = left._chances(simulator.state, jobs)
-    np.testing.assert_allclose(left.mean(simulator.state, jobs), chance @ np.exp(middles()))
+    assert_allclose(left.mean(simulator.state, jobs), chance @ np.exp(middles()))
     count = 500
     drawn = left.draws(simulator.state, jobs, count, np.random.default_rng(0))
     assert drawn.shape == (count, len(jobs))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from agents.data_pipeline.isolation import enumerated, integer_program
 from agents.data_pipeline.locality import (
@@ -27,7 +28,7 @@ from tests.strength import SEEDS, examples
 
 
 def drawn(seed: int, nodes: int = 300, classes: int = 4) -> Graph:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     return GeneratedGraph(nodes, 3 * nodes, 2.3, 6, 0.1, classes).draw(rng)
 
 
@@ -36,7 +37,7 @@ def drawn(seed: int, nodes: int = 300, classes: int = 4) -> Graph:
 def test_every_node_is_in_one_block_and_every_training_node_comes_once(
     seed: int, most: int, sequences: int
 ) -> None:
-    graph, rng = drawn(seed), np.random.default_rng(seed)
+    graph, rng = drawn(seed), default_rng(seed)
     block, step = grow(graph, most, rng)
     assert np.bincount(block).max() <= most
     for v in np.flatnonzero(step):  # reached from a node of its block
@@ -55,10 +56,10 @@ def test_every_node_is_in_one_block_and_every_training_node_comes_once(
 def test_stores_are_as_balanced_as_promised(
     seed: int, stores: int, most: int, slack: float
 ) -> None:
-    graph, rng = drawn(seed), np.random.default_rng(seed)
+    graph, rng = drawn(seed), default_rng(seed)
     training = rng.permutation(300)[:90].astype(np.int32)
-    part = BlockPartition(most, slack)(graph, training, stores, np.random.default_rng(5))
-    block, _ = grow(graph, most, np.random.default_rng(5))
+    part = BlockPartition(most, slack)(graph, training, stores, default_rng(5))
+    block, _ = grow(graph, most, default_rng(5))
     assert len(part) == 300
     assert all(len(set(part[block == b])) == 1 for b in range(block.max() + 1))
     share = np.bincount(block) / 300
@@ -74,7 +75,7 @@ def test_partitions_cut_less_than_a_hash() -> None:
     training = np.arange(500, dtype=np.int32)
     parts = {
         "hash": hash_partition(graph, 4),
-        "block": BlockPartition(16, 0.05)(graph, training, 4, np.random.default_rng(0)),
+        "block": BlockPartition(16, 0.05)(graph, training, 4, default_rng(0)),
         "metis": metis_partition(graph, 4),
     }
     ends = np.repeat(np.arange(graph.nodes), graph.degree)
@@ -86,7 +87,7 @@ def test_partitions_cut_less_than_a_hash() -> None:
 
 def test_no_batch_is_expected_further_from_the_labels_than_the_bound() -> None:
     """All 6^3 shifts of three sequences: the mean is exact, and unbiased."""
-    graph, rng = drawn(3), np.random.default_rng(3)
+    graph, rng = drawn(3), default_rng(3)
     training = rng.permutation(300)[:18].astype(np.int32)
     near = ProximityOrder(3, 40).near(graph, training, rng)
     every = [shifted(near, np.array(shift)) for shift in product(range(6), repeat=3)]
@@ -102,7 +103,7 @@ def test_no_batch_is_expected_further_from_the_labels_than_the_bound() -> None:
 @examples(25, 4)
 @given(SEEDS)
 def test_the_integer_program_finds_what_enumeration_finds(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     units = tuple(int(x) for x in rng.integers(2, 7, 3))
     demands = {}
     for name in "abc"[: rng.integers(1, 4)]:

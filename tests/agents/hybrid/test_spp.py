@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from agents.hybrid import spp
 from agents.hybrid.spp import SPP, Chain, chain_of, device_order, list_order
@@ -61,7 +62,7 @@ def test_values_of_the_list_order(data: Path) -> None:
 
 
 def test_the_bound_holds() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for _ in range(trials(20_000, 4_000)):
         chain, m = random_chain(rng)
         assert chain.ends(m).max() <= chain.bound(m)
@@ -69,14 +70,14 @@ def test_the_bound_holds() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_compiled_order_is_list_scheduling(seed: int) -> None:
-    chain, m = random_chain(np.random.default_rng(seed))
+    chain, m = random_chain(default_rng(seed))
     assert chain.ends(m).tolist() == list_scheduled(chain, m).tolist()
 
 
 @pytest.mark.parametrize(("stages", "m"), [(1, 3), (2, 1), (3, 5), (4, 20)])
 def test_lists_of_ranks_run_as_the_chain_does(stages: int, m: int) -> None:
     """Where messages take no time, the lists give the chain's times."""
-    rng = np.random.default_rng(stages)
+    rng = default_rng(stages)
     f, b = rng.integers(1, 9, (2, stages)).astype(float)
     ones, chain = (0.0,) * (stages - 1), Chain(f, b, np.zeros(stages - 1), np.zeros(stages - 1))
     ranks = tuple(range(stages))
@@ -107,7 +108,7 @@ def divisions(problem: HybridProblem, count: int) -> Iterator[list[Stage]]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_least_c_of_every_number_of_stages(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     topology = servers([2, 3] if seed % 2 else [1, 1, 2], inside=50.0, between=5.0)
     problem = random_row(rng, topology, 5, int(rng.integers(1, 6)))
     if seed % 3 == 0:  # two speeds
@@ -122,7 +123,7 @@ def test_the_least_c_of_every_number_of_stages(seed: int) -> None:
 
 
 def test_a_plan_is_feasible_and_as_predicted() -> None:
-    problem = random_row(np.random.default_rng(1), servers([2, 2], 50.0, 5.0), 6, 8)
+    problem = random_row(default_rng(1), servers([2, 2], 50.0, 5.0), 6, 8)
     found = SPP(sizes=32).plan_hybrid(problem, 10.0)
     assert found.plan is not None
     assert found.plan.violations(problem) == []
@@ -131,7 +132,7 @@ def test_a_plan_is_feasible_and_as_predicted() -> None:
 
 
 def test_short_memory_is_met_by_recomputation_and_stages() -> None:
-    problem = random_row(np.random.default_rng(2), servers([2, 2], 50.0, 5.0), 6, 8)
+    problem = random_row(default_rng(2), servers([2, 2], 50.0, 5.0), 6, 8)
     for share in (0.5, 0.35, 0.25):
         most = problem.state_bytes.sum() + 8 * problem.saved_bytes.sum()
         short = replace(problem, capacity=np.full(4, share * most))
@@ -143,7 +144,7 @@ def test_short_memory_is_met_by_recomputation_and_stages() -> None:
 
 
 def test_large_clusters_take_fewer_sizes() -> None:
-    problem = random_row(np.random.default_rng(3), servers([3, 3], 50.0, 5.0), 4, 4)
+    problem = random_row(default_rng(3), servers([3, 3], 50.0, 5.0), 4, 4)
     assert SPP(sizes=4)._group_sizes(6).tolist() == [1, 2, 3, 4, 6]
     coarse, fine = (SPP(sizes=n).plan_hybrid(problem, 10.0).predicted for n in (4, 32))
     assert fine <= coarse * 1.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import default_rng
 
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
@@ -18,7 +19,7 @@ class Sketch:
     """A forward graph being drawn: nodes with times, and edges; `problem` adds the rest."""
 
     def __init__(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
+        self.random = default_rng(seed)
         self.edges: list[tuple[int, int]] = []
         self.accelerator: list[float] = []
         self.slower: list[float] = []  # CPU time over accelerator time
@@ -205,7 +206,7 @@ def small_problem(seed: int) -> StepProblem:
 
     Some are backward operators, some co-located, some unsupported somewhere; capacities may bind.
     """
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     forward, backward = int(random.integers(1, 6)), int(random.integers(0, 3))
     n = forward + backward
     host = bool(random.integers(2))
@@ -254,7 +255,7 @@ def small_problem(seed: int) -> StepProblem:
 
 def braided(seed: int, size: int) -> Sketch:
     """Branches that part and meet again at random, with a long message now and then."""
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     sketch = Sketch(seed)
     last = sketch.node([], 1.0, 1.0)
     while len(sketch.accelerator) < size:

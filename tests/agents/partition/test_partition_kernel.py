@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from agents.partition.kernel import in_line, latency, move, propose, settle
 from agents.partition.search import LatencyWalk, LoadWalk
@@ -28,7 +29,7 @@ def test_loads_after_many_moves_are_those_of_the_problem(seed):
     problem = MaxLoadProblem(problem_of(seed), contiguous=False)
     walk = LoadWalk(problem, 0)
     atoms, traffic, loads = walk.atoms, walk._traffic, walk._loads
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     settle(traffic, loads)
     for _ in range(40):
         for i in range(propose(traffic, loads.device, walk._trial, 4, random)):
@@ -52,7 +53,7 @@ def test_loads_after_many_moves_are_those_of_the_problem(seed):
 def test_a_line_exists_when_the_problem_says_so(seed):
     problem = MaxLoadProblem(problem_of(seed), contiguous=True)
     walk = LoadWalk(problem, 0)
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     count = problem.step.topology.num_devices
     for _ in range(20):
         walk.stand(random.integers(0, count, walk.atoms.num_atoms))
@@ -69,7 +70,7 @@ def test_a_line_exists_when_the_problem_says_so(seed):
 def test_latency_is_that_of_the_problem(seed):
     problem = LatencyProblem(problem_of(seed))
     walk = LatencyWalk(problem, 0)
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     count = problem.step.topology.num_devices
     for trial in range(20):
         device = random.integers(0, count, walk.atoms.num_atoms)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from agents.base import PlannerResult
 from agents.partition.dp import ContiguousDP
@@ -25,7 +26,7 @@ SOURCE = TrainingProblems((), 0.0, 0.1, 0.2, 32, 8)
 
 
 def drawn(seed: int, stage: float = 0.3) -> StepProblem:
-    return SOURCE(np.random.default_rng(seed), stage)
+    return SOURCE(default_rng(seed), stage)
 
 
 class Says:
@@ -56,7 +57,7 @@ def test_a_label_is_the_best_of_all_that_is_known_and_costs_what_it_says(seed: i
     problem = drawn(seed)
     groups, devices = problem.graph.num_groups, problem.topology.num_devices
     pricer = Pricer(problem)
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     poor = Says(rng.integers(devices, size=groups), 0.0)
     found = label(7, problem, poor, 0.1)
     assert poor.asked == 2  # once more in named orders, for its time is not that of any rule
@@ -82,7 +83,7 @@ def test_a_problem_without_a_plan_has_no_label() -> None:
 def test_devices_that_are_alike_are_used_in_their_order(seed: int) -> None:
     problem = drawn(seed, stage=0.6)
     groups, devices = problem.graph.num_groups, problem.topology.num_devices
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     pricer = Pricer(problem)
     device = rng.integers(devices, size=groups)
     before = pricer.price(device[problem.graph.colocation])
@@ -108,7 +109,7 @@ def test_a_shuffled_pipeline_is_put_in_order() -> None:
     split = np.arange(groups) * devices // groups
     pricer = Pricer(problem)
     for seed in range(5):
-        shuffled = np.random.default_rng(seed).permutation(devices)[split]
+        shuffled = default_rng(seed).permutation(devices)[split]
         assert aligned(problem, shuffled, pricer).tolist() == split.tolist()
 
 

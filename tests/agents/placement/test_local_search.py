@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
+from numpy.testing import assert_array_equal
 
 from agents.partition.search import PartitionSearch
 from agents.placement.baselines import SingleDevice
@@ -86,8 +87,8 @@ def test_equal_seeds_and_limits_give_equal_plans(workers: int) -> None:
     first, second = (search(workers=workers).plan(problem, 60.0, 4000) for _ in range(2))
     assert first.plan is not None
     assert second.plan is not None
-    np.testing.assert_array_equal(first.plan.placement.device, second.plan.placement.device)
-    np.testing.assert_array_equal(first.plan.order, second.plan.order)
+    assert_array_equal(first.plan.placement.device, second.plan.placement.device)
+    assert_array_equal(first.plan.order, second.plan.order)
     assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
     other = search(workers=workers, seed=1).plan(problem, 60.0, 4000)
     assert other.evaluations != first.evaluations
@@ -143,8 +144,8 @@ def test_plans_of_a_level_are_plans_of_the_operators(problem: StepProblem) -> No
         found = Plan(Placement(device), expanded).violations(problem)
         assert not any("apart" in text or "ordered" in text for text in found)
         again, again_order = level.up(device, expanded)
-        np.testing.assert_array_equal(again, unit[level.units.of])
-        np.testing.assert_array_equal(np.sort(again_order), np.arange(graph.num_operators))
+        assert_array_equal(again, unit[level.units.of])
+        assert_array_equal(np.sort(again_order), np.arange(graph.num_operators))
         position = np.argsort(again_order)
         assert (position[graph.edges[:, 0]] < position[graph.edges[:, 1]]).all()
 

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from agents.placement.integer_program.descent import MovePricing
 from agents.placement.integer_program.moves import (
@@ -30,7 +31,7 @@ from tests.strength import examples
 
 def pricing(problem: StepProblem, groups: int, seed: int = 0) -> MovePricing:
     grouped = GroupedProblem.of(problem, groups)
-    return MovePricing(grouped, Moves(problem, np.random.default_rng(seed)))
+    return MovePricing(grouped, Moves(problem, default_rng(seed)))
 
 
 def moved_slowly(device: list[int], devices: int, random: np.random.Generator) -> list[int]:
@@ -67,7 +68,7 @@ def test_compiled_moves_are_those_of_plain_python(
 ) -> None:
     names = st.lists(st.integers(0, devices - 1), min_size=groups, max_size=groups)
     device, seed = data.draw(names), data.draw(st.integers(0, 999))
-    compiled, plain = np.random.default_rng(seed), np.random.default_rng(seed)
+    compiled, plain = default_rng(seed), default_rng(seed)
     for _ in range(50):
         row = np.array(device)
         make_move(np.array(device), row, devices, compiled)
@@ -83,7 +84,7 @@ def test_moves_are_allowed_and_lead_elsewhere_and_no_two_are_the_same(
     allowed = np.array(data.draw(flags)).reshape(groups, devices)
     allowed[:, 0] = True
     device = np.array([data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in allowed])
-    moves = Moves(unlike(devices), np.random.default_rng(seed))
+    moves = Moves(unlike(devices), default_rng(seed))
     moved = np.concatenate([moves.draw(device, allowed, 32) for _ in range(2)])
     assert allowed[np.arange(groups), moved].all()
     assert (moved != device).any(axis=1).all()
@@ -98,7 +99,7 @@ def unlike(devices: int) -> StepProblem:
 
 def test_names_of_interchangeable_devices_make_no_move() -> None:
     problem = pipeline([1.0] * 6, 1, cluster([0, 0, 0], [100.0, 100.0, 50.0]))
-    moves = Moves(problem, np.random.default_rng(0))
+    moves = Moves(problem, default_rng(0))
     device, allowed = np.array([0, 0, 1, 1, 2, 2]), np.ones((6, 3), dtype=np.bool_)
     drawn = {tuple(row) for _ in range(200) for row in moves.draw(device, allowed, 256)}
     assert (1, 1, 0, 0, 2, 2) not in drawn
@@ -113,7 +114,7 @@ def test_names_of_interchangeable_devices_make_no_move() -> None:
 
 def test_every_single_move_and_swap_is_drawn_sooner_or_later() -> None:
     device, allowed = np.array([0, 1, 2, 0]), np.ones((4, 3), dtype=np.bool_)
-    moves = Moves(unlike(3), np.random.default_rng(0))
+    moves = Moves(unlike(3), default_rng(0))
     drawn = {tuple(row) for _ in range(40) for row in moves.draw(device, allowed, 256)}
     for group, target in product(range(4), range(3)):
         moved = device.copy()

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 from scipy import integrate
 
@@ -27,7 +29,7 @@ CLOCK, STEPS = PerTime(tau=100.0, credit=30.0), PerStep(gamma=0.9, gae_lambda=0.
 
 
 def random_steps(seed: int, steps: int = 12, agents: int = 3) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     shape = (steps, agents)
     return {
         "rewards": rng.normal(size=shape),
@@ -64,7 +66,7 @@ def test_advantages_are_what_the_definition_says(seed: int, discounting: Discoun
     steps = random_steps(seed)
     all_decide = np.ones(steps["rewards"].shape, np.bool_)
     gains, expected = advantages(**steps, decides=all_decide, discounting=discounting)
-    np.testing.assert_array_equal(expected, steps["values"])
+    assert_array_equal(expected, steps["values"])
     for agent in range(3):
         for t in range(len(gains)):
             by_hand = by_definition(steps, agent, t, discounting)
@@ -77,7 +79,7 @@ def test_with_steps_that_count_alike_targets_are_rllibs(
     seed: int, gamma: float, gae_lambda: float
 ) -> None:
     """RLlib puts the value of a last observation into a row after the episode."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     steps = random_steps(seed, agents=1)
     over = steps["ends"] & (rng.random(steps["ends"].shape) < 0.5)  # the others are cut
     steps["after"][over] = 0.0
@@ -94,13 +96,13 @@ def test_with_steps_that_count_alike_targets_are_rllibs(
         if ends or last:
             rows.append((steps["after"][t, 0], 0.0, 1.0, 0.0))
     targets = compute_value_targets(*np.array(rows).T, gamma=gamma, lambda_=gae_lambda)
-    np.testing.assert_allclose((gains + expected)[:, 0], targets[real], rtol=1e-5, atol=1e-5)
+    assert_allclose((gains + expected)[:, 0], targets[real], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("discounting", [CLOCK, STEPS])
 def test_what_was_observed_does_not_depend_on_the_critic(discounting: Discounting) -> None:
     steps = random_steps(1)
-    decides = np.random.default_rng(0).random(steps["ends"].shape) < 0.6
+    decides = default_rng(0).random(steps["ends"].shape) < 0.6
     targets = []
     for _ in range(2):
         gains, expected = advantages(
@@ -108,19 +110,19 @@ def test_what_was_observed_does_not_depend_on_the_critic(discounting: Discountin
         )
         targets.append(gains + expected)
         steps["values"] = np.zeros_like(steps["values"])
-    np.testing.assert_allclose(*targets, rtol=1e-9)
+    assert_allclose(*targets, rtol=1e-9)
     total = steps["after"][-1]
     for t in reversed(range(12)):
         ahead = np.where(steps["ends"][t], steps["after"][t], total)
         total = steps["rewards"][t] + discounting.discounts(steps["times"][t]) * ahead
-        np.testing.assert_allclose(targets[0][t], total, rtol=1e-9)
+        assert_allclose(targets[0][t], total, rtol=1e-9)
 
 
 @examples(50)
 @given(SEEDS)
 def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
     """The same process with such steps merged has the same advantages and targets."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     steps = random_steps(seed, agents=1)
     steps["ends"][:] = False
     decides = rng.random(steps["rewards"].shape) < 0.5
@@ -149,8 +151,8 @@ def test_steps_without_a_choice_are_part_of_the_one_before(seed: int) -> None:
         CLOCK,
         observed=True,
     )
-    np.testing.assert_allclose(gains[starts], whole, rtol=1e-9, atol=1e-12)
-    np.testing.assert_array_equal(expected[starts], steps["values"][starts])
+    assert_allclose(gains[starts], whole, rtol=1e-9, atol=1e-12)
+    assert_array_equal(expected[starts], steps["values"][starts])
 
 
 def test_how_many_parts_an_instant_has_does_not_matter() -> None:
@@ -173,7 +175,7 @@ def test_how_many_parts_an_instant_has_does_not_matter() -> None:
         decides=np.ones((4, 1), np.bool_),
         discounting=CLOCK,
     )[0][0]
-    np.testing.assert_allclose(one, parts, rtol=1e-12)
+    assert_allclose(one, parts, rtol=1e-12)
 
 
 def test_the_future_of_an_ended_episode_is_not_carried_over() -> None:
@@ -185,7 +187,7 @@ def test_the_future_of_an_ended_episode_is_not_carried_over() -> None:
     steps["rewards"][6:] += 100.0
     steps["values"][6:] -= 50.0
     later, _ = advantages(**steps, decides=decides, discounting=CLOCK)
-    np.testing.assert_array_equal(before[:6], later[:6])
+    assert_array_equal(before[:6], later[:6])
     assert not np.allclose(before[6:], later[6:])
 
 
@@ -196,15 +198,15 @@ def test_rewards_accrue_as_their_integral(times: float) -> None:
         lambda t: rate * np.exp(-t / 100.0), 0.0, min(times, 4000.0), epsabs=0.0
     )
     accrued = CLOCK.accrued(np.array([rate * times]), np.array([times]))
-    np.testing.assert_allclose(accrued, exact, rtol=1e-9)
+    assert_allclose(accrued, exact, rtol=1e-9)
 
 
 def test_rewards_of_an_instant_stay_as_they_are() -> None:
-    np.testing.assert_array_equal(CLOCK.accrued(np.array([-2.0]), np.zeros(1)), [-2.0])
+    assert_array_equal(CLOCK.accrued(np.array([-2.0]), np.zeros(1)), [-2.0])
 
 
 def test_the_reward_scale_is_the_deviation_of_all_discounted_sums() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     rewards, discounts = rng.normal(5.0, 2.0, (40, 3)), rng.uniform(0.5, 1.0, (40, 3))
     ends = rng.random((40, 3)) < 0.1
     sums, running = [], np.zeros(3)
@@ -220,19 +222,19 @@ def test_the_reward_scale_is_the_deviation_of_all_discounted_sums() -> None:
 
 
 def test_the_value_scale_of_one_batch_is_that_of_the_batch() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     targets = rng.normal(-300.0, 7.0, (16, 4))
     scale = ValueScale(10.0)
     assert (scale.mean, scale.deviation) == (0.0, 1.0)
     scale.add(targets)
     assert scale.mean == pytest.approx(targets.mean())
     assert scale.deviation == pytest.approx(targets.std())
-    np.testing.assert_allclose(scale.values(scale.scored(targets)), targets)
+    assert_allclose(scale.values(scale.scored(targets)), targets)
     assert scale.scored(targets).std() == pytest.approx(1.0)
 
 
 def test_the_value_scale_forgets() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     scale = ValueScale(5.0)
     scale.add(rng.normal(1000.0, 1.0, 100))
     for _ in range(100):
@@ -244,12 +246,12 @@ def test_the_value_scale_forgets() -> None:
 def test_equal_targets_do_not_divide_by_nothing() -> None:
     scale = ValueScale(5.0)
     scale.add(np.full(9, -4.0))
-    np.testing.assert_array_equal(scale.scored(np.full(2, -4.0)), [0.0, 0.0])
+    assert_array_equal(scale.scored(np.full(2, -4.0)), [0.0, 0.0])
 
 
 @pytest.mark.parametrize("kind", [lambda: RewardScale(2), lambda: ValueScale(4.0)])
 def test_scales_go_through_json(kind: object) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     first, second = kind(), kind()  # type: ignore[operator]
     arguments = [rng.normal(size=(5, 2))]
     if isinstance(first, RewardScale):
@@ -262,9 +264,9 @@ def test_scales_go_through_json(kind: object) -> None:
 
 
 def test_advantages_are_standardised() -> None:
-    found = standardised(np.random.default_rng(0).normal(10.0, 3.0, 300))
+    found = standardised(default_rng(0).normal(10.0, 3.0, 300))
     assert (found.mean(), found.std()) == pytest.approx((0.0, 1.0), abs=1e-9)
-    np.testing.assert_array_equal(standardised(np.full(4, 3.0)), np.zeros(4))
+    assert_array_equal(standardised(np.full(4, 3.0)), np.zeros(4))
     assert len(standardised(np.zeros(0))) == 0
 
 
@@ -292,7 +294,7 @@ def plain(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_the_mean_of_the_others_at_the_same_time(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     steps, alike, schedulers, groups = 14, 3, 2, 2
     envs = alike * groups
     episode = 1 + np.cumsum(rng.random((steps, envs)) < 0.15, axis=0)
@@ -304,14 +306,14 @@ def test_it_is_the_mean_of_the_others_at_the_same_time(seed: int) -> None:
     wide = [np.repeat(array, schedulers, axis=1) for array in (now, episode)]
     gains = rng.normal(size=wide[0].shape)
     found = without_shared(gains, *wide, rows=alike * schedulers, alike=alike)
-    np.testing.assert_allclose(found, plain(gains, *wide, alike, schedulers), rtol=1e-12)
+    assert_allclose(found, plain(gains, *wide, alike, schedulers), rtol=1e-12)
     assert not np.allclose(found, gains)
 
 
 def test_what_befalls_all_alike_is_taken_away() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     now = np.repeat(np.arange(10.0)[:, None], 4, axis=1)
     episode = np.ones((10, 4), np.int64)
     common = np.repeat(rng.normal(size=(10, 1)), 4, axis=1)
     found = without_shared(common, now, episode, rows=4, alike=4)
-    np.testing.assert_allclose(found, 0.0, atol=1e-12)
+    assert_allclose(found, 0.0, atol=1e-12)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
@@ -113,7 +114,7 @@ def equal(one: Ready, other: Ready) -> None:
         first, second = table(one, module), table(other, module)
         assert set(first) == set(second)
         for name, column in first.items():
-            np.testing.assert_allclose(second[name], column, rtol=1e-6, atol=1e-9, err_msg=name)
+            assert_allclose(second[name], column, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def made(fragments: Sequence[Sequence[Fragment]], ppo: PPO, learners: int = 1) -> Ready:
@@ -170,14 +171,14 @@ def test_the_columns_are_what_was_sampled() -> None:
     batch = made([[fragment]], small_ppo(num_envs=LANES)).batches[0].policy_batches["a"]
     part = fragment.parts["a"]
     assert batch[Columns.OBS]["seen"] is part.observations["seen"]  # not copied
-    np.testing.assert_array_equal(batch[Columns.LOSS_MASK], part.decides.reshape(-1))
-    np.testing.assert_array_equal(batch[Columns.ACTIONS], part.actions.reshape(-1, 2))
-    np.testing.assert_array_equal(batch[Columns.ACTION_LOGP], part.log_probabilities.reshape(-1))
-    np.testing.assert_array_equal(batch[LABELS], part.labels)
+    assert_array_equal(batch[Columns.LOSS_MASK], part.decides.reshape(-1))
+    assert_array_equal(batch[Columns.ACTIONS], part.actions.reshape(-1, 2))
+    assert_array_equal(batch[Columns.ACTION_LOGP], part.log_probabilities.reshape(-1))
+    assert_array_equal(batch[LABELS], part.labels)
     assert TAUGHT not in batch
     taught = random_fragment(0, taught=True)
     batch = made([[taught]], small_ppo(num_envs=LANES)).batches[0].policy_batches["a"]
-    np.testing.assert_array_equal(batch[TAUGHT], taught.parts["a"].taught.reshape(-1))
+    assert_array_equal(batch[TAUGHT], taught.parts["a"].taught.reshape(-1))
     assert Columns.ACTIONS not in batch
     assert Postprocessing.ADVANTAGES not in batch
 
@@ -212,11 +213,11 @@ def test_advantages_and_targets_are_those_worked_out_by_hand(discounting: Any) -
         at_0 = rewards[0] + counts[0] * (rewards[1] + counts[1] * 2.0) - 3.0
         at_0 += counts[0] * kept[0] * between
         found = targets[[0, 2, 3], lane]
-        np.testing.assert_allclose(found, [at_0 + 3.0, at_2 + 2.0, at_3 - 4.0], rtol=1e-5)
+        assert_allclose(found, [at_0 + 3.0, at_2 + 2.0, at_3 - 4.0], rtol=1e-5)
     own = fragment.parts["b"]
     kept_rows = batch[Columns.LOSS_MASK]
     gains = (batch[Postprocessing.VALUE_TARGETS] - own.scores.reshape(-1))[kept_rows]
-    np.testing.assert_allclose(
+    assert_allclose(
         batch[Postprocessing.ADVANTAGES][kept_rows], standardised(gains), rtol=1e-4, atol=1e-5
     )
 
@@ -231,7 +232,7 @@ def test_what_befalls_alike_environments_is_taken_away() -> None:
     now, episode = (np.repeat(x, 2, axis=1) for x in (fragment.now, fragment.episode))
     own = without_shared(gains, now, episode, rows=4, alike=2)
     assert not np.allclose(own, gains)
-    np.testing.assert_allclose(
+    assert_allclose(
         batch[Postprocessing.ADVANTAGES], standardised(own.reshape(-1)), rtol=1e-4, atol=1e-5
     )
 
@@ -255,7 +256,7 @@ def test_the_critic_learns_standard_scores_and_is_read_as_such() -> None:
     assert scale is not None
     assert scale.mean == pytest.approx(targets.mean(), rel=1e-5)
     found = table(first, "a")[Postprocessing.VALUE_TARGETS]
-    np.testing.assert_allclose(found, standardised(targets), rtol=1e-4, atol=1e-5)
+    assert_allclose(found, standardised(targets), rtol=1e-4, atol=1e-5)
     # scores of the same values lead to the same targets
     scored = random_fragment(1)
     for name, part in scored.parts.items():
@@ -264,7 +265,7 @@ def test_the_critic_learns_standard_scores_and_is_read_as_such() -> None:
         part.scores[:], part.after[:] = own.scored(part.scores), own.scored(part.after)
     second = table(maker.ready([scored], 1), "a")[Postprocessing.VALUE_TARGETS]
     expected = table(made([[random_fragment(1)]], small_ppo(num_envs=LANES)), "a")
-    np.testing.assert_allclose(
+    assert_allclose(
         second, standardised(expected[Postprocessing.VALUE_TARGETS]), rtol=1e-4, atol=1e-5
     )
 
@@ -288,7 +289,7 @@ def test_discounted_sums_of_rewards_end_where_episodes_do(goes_on: bool) -> None
     fragments[-1].parts["b"].rewards[:] /= deviation
     plain = made([fragments[-1:]], replace(ppo, normalise_rewards=False))
     for name, column in table(plain, "b").items():
-        np.testing.assert_allclose(table(ready, "b")[name], column, rtol=1e-5, atol=1e-6)
+        assert_allclose(table(ready, "b")[name], column, rtol=1e-5, atol=1e-6)
 
 
 def test_scales_go_on_from_a_document() -> None:

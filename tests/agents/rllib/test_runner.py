@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal, assert_equal
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
@@ -103,7 +104,7 @@ def same(one: Any, other: Any) -> None:
             for name in first:
                 same(first[name], second[name])
         elif field.name not in {"best", "document"}:
-            np.testing.assert_equal(first, second, err_msg=field.name)
+            assert_equal(first, second, err_msg=field.name)
 
 
 @pytest.mark.parametrize("ppo", [{}, GOES_ON], ids=["episodes", "steps"])
@@ -116,9 +117,9 @@ def test_what_is_stored_is_what_the_policy_said(modules: Any, ppo: Any) -> None:
             logs = torch.log_softmax(logits, dim=1).numpy()
             actions = part.actions.reshape(-1)
             taken = logs[np.arange(len(actions)), actions].reshape(part.decides.shape)
-            np.testing.assert_allclose(part.log_probabilities, taken, atol=1e-6)
-            np.testing.assert_allclose(part.scores.reshape(-1), values, atol=1e-6)
-            np.testing.assert_allclose(part.rewards, (part.actions == shown(part)) / LENGTH)
+            assert_allclose(part.log_probabilities, taken, atol=1e-6)
+            assert_allclose(part.scores.reshape(-1), values, atol=1e-6)
+            assert_allclose(part.rewards, (part.actions == shown(part)) / LENGTH)
             assert part.decides.all()
             assert (part.labels == shown(part).reshape(-1, 1)).all()
         assert [len(part.lanes) for part in fragment.parts.values()] == [8, 4]
@@ -133,12 +134,12 @@ def test_real_numbers_act_within_their_bounds_and_are_kept_as_drawn() -> None:
     normal = torch.distributions.Normal(inputs[:, 0], inputs[:, 1].exp())
     actions = torch.from_numpy(part.actions.reshape(-1))
     found = part.log_probabilities.reshape(-1)
-    np.testing.assert_allclose(found, normal.log_prob(actions), rtol=1e-4, atol=1e-5)
+    assert_allclose(found, normal.log_prob(actions), rtol=1e-4, atol=1e-5)
     assert (part.actions < 0.0).any()
     acted = within(fresh["o"].action_space, part.actions)
     assert acted.min() == 0.0
     expected = (1.0 - np.abs(acted[..., 0] - shown(part) / 4)) / LENGTH
-    np.testing.assert_allclose(part.rewards, expected, rtol=1e-5)
+    assert_allclose(part.rewards, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("ppo", [{}, GOES_ON], ids=["episodes", "steps"])
@@ -170,9 +171,9 @@ def test_with_steps_episodes_go_on_in_the_next_fragment(modules: Any) -> None:
         fragment = made.sample(Order(iteration, 1.0, 5))
         of_fragment = clock[5 * iteration : 5 * iteration + 5]
         for lane in range(4):
-            np.testing.assert_array_equal(fragment.now[:, lane], 0.5 * (of_fragment % LENGTH))
-            np.testing.assert_array_equal(fragment.episode[:, lane], 1 + of_fragment // LENGTH)
-            np.testing.assert_array_equal(fragment.terminated[:, lane], of_fragment % LENGTH == 7)
+            assert_array_equal(fragment.now[:, lane], 0.5 * (of_fragment % LENGTH))
+            assert_array_equal(fragment.episode[:, lane], 1 + of_fragment // LENGTH)
+            assert_array_equal(fragment.terminated[:, lane], of_fragment % LENGTH == 7)
         assert not fragment.cut.any()
         assert (fragment.elapsed == 0.5).all()
         assert fragment.steps == 20
@@ -180,7 +181,7 @@ def test_with_steps_episodes_go_on_in_the_next_fragment(modules: Any) -> None:
         part = fragment.parts["o"]
         memory = made.seats.memories["o"]  # type: ignore[union-attr]
         _, values = said(modules["o"], memory.at(5, np.arange(4)))
-        np.testing.assert_allclose(part.after[-1], values, atol=1e-6)  # where it will go on
+        assert_allclose(part.after[-1], values, atol=1e-6)  # where it will go on
         assert (part.after[:-1] == 0.0).all()
 
 
@@ -203,9 +204,9 @@ def test_with_episodes_every_fragment_starts_afresh(modules: Any) -> None:
         fragment = made.sample(Order(iteration, 1.0, LENGTH + 3))
         times = np.arange(LENGTH + 3)
         for lane in range(4):
-            np.testing.assert_array_equal(fragment.now[:, lane], 0.5 * (times % LENGTH))
+            assert_array_equal(fragment.now[:, lane], 0.5 * (times % LENGTH))
             expected = 2 * iteration + 1 + times // LENGTH
-            np.testing.assert_array_equal(fragment.episode[:, lane], expected)
+            assert_array_equal(fragment.episode[:, lane], expected)
         after = fragment.parts["o"].after
         assert (after[-1] != 0.0).all()  # cut, and more would have come
         assert (after[:-1] == 0.0).all()
@@ -228,7 +229,7 @@ def test_a_truncated_episode_is_worth_what_its_last_observation_is(
     assert not fragment.terminated.any()
     part = fragment.parts["o"]
     end = modules["o"].policy.state_dict()["critic.bias"].item()
-    np.testing.assert_allclose(part.after[LENGTH - 1], end, rtol=1e-6)
+    assert_allclose(part.after[LENGTH - 1], end, rtol=1e-6)
     if steps > LENGTH:  # what is seen next is of the next episode
         assert not np.allclose(part.scores[LENGTH], end)
 
@@ -251,7 +252,7 @@ def test_who_has_one_action_decides_nothing(modules: Any, monkeypatch: pytest.Mo
     for iteration in range(2):
         part = made.sample(Order(iteration, 1.0, 5)).parts["o"]
         expected = np.arange(5) % 2 == 0
-        np.testing.assert_array_equal(part.decides, np.repeat(expected[:, None], 4, axis=1))
+        assert_array_equal(part.decides, np.repeat(expected[:, None], 4, axis=1))
         assert (part.actions[1::2] == 2).all()
         assert (part.log_probabilities[1::2] == 0.0).all()
         assert (part.scores[1::2] == 0.0).all()
@@ -262,14 +263,14 @@ def test_the_pupil_drives_its_share_and_the_teacher_names_all(modules: Any, pupi
     made = runner(modules, num_envs=32, cloning=True)
     part = made.sample(Order(0, 1.0, 4 * LENGTH, pupil)).parts["o"]
     assert part.taught is not None
-    np.testing.assert_array_equal(part.taught, shown(part))
+    assert_array_equal(part.taught, shown(part))
     logits, values = said(modules["o"], part.observations)
     right = torch.softmax(logits, dim=1).numpy()[np.arange(logits.shape[0]), part.taught.flat]
     expected = 1.0 - pupil + pupil * right.mean()
     rate = (part.actions == part.taught).mean()
     assert rate == pytest.approx(expected, abs=4 * 0.5 / 32 if pupil else 0.0)
     if pupil:
-        np.testing.assert_allclose(part.scores.reshape(-1), values, atol=1e-6)
+        assert_allclose(part.scores.reshape(-1), values, atol=1e-6)
 
 
 def test_without_a_teacher_nobody_is_asked(modules: Any) -> None:
@@ -346,9 +347,9 @@ def test_two_runners_share_the_environments_of_one(modules: Any) -> None:
     assert np.concatenate([share.lanes for share in shares]).tolist() == whole.lanes.tolist()
     for name, part in whole.parts.items():
         own = [share.parts[name] for share in shares]
-        np.testing.assert_array_equal(np.concatenate([x.lanes for x in own]), part.lanes)
+        assert_array_equal(np.concatenate([x.lanes for x in own]), part.lanes)
         joined = np.concatenate([shown(x) for x in own], axis=1)
-        np.testing.assert_array_equal(joined, shown(part))
+        assert_array_equal(joined, shown(part))
 
 
 def test_every_runner_draws_on_its_own() -> None:
@@ -373,7 +374,7 @@ def test_draws_depend_on_seed_and_iteration_alone(modules: Any) -> None:
     torch.rand(5)
     same(first, sampled(0, 0))
     other = sampled(0, 1)
-    np.testing.assert_array_equal(shown(first.parts["o"]), shown(other.parts["o"]))
+    assert_array_equal(shown(first.parts["o"]), shown(other.parts["o"]))
     assert (first.parts["o"].actions != other.parts["o"].actions).any()
 
 
@@ -414,7 +415,7 @@ def test_actions_are_drawn_as_often_as_they_are_probable(modules: Any) -> None:
     made = draw(modules["o"], seen)
     expected = torch.softmax(said(modules["o"], seen)[0][0], dim=0).numpy()
     found = np.bincount(made.actions, minlength=4) / count
-    np.testing.assert_allclose(found, expected, atol=5 * 0.5 / np.sqrt(count))
+    assert_allclose(found, expected, atol=5 * 0.5 / np.sqrt(count))
     assert found[1] == 0.0
 
 
@@ -434,10 +435,10 @@ def test_several_choices_and_real_numbers_are_drawn_and_chosen() -> None:
     parts = [torch.log_softmax(x, dim=1).numpy() for x in inputs.split([3, 2], dim=1)]
     made, rows = draw(several, seen), np.arange(50)
     expected = sum(part[rows, made.actions[:, k]] for k, part in enumerate(parts))
-    np.testing.assert_allclose(made.log_probabilities, expected, atol=1e-5)
-    np.testing.assert_allclose(made.scores, values, atol=1e-6)
+    assert_allclose(made.log_probabilities, expected, atol=1e-5)
+    assert_allclose(made.scores, values, atol=1e-6)
     best = np.stack([part.argmax(axis=1) for part in parts], axis=1)
-    np.testing.assert_array_equal(most_probable(several, seen), best)
+    assert_array_equal(most_probable(several, seen), best)
     assert (made.actions != best).any()
     number = of_actions(spaces.Box(0.0, 1.0, (1,), np.float32))
-    np.testing.assert_allclose(most_probable(number, seen), said(number, seen)[0][:, :1])
+    assert_allclose(most_probable(number, seen), said(number, seen)[0][:, :1])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from agents.asynchronous.adsp import Adsp
 from agents.asynchronous.policies import AdaComm, LocalSteps
@@ -74,7 +75,7 @@ def test_commits_of_tap_come_in_the_order_of_the_clock_and_ties_by_worker() -> N
 def test_bsp_is_one_step_along_the_mean_gradient() -> None:
     found = run(Bowl(), two([1.0, 1.0], [0.0, 0.0], [0.0, 0.0]), LocalSteps(1, 0), 1.0)
     by_hand = 9.0 - 0.3 * np.mean([9.0 - Bowl.PLACES[0], 9.0 - Bowl.PLACES[1]], axis=0)
-    np.testing.assert_allclose(found.parameters, by_hand, rtol=1e-6)
+    assert_allclose(found.parameters, by_hand, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -170,7 +171,7 @@ def test_the_clock_does_what_a_plain_loop_does_and_finds_the_optimum(
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_convex_problem_is_solved(name: str) -> None:
     found = run(Bowl(), spread_workers(4, 4.0, 1.0, 0.5, 0.5), POLICIES[name], 150.0, rate=0.1)
-    np.testing.assert_allclose(found.parameters, Bowl.PLACES.mean(0), atol=0.25)
+    assert_allclose(found.parameters, Bowl.PLACES.mean(0), atol=0.25)
 
 
 def test_what_breaks_a_bound_is_found() -> None:
@@ -190,4 +191,4 @@ def test_gradients_computed_together_are_those_computed_alone() -> None:
     model.step(rows, worker, count, 0.5)
     for i in range(4):
         model.step(alone[i : i + 1], worker[i : i + 1], count[i : i + 1], 0.5)
-    np.testing.assert_allclose(rows, alone, atol=1e-6)
+    assert_allclose(rows, alone, atol=1e-6)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from agents.coflows.tenants import BASELINES, WEIGHTINGS, CoInNetFlow, fair
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
@@ -43,7 +44,7 @@ def test_nothing_ends_sooner_than_its_computing_and_its_bytes_allow(
     jobs: list[Tenant], sending: Sending
 ) -> None:
     cluster = Racks(2, 4, RATE, RATE)
-    begin, end = play_tenants(jobs, cluster, sending, np.random.default_rng(0))
+    begin, end = play_tenants(jobs, cluster, sending, default_rng(0))
     for job, start, stop in zip(jobs, begin, end, strict=True):
         assert start >= job.arrival
         own = job.model
@@ -52,7 +53,7 @@ def test_nothing_ends_sooner_than_its_computing_and_its_bytes_allow(
         assert stop - start >= max(computed, moved) - 1e-6
     # With a port that nobody shares, all is as in training with one collective at a time.
     wide = Racks(2, 4, RATE, 1e9)
-    begin, end = play_tenants(jobs, wide, Sending(fair, False, 2e5), np.random.default_rng(0))
+    begin, end = play_tenants(jobs, wide, Sending(fair, False, 2e5), default_rng(0))
     for job, took in zip(jobs, end - begin, strict=True):
         alone = training_seconds(job.model, lambda size: size / RATE, job.iterations)
         assert took == pytest.approx(float(alone[0]), rel=1e-9)
@@ -63,7 +64,7 @@ def test_a_front_tensor_goes_first_at_the_next_chunk() -> None:
     two = model([(100_000, 1, 3), (500_000, 0, 1)])
     jobs = [Tenant(two, 1, 2, 0.0)]
     whole, front = (
-        play_tenants(jobs, Racks(1, 1, RATE, RATE), Sending(fair, f, 2e5), np.random.default_rng(0))
+        play_tenants(jobs, Racks(1, 1, RATE, RATE), Sending(fair, f, 2e5), default_rng(0))
         for f in (False, True)
     )
     # In order: both sums are there at 0.2 + 2.4 s, and the second iteration takes 0.1 + 2.5 s more.
@@ -77,7 +78,7 @@ def test_the_smaller_job_passes_through_a_shared_port_and_compression_shrinks_th
     jobs = [Tenant(large, 8, 1, 0.0), Tenant(small, 8, 1, 0.0)]  # both have workers in each rack
     cluster = Racks(2, 8, RATE, RATE)
     found = {
-        name: play_tenants(jobs, cluster, sending, np.random.default_rng(0))[1]
+        name: play_tenants(jobs, cluster, sending, default_rng(0))[1]
         for name, sending in {
             "fair": Sending(fair, True, 1e5),
             "bssi": Sending(CoInNetFlow(), True, 1e5),
@@ -93,7 +94,7 @@ def test_the_smaller_job_passes_through_a_shared_port_and_compression_shrinks_th
 
 def ends(jobs: list[Tenant], weighting: str, *small: float) -> list[float]:
     sending = Sending(CoInNetFlow(weighting), True, 1e5, *small)
-    return list(play_tenants(jobs, Racks(2, 12, RATE, RATE), sending, np.random.default_rng(0))[1])
+    return list(play_tenants(jobs, Racks(2, 12, RATE, RATE), sending, default_rng(0))[1])
 
 
 def test_the_authors_weighting_finishes_what_was_begun_however_long_a_job_trains() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from envs.data_pipeline.graph import GeneratedGraph, Graph, graph_of, read_graph
 from envs.data_pipeline.requests import Policy, hits, sample
@@ -20,7 +21,7 @@ from tests.strength import examples
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     nodes = draw(st.integers(8, 40))
-    ends = np.random.default_rng(draw(st.integers(0, 99))).integers(0, nodes, (2, 2 * nodes))
+    ends = default_rng(draw(st.integers(0, 99))).integers(0, nodes, (2, 2 * nodes))
     return graph_of(ends, np.zeros(nodes, dtype=np.int32))
 
 
@@ -55,9 +56,9 @@ def slow_sample(
 def test_neighbourhoods_are_those_of_a_slow_twin(
     graph: Graph, fanouts: list[int], batch: int
 ) -> None:
-    order = np.random.default_rng(1).permutation(graph.nodes)[:11].astype(np.int32)
+    order = default_rng(1).permutation(graph.nodes)[:11].astype(np.int32)
     found = sample(graph, order, batch, fanouts, 7)
-    states = np.random.default_rng(7)
+    states = default_rng(7)
     for number, first in enumerate(range(0, len(order), batch)):
         state = int(states.integers(0, 2**63, dtype=np.uint64))
         own = slice(*found.offset[number : number + 2])
@@ -101,7 +102,7 @@ def test_caches_hit_what_slow_twins_hit(
 
 
 def test_generated_graphs_have_the_edges_degrees_and_communities_asked_for() -> None:
-    graph = GeneratedGraph(5_000, 50_000, 2.5, 10, 0.1, 10).draw(np.random.default_rng(0))
+    graph = GeneratedGraph(5_000, 50_000, 2.5, 10, 0.1, 10).draw(default_rng(0))
     ends = np.repeat(np.arange(graph.nodes), graph.degree)
     key = ends * graph.nodes + graph.neighbour
     assert len(np.unique(key)) == 100_000  # no repeats
@@ -112,7 +113,7 @@ def test_generated_graphs_have_the_edges_degrees_and_communities_asked_for() -> 
     assert between == pytest.approx(0.1 * 0.9, abs=0.02)
     assert graph.degree.max() > 5 * graph.degree.mean()  # a heavy tail
     with refusal("no room for 100 edges"):
-        GeneratedGraph(9, 100, 2.5, 1, 1.0, 1).draw(np.random.default_rng(0))
+        GeneratedGraph(9, 100, 2.5, 1, 1.0, 1).draw(default_rng(0))
 
 
 def test_a_file_of_edges_is_read(tmp_path: Path) -> None:

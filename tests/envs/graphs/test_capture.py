@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -555,9 +556,9 @@ def test_updates_read_and_write_each_tensor_once(
     graph = capture(Perceptron, 5, 8, optimizer=optimizer)
     sizes = graph.parameter_bytes
     updates = graph.phase == Phase.OPTIMIZER
-    np.testing.assert_array_equal(graph.optimizer_bytes, state * sizes)
-    np.testing.assert_array_equal(graph.bytes_read[updates], read * sizes)
-    np.testing.assert_array_equal(graph.bytes_written[updates], written * sizes)
+    assert_array_equal(graph.optimizer_bytes, state * sizes)
+    assert_array_equal(graph.bytes_read[updates], read * sizes)
+    assert_array_equal(graph.bytes_written[updates], written * sizes)
     assert (graph.parameter_owner == np.flatnonzero(updates)).all()
 
 
@@ -600,7 +601,7 @@ def test_capture_is_deterministic() -> None:
     one, two = (capture(partial(Attention, 0.1), 2, 6, 16, micro_batches=2) for _ in range(2))
     assert one.op_names == two.op_names
     for column in ("flop", "bytes_read", "mirror", "colocation", "consumer", "tensor_bytes"):
-        np.testing.assert_array_equal(getattr(one, column), getattr(two, column))
+        assert_array_equal(getattr(one, column), getattr(two, column))
 
 
 def test_bad_input_is_named() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.storage import graph_hash
@@ -14,9 +15,7 @@ from tests.strength import SEEDS, examples
 
 
 def test_a_seed_gives_one_graph_and_another_another() -> None:
-    hashes = [
-        graph_hash(synthetic_training_graph(np.random.default_rng(n // 2))) for n in range(10)
-    ]
+    hashes = [graph_hash(synthetic_training_graph(default_rng(n // 2))) for n in range(10)]
     assert hashes[::2] == hashes[1::2]
     assert len(set(hashes)) == 5
 
@@ -28,7 +27,7 @@ def test_a_seed_gives_one_graph_and_another_another() -> None:
 def test_a_training_graph_is_a_whole_step(
     seed: int, layers: int, width: int, micro_batches: int
 ) -> None:
-    graph = synthetic_training_graph(np.random.default_rng(seed), layers, width, micro_batches)
+    graph = synthetic_training_graph(default_rng(seed), layers, width, micro_batches)
     blocks = layers * width
     assert graph.num_operators == blocks * (2 * micro_batches + 1)
     assert graph.num_micro_batches == micro_batches
@@ -50,7 +49,7 @@ def test_a_training_graph_is_a_whole_step(
 @examples(20)
 @given(seed=SEEDS)
 def test_every_forward_edge_has_a_gradient_going_back(seed: int) -> None:
-    graph = synthetic_training_graph(np.random.default_rng(seed), 3, 2, 2)
+    graph = synthetic_training_graph(default_rng(seed), 3, 2, 2)
     backward = {int(graph.mirror[op]): op for op in np.flatnonzero(graph.mirror != NONE)}
     edges = {(int(u), int(v)) for u, v, _ in graph.edges}
     forward = graph.phase == Phase.FORWARD

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from envs.hardware.devices import device_spec
 from envs.hardware.fabric import Fabric, LinkSpec, NodeKind
@@ -185,7 +186,7 @@ def test_a_topology_survives_pickle_and_deepcopy(copier: Callable[[Topology], To
     for column in (
         "link_class", "class_latency", "class_bandwidth", "send_port", "receive_port",
     ):  # fmt: skip
-        np.testing.assert_array_equal(getattr(twin, column), getattr(topology, column))
+        assert_array_equal(getattr(twin, column), getattr(topology, column))
 
 
 @st.composite
@@ -236,8 +237,8 @@ def test_a_class_is_the_sum_of_latencies_and_the_smallest_bandwidth(fabric: Fabr
             assert topology.latency[i, j] == math.fsum(link.latency for link in links)
             assert topology.bandwidth[i, j] == min(link.bandwidth for link in links)
             assert routes.between(b, a).nodes == nodes[::-1]
-    np.testing.assert_array_equal(topology.link_class, topology.link_class.T)
-    np.testing.assert_array_equal(topology.bandwidth, topology.bandwidth.T)
+    assert_array_equal(topology.link_class, topology.link_class.T)
+    assert_array_equal(topology.bandwidth, topology.bandwidth.T)
 
 
 @given(fabrics())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
@@ -73,7 +74,7 @@ def by_program(a: FloatArray, e: FloatArray, samples: float) -> float:
 
 
 def test_the_closed_form_is_the_optimum_of_the_linear_program() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     left_out = 0
     for _ in range(trials(300, 40)):
         count = int(rng.integers(1, 5))
@@ -86,7 +87,7 @@ def test_the_closed_form_is_the_optimum_of_the_linear_program() -> None:
 
 
 def test_stages_and_shares_are_the_best_there_are() -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     left_out = 0
     for _ in range(trials(200, 40)):
         batch = random_batch(rng, 5, 5)
@@ -120,7 +121,7 @@ def test_a_group_that_is_too_slow_is_left_out_and_synchronises_with_nobody() -> 
 
 def test_without_transfers_a_group_is_a_flow_shop() -> None:
     """Sample i leaves stage k no earlier than stage k - 1 has had it and stage k sample i - 1."""
-    rng = np.random.default_rng(2)
+    rng = default_rng(2)
     batch = random_batch(rng, 4, 6)
     batch.layers.cut_bytes[:] = 0.0
     plan = batch.best(((2, 0, 3),)).plan

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.random import default_rng
 
 from agents.pipeline.published import gpipe, one_f_one_b
 from agents.synchronisation.classical import DoubleTree, Ring
@@ -93,7 +94,7 @@ def test_replicas_sum_by_the_plans_of_any_planner() -> None:
 
 @given(SEEDS)
 def test_without_replicas_and_messages_it_is_the_pipeline(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     problem = random_row(rng, servers([1] * 4, np.inf, np.inf), 5, int(rng.integers(1, 7)))
     stages = [replace(s, devices=s.devices[:1]) for s in random_stages(rng, 5, 4)]
     for order in (gpipe, one_f_one_b):
@@ -105,7 +106,7 @@ def test_without_replicas_and_messages_it_is_the_pipeline(seed: int) -> None:
 
 @given(SEEDS)
 def test_one_micro_batch_waits_for_every_message(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     problem = random_row(rng, servers([1] * 4, 1, 1), 5, 1)
     stages = [replace(s, devices=s.devices[:1]) for s in random_stages(rng, 5, 4)]
     plan = ordered(stages, 1, gpipe)
@@ -116,7 +117,7 @@ def test_one_micro_batch_waits_for_every_message(seed: int) -> None:
 
 @given(SEEDS)
 def test_bytes_and_work_are_conserved(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     problem = random_row(rng, servers([3, 2], 2, 1), 4, int(rng.integers(1, 5)))
     stages = random_stages(rng, 4, 5)
     for number, stage in enumerate(stages):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.pipedream import read_pipedream
@@ -37,11 +38,11 @@ def test_a_diamond_has_a_state_for_each_set_of_branches(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, [(1, 2), (1, 3), (2, 4), (3, 4)], 4)
     states = antichain_states(LayerGraph.of(graph))
     assert states.names == ("node1", "node2", "node3", "node2 node3", "node4")
-    np.testing.assert_allclose(states.total(states.layers.forward) * 1e3, [0, 1, 3, 4, 6, 10])
-    np.testing.assert_allclose(states.total(states.layers.backward) * 1e3, [0, 2, 6, 8, 12, 20])
-    np.testing.assert_allclose(states.total(states.layers.parameters), [0, 1, 3, 4, 6, 10])
+    assert_allclose(states.total(states.layers.forward) * 1e3, [0, 1, 3, 4, 6, 10])
+    assert_allclose(states.total(states.layers.backward) * 1e3, [0, 2, 6, 8, 12, 20])
+    assert_allclose(states.total(states.layers.parameters), [0, 1, 3, 4, 6, 10])
     # Behind node2, node3 still needs node1; the optimizer counts node1 behind both branches too.
-    np.testing.assert_allclose(states.cut_bytes, [10, 10 + 20, 10 + 30, 10 + 20 + 30, 40])
+    assert_allclose(states.cut_bytes, [10, 10 + 20, 10 + 30, 10 + 20 + 30, 40])
     assert not states.contains[2, 3]
     assert states.contains[0, 1:].all()
     assert states.contains[:-1, -1].all()

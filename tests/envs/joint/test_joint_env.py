@@ -11,6 +11,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from hydra.utils import instantiate
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 from omegaconf import OmegaConf
 
 from envs.joint.env import PLACER, JointEnv, toy_environment
@@ -153,7 +155,7 @@ class Uniformly(InstanceGenerator):
 
 
 def test_while_allocators_keep_their_weights_the_placer_is_that_of_placement() -> None:
-    env, rng = JointEnv(sweeps=(1, 1)), np.random.default_rng(0)
+    env, rng = JointEnv(sweeps=(1, 1)), default_rng(0)
     alone = PlacementEnv(Uniformly(env.generator), passes=2)
     for seed in range(3):
         observations, infos = env.reset(seed=seed)
@@ -162,7 +164,7 @@ def test_while_allocators_keep_their_weights_the_placer_is_that_of_placement() -
         ended = False
         while not ended:
             for key, values in expected.items():
-                np.testing.assert_allclose(
+                assert_allclose(
                     observations[PLACER][key], values, rtol=2e-5, atol=2e-5, err_msg=key
                 )
             assert infos[PLACER]["step_time_s"] == pytest.approx(info["step_time_s"], rel=1e-9)
@@ -209,7 +211,7 @@ def test_an_episode_starts_where_the_options_say() -> None:
     levels = np.array([[0, 3, -3], [1, 0, 0], [0, -10, 0]])
     _, infos = env.reset(seed=0, options={"start": [2, 2, 1, 1, 0], "levels": levels})
     assert env.group_device.tolist() == [2, 2, 1, 1, 0]
-    np.testing.assert_array_equal(env.levels, levels)
+    assert_array_equal(env.levels, levels)
     assert infos[PLACER]["step_time_s"] == pytest.approx(env.plan_outcome()[0], rel=1e-12)
     env.reset(seed=0)
     assert not env.levels.any()
@@ -229,7 +231,7 @@ def test_what_agents_see_is_played_by_the_simulator_of_the_environment() -> None
         assert infos[PLACER]["step_time_s"] == pytest.approx(simulator.step_time(pieces))
         gained += simulator.step_time(pieces) < StepSimulator(fused).step_time(pieces)
         devices, variants = env.current.groups.variants()
-        np.testing.assert_allclose(
+        assert_allclose(
             env.current._candidate_s[devices], simulator.step_times(variants), rtol=1e-12
         )
         changed = env.current._changed_s
@@ -259,7 +261,7 @@ def test_an_order_that_does_not_fit_gives_way_to_the_rules() -> None:
         def order(self, device: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Any:
             return np.argsort(self.problem.graph.phase, kind="stable")
 
-    problem = default_generator()(np.random.default_rng(1)).problem
+    problem = default_generator()(default_rng(1)).problem
     free = JointEnv.of_problem(problem, max_groups=4, simulator=Backwards)
     free.reset(seed=0, options={"start": [0, 1, 2, 3]})
     device = free.placement.device
@@ -273,7 +275,7 @@ def test_an_order_that_does_not_fit_gives_way_to_the_rules() -> None:
     env = JointEnv.of_problem(tight, max_groups=4, simulator=Backwards)
     env.reset(seed=0, options={"start": free.group_device})
     assert env.plan_outcome()[1]
-    np.testing.assert_array_equal(env.plan().order, simulator.order(device))
+    assert_array_equal(env.plan().order, simulator.order(device))
 
 
 def test_allocators_take_turns() -> None:
@@ -284,9 +286,7 @@ def test_allocators_take_turns() -> None:
         expected = everybody.reset(seed=0, options={"start": env.group_device})[0]
         if step == 0:
             turn = observations["allocator_0"]
-            np.testing.assert_array_equal(
-                turn["pipe_features"], expected["allocator_0"]["pipe_features"]
-            )
+            assert_array_equal(turn["pipe_features"], expected["allocator_0"]["pipe_features"])
         for server in range(SERVERS):
             mask = observations[f"allocator_{server}"]["action_mask"]
             assert mask.tolist() == [1] * 5 if server == step % SERVERS else [1, 0, 0, 0, 0]
@@ -298,7 +298,7 @@ def test_a_run_of_groups_is_decided_together_and_looked_ahead_together() -> None
     env = JointEnv(sweeps=(3, 1))
     observations, infos = env.reset(seed=4)
     groups, decisions = len(env.group_device), 0
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     while env.agents:
         seen = observations[PLACER]
         first = int(seen["current"][0])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.joint.env import PLACER, JointEnv, toy_environment
 
@@ -27,12 +28,12 @@ def start(env: JointEnv) -> Observations:
 def test_an_allocator_sees_the_traffic_of_its_pipes(start: Observations) -> None:
     """Server 0 sends 2 x 1 byte to 1, 2 x 6 to 2; 1 sends 2 x 1 to each other; 2 2 x 1 to 1."""
     pipes = start["allocator_0"]["pipe_features"]
-    np.testing.assert_allclose(pipes[:, :3], [[0, 1 / 2, 1 / 2]] * 2, rtol=1e-6)
-    np.testing.assert_allclose(pipes[:, 3], [4 / T, 24 / T], rtol=1e-6)
-    np.testing.assert_allclose(pipes[:, 4], [2 / T, 12 / T], rtol=1e-6)
+    assert_allclose(pipes[:, :3], [[0, 1 / 2, 1 / 2]] * 2, rtol=1e-6)
+    assert_allclose(pipes[:, 3], [4 / T, 24 / T], rtol=1e-6)
+    assert_allclose(pipes[:, 4], [2 / T, 12 / T], rtol=1e-6)
     assert pipes[:, 5].tolist() == [1, 1]
-    np.testing.assert_allclose(pipes[:, 6], [2 / 14, 12 / 14], rtol=1e-6)
-    np.testing.assert_allclose(pipes[:, 7], [2 / 4, 12 / 14], rtol=1e-6)
+    assert_allclose(pipes[:, 6], [2 / 14, 12 / 14], rtol=1e-6)
+    assert_allclose(pipes[:, 7], [2 / 4, 12 / 14], rtol=1e-6)
 
 
 def test_the_look_ahead_is_what_changes_do(env: JointEnv, start: Observations) -> None:
@@ -46,7 +47,7 @@ def test_the_look_ahead_is_what_changes_do(env: JointEnv, start: Observations) -
         assert pipes[index, 8 if action <= 2 else 9] == pytest.approx(shown, rel=1e-4, abs=1e-4)
     gain = np.minimum(pipes[:, 8], pipes[:, 9])
     assert gain.min() < 0
-    np.testing.assert_array_equal(pipes[:, 10], gain == gain.min())
+    assert_array_equal(pipes[:, 10], gain == gain.min())
 
 
 def test_levels_and_rates_are_shown(env: JointEnv) -> None:
@@ -55,10 +56,8 @@ def test_levels_and_rates_are_shown(env: JointEnv) -> None:
     for server in range(3):
         others = [other for other in range(3) if other != server]
         table = seen[f"allocator_{server}"]
-        np.testing.assert_allclose(
-            table["pipe_features"][:, 0], np.array(LEVELS)[server, others], rtol=1e-6
-        )
-        np.testing.assert_allclose(table["pipe_features"][:, 1], rate[server, others], rtol=1e-6)
+        assert_allclose(table["pipe_features"][:, 0], np.array(LEVELS)[server, others], rtol=1e-6)
+        assert_allclose(table["pipe_features"][:, 1], rate[server, others], rtol=1e-6)
         assert table["server_features"][7] == pytest.approx(rate[server].sum() / 1.0)
     highest = seen["allocator_0"]["pipe_features"]
     assert highest[0, 8] == highest[1, 9] == 4  # no such level
@@ -69,9 +68,7 @@ def test_an_allocator_sees_its_server(env: JointEnv, start: Observations) -> Non
     compute = np.array([2, 2, 1]) * (2 * 3 + 0.5)
     for server in range(3):
         expected = [0, 0, 1, compute[server] / T, sent[server], received[server], server == 0, 1]
-        np.testing.assert_allclose(
-            start[f"allocator_{server}"]["server_features"], expected, rtol=1e-6
-        )
+        assert_allclose(start[f"allocator_{server}"]["server_features"], expected, rtol=1e-6)
     after, *_ = env.step({f"allocator_{s}": 0 for s in range(3)} | {PLACER: 0})
     assert after["allocator_0"]["server_features"][:2].tolist() == pytest.approx([0.2, 0.2])
 

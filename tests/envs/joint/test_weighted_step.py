@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.bandwidth.toy import star
 from envs.cost import RooflineCost
@@ -25,7 +27,7 @@ SERVERS, TOP, STEP = 3, 4, 0.5
 @pytest.fixture(scope="module")
 def problem() -> StepProblem:
     topology = planes("t", PcieServer("V100-16GB", 2, PCIE, nics=2), SERVERS, ETHERNET)
-    graph = synthetic_training_graph(np.random.default_rng(0), 5, 2, 3)
+    graph = synthetic_training_graph(default_rng(0), 5, 2, 3)
     return StepProblem.build(graph, topology, RooflineCost())
 
 
@@ -48,7 +50,7 @@ GROUPS = np.array([0, 3, 1, 2, 5, 4, 0, 2])
 
 
 def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: WeightedStep) -> None:
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     device = fuse(problem, 8).expand_pieces(GROUPS)
     for _ in range(3):
         level = rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS))
@@ -75,7 +77,7 @@ def test_the_server_whose_turn_it_is_sees_the_same_as_beside_the_others(
     together = piped.look(device)
     for turn in range(SERVERS):
         alone = piped.look(device, turn=turn)
-        np.testing.assert_array_equal(alone[turn], together[turn])
+        assert_array_equal(alone[turn], together[turn])
         assert np.isinf(np.delete(alone, turn, axis=0)).all()
 
 
@@ -85,16 +87,16 @@ def test_looking_leaves_everything_as_it_was(problem: StepProblem, piped: Weight
     seconds = piped.simulator.arrays.transfer_seconds.copy()
     level, rate = piped.level.copy(), piped.rate.copy()
     first = piped.look(device)
-    np.testing.assert_array_equal(piped.simulator.arrays.transfer_seconds, seconds)
-    np.testing.assert_array_equal(piped.level, level)
-    np.testing.assert_array_equal(piped.rate, rate)
-    np.testing.assert_array_equal(piped.look(device), first)
+    assert_array_equal(piped.simulator.arrays.transfer_seconds, seconds)
+    assert_array_equal(piped.level, level)
+    assert_array_equal(piped.rate, rate)
+    assert_array_equal(piped.look(device), first)
 
 
 def test_crossings_are_the_transfers_of_the_simulation(
     problem: StepProblem, piped: WeightedStep
 ) -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     piped.set_levels(rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS)))
     device = fuse(problem, 8).expand_pieces(GROUPS)
     piped.look(device)
@@ -104,17 +106,15 @@ def test_crossings_are_the_transfers_of_the_simulation(
     lasting = timeline.transfer_finish - timeline.transfer_start
     sent = (server[source] != server[target]) & (lasting > 0)
     size = SERVERS * SERVERS
-    np.testing.assert_array_equal(
-        piped.crossings.transfers, np.bincount(pipe[sent], minlength=size)
-    )
-    np.testing.assert_allclose(
+    assert_array_equal(piped.crossings.transfers, np.bincount(pipe[sent], minlength=size))
+    assert_allclose(
         piped.crossings.seconds, np.bincount(pipe[sent], lasting[sent], minlength=size), atol=1e-12
     )
 
 
 def test_class_seconds_are_the_sums_of_the_table(piped: WeightedStep) -> None:
     piped.set_levels(np.arange(SERVERS * SERVERS).reshape(SERVERS, SERVERS) - 4)
-    np.testing.assert_allclose(
+    assert_allclose(
         piped.class_seconds, piped.simulator.arrays.transfer_seconds.sum(axis=0), rtol=1e-12
     )
 
@@ -122,7 +122,7 @@ def test_class_seconds_are_the_sums_of_the_table(piped: WeightedStep) -> None:
 def test_a_pipe_alone_has_its_links(piped: WeightedStep) -> None:
     alone = piped.alone_rate()
     assert not np.diag(alone).any()
-    np.testing.assert_allclose(alone[~np.eye(SERVERS, dtype=bool)], 2 * 3.125e9)
+    assert_allclose(alone[~np.eye(SERVERS, dtype=bool)], 2 * 3.125e9)
 
 
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
@@ -145,7 +145,7 @@ def network(request: pytest.FixtureRequest) -> Network:
 
 
 def test_rates_are_the_weighted_max_min_shares(network: Network) -> None:
-    servers, rng = network.num_servers, np.random.default_rng(0)
+    servers, rng = network.num_servers, default_rng(0)
     shares, rate = shares_of(network, step=0.5), np.empty(servers * servers)
     pipe = network.channel_source * servers + network.channel_destination
     for _ in range(20):
@@ -153,9 +153,7 @@ def test_rates_are_the_weighted_max_min_shares(network: Network) -> None:
         pipe_rates(shares, level, rate)
         allocation = weighted_allocation(network, np.exp2(level / 2)[pipe])
         assert allocation.violations(network) == []
-        np.testing.assert_allclose(
-            rate.reshape(servers, servers), allocation.pipes(network), rtol=1e-12
-        )
+        assert_allclose(rate.reshape(servers, servers), allocation.pipes(network), rtol=1e-12)
 
 
 def test_equal_weights_are_uniform_shares_where_servers_are_alike() -> None:
@@ -164,6 +162,6 @@ def test_equal_weights_are_uniform_shares_where_servers_are_alike() -> None:
         servers = network.num_servers
         rate = np.empty(servers * servers)
         pipe_rates(shares_of(network, 1.0), np.full(servers * servers, 3), rate)
-        np.testing.assert_allclose(
+        assert_allclose(
             rate.reshape(servers, servers), uniform_allocation(network).pipes(network), rtol=1e-12
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from reference_fluid import reference_completion
 
 from envs.errors import InputError
@@ -37,7 +38,7 @@ def test_the_published_completion_times(data: Path) -> None:
     assert len(file.shards) == 50
     assert file.num_flows == 12_400
     assert file.fct_ns is not None
-    np.testing.assert_allclose(file.completion_ns(), file.fct_ns, rtol=1e-9)
+    assert_allclose(file.completion_ns(), file.fct_ns, rtol=1e-9)
 
 
 def test_every_shard_is_a_parking_lot_of_its_own(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_every_shard_is_a_parking_lot_of_its_own(tmp_path: Path) -> None:
     assert [(shard.name, shard.network.hosts) for shard in file.shards] == [("0", 3), ("b", 2)]
     assert [shard.rows.tolist() for shard in file.shards] == [[0, 2, 3], [1, 4]]
     sent = np.array([1048.0, 999 + 48.0, 2001 + 144.0, 98.0, 1048.0])
-    np.testing.assert_allclose(file.ideal_ns, sent / 1.25, rtol=1e-15)
+    assert_allclose(file.ideal_ns, sent / 1.25, rtol=1e-15)
     assert file.fct_ns is not None
     assert np.flatnonzero(np.isnan(file.fct_ns)).tolist() == [0, 2]
     # Both flows to host 2 share its link until the smaller has gone; the others are alone, but
@@ -54,7 +55,7 @@ def test_every_shard_is_a_parking_lot_of_its_own(tmp_path: Path) -> None:
     alone = sent / 1.25
     shared = 2 * alone[4] - 100.0
     expected = [2 * alone[0], alone[4] + alone[1] - 100.0, alone[0] + alone[2], alone[3], shared]
-    np.testing.assert_allclose(file.completion_ns(), expected, rtol=1e-12)
+    assert_allclose(file.completion_ns(), expected, rtol=1e-12)
 
 
 def test_a_random_shard_agrees_with_exact_arithmetic(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_random_shard_agrees_with_exact_arithmetic(tmp_path: Path) -> None:
     volume = size + 48 * np.ceil(size / 1000)
     flows = flow_set([float(row[1]) for row in cells], volume, paths)
     expected = reference_completion([1.25] * (4 * hosts - 2), flows)
-    np.testing.assert_allclose(file.completion_ns(), expected, rtol=1e-9)
+    assert_allclose(file.completion_ns(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("form", ["gzip", "other columns", "no fct", "windows", "blank lines"])
@@ -96,7 +97,7 @@ def test_the_same_flows_in_another_form(form: str, tmp_path: Path) -> None:
     else:
         path.write_text(text.replace("\n", "\n\n"))
     file = read_flow_file(path)
-    np.testing.assert_array_equal(file.completion_ns(), expected)
+    assert_array_equal(file.completion_ns(), expected)
     assert (file.fct_ns is None) == (form in {"no fct", "other columns"})
 
 

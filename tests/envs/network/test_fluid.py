@@ -9,6 +9,7 @@ import pytest
 from certificate import unjustified_flows
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from reference_fluid import reference_completion
 
 from envs.network.fluid import FlowSet, RateHistory, simulate_flows
@@ -52,7 +53,7 @@ def cases(draw) -> Case:
 def test_completion_times_are_those_of_exact_arithmetic(case: Case) -> None:
     capacity, flows = case
     found = simulate_flows(np.array(capacity), flows)
-    np.testing.assert_allclose(found.completion, reference_completion(capacity, flows), rtol=1e-10)
+    assert_allclose(found.completion, reference_completion(capacity, flows), rtol=1e-10)
     assert found.num_events <= 2 * flows.num_flows
 
 
@@ -74,7 +75,7 @@ def test_bytes_are_conserved_and_rates_are_fair_at_all_times(case: Case) -> None
     sent = np.zeros(flows.num_flows)
     np.add.at(sent, flows.path_flow[history.path], history.rate * history.duration)
     ended = np.isfinite(found.completion)
-    np.testing.assert_allclose(sent[ended], flows.volume[ended], rtol=1e-10, atol=1e-12)
+    assert_allclose(sent[ended], flows.volume[ended], rtol=1e-10, atol=1e-12)
     assert np.all(sent <= flows.volume * (1 + 1e-10))
     entry = flows.arrival + flows.latency
     end = flows.arrival + found.completion
@@ -113,7 +114,7 @@ def check_fair(
 def test_two_flows_that_overlap_share_while_both_are_there() -> None:
     """Alone for 1 s, both at half rate until the first has sent its 2 bytes, then alone again."""
     flows = flow_set([0.0, 1.0], [2.0, 2.0], [[[0]], [[0]]], latency=[0.0, 0.5])
-    np.testing.assert_allclose(simulate_flows(np.ones(1), flows).completion, [2.5, 3.0])
+    assert_allclose(simulate_flows(np.ones(1), flows).completion, [2.5, 3.0])
 
 
 def test_urgent_flows_stop_the_others() -> None:
@@ -133,7 +134,7 @@ def test_a_flow_that_ends_as_an_urgent_one_enters_has_ended() -> None:
 
 def test_paths_of_a_flow_drain_one_volume() -> None:
     flows = flow_set([0.0, 0.0], [3.0, 0.5], [[[0], [1]], [[1]]])
-    np.testing.assert_allclose(simulate_flows(np.ones(2), flows).completion, [1.75, 1.0])
+    assert_allclose(simulate_flows(np.ones(2), flows).completion, [1.75, 1.0])
 
 
 def test_a_starved_flow_never_ends_and_an_empty_one_takes_its_latency() -> None:
@@ -168,7 +169,7 @@ def test_flows_between_devices_run_over_all_their_planes() -> None:
         for way in range(2):
             path = network.pair_ptr[pair] + way
             own = flows.path_ptr[flow] + way
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 flows.path_links[flows.link_ptr[own] : flows.link_ptr[own + 1]],
                 network.path_links[network.path_ptr[path] : network.path_ptr[path + 1]],
             )

@@ -10,6 +10,7 @@ import pytest
 from certificate import unjustified_flows
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from reference_max_min import reference_max_min
 
 from envs.network.max_min import max_min_rates
@@ -69,7 +70,7 @@ def rates(case: Case) -> np.ndarray:
 def test_rates_are_those_of_exact_arithmetic(case: Case) -> None:
     expected = reference_max_min(*case)
     scale = max(case.capacity)
-    np.testing.assert_allclose(rates(case), expected, rtol=1e-9, atol=1e-10 * scale)
+    assert_allclose(rates(case), expected, rtol=1e-9, atol=1e-10 * scale)
 
 
 @examples(300)
@@ -96,7 +97,7 @@ def test_the_textbook_network() -> None:
     """Parking lot: the long flow and one short flow per link share every link in two."""
     ptr, links = rows([[0, 1, 2], [0], [1], [2], [2]])
     found = max_min_rates(np.array([1.0, 1.0, 3.0]), ptr, links)
-    np.testing.assert_array_equal(found, [0.5, 0.5, 0.5, 1.25, 1.25])
+    assert_array_equal(found, [0.5, 0.5, 0.5, 1.25, 1.25])
 
 
 def test_heavy_weights_do_not_blur_light_ones() -> None:
@@ -104,7 +105,7 @@ def test_heavy_weights_do_not_blur_light_ones() -> None:
     ptr, links = rows([[0, 1], [0], [0], [0]])
     weight = np.array([1e12, 1e-12, 1e-12, 2e-12])
     found = max_min_rates(np.array([1.0, 0.5]), ptr, links, weight=weight)
-    np.testing.assert_allclose(found, [0.5, 0.125, 0.125, 0.25], rtol=1e-15)
+    assert_allclose(found, [0.5, 0.125, 0.125, 0.25], rtol=1e-15)
 
 
 def test_weighted_allocation_fills_the_network_in_proportion() -> None:
@@ -119,7 +120,7 @@ def test_weighted_allocation_fills_the_network_in_proportion() -> None:
     arguments = (network.link_capacity, ptr, links, allocation.rate)
     assert not len(unjustified_flows(*arguments, weight=weight))
     again = weighted_allocation(network, 1e6 * weight)
-    np.testing.assert_allclose(again.rate, allocation.rate, rtol=1e-12)
+    assert_allclose(again.rate, allocation.rate, rtol=1e-12)
     with refusal("there are 24 channels"):
         weighted_allocation(network, weight[:-1])
 
@@ -138,7 +139,7 @@ def test_a_class_that_fills_a_link_leaves_exactly_nothing(flows: int) -> None:
         np.append(own, own.sum()), ptr, links, priority=np.append(np.zeros(flows, np.int64), 1)
     )
     assert found[-1] == 0.0
-    np.testing.assert_allclose(found[:-1], own, rtol=1e-12)
+    assert_allclose(found[:-1], own, rtol=1e-12)
 
 
 BAD = {

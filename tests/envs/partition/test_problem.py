@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from envs.cost import TabulatedCost
 from envs.graphs.op_graph import NONE
@@ -79,6 +80,6 @@ def test_tensors_of_a_measured_graph_are_never_merged() -> None:
     step = replace(step, graph=graph)
     traffic = HostTraffic.of(step, NONE)
     assert traffic.num_messages == graph.num_tensors
-    np.testing.assert_array_equal(traffic.producer, graph.producer)
-    np.testing.assert_array_equal(traffic.consumer_ptr, graph.consumer_ptr)
-    np.testing.assert_array_equal(traffic.consumer, graph.consumer)
+    assert_array_equal(traffic.producer, graph.producer)
+    assert_array_equal(traffic.consumer_ptr, graph.consumer_ptr)
+    assert_array_equal(traffic.consumer, graph.consumer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from envs.cost import RooflineCost
 from envs.graphs.motifs import draw_network, step_graph
@@ -27,13 +28,13 @@ def synthetic() -> TrainingProblems:
 
 
 def contracted(micro_batches: int, seed: int) -> OpGraph:
-    sketch = draw_network(np.random.default_rng(seed), 24)
+    sketch = draw_network(default_rng(seed), 24)
     graph = step_graph(sketch, "step", micro_batches, 2.0)
     return fuse(StepProblem.build(graph, DEVICES, RooflineCost()), 1000).graph
 
 
 def test_a_generator_gives_one_problem_and_another_another() -> None:
-    found = [problem_arrays(synthetic()(np.random.default_rng(seed))) for seed in (3, 3, 4)]
+    found = [problem_arrays(synthetic()(default_rng(seed))) for seed in (3, 3, 4)]
     assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
     assert found[0]["kind"].shape != found[2]["kind"].shape
 
@@ -42,7 +43,7 @@ def test_problems_are_groups_that_devices_can_run_and_a_third_feel_memory() -> N
     source = synthetic()
     alone, partly, sizes, phases, kinds = [], [], [], set(), set()
     for seed in range(40):
-        problem = source(np.random.default_rng(seed))
+        problem = source(default_rng(seed))
         graph, topology = problem.graph, problem.topology
         able = np.isfinite(problem.op_seconds)
         assert able.all(axis=0).any()
@@ -68,7 +69,7 @@ def test_problems_are_groups_that_devices_can_run_and_a_third_feel_memory() -> N
 
 def test_the_first_stage_is_small() -> None:
     for seed in range(20):
-        problem = synthetic()(np.random.default_rng(seed), stage=0.0)
+        problem = synthetic()(default_rng(seed), stage=0.0)
         assert problem.graph.num_groups <= 24
         assert problem.topology.num_devices <= 3
 
@@ -101,7 +102,7 @@ def test_a_step_of_more_samples_has_more_work_and_the_same_parameters() -> None:
 
 @pytest.mark.parametrize("seed", range(trials(12, 4)))
 def test_a_network_is_captured_as_a_whole_step(seed: int) -> None:
-    sketch = draw_network(np.random.default_rng(seed), 30)
+    sketch = draw_network(default_rng(seed), 30)
     graph = step_graph(sketch, "step", 3, 1.0)
     layers, inputs = len(sketch.layers), sum(bool(layer.inputs) for layer in sketch.layers)
     used = [layer.parameter for layer in sketch.layers if layer.parameter != NONE]
@@ -130,7 +131,7 @@ def test_a_network_is_captured_as_a_whole_step(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(trials(30)))
 def test_clusters_have_as_many_devices_as_asked_for_at_most(seed: int) -> None:
     for draw, most in ((random_topology, 32), (random_topology, 3), (pairwise_topology, 8)):
-        topology = draw(np.random.default_rng(seed), most)
+        topology = draw(default_rng(seed), most)
         assert 2 <= topology.num_devices <= most
         apart = ~np.eye(topology.num_devices, dtype=np.bool_)
         assert (topology.bandwidth[apart] > 0).all()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from envs.graphs.contraction import Fusion
 from envs.placement.distribution import TrainingProblems
@@ -26,7 +27,7 @@ DISTRIBUTION = TrainingProblems(
 
 
 def drawn(seed: int, **chosen: Any) -> StepProblem:
-    return DISTRIBUTION(np.random.default_rng(seed), chosen.get("stage", 0.0))
+    return DISTRIBUTION(default_rng(seed), chosen.get("stage", 0.0))
 
 
 def source(sweeps: int = 2, unfit: float = 1.0, layout: WholeLayout = LAYOUT) -> DrawnProblems:
@@ -50,7 +51,7 @@ def test_a_reward_is_the_logarithm_of_the_ratio_and_what_does_not_fit_costs_more
     problem = source(unfit=0.7).draw(seed, 0.0)
     fused, groups = problem.fused, problem.fusion.num_groups
     pricer = Pricer(fused)
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     for order in range(len(ORDER_CLASSES)):
         device = random.integers(0, fused.topology.num_devices, groups)
         price = pricer.price(problem.fusion.expand_pieces(device), problem.pricer.rules[order])
@@ -108,7 +109,7 @@ def test_a_problem_met_again_may_begin_at_the_best_plan_of_the_last_time() -> No
     first = problem.again(2)
     assert (first.start, first.stands) == (2, None)
     assert problem.again(STARTS + 1).start == 1  # nothing was planned the last time
-    second, random = problem.again(3), np.random.default_rng(0)
+    second, random = problem.again(3), default_rng(0)
     most, best = problem.facts.num_devices, (np.inf, np.inf)
     for _ in range(10):
         device = random.integers(0, most, problem.facts.num_groups)
@@ -129,7 +130,7 @@ def test_one_problem_is_kept_by_its_time_on_every_operator() -> None:
     assert [one.draw(seed, 0.0).start for seed in (0, 3, 13)] == [0, 3, 3]
     assert one.exam(7) is one.only
     fusion = fuse(whole, 8)
-    random, pricer, fused = np.random.default_rng(0), Pricer(whole), fused_problem(whole, fusion)
+    random, pricer, fused = default_rng(0), Pricer(whole), fused_problem(whole, fusion)
     fastest, kept = np.inf, 0
     for _ in range(30):
         device = random.integers(0, whole.topology.num_devices, fusion.num_groups)

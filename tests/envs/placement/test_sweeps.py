@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from envs.graphs.contraction import Fusion
@@ -17,7 +19,7 @@ IntArray = NDArray[np.int64]
 
 
 def drawn(seed: int) -> PlacementFacts:
-    fused: StepProblem = DISTRIBUTION(np.random.default_rng(seed), 0.3)
+    fused: StepProblem = DISTRIBUTION(default_rng(seed), 0.3)
     return PlacementFacts.of(fused, Fusion.of_fused(fused.graph))
 
 
@@ -104,7 +106,7 @@ class Twin:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("again", [False, True])
 def test_features_are_those_of_the_readable_twin(seed: int, again: bool) -> None:
-    random, facts = np.random.default_rng(seed), drawn(seed)
+    random, facts = default_rng(seed), drawn(seed)
     given = sweeps.boards([facts, drawn(seed + 10)])
     now = sweeps.standing(given, np.array([0]))
     n, groups = facts.num_devices, facts.num_groups
@@ -118,13 +120,13 @@ def test_features_are_those_of_the_readable_twin(seed: int, again: bool) -> None
         twin = Twin(facts, device, now.depth[0])
         for d in range(n):
             expected = np.clip(twin.row(group, d, False, stood), LOW, HIGH)
-            np.testing.assert_allclose(x[0, d], expected, rtol=1e-5, atol=1e-5)
+            assert_allclose(x[0, d], expected, rtol=1e-5, atol=1e-5)
         sweeps.put(given, now, group, random.integers(0, n, 1))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_placed_again_and_again_is_as_if_placed_once(seed: int) -> None:
-    random, facts = np.random.default_rng(seed), drawn(seed)
+    random, facts = default_rng(seed), drawn(seed)
     given = sweeps.boards([facts])
     shape = (3, facts.num_groups)
     moved, once = (sweeps.standing(given, np.zeros(3, np.int64)) for _ in range(2))
@@ -133,11 +135,11 @@ def test_what_is_placed_again_and_again_is_as_if_placed_once(seed: int) -> None:
         sweeps.put_all(given, moved, last)
     sweeps.put_all(given, once, last)
     for name in ("load", "state", "live", "port", "many", "visits", "device"):
-        np.testing.assert_allclose(getattr(moved, name), getattr(once, name), atol=1e-9)
+        assert_allclose(getattr(moved, name), getattr(once, name), atol=1e-9)
 
 
 def test_a_replay_sees_what_the_sweep_saw() -> None:
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     given = sweeps.boards([drawn(1), drawn(2)])
     problem = np.array([0, 1, 1])
     groups, devices = given.seconds.shape[1:]
@@ -155,7 +157,7 @@ def test_a_replay_sees_what_the_sweep_saw() -> None:
     sweeps.replay(given, sweeps.standing(given, problem), taken, again)
     for sample, b in enumerate(problem):
         real = seen[sample, : given.groups[b], : given.devices[b]]
-        np.testing.assert_array_equal(again[sample, : given.groups[b], : given.devices[b]], real)
+        assert_array_equal(again[sample, : given.groups[b], : given.devices[b]], real)
 
 
 def test_starts_are_contiguous_splits_by_hand() -> None:
@@ -184,6 +186,6 @@ def test_a_sample_begins_where_its_start_puts_it() -> None:
     begun, placed = sweeps.standing(given, problem, stands), sweeps.standing(given, problem)
     sweeps.put_all(given, placed, stands)
     for name in ("load", "port", "device", "visits"):
-        np.testing.assert_array_equal(getattr(begun, name), getattr(placed, name))
+        assert_array_equal(getattr(begun, name), getattr(placed, name))
     assert (begun.device[0] == UNPLACED).all()
     assert (begun.device[1, : given.groups[1]] >= 0).all()

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
+from numpy.testing import assert_array_equal
 
 from envs.graphs.contraction import _fused_tensors, _levels, row_codes, row_ranks, sum_rows
 from envs.graphs.op_graph import NONE
@@ -20,7 +22,7 @@ from tests.strength import trials
 
 
 def some_problems() -> Iterator[StepProblem]:
-    rng = np.random.default_rng(7)
+    rng = default_rng(7)
     for layers, width, micro_batches in ((1, 1, 1), (2, 3, 2), (9, 4, 2), (6, 6, 1)):
         yield problem_of(synthetic_training_graph(rng, layers, width, micro_batches), 3)
     for tied in (False, True):
@@ -34,7 +36,7 @@ PROBLEMS = list(some_problems())
 def test_atoms_and_what_is_between_them(problem: StepProblem) -> None:
     graph = problem.graph
     atom = _atoms(graph)
-    np.testing.assert_array_equal(atom, plain.atoms(graph))
+    assert_array_equal(atom, plain.atoms(graph))
     arcs = _arcs(graph, atom, int(atom.max()) + 1)
     assert set(map(tuple, arcs.tolist())) == plain.arcs_of(graph, atom, int(atom.max()) + 1)
     pairs, seconds = _traffic(problem, atom)
@@ -46,10 +48,10 @@ def test_atoms_and_what_is_between_them(problem: StepProblem) -> None:
 @pytest.mark.parametrize("max_groups", [2, 9])
 def test_pieces_and_tensors(problem: StepProblem, max_groups: int) -> None:
     graph = problem.graph
-    rng = np.random.default_rng(max_groups)
-    np.testing.assert_array_equal(graph.weight_gradient, plain.weight_gradient(graph))
+    rng = default_rng(max_groups)
+    assert_array_equal(graph.weight_gradient, plain.weight_gradient(graph))
     rank = rng.integers(0, 20, graph.num_operators)
-    np.testing.assert_array_equal(_levels(graph, rank), plain.levels(graph, rank))
+    assert_array_equal(_levels(graph, rank), plain.levels(graph, rank))
     for piece in (fuse(problem, max_groups).piece, rng.integers(0, 12, graph.num_operators)):
         fused, producer, pointer, consumer = _fused_tensors(graph, piece)
         expected, known = plain.fused_tensors(graph, piece)
@@ -61,7 +63,7 @@ def test_pieces_and_tensors(problem: StepProblem, max_groups: int) -> None:
 
 @pytest.mark.parametrize("seed", range(trials(40)))
 def test_merging(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     count = int(rng.integers(1, 70))
     ends = rng.integers(0, count, (int(rng.integers(0, 3 * count)), 2))
     if seed % 3:
@@ -76,26 +78,26 @@ def test_merging(seed: int) -> None:
     traffic = dict(zip(map(tuple, pairs.tolist()), seconds.tolist(), strict=True))
     assert linear_order(arcs, first).tolist() == plain.linear_order(count, as_set, first)
     for max_groups in (1, 3, 12):
-        np.testing.assert_array_equal(
+        assert_array_equal(
             merge(size, pairs, seconds, arcs, first, max_groups),
             plain.merge(size, traffic, as_set, first, max_groups),
         )
 
 
 def test_rows_are_coded_and_ranked_as_they_sort() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for high in (2, 10**6, 2**40):
         table = rng.integers(-high, high, (300, 6)) * (rng.random((300, 6)) < 0.3)
         expected = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
-        np.testing.assert_array_equal(row_ranks(table.T), expected)
+        assert_array_equal(row_ranks(table.T), expected)
         codes = row_codes(table.T)
-        np.testing.assert_array_equal(np.unique(codes, return_inverse=True)[1], expected)
+        assert_array_equal(np.unique(codes, return_inverse=True)[1], expected)
 
 
 def test_rows_add_up_in_their_order() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     values, target = rng.random((200, 3)), rng.integers(NONE, 5, 200)
     expected = np.zeros((6, 3))
     np.add.at(expected, target[target != NONE], values[target != NONE])
-    np.testing.assert_array_equal(sum_rows(values, target, 6), expected)
-    np.testing.assert_array_equal(sum_rows(values[:, 1], target, 6), expected[:, 1])
+    assert_array_equal(sum_rows(values, target, 6), expected)
+    assert_array_equal(sum_rows(values[:, 1], target, 6), expected[:, 1])

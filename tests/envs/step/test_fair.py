@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from random_steps import placed_problems, topology_of
 from reference_fair import is_tabulated, paths_of, play_fair
 from reference_step import peak_memory
@@ -175,7 +176,7 @@ def test_many_transfers_at_once_agree_with_the_reference(name, multipath):
         order = np.arange(2 * count)
         expected = play_fair(problem, device, order, multipath)
         found = FairSimulator(problem, multipath=multipath).run(device, order)
-        np.testing.assert_allclose(found.op_finish, expected.finish, rtol=1e-9)
+        assert_allclose(found.op_finish, expected.finish, rtol=1e-9)
 
 
 @examples(200)
@@ -186,8 +187,8 @@ def test_agrees_with_the_reference(case, multipath):
     simulator = FairSimulator(problem, multipath=multipath)
     timeline = simulator.run(device, order)
     close = {"rtol": 1e-9, "atol": 1e-9}
-    np.testing.assert_allclose(timeline.op_start, expected.start, **close)
-    np.testing.assert_allclose(timeline.op_finish, expected.finish, **close)
+    assert_allclose(timeline.op_start, expected.start, **close)
+    assert_allclose(timeline.op_finish, expected.finish, **close)
     log = np.column_stack(
         [
             timeline.transfer_tensor,
@@ -198,7 +199,7 @@ def test_agrees_with_the_reference(case, multipath):
         ]
     )
     logged = np.array(sorted(expected.transfers)).reshape(-1, 5)
-    np.testing.assert_allclose(log[np.lexsort(log.T[2::-1])], logged, **close)
+    assert_allclose(log[np.lexsort(log.T[2::-1])], logged, **close)
     assert simulator.step_time(device, order) == timeline.step_time
     exact = [(*map(int, row[:3]), row[3], row[4]) for row in log]
     played = replace(
@@ -207,7 +208,7 @@ def test_agrees_with_the_reference(case, multipath):
         finish=timeline.op_finish.tolist(),
         transfers=exact,
     )
-    np.testing.assert_allclose(timeline.peak_memory, peak_memory(problem, device, played))
+    assert_allclose(timeline.peak_memory, peak_memory(problem, device, played))
 
 
 @examples(100)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
@@ -143,7 +145,7 @@ def training_graph(layers: int, width: int, micro_batches: int, *, tied: bool) -
 def any_graph(draw: st.DrawFn) -> OpGraph:
     """Arbitrary phases, micro-batches, co-location, mirrors and dependencies."""
     n = draw(st.integers(1, 24))
-    rng = np.random.default_rng(draw(SEEDS))
+    rng = default_rng(draw(SEEDS))
     builder = GraphBuilder("any")
     for i in range(n):
         phase = Phase(int(rng.integers(0, 3)))
@@ -174,7 +176,7 @@ def assert_conserved(problem: StepProblem, fusion_graph: OpGraph, fused: StepPro
     for column in ("flop", "bytes_read", "bytes_written", "state_bytes"):
         before, after = getattr(graph, column).sum(), getattr(fusion_graph, column).sum()
         assert after == pytest.approx(before, rel=1e-12), column
-    np.testing.assert_allclose(fused.op_seconds.sum(0), problem.op_seconds.sum(0), rtol=1e-12)
+    assert_allclose(fused.op_seconds.sum(0), problem.op_seconds.sum(0), rtol=1e-12)
     assert fusion_graph.parameter_names == graph.parameter_names
 
 
@@ -190,11 +192,9 @@ def test_any_grouping_contracts_to_an_acyclic_graph_that_keeps_every_cost(
     problem = problem_of(graph)
     fusion = contract(graph, group)  # the constructor of OpGraph proves it topological
     assert_conserved(problem, fusion.graph, fused_problem(problem, fusion))
-    np.testing.assert_array_equal(fusion.piece_group[fusion.piece], group)
+    assert_array_equal(fusion.piece_group[fusion.piece], group)
     for column in ("phase", "replica"):
-        np.testing.assert_array_equal(
-            getattr(fusion.graph, column)[fusion.piece], getattr(graph, column)
-        )
+        assert_array_equal(getattr(fusion.graph, column)[fusion.piece], getattr(graph, column))
 
 
 @examples(100)
@@ -209,8 +209,8 @@ def test_fuse_reaches_every_size_and_never_splits_a_colocation_group(
     for colocation in range(graph.num_groups):
         assert len(set(fusion.group[graph.colocation == colocation].tolist())) == 1
     again = fuse(problem, max_groups)
-    np.testing.assert_array_equal(fusion.piece, again.piece)
-    np.testing.assert_array_equal(fusion.tensor, again.tensor)
+    assert_array_equal(fusion.piece, again.piece)
+    assert_array_equal(fusion.tensor, again.tensor)
 
 
 @examples(60)
@@ -237,7 +237,7 @@ def test_bytes_between_devices_are_those_of_the_original_graph(
 @examples(60)
 @given(seed=SEEDS, devices=st.integers(1, 3))
 def test_fusing_chains_changes_no_step_time(seed: int, devices: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     builder = GraphBuilder("chains")
     group: list[int] = []
     outputs: list[int] = []  # of each chain's last operator
@@ -273,7 +273,7 @@ def test_fusing_chains_changes_no_step_time(seed: int, devices: int) -> None:
 @examples(60)
 @given(seed=SEEDS)
 def test_chains_alone_are_merged(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     builder = GraphBuilder("forward")
     count = int(rng.integers(1, 14))
     for op in range(count):
@@ -290,7 +290,7 @@ def test_chains_alone_are_merged(seed: int) -> None:
             group = [group[u] if g == group[v] else g for g in group]
     fusion = fuse_chains(problem)
     pairs = np.equal.outer(group, group)
-    np.testing.assert_array_equal(np.equal.outer(fusion.group, fusion.group), pairs)
+    assert_array_equal(np.equal.outer(fusion.group, fusion.group), pairs)
     assert fusion.num_groups == len(set(group))
 
 
@@ -325,7 +325,7 @@ def test_a_chain_fuses_into_balanced_stages_with_one_piece_per_phase_and_micro_b
     compute = np.bincount(fusion.group, weights=graph.flop)
     assert compute.max() <= 2 * graph.flop.sum() / 4
     assert fusion.graph.phase[fusion.graph.mirror[fusion.graph.mirror != NONE]].max() == 0
-    np.testing.assert_array_equal(np.unique(fusion.graph.micro_batch), [NONE, 0, 1])
+    assert_array_equal(np.unique(fusion.graph.micro_batch), [NONE, 0, 1])
 
 
 def test_tied_weights_stay_one_group_and_do_not_swallow_the_graph() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from random_steps import placed_problems, topology_of
 from reference_phased import play_phased
 from reference_step import peak_memory
@@ -180,7 +181,7 @@ def test_one_phase_is_the_static_allocation(case):
         device, order, np.zeros(1, dtype=np.int64), pipes_of(problem, given_rates[:1])
     )
     for column in ("op_start", "op_finish", "transfer_start", "transfer_finish"):
-        np.testing.assert_allclose(
+        assert_allclose(
             getattr(found, column), getattr(expected, column), rtol=1e-12, err_msg=column
         )
     for column in ("transfer_tensor", "transfer_source", "transfer_destination", "peak_memory"):
@@ -195,8 +196,8 @@ def test_equal_rates_make_phases_invisible(case):
     allocation = BandwidthAllocation(given_rates[0])
     expected = StepSimulator(allocated_problem(problem, allocation)).run(device, order)
     found = PhasedSimulator(problem).run(device, order, begins, pipes_of(problem, same))
-    np.testing.assert_allclose(found.op_finish, expected.op_finish, rtol=1e-12)
-    np.testing.assert_allclose(found.transfer_finish, expected.transfer_finish, rtol=1e-12)
+    assert_allclose(found.op_finish, expected.op_finish, rtol=1e-12)
+    assert_allclose(found.transfer_finish, expected.transfer_finish, rtol=1e-12)
 
 
 @examples(150)
@@ -209,16 +210,16 @@ def test_agrees_with_the_reference(case):
     times, sent = [], []
     for p, rate in enumerate(pipes):
         times.append(step.now)
-        np.testing.assert_allclose(step.backlog, behind[p], rtol=1e-9, atol=1e-9)
+        assert_allclose(step.backlog, behind[p], rtol=1e-9, atol=1e-9)
         step.advance(rate)
         sent.append(step.traffic[: p + 1].sum(axis=0) - step.backlog)
-    np.testing.assert_allclose(times, begun, rtol=1e-9, atol=1e-9)
+    assert_allclose(times, begun, rtol=1e-9, atol=1e-9)
     timeline = step.timeline()
-    np.testing.assert_allclose(timeline.op_start, expected.start, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(timeline.op_finish, expected.finish, rtol=1e-9, atol=1e-9)
+    assert_allclose(timeline.op_start, expected.start, rtol=1e-9, atol=1e-9)
+    assert_allclose(timeline.op_finish, expected.finish, rtol=1e-9, atol=1e-9)
     log = np.array([entry[3:] for entry in expected.transfers]).reshape(-1, 2)
-    np.testing.assert_allclose(timeline.transfer_start, log[:, 0], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(timeline.transfer_finish, log[:, 1], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(timeline.peak_memory, peak_memory(problem, device, expected))
+    assert_allclose(timeline.transfer_start, log[:, 0], rtol=1e-9, atol=1e-9)
+    assert_allclose(timeline.transfer_finish, log[:, 1], rtol=1e-9, atol=1e-9)
+    assert_allclose(timeline.peak_memory, peak_memory(problem, device, expected))
     assert (np.diff([np.zeros_like(sent[0]), *sent], axis=0) >= -1e-9).all()
-    np.testing.assert_allclose(sent[-1], step.traffic.sum(axis=0), atol=1e-9)
+    assert_allclose(sent[-1], step.traffic.sum(axis=0), atol=1e-9)

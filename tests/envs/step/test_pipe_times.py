@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from envs.cost import RooflineCost
 from envs.graphs.synthetic import synthetic_training_graph
@@ -26,12 +27,12 @@ ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "50us"}
 def problem() -> StepProblem:
     """Three servers of two devices; the way to the NICs is narrower than two links."""
     topology = planes("t", PcieServer("V100-16GB", 2, PCIE, nics=2), 3, ETHERNET)
-    graph = synthetic_training_graph(np.random.default_rng(0), 5, 2, 3)
+    graph = synthetic_training_graph(default_rng(0), 5, 2, 3)
     return StepProblem.build(graph, topology, RooflineCost())
 
 
 def allocations(problem: StepProblem, count: int) -> list[BandwidthAllocation]:
-    network, rng = problem.topology.network, np.random.default_rng(1)
+    network, rng = problem.topology.network, default_rng(1)
     return [
         weighted_allocation(network, np.exp2(rng.uniform(-5, 5, network.num_channels)))
         for _ in range(count)
@@ -40,7 +41,7 @@ def allocations(problem: StepProblem, count: int) -> list[BandwidthAllocation]:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_step_times_are_those_of_the_allocated_problem(problem: StepProblem, fused: bool) -> None:
-    network, rng = problem.topology.network, np.random.default_rng(2)
+    network, rng = problem.topology.network, default_rng(2)
     fusion = fuse(problem, 8)
     first, *others = allocations(problem, 6)
     piped = piped_problem(problem, first.pipes(network), fusion if fused else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from reference_step import play_ready
 
 from envs.cost import RooflineCost
@@ -23,7 +24,7 @@ from tests.strength import trials
 @pytest.mark.parametrize("topology", [two_planes().topology, mixed().topology])
 @pytest.mark.parametrize("ports", [SINGLE_PORT, NO_COMMUNICATION])
 def test_operators_start_when_the_reference_starts_them(topology: Topology, ports: Ports) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for _ in range(trials(12)):
         layers, width, batches = (int(rng.integers(1, top)) for top in (8, 4, 5))
         graph = synthetic_training_graph(rng, layers, width, batches)
@@ -41,13 +42,13 @@ def test_operators_start_when_the_reference_starts_them(topology: Topology, port
 
 @pytest.fixture(scope="module")
 def problem() -> StepProblem:
-    graph = synthetic_training_graph(np.random.default_rng(2), 6, 2, 4)
+    graph = synthetic_training_graph(default_rng(2), 6, 2, 4)
     return StepProblem.build(graph, default_generator().topology, RooflineCost())
 
 
 def placements(problem: StepProblem) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """(20, N), co-location groups together."""
-    rng, owner = np.random.default_rng(0), problem.graph.colocation
+    rng, owner = default_rng(0), problem.graph.colocation
     key = np.where(owner < 0, np.arange(len(owner)) + problem.graph.num_groups, owner)
     return np.array([rng.integers(0, 4, key.max() + 1)[key] for _ in range(20)])
 

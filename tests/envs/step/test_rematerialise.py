@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
@@ -229,17 +230,17 @@ def test_random_steps_keep_their_rules(data: st.DataObject) -> None:
     graph = made.problem.graph
     slow = play_in_order(made.problem, made.device, made.order)
     timeline = StepSimulator(made.problem).run(made.device, made.order)
-    np.testing.assert_allclose(timeline.op_finish, slow.finish)
-    np.testing.assert_allclose(timeline.peak_memory, peak_memory(made.problem, made.device, slow))
+    assert_allclose(timeline.op_finish, slow.finish)
+    assert_allclose(timeline.peak_memory, peak_memory(made.problem, made.device, slow))
     assert np.isfinite(ReadySimulator(made.problem).step_time(made.device, made.order))
     # nothing is lost: every operator still reads each of its inputs, or the same bytes again
     first = made.position
-    np.testing.assert_array_equal(made.of[first], np.arange(n))
+    assert_array_equal(made.of[first], np.arange(n))
     for u, c, t in problem.graph.edges:
         sources = graph.edges[graph.edges[:, 1] == first[c]]
         kept = made.of[sources[:, 0]] == u
         assert problem.graph.tensor_bytes[t] in graph.tensor_bytes[sources[kept, 2]]
     if not residence.any():
         plain = StepSimulator(problem).run(device, order)
-        np.testing.assert_array_equal(plain.op_start, timeline.op_start[first])
-        np.testing.assert_array_equal(plain.peak_memory, timeline.peak_memory)
+        assert_array_equal(plain.op_start, timeline.op_start[first])
+        assert_array_equal(plain.peak_memory, timeline.peak_memory)

@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.testing import assert_allclose
 from random_steps import placed_problems, problems, topology_of
 from reference_step import peak_memory, play_in_order, play_ready
 
@@ -161,8 +162,8 @@ def test_agrees_with_the_reference(case):
     problem, device, order = case
     expected = play_in_order(problem, device, order)
     timeline = StepSimulator(problem).run(device, order)
-    np.testing.assert_allclose(timeline.op_start, expected.start, rtol=1e-12)
-    np.testing.assert_allclose(timeline.op_finish, expected.finish, rtol=1e-12)
+    assert_allclose(timeline.op_start, expected.start, rtol=1e-12)
+    assert_allclose(timeline.op_finish, expected.finish, rtol=1e-12)
     assert StepSimulator(problem).step_time(device, order) == pytest.approx(
         expected.step_time, rel=1e-12
     )
@@ -177,7 +178,7 @@ def test_agrees_with_the_reference(case):
         )
     )
     assert log == expected.transfers
-    np.testing.assert_allclose(timeline.peak_memory, peak_memory(problem, device, expected))
+    assert_allclose(timeline.peak_memory, peak_memory(problem, device, expected))
 
 
 @examples(80)
@@ -186,8 +187,8 @@ def test_ready_agrees_with_the_reference(case):
     problem, device, order = case
     expected = play_ready(problem, device, order)
     timeline = ReadySimulator(problem).run(device, order)
-    np.testing.assert_allclose(timeline.op_start, expected.start, rtol=1e-12)
-    np.testing.assert_allclose(timeline.op_finish, expected.finish, rtol=1e-12)
+    assert_allclose(timeline.op_start, expected.start, rtol=1e-12)
+    assert_allclose(timeline.op_finish, expected.finish, rtol=1e-12)
 
 
 @examples(60)

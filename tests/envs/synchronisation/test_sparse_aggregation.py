@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.synchronisation.in_network import OmniReduce
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
@@ -29,11 +30,11 @@ from tests.strength import SEEDS, examples
 def executed(streaming: Streaming, values: np.ndarray, aggregators: int, seed: int) -> Traffic:
     """What was sent, which is what is counted; and the sums are right."""
     result, sent = stream(streaming, values, aggregators, seed)
-    np.testing.assert_allclose(result, np.tile(values.sum(0), (len(values), 1)), atol=1e-12)
+    assert_allclose(result, np.tile(values.sum(0), (len(values), 1)), atol=1e-12)
     bitmap = blocks_of(values, streaming.block)
     counted = traffic(streaming, bitmap, aggregators, 4.0 * streaming.block)
     for field in ("blocks", "packets", "sums", "answers", "sent", "received"):
-        np.testing.assert_array_equal(getattr(sent, field), getattr(counted, field), field)
+        assert_array_equal(getattr(sent, field), getattr(counted, field), field)
     return sent
 
 
@@ -108,9 +109,9 @@ def test_colocated_aggregators_send_sums_over_the_links_of_workers() -> None:
     plan = OmniReduce(dedicated=False).synchronise(problem).plan
     assert plan is not None
     union = blocks.any(axis=0).mean() * 1e6
-    np.testing.assert_allclose(plan.link_bytes(problem), 7 / 8 * (union + 0.5e6))
+    assert_allclose(plan.link_bytes(problem), 7 / 8 * (union + 0.5e6))
     vectors = np.random.default_rng(0).integers(-9, 9, (MACHINES, 999)).astype(float)
-    np.testing.assert_allclose(plan.perform(problem, vectors)[3], vectors.sum(0))
+    assert_allclose(plan.perform(problem, vectors)[3], vectors.sum(0))
     found = OmniReduce(dedicated=True).synchronise(problem)
     assert found.plan is None
     assert "neither takes part nor forwards" in found.reason

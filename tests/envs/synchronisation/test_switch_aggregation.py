@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from envs.synchronisation.block_floating import error_bound, largest_integer
 from envs.synchronisation.switch_aggregation import (
@@ -38,12 +39,12 @@ def test_integers_are_summed_bit_for_bit_whatever_is_lost(
     timeout = float(10.0 ** rng.uniform(-7, -4))
     run = sum_integers(pool, tree, values, Faults(loss, timeout, seed, late))
     expected = values.sum(axis=0).astype(np.int32)  # modulo 2^32
-    np.testing.assert_array_equal(run.result, np.tile(expected, (tree.workers, 1)))
+    assert_array_equal(run.result, np.tile(expected, (tree.workers, 1)))
     packets = pool.packets(4.0 * length)
     assert run.sent[: tree.workers].sum() == packets * tree.workers + run.again
     if loss == 0.0:
-        np.testing.assert_array_equal(run.sent[:-1], packets)
-        np.testing.assert_array_equal(run.answered[:-1], packets)
+        assert_array_equal(run.sent[:-1], packets)
+        assert_array_equal(run.answered[:-1], packets)
         assert run.again == run.lost == 0
 
 

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationPlan, Tree
@@ -43,9 +45,9 @@ def test_a_ring_sums_and_sends_what_patarasuk_and_yuan_count(n: int) -> None:
     problem = SynchronisationProblem(star(n), 1e6)
     plan = ring(n)
     assert plan.violations(problem) == []
-    vectors = np.random.default_rng(n).normal(size=(n, 4 * n + 1))
-    np.testing.assert_allclose(plan.perform(problem, vectors), np.tile(vectors.sum(0), (n, 1)))
-    np.testing.assert_allclose(plan.link_bytes(problem), 2 * (n - 1) / n * 1e6)
+    vectors = default_rng(n).normal(size=(n, 4 * n + 1))
+    assert_allclose(plan.perform(problem, vectors), np.tile(vectors.sum(0), (n, 1)))
+    assert_allclose(plan.link_bytes(problem), 2 * (n - 1) / n * 1e6)
 
 
 def test_a_switch_that_adds_halves_the_bytes() -> None:
@@ -53,9 +55,9 @@ def test_a_switch_that_adds_halves_the_bytes() -> None:
     tree = Tree(4, Fraction(1), tuple((i, 4) for i in range(4)), tuple((4, i) for i in range(4)))
     plan = SynchronisationPlan("switch", (tree,))
     assert plan.violations(problem) == []
-    vectors = np.random.default_rng(0).normal(size=(4, 7))
-    np.testing.assert_allclose(plan.perform(problem, vectors), np.tile(vectors.sum(0), (4, 1)))
-    np.testing.assert_allclose(plan.link_bytes(problem), 1e6)
+    vectors = default_rng(0).normal(size=(4, 7))
+    assert_allclose(plan.perform(problem, vectors), np.tile(vectors.sum(0), (4, 1)))
+    assert_allclose(plan.link_bytes(problem), 1e6)
     assert (
         "cannot add"
         in SynchronisationPlan("x", (tree,)).violations(SynchronisationProblem(star(4), 1e6))[0]
@@ -64,19 +66,19 @@ def test_a_switch_that_adds_halves_the_bytes() -> None:
 
 def test_halves_of_an_all_reduce() -> None:
     n = 3
-    vectors = np.random.default_rng(1).normal(size=(n, 6))
+    vectors = default_rng(1).normal(size=(n, 6))
     gather = SynchronisationProblem(star(n), 1e6, Primitive.ALL_GATHER)
     out = tuple(Tree(t.root, t.share, (), t.broadcast) for t in ring(n).trees)
     plan = SynchronisationPlan("gather", out)
     assert plan.violations(gather) == []
     own = np.concatenate([vectors[i, 2 * i : 2 * i + 2] for i in range(n)])
-    np.testing.assert_array_equal(plan.perform(gather, vectors), np.tile(own, (n, 1)))
+    assert_array_equal(plan.perform(gather, vectors), np.tile(own, (n, 1)))
     scatter = SynchronisationProblem(star(n), 1e6, Primitive.REDUCE_SCATTER)
     into = tuple(Tree(t.root, t.share, t.reduce) for t in ring(n).trees)
     held = SynchronisationPlan("scatter", into).perform(scatter, vectors)
     for i in range(n):
         own = slice(2 * i, 2 * i + 2)
-        np.testing.assert_allclose(held[i, own], vectors.sum(0)[own])
+        assert_allclose(held[i, own], vectors.sum(0)[own])
     assert np.isnan(held).sum() == 12
 
 

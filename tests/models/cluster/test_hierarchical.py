@@ -17,6 +17,7 @@ from cluster_observations import (
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -88,7 +89,7 @@ def close(first: Tensor, second: Tensor) -> None:
 def test_any_sizes_give_one_finite_logit_per_action(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes
 ) -> None:
-    seen = random_cluster(np.random.default_rng(seed), sizes)
+    seen = random_cluster(default_rng(seed), sizes)
     logits, value, posterior = outlook(policy, seen)
     assert logits.shape == (1, sizes.actions)
     assert posterior.shape == (1, sizes.pending + sizes.running, 26)
@@ -111,7 +112,7 @@ def test_padding_changes_nothing(
         sizes,
         **{name: getattr(sizes, name) + n for name, n in zip(names, more, strict=True)},
     )
-    seen = random_cluster(np.random.default_rng(seed), sizes)
+    seen = random_cluster(default_rng(seed), sizes)
     plain = outlook(policy, seen)
     for packed in (True, False):
         wide = outlook(policy, padded_cluster(seen, sizes, larger), packed=packed)
@@ -122,7 +123,7 @@ def test_padding_changes_nothing(
 
 
 def test_a_batch_of_different_clusters_is_each_by_itself(policy: HierarchicalPolicy) -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     full = replace(SIZES, servers=12, racks=5, running=9, pending=7, shares=20)
     seen = []
     for size in (1, 2, 4):
@@ -142,7 +143,7 @@ def test_a_batch_of_different_clusters_is_each_by_itself(policy: HierarchicalPol
 def test_without_jobs_there_is_an_answer_all_the_same(
     policy: HierarchicalPolicy, empty: str
 ) -> None:
-    seen = random_cluster(np.random.default_rng(2), SIZES)
+    seen = random_cluster(default_rng(2), SIZES)
     names = {"pending": ["pending"], "running": ["running", "share"]}.get(empty, list(seen))
     for key in seen:
         if any(key.startswith(name) for name in names):
@@ -205,7 +206,7 @@ def renamed(
 def test_renaming_nodes_permutes_the_logits_alone(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes
 ) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     seen = random_cluster(rng, sizes)
     other, old = renamed(seen, sizes, rng)
     plain, again = outlook(policy, seen), outlook(policy, other)
@@ -218,7 +219,7 @@ def test_renaming_nodes_permutes_the_logits_alone(
 def test_the_order_of_gpu_types_does_not_matter(
     policy: HierarchicalPolicy, seed: int, order: list[int]
 ) -> None:
-    seen = random_cluster(np.random.default_rng(seed), SIZES)
+    seen = random_cluster(default_rng(seed), SIZES)
     other = dict(seen)
     for name, first in (("server", 11), ("running", 25), ("pending", 25), ("peer", 7)):
         columns = np.arange(seen[f"{name}_features"].shape[1])
@@ -233,13 +234,13 @@ def test_the_order_of_gpu_types_does_not_matter(
 @pytest.mark.parametrize("servers", [4, 400])
 def test_one_network_serves_four_and_four_hundred_servers(servers: int) -> None:
     sizes = replace(SIZES, servers=servers, racks=max(1, servers // 16), running=2 * servers)
-    seen = random_cluster(np.random.default_rng(3), sizes)
+    seen = random_cluster(default_rng(3), sizes)
     assert outlook(make_policy(), seen).logits.shape == (1, sizes.actions)
 
 
 def test_a_start_is_the_job_times_the_group_given_the_job() -> None:
     policy = make_policy()
-    seen = random_cluster(np.random.default_rng(4), SIZES)
+    seen = random_cluster(default_rng(4), SIZES)
     groups = SIZES.servers + SIZES.racks + 1
     starts = SIZES.pending * groups
     seen["action_mask"][:starts].reshape(SIZES.pending, groups)[1] = 0
@@ -258,7 +259,7 @@ def test_a_start_is_the_job_times_the_group_given_the_job() -> None:
 def test_a_speed_weight_starts_at_the_fastest_gpus() -> None:
     config = replace(CONFIG, initial_scale=0.0, initial_speed_weight=5.0)
     sizes = replace(SIZES, servers=3, types=3)
-    seen = random_cluster(np.random.default_rng(5), sizes)
+    seen = random_cluster(default_rng(5), sizes)
     seen["server_features"][:, 11:] = np.eye(3)
     seen["server_features"][:, 10] = [0.5, 1.0, 0.25]
     seen["action_mask"][:] = 1
@@ -270,7 +271,7 @@ def test_a_speed_weight_starts_at_the_fastest_gpus() -> None:
 
 def test_the_start_is_nearly_uniform_over_jobs_and_their_groups() -> None:
     config = replace(CONFIG, initial_scale=0.01, initial_index_weight=0.0, initial_speed_weight=0.0)
-    seen = random_cluster(np.random.default_rng(6), SIZES)
+    seen = random_cluster(default_rng(6), SIZES)
     seen["action_mask"][:] = 1
     logits = outlook(make_policy(config), seen).logits[0]
     groups = SIZES.servers + SIZES.racks + 1
@@ -284,7 +285,7 @@ def test_the_start_is_nearly_uniform_over_jobs_and_their_groups() -> None:
 def test_an_index_weight_starts_the_short_and_stops_the_long(sign: float) -> None:
     config = replace(CONFIG, initial_scale=0.0, initial_index_weight=sign)
     policy = make_policy(config)
-    seen = random_cluster(np.random.default_rng(7), SIZES)
+    seen = random_cluster(default_rng(7), SIZES)
     seen["action_mask"][:] = 1
     logits, _, posterior = outlook(policy, seen)
     index = GittinsIndex().feature(posterior)[0]
@@ -297,7 +298,7 @@ def test_an_index_weight_starts_the_short_and_stops_the_long(sign: float) -> Non
 
 def test_the_posterior_is_a_property_of_the_job_and_its_history_alone() -> None:
     policy = make_policy()
-    rng = np.random.default_rng(8)
+    rng = default_rng(8)
     seen = random_cluster(rng, SIZES)
     before = policy.posterior(stacked(seen)).detach()
     close(outlook(policy, seen).posterior, before)
@@ -318,7 +319,7 @@ def test_the_posterior_is_a_property_of_the_job_and_its_history_alone() -> None:
 def test_what_is_felt_across_the_cluster(variant: str) -> None:
     """A running job's features reach the choice of a group through messages alone."""
     policy = make_policy(VARIANTS[variant])
-    seen = random_cluster(np.random.default_rng(9), SIZES)
+    seen = random_cluster(default_rng(9), SIZES)
     seen["action_mask"][:] = 1
     seen["share_index"][:] = [[0], [2]]  # all edges are those of job 0 on server 2
     groups = SIZES.servers + SIZES.racks + 1
@@ -342,7 +343,7 @@ def test_what_is_felt_across_the_cluster(variant: str) -> None:
 
 
 def test_without_interference_its_features_are_not_read() -> None:
-    rng = np.random.default_rng(10)
+    rng = default_rng(10)
     seen = random_cluster(rng, SIZES)
     other = {name: array.copy() for name, array in seen.items()}
     for name, columns in (
@@ -359,7 +360,7 @@ def test_without_interference_its_features_are_not_read() -> None:
 
 def test_what_is_said_outright_about_jobs_and_types() -> None:
     sizes = Sizes(servers=3, racks=1, running=2, pending=1, shares=3, types=2, history=0)
-    seen = random_cluster(np.random.default_rng(11), sizes)
+    seen = random_cluster(default_rng(11), sizes)
     servers = seen["server_features"]
     servers[:, 11:] = [[1, 0], [1, 0], [0, 1]]
     servers[:, 10] = [1.0, 1.0, 0.5]
@@ -381,7 +382,7 @@ def test_what_is_said_outright_about_jobs_and_types() -> None:
 
 def test_the_critic_reads_the_state_where_there_is_one() -> None:
     policy = make_policy()
-    seen = random_cluster(np.random.default_rng(12), SIZES)
+    seen = random_cluster(default_rng(12), SIZES)
     other = {**seen, "state_features": seen["state_features"] + 1.0}
     first, second = outlook(policy, seen), outlook(policy, other)
     assert torch.equal(first.logits, second.logits)
@@ -393,14 +394,14 @@ def test_the_critic_reads_the_state_where_there_is_one() -> None:
 def test_a_policy_for_several_schedulers_serves_one_alone() -> None:
     policy = make_policy()
     alone = replace(SIZES, peers=0, state=0)
-    seen = random_cluster(np.random.default_rng(13), alone)
+    seen = random_cluster(default_rng(13), alone)
     assert outlook(policy, seen).logits.shape == (1, alone.actions)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_parameter_receives_a_gradient(variant: str) -> None:
     policy = make_policy(VARIANTS[variant])
-    rng = np.random.default_rng(14)
+    rng = default_rng(14)
     batch = stacked(*(random_cluster(rng, SIZES) for _ in range(8)))
     logits, value, posterior = policy.assess(batch)
     chosen = batch["action_mask"] != 0
@@ -416,7 +417,7 @@ def test_every_parameter_receives_a_gradient(variant: str) -> None:
 
 def test_weights_and_whole_policies_survive_storage() -> None:
     policy = make_policy()
-    seen = random_cluster(np.random.default_rng(15), SIZES)
+    seen = random_cluster(default_rng(15), SIZES)
     torch.manual_seed(1)
     fresh = CONFIG.policy(*SIZES.spaces())
     assert not torch.equal(outlook(fresh, seen).logits, outlook(policy, seen).logits)
@@ -473,7 +474,7 @@ def test_policies_read_what_environments_show(preempt_after_s: float | None) -> 
             size for size, b in zip(box.shape, field.shape, strict=True) if isinstance(b, str)
         ]
     seen, _ = several.reset(seed=0)
-    rng = np.random.default_rng(16)
+    rng = default_rng(16)
     for _ in range(40):
         logits = outlook(policy, *seen.values()).logits
         mask = torch.from_numpy(np.stack([one["action_mask"] for one in seen.values()]))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from cluster_observations import Observation, Sizes, padded_cluster, random_cluster
+from numpy.random import default_rng
 from safetensors.torch import load_file
 
 from envs.files import read_json
@@ -78,7 +79,7 @@ def exported(
 
 def observations(sizes: Sizes) -> list[Observation]:
     """As large as can be or as small, with padding and without, with other schedulers and none."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     out = []
     for change in CLUSTERS:
         for peers in {0, sizes.peers, sizes.peers and 1}:
@@ -142,7 +143,7 @@ def test_no_file_tells_where_it_was_made_and_no_archive_holds_a_pickle(
 def test_a_foreign_observation_is_named(exported: tuple[HierarchicalPolicy, Sizes, Path]) -> None:
     _, sizes, folder = exported
     checkpoint = load_checkpoint(folder)
-    seen = random_cluster(np.random.default_rng(0), replace(sizes, state=0))
+    seen = random_cluster(default_rng(0), replace(sizes, state=0))
     with refusal("field 'rack_mask': the observation has no such array"):
         checkpoint.arrays({name: seen[name] for name in seen if name != "rack_mask"})
     with refusal("field 'running_features': the policy takes float32"):
@@ -227,7 +228,7 @@ def test_a_fresh_process_without_ray_pyg_and_torch_decides_identically(
     exported: tuple[HierarchicalPolicy, Sizes, Path], tmp_path: Path
 ) -> None:
     policy, sizes, folder = exported
-    seen = random_cluster(np.random.default_rng(3), replace(sizes, state=0))
+    seen = random_cluster(default_rng(3), replace(sizes, state=0))
     np.savez(tmp_path / "seen.npz", **seen)  # type: ignore[arg-type]
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, str(folder), str(tmp_path / "seen.npz")],

@@ -16,6 +16,7 @@ import torch
 from duration_rows import SMALL, like_their_neighbours, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from scipy.stats import logistic
@@ -72,9 +73,9 @@ def test_numpys_index_mean_and_deviation_are_torchs(
         deviation = ((chance * (centres - mean[:, None]) ** 2).sum(1)).sqrt()
         expected = torch.stack([GittinsIndex()(logits).double(), mean, deviation], 1).numpy()
     told = GittinsPriority.of(posterior)
-    np.testing.assert_allclose(told(rows), expected, atol=1e-4, rtol=1e-4)
+    assert_allclose(told(rows), expected, atol=1e-4, rtol=1e-4)
     one_by_one = np.concatenate([told(rows[k : k + 1]) for k in range(5)])
-    np.testing.assert_allclose(one_by_one, expected[:5], atol=1e-4, rtol=1e-4)
+    assert_allclose(one_by_one, expected[:5], atol=1e-4, rtol=1e-4)
     assert told(rows[:0]).shape == (0, 3)
 
 
@@ -135,10 +136,8 @@ def test_copies_are_of_all_work_given_the_work_done(
     expected = -np.diff(ended) / ended[0]
     with torch.no_grad():
         found = copying(spread)(torch.from_numpy(rows)).exp().numpy()[0]
-    np.testing.assert_allclose(found, expected, atol=1e-3)  # in single precision
-    np.testing.assert_allclose(
-        GittinsPriority.of(copying(spread)).chances(rows)[0], expected, atol=2e-4
-    )
+    assert_allclose(found, expected, atol=1e-3)  # in single precision
+    assert_allclose(GittinsPriority.of(copying(spread)).chances(rows)[0], expected, atol=2e-4)
 
 
 @pytest.mark.slow
@@ -171,8 +170,8 @@ def test_stretched_rows_are_those_of_a_stretched_trace(factor: int) -> None:
     found = stretched(torch.from_numpy(rows[0]), torch.full((len(rows[0]),), float(factor)))
     means = [4, 5, 7, 8]
     exact = [column for column in range(found.shape[1]) if column not in means]
-    np.testing.assert_allclose(found.numpy()[:, exact], rows[1][:, exact], atol=2e-6)
-    np.testing.assert_allclose(found.numpy()[:, means], rows[1][:, means], atol=2e-3)
+    assert_allclose(found.numpy()[:, exact], rows[1][:, exact], atol=2e-6)
+    assert_allclose(found.numpy()[:, means], rows[1][:, means], atol=2e-3)
     assert (rows[0][:, 6] > 0.0).any()
     assert not np.allclose(rows[0], rows[1], atol=0.1)
 
@@ -360,7 +359,7 @@ def test_the_spec_says_what_it_is(folder: Path) -> None:
     assert len(spec["columns"]) == 9 + 2 * 2 * 4
     assert spec["columns"][9] == "before 1: arrived"
     assert spec["columns"][-1] == "after 2: time between the submissions"
-    np.testing.assert_allclose(spec["bins"], edges_s().numpy())
+    assert_allclose(spec["bins"], edges_s().numpy())
     assert spec["sha256"] == {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
 
 

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from random_channels import (
     LEVELS,
     Observation,
@@ -51,7 +52,7 @@ def test_any_sizes_give_finite_actions_and_masked_levels_nothing(
     drawn: tuple[int, int, int, int],
 ) -> None:
     seed, *shape = drawn
-    seen = random_channels(np.random.default_rng(seed), *shape)
+    seen = random_channels(default_rng(seed), *shape)
     logits, value = outputs(make_policy(LEVELS), seen)
     assert logits.shape == (1, shape[0] * LEVELS)
     assert torch.isfinite(logits).all()
@@ -73,7 +74,7 @@ def test_padding_changes_nothing(
     drawn: tuple[int, int, int, int], channels: int, links: int, incidences: int
 ) -> None:
     seed, *shape = drawn
-    seen = random_channels(np.random.default_rng(seed), *shape)
+    seen = random_channels(default_rng(seed), *shape)
     wider = padded_channels(seen, channels, links, incidences)
     policy = make_policy(LEVELS)
     logits, value = outputs(policy, seen)
@@ -83,7 +84,7 @@ def test_padding_changes_nothing(
 
 
 def test_renaming_channels_and_links_permutes_the_means() -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     seen = random_channels(rng, 6, 4, 11)
     order, links = rng.permutation(6), rng.permutation(4)
     renamed = dict(seen)
@@ -101,7 +102,7 @@ def test_renaming_channels_and_links_permutes_the_means() -> None:
 
 
 def test_a_channel_feels_those_it_shares_a_link_with() -> None:
-    seen = random_channels(np.random.default_rng(2), 3, 2, 1)
+    seen = random_channels(default_rng(2), 3, 2, 1)
     seen["active"][:] = 1
     seen["incidence"] = np.array([[0, 1, 2], [0, 0, 1]])
     seen["incidence_mask"] = np.ones(3, np.int8)
@@ -114,7 +115,7 @@ def test_a_channel_feels_those_it_shares_a_link_with() -> None:
 
 
 def test_the_start_is_near_equal_shares_with_the_given_width() -> None:
-    seen = random_channels(np.random.default_rng(3), 5, 4, 9)
+    seen = random_channels(default_rng(3), 5, 4, 9)
     seen["active"][:] = 1
     inputs, _ = outputs(make_policy(None, initial_scale=0.01, initial_deviation=0.2), seen)
     np.testing.assert_allclose(inputs[0, :5], 0.0, atol=0.1)
@@ -125,7 +126,7 @@ def test_the_start_is_near_equal_shares_with_the_given_width() -> None:
 
 
 def test_every_parameter_receives_a_gradient() -> None:
-    rng = np.random.default_rng(4)
+    rng = default_rng(4)
     for levels in (LEVELS, None):
         policy = make_policy(levels)
         seen = [random_channels(rng, 6, 4, 9) for _ in range(8)]
@@ -146,7 +147,7 @@ def test_it_exports_with_any_sizes() -> None:
             named = zip(self.names, arrays, strict=True)
             return self.policy.decide({name: array.unsqueeze(0) for name, array in named})
 
-    rng = np.random.default_rng(5)
+    rng = default_rng(5)
     seen, larger = random_channels(rng, 5, 3, 7), random_channels(rng, 9, 6, 20)
     names = [name for name in seen if name != "channel_ends"]
     policy = make_policy(LEVELS).eval()

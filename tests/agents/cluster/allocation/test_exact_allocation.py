@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from scipy.optimize import linprog
 
 from agents.cluster.allocation.exact import ExactAllocation, configurations
@@ -59,7 +60,7 @@ def best_of_all(problem: AllocationProblem) -> float:
 def test_the_integer_program_finds_the_best_of_all_plans(
     speed: SpeedName, utility: UtilityName, seed: int
 ) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     problem = random_problem(rng, speed, utility, 2, 2, 3, gpus=2, most_workers=2)
     result = ExactAllocation().give(problem)
     assert result.status == "optimal"
@@ -71,9 +72,9 @@ def test_the_integer_program_finds_the_best_of_all_plans(
 
 @pytest.mark.parametrize("speed", SPEEDS)
 def test_levels_in_shares_are_as_good_as_any_configuration(speed: SpeedName) -> None:
-    rng = np.random.default_rng(5)
+    rng = default_rng(5)
     for seed in range(2):
-        problem = random_problem(np.random.default_rng(seed), speed, jobs=2, machines=3)
+        problem = random_problem(default_rng(seed), speed, jobs=2, machines=3)
         for j in range(len(problem.jobs)):
             levels, ways = levels_of(problem, j), configurations(problem, j)
             for _ in range(10):
@@ -85,7 +86,7 @@ def test_levels_in_shares_are_as_good_as_any_configuration(speed: SpeedName) -> 
 
 
 def test_the_relaxation_is_the_linear_program() -> None:
-    problem = random_problem(np.random.default_rng(4), "ring", "linear", 8, 2, 6)
+    problem = random_problem(default_rng(4), "ring", "linear", 8, 2, 6)
     found = relaxed(problem, gap=1e-7)
     levels = found.levels
     ends = [(j, t) for j, window in enumerate(problem.windows) for t in window]
@@ -115,6 +116,6 @@ def test_the_relaxation_is_the_linear_program() -> None:
 
 
 def test_too_large_to_prove_is_said() -> None:
-    problem = random_problem(np.random.default_rng(0), machines=6)
+    problem = random_problem(default_rng(0), machines=6)
     with refusal("too many to prove"):
         ExactAllocation(most=10).give(problem)

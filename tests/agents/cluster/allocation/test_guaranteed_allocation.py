@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from agents.base import AllocationPlanner
 from agents.cluster.allocation.exact import ExactAllocation, configurations
@@ -26,7 +27,7 @@ SPEEDS = get_args(SpeedName)
 
 def problems(utility: str, count: int, **sizes: int) -> list[AllocationProblem]:
     return [
-        random_problem(np.random.default_rng(seed), SPEEDS[seed % 3], utility, **sizes)  # type: ignore[arg-type]
+        random_problem(default_rng(seed), SPEEDS[seed % 3], utility, **sizes)  # type: ignore[arg-type]
         for seed in range(count)
     ]
 
@@ -83,7 +84,7 @@ def test_knapsacks_bounds_and_sums_of_ratios_against_every_choice() -> None:
 
 def test_draws_have_the_probabilities_of_their_shares() -> None:
     group, share = np.array([0, 0, 2, 3, 3]), np.array([0.2, 0.5, 1.0, 0.3, 0.3])
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     count = np.zeros(5)
     for _ in range(1000):
         chosen = drawn(group, share, rng.random(3))
@@ -113,7 +114,7 @@ def test_lone_jobs_are_given_what_is_proved_wherever_a_split_fits() -> None:
     """A job's best configuration in every slot is the optimum."""
     feasible = seed = 0
     while feasible < 400:
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         sizes = {"gpus": int(rng.integers(1, 4)), "most_workers": int(rng.integers(1, 5))}
         whole = random_problem(rng, SPEEDS[seed % 3], "log", 1, int(rng.integers(1, 4)), 3, **sizes)
         left = whole.capacity * rng.uniform(0.2, 1.0, whole.capacity.shape)
@@ -135,7 +136,7 @@ def test_lone_jobs_are_given_what_is_proved_wherever_a_split_fits() -> None:
 
 @pytest.mark.parametrize("planner", [Gadget(), Smd()])
 def test_slots_know_nothing_of_later_jobs(planner: AllocationPlanner) -> None:
-    problem = random_problem(np.random.default_rng(3), "layered", "mixed", jobs=8, slots=8)
+    problem = random_problem(default_rng(3), "layered", "mixed", jobs=8, slots=8)
     whole = planner.give(problem).plan
     for now in range(1, 4):
         jobs = [j for j, job in enumerate(problem.jobs) if job.arrival < now]
@@ -147,7 +148,7 @@ def test_slots_know_nothing_of_later_jobs(planner: AllocationPlanner) -> None:
 
 @pytest.mark.parametrize("utility", ["log", "sigmoid"])
 def test_violations_are_no_more_probable_than_chernoff_says(utility: str) -> None:
-    problem = random_problem(np.random.default_rng(5), "parameter_server", utility, jobs=12)  # type: ignore[arg-type]
+    problem = random_problem(default_rng(5), "parameter_server", utility, jobs=12)  # type: ignore[arg-type]
     draws = Draws(problem, relaxed(problem))
     safe = draws.safe_scale(0.5)
     assert 0.0 < safe < 1.0

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from migrating_cases import OVERHEADS, OneSpeed, weights_of
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.learned_priority import (
@@ -81,19 +82,17 @@ def test_keys_are_indices_per_gpu_worked_out_once_an_instant() -> None:
     jobs = np.array([0, 1])
     keys = order(simulator.state, jobs)
     time = np.log1p(600.0 / 60.0) / 4.0
-    np.testing.assert_allclose(
-        keys, [0.7 * np.log(4.0) + time - 0.2, 0.7 * np.log(2.0) + time], rtol=1e-6
-    )
+    assert_allclose(keys, [0.7 * np.log(4.0) + time - 0.2, 0.7 * np.log(2.0) + time], rtol=1e-6)
     again = order(simulator.state, np.array([2, 1, 0]))
-    np.testing.assert_array_equal(again[[2, 1]], keys)
+    assert_array_equal(again[[2, 1]], keys)
     assert index.asked == 3
     simulator.preempt(0)
-    np.testing.assert_array_equal(order(simulator.state, jobs), keys)  # as if it ran
+    assert_array_equal(order(simulator.state, jobs), keys)  # as if it ran
     simulator.advance(700.0)
     later = order(simulator.state, jobs)
     assert index.asked == 5
     since = np.log1p(700.0 / 60.0) / 4.0
-    np.testing.assert_allclose(later[0], 0.7 * np.log(4.0) + since, rtol=1e-6)
+    assert_allclose(later[0], 0.7 * np.log(4.0) + since, rtol=1e-6)
 
 
 def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
@@ -112,7 +111,7 @@ def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
     later = twin(ahead.state, np.array([1, 2]))
     assert twin._features._finished[0] == 1
     assert order._features._finished[0] == 0
-    np.testing.assert_array_equal(order(simulator.state, np.array([1])), before)
+    assert_array_equal(order(simulator.state, np.array([1])), before)
     assert not np.array_equal(later[:1], before)
 
 
@@ -129,7 +128,7 @@ def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> Non
     rows = DurationFeatures(simulator, CONFIG.history).rows(simulator.state, jobs)
     told = GittinsPriority.of(posterior)(rows)
     expected = 0.7 * np.log(simulator.state.jobs["gpus"][jobs]) - told[:, 0]
-    np.testing.assert_allclose(one(simulator.state, jobs), expected, rtol=1e-6)
+    assert_allclose(one(simulator.state, jobs), expected, rtol=1e-6)
 
 
 def test_a_folder_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
@@ -148,7 +147,7 @@ def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) 
     settings: dict[str, Any] = {"rates": OneSpeed(1.0, 0.5), "overheads": OVERHEADS}
     first, again = (replay(policy, cluster, trace_of(), **settings) for _ in range(2))
     assert first.finished.all()
-    np.testing.assert_array_equal(first.finish, again.finish)
+    assert_array_equal(first.finish, again.finish)
 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
@@ -236,7 +235,7 @@ def test_columns_are_what_they_are_called(seed: int, apart: float) -> None:
         expected = rng.normal(size=(len(there), 2))
         found = features.rows(simulator.state, there, expected)
         wanted = [worked_out(simulator, int(j), e) for j, e in zip(there, expected, strict=True)]
-        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+        assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
         whole = features.copy()
     assert whole is not None
     assert len(NAMES) == len(COLUMNS) + 1

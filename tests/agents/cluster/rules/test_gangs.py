@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from agents.cluster.rules.gangs import (
     BestFit,
@@ -29,7 +30,7 @@ RULES: list[type[GangRule]] = [
     Count, Yarn, HeliosConsolidate, FirstFit, BestFit, Random, Spread,
 ]  # fmt: skip
 CONSOLIDATED = (Yarn, HeliosConsolidate, FirstFit, BestFit)
-RNG = np.random.default_rng(0)
+RNG = default_rng(0)
 
 
 def nodes_of(*gpus: int, types: tuple[int, ...] | None = None, cpu: int = UNLIMITED) -> Cluster:
@@ -64,7 +65,7 @@ def waiting(
 
 
 def placed(rule: type[GangRule], simulator: ClusterSimulator) -> list[tuple[int, int]] | None:
-    shares = rule().place(simulator, len(simulator.trace) - 1, np.random.default_rng(0))
+    shares = rule().place(simulator, len(simulator.trace) - 1, default_rng(0))
     return None if shares is None else list(shares)
 
 
@@ -180,7 +181,7 @@ def test_shares_are_there(data: st.DataObject) -> None:
 
 
 def test_random_draws_every_gpu_alike() -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     simulator = waiting(nodes_of(1, 3), 1)
     hits = sum(Random().place(simulator, 0, rng) == [(0, 1)] for _ in range(4_000))
     assert abs(hits - 1_000) < 5 * np.sqrt(4_000 * 0.25 * 0.75)

@@ -10,6 +10,7 @@ import pytest
 from fractional_cases import KINDS, Row, cluster_of, clusters, requests_of, rows
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from slow_fragmentation import Job, Node, expected_fragments, popularity
 
 from agents.cluster.rules.bins import NOWHERE
@@ -35,9 +36,7 @@ RULES: tuple[FractionalRule, ...] = (
 
 
 def packed(rule: FractionalRule, cluster: Cluster, workload: list[Row]) -> Packed:
-    return pack(
-        rule, cluster, requests_of(workload), np.arange(len(workload)), np.random.default_rng(0)
-    )
+    return pack(rule, cluster, requests_of(workload), np.arange(len(workload)), default_rng(0))
 
 
 class Nodes:
@@ -179,7 +178,7 @@ def test_random_fit_chooses_every_spot() -> None:
     workload = requests_of([(0, 0, 1, 500, "")])
     spots = set()
     for seed in range(60):
-        result = pack(RandomFit(), cluster, workload, np.array([0]), np.random.default_rng(seed))
+        result = pack(RandomFit(), cluster, workload, np.array([0]), default_rng(seed))
         spots.add((int(result.node[0]), int(result.gpu[0])))
     assert spots == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
@@ -193,7 +192,7 @@ def test_a_score_has_no_negative_number_of_levels() -> None:
 def test_arrivals_ask_for_the_load_and_not_for_a_job_more(seed: int, load: float) -> None:
     cluster = cluster_of([(8000, 8192, 4, "A")] * 3)
     workload = requests_of([(0, 0, 0, 1000, ""), (0, 0, 1, 330, ""), (0, 0, 4, 1000, "")])
-    arrivals = draw_arrivals(workload, cluster, load, np.random.default_rng(seed))
+    arrivals = draw_arrivals(workload, cluster, load, default_rng(seed))
     asked = workload.demand_milli[arrivals].sum()
     assert load * 12_000 <= asked < load * 12_000 + 4000
 
@@ -205,11 +204,11 @@ def test_a_load_is_positive_and_finite(load: float) -> None:
             requests_of([(0, 0, 1, 500, "")]),
             cluster_of([(0, 0, 1, "A")]),
             load,
-            np.random.default_rng(0),
+            default_rng(0),
         )
 
 
 def test_jobs_without_gpus_never_ask_for_a_load() -> None:
     workload: ResourceRequests = requests_of([(1000, 0, 0, 1000, "")])
     with refusal("no GPUs"):
-        draw_arrivals(workload, cluster_of([(0, 0, 1, "A")]), 1.3, np.random.default_rng(0))
+        draw_arrivals(workload, cluster_of([(0, 0, 1, "A")]), 1.3, default_rng(0))

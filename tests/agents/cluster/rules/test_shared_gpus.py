@@ -12,6 +12,7 @@ import yaml
 from fractional_cases import Row, cluster_of, requests_of, rows
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from agents.cluster.backfilling import preempt_in_order, start_in_order
 from agents.cluster.rules.fractional import BestFit, FirstFit, FractionalRule, GpuPacking, RandomFit
@@ -103,7 +104,7 @@ def test_every_job_finishes_and_nothing_is_allocated_twice(
     cluster = cluster_of(NODES)
     incidents = np.array([(7.0, 0, 0), (19.0, 0, 1)] if failing else [], INCIDENT)
     simulator = ClusterSimulator(cluster, trace_of(jobs, seconds), incidents=incidents)
-    placement, rng = SharedGpuPlacement(rule, FirstFitOfGangs()), np.random.default_rng(0)
+    placement, rng = SharedGpuPlacement(rule, FirstFitOfGangs()), default_rng(0)
     while not simulator.done:
         assert simulator.advance()
         if preempts:
@@ -120,7 +121,7 @@ def test_fractional_jobs_share_gpus(rule: FractionalRule) -> None:
     """Ten GPUs take twenty halves at once, and a 21st waits for the first to leave."""
     cluster = cluster_of([(64_000, 65_536, gpus, kind) for _, _, gpus, kind in NODES])
     trace = trace_of([(0, 0, 1, 500, "")] * 21, [(0, 10 + job) for job in range(21)])
-    simulator, rng = ClusterSimulator(cluster, trace), np.random.default_rng(0)
+    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
     placement = SharedGpuPlacement(rule, FirstFitOfGangs())
     simulator.advance()
     pending = simulator.pending().tolist()
@@ -135,7 +136,7 @@ def test_fractional_jobs_share_gpus(rule: FractionalRule) -> None:
 def test_a_gang_that_no_node_holds_goes_where_gangs_go() -> None:
     cluster = cluster_of(NODES)
     trace = trace_of([(0, 0, 8, 1000, ""), (0, 0, 1, 500, "")], [(0, 5), (0, 5)])
-    simulator, rng = ClusterSimulator(cluster, trace), np.random.default_rng(0)
+    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
     simulator.advance()
     placement = SharedGpuPlacement(FGD, FirstFitOfGangs())
     start_in_order(simulator, [0, 1], placement, rng, blocking=False)
@@ -147,7 +148,7 @@ def test_a_gang_too_large_for_the_nodes_of_its_type_goes_there_too() -> None:
     """Four GPUs of type B, whose nodes have two; and 8 cores for 2 GPUs, on nodes of 4 cores."""
     cluster = cluster_of([(4000, 4096, 4, "A"), (4000, 4096, 2, "B"), (4000, 4096, 2, "B")])
     trace = trace_of([(0, 0, 4, 1000, "B"), (8000, 0, 4, 1000, "B")], [(0, 5), (0, 5)])
-    simulator, rng = ClusterSimulator(cluster, trace), np.random.default_rng(0)
+    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
     simulator.advance()
     placement = SharedGpuPlacement(FGD, FirstFitOfGangs())
     start_in_order(simulator, [0, 1], placement, rng, blocking=False)
@@ -167,7 +168,7 @@ def test_every_configured_rule_places_a_job(config: str) -> None:
     node = yaml.safe_load(text)
     check_targets(node)
     cluster, trace = cluster_of(NODES), trace_of([(0, 0, 1, 500, "")], [(0, 5)])
-    simulator, rng = ClusterSimulator(cluster, trace), np.random.default_rng(0)
+    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
     simulator.advance()
     assert start_in_order(simulator, [0], build(node), rng, blocking=True) == [0]
 
@@ -177,7 +178,7 @@ def test_the_rule_sees_departures_and_copies() -> None:
     cluster = cluster_of([(8000, 8192, 1, "A")])
     jobs = [(0, 0, 1, 500, ""), (0, 0, 1, 500, ""), (0, 0, 1, 1000, "")]
     simulator = ClusterSimulator(cluster, trace_of(jobs, [(0, 5), (1, 5), (0, 5)]))
-    placement, rng = SharedGpuPlacement(FGD, FirstFitOfGangs()), np.random.default_rng(0)
+    placement, rng = SharedGpuPlacement(FGD, FirstFitOfGangs()), default_rng(0)
     simulator.advance()
     start_in_order(simulator, [0], placement, rng, blocking=False)
     simulator.advance()
@@ -200,7 +201,7 @@ def test_gangs_that_ask_for_fractions_have_gpus_of_their_own(rule: FractionalRul
     trace = replace(trace, gpu_milli=np.array([500, 500, 400, 400, 100], np.int32))
     simulator = ClusterSimulator(Cluster.uniform(2, 5), trace)
     simulator.advance()
-    placement, rng = SharedGpuPlacement(rule, FirstFitOfGangs()), np.random.default_rng(0)
+    placement, rng = SharedGpuPlacement(rule, FirstFitOfGangs()), default_rng(0)
     assert start_in_order(simulator, range(5), placement, rng, blocking=False) == [0, 1, 2, 3]
     state = simulator.state
     jobs = state.shares["job"][: state.jobs["nodes"].sum()].tolist()

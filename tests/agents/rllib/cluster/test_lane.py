@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 from schedulers import environment
 
 from agents.cluster.teachers import FirstFit
@@ -47,7 +49,7 @@ def seated(
     ids=["plain", "everything", "cut", "alone"],
 )
 def test_a_lane_steps_as_the_environment_does(changes: dict[str, Any]) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     env = environment(**changes)
     lane, memory = seated(environment(**changes), 1, 3)
     size = env.schedulers
@@ -62,7 +64,7 @@ def test_a_lane_steps_as_the_environment_does(changes: dict[str, Any]) -> None:
             for number, agent in enumerate(env.possible_agents):
                 assert set(written) == set(seen[agent])
                 for key, array in seen[agent].items():
-                    np.testing.assert_array_equal(written[key][size + number].numpy(), array)
+                    assert_array_equal(written[key][size + number].numpy(), array)
                     assert str(written[key].dtype).endswith(str(array.dtype))
             masks = memory.masks[0, size : 2 * size]
             joint = [
@@ -99,17 +101,17 @@ def test_rows_of_memory_do_not_touch_each_other() -> None:
         assert (array[1, 4:] == 1).all()
         assert not (array[1, 2:4] == 1).all()
     memory.move(1, 0)
-    np.testing.assert_array_equal(memory.floats[0], memory.floats[1])
+    assert_array_equal(memory.floats[0], memory.floats[1])
     whole, some = memory.at(1, np.arange(6)), memory.at(1, np.array([2, 5]))
     flat = memory.observations(2)
     assert set(flat) == set(whole)
     for name, seen in whole.items():
-        np.testing.assert_array_equal(some[name], seen[[2, 5]])
-        np.testing.assert_array_equal(flat[name][6:], seen)
+        assert_array_equal(some[name], seen[[2, 5]])
+        assert_array_equal(flat[name][6:], seen)
 
 
 def test_an_episode_goes_on_from_a_snapshot_as_if_nothing_had_happened() -> None:
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     (lane, memory), (other, second) = seated(environment(jobs=12)), seated(environment(jobs=12))
     lane.reset(3, adviser=FirstFit())
     other.reset(3, adviser=FirstFit())
@@ -120,8 +122,8 @@ def test_an_episode_goes_on_from_a_snapshot_as_if_nothing_had_happened() -> None
         if step >= 20:
             other.observe(0)
             assert other.advice(1) == lane.advice(1)
-            np.testing.assert_array_equal(memory.floats, second.floats)
-            np.testing.assert_array_equal(memory.masks, second.masks)
+            assert_array_equal(memory.floats, second.floats)
+            assert_array_equal(memory.masks, second.masks)
         joint = [int(rng.choice(np.flatnonzero(mask))) for mask in memory.masks[0]]
         made = lane.step(joint)
         if step >= 20:
@@ -142,7 +144,7 @@ def test_a_snapshot_of_another_instance_is_refused() -> None:
 def test_a_running_job_ends_after_what_it_still_needs() -> None:
     lane, memory = seated(environment(jobs=14))
     labels = memory.remaining[0]
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     running = waiting = 0
     for seed in range(3):
         lane.reset(seed)
@@ -157,20 +159,20 @@ def test_a_running_job_ends_after_what_it_still_needs() -> None:
                 assert ((labels[scheduler] == NO_JOB) == (np.append(window, shown) == NONE)).all()
                 for place in np.flatnonzero(shown != NONE):  # every job runs at rate 1
                     left = jobs["end"][shown[place]] - episode.simulator.now
-                    np.testing.assert_allclose(labels[scheduler, 3 + place], left, rtol=1e-5)
+                    assert_allclose(labels[scheduler, 3 + place], left, rtol=1e-5)
                     running += 1
                 for place in np.flatnonzero(window != NONE):
                     job = jobs[window[place]]
-                    np.testing.assert_allclose(
+                    assert_allclose(
                         labels[scheduler, place], job["work"] - job["executed"], rtol=1e-5
                     )
                     waiting += 1
             masks = memory.masks[0]
             joint = [int(rng.choice(np.flatnonzero(mask))) for mask in masks]
             bins = memory.labels(1)
-            np.testing.assert_array_equal(bins == NO_BIN, labels == NO_JOB)
+            assert_array_equal(bins == NO_BIN, labels == NO_JOB)
             kept = bins != NO_BIN
-            np.testing.assert_array_equal(bins[kept], bins_of(torch.from_numpy(labels[kept])))
+            assert_array_equal(bins[kept], bins_of(torch.from_numpy(labels[kept])))
             step = lane.step(joint)
             over = step.terminated or step.truncated
     assert running > 50
@@ -183,7 +185,7 @@ def test_labels_change_nothing() -> None:
     before = env.simulator.state.jobs.copy()
     env.episode.observe(0)
     remaining_seconds(env.episode, 0, np.zeros(9, np.float32))
-    np.testing.assert_array_equal(env.simulator.state.jobs, before)
+    assert_array_equal(env.simulator.state.jobs, before)
 
 
 def test_what_an_episode_came_to() -> None:

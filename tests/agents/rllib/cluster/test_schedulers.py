@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.testing import assert_allclose, assert_array_equal
 from schedulers import MODEL, SMALL, environment, schedulers, training
 
 from agents.cluster.teachers import FirstFit, ShownAdvice
@@ -40,8 +41,8 @@ def test_environments_that_are_alike_meet_the_same_jobs() -> None:
     made = built({"alike": 2, "steps": 2})
     sampled(made)
     submits = [lane.episode.instance.trace.submit_s for lane in lanes(made)]
-    np.testing.assert_array_equal(submits[0], submits[1])
-    np.testing.assert_array_equal(submits[2], submits[3])
+    assert_array_equal(submits[0], submits[1])
+    assert_array_equal(submits[2], submits[3])
     assert not np.array_equal(submits[0], submits[2])
 
 
@@ -51,7 +52,7 @@ def test_rewards_per_gpu_are_those_divided_by_the_gpus() -> None:
     ]
     (whole,), (divided,) = (fragment.parts.values() for fragment in found)
     assert whole.rewards.min() < 0
-    np.testing.assert_allclose(whole.rewards, 8 * divided.rewards, rtol=1e-12)
+    assert_allclose(whole.rewards, 8 * divided.rewards, rtol=1e-12)
 
 
 def test_time_and_rewards_are_counted_in_mean_durations() -> None:
@@ -61,10 +62,10 @@ def test_time_and_rewards_are_counted_in_mean_durations() -> None:
     (part,) = fragment.parts.values()
     passes = fragment.elapsed[:, 0] > 0
     unfinished = -part.rewards[passes] / fragment.elapsed[passes]
-    np.testing.assert_allclose(unfinished, np.round(unfinished), atol=1e-6)
+    assert_allclose(unfinished, np.round(unfinished), atol=1e-6)
     assert unfinished.max() > 1
     goes_on = ~(fragment.terminated | fragment.cut)[:-1]
-    np.testing.assert_allclose(
+    assert_allclose(
         np.diff(fragment.now, axis=0)[goes_on], fragment.elapsed[:-1][goes_on], atol=1e-9
     )
 
@@ -76,7 +77,7 @@ def test_shown_advice_is_the_teacher_that_the_observation_has() -> None:
     made = built({"num_envs": 1, "steps": 24}, chosen, make=shown, teacher=ShownAdvice())
     (part,) = sampled(made, pupil=0.0).parts.values()
     advised = part.observations["advised"].reshape(24, 2)
-    np.testing.assert_array_equal(part.actions[part.decides], advised[part.decides])
+    assert_array_equal(part.actions[part.decides], advised[part.decides])
     lane = SchedulingLane(environment(), per_gpu=True)
     with refusal("shows nobody's advice"):
         lane.reset(0, adviser=ShownAdvice())

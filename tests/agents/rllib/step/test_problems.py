@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
@@ -112,7 +113,7 @@ def test_alike_lanes_meet_one_problem_and_every_token_has_its_probability() -> N
     expected = taken(logs_of(policy.state_dict(), part.observations, actions), actions)
     known = part.observations["known"] == 1
     found = part.log_probabilities.reshape(-1, TOKENS)
-    np.testing.assert_allclose(found, np.where(known, expected, 0.0), atol=1e-6)
+    assert_allclose(found, np.where(known, expected, 0.0), atol=1e-6)
     assert not known.all()
 
 
@@ -127,7 +128,7 @@ def test_advantages_are_against_the_other_samples_of_the_problem() -> None:
         for k, own in enumerate(of_problem):
             gains[k] = own - np.delete(of_problem, k).mean()
     flat = expected.reshape(-1)
-    np.testing.assert_allclose(
+    assert_allclose(
         rows[Postprocessing.ADVANTAGES], (flat - flat.mean()) / flat.std(), rtol=1e-5, atol=1e-6
     )
     assert rows[Columns.ACTION_LOGP].shape == (32, TOKENS)
@@ -137,13 +138,13 @@ def test_ranks_are_places_among_the_plans_of_a_problem() -> None:
     returns = np.array([[-1.0, -9.0, -2.0, -2.0, 3.0, 3.0, 3.0, 3.0]])
     found = ranked(returns, ALIKE, ALIKE)
     places = np.array([3.0, -3.0, 0.0, 0.0])
-    np.testing.assert_allclose(found[0, :4], places / places.std())
-    np.testing.assert_array_equal(found[0, 4:], 0.0)
+    assert_allclose(found[0, :4], places / places.std())
+    assert_array_equal(found[0, 4:], 0.0)
     _, fragment = sampled(Guesses(), normalise_advantages="rank")
     maker = BatchMaker(training(normalise_advantages="rank").ppo, {PLANNER: 1})
     rows = maker.ready([fragment], 1).batches[0].policy_batches[PLANNER]
     expected = ranked(fragment.parts[PLANNER].rewards, ALIKE, ALIKE)
-    np.testing.assert_allclose(rows[Postprocessing.ADVANTAGES], expected.reshape(-1), rtol=1e-6)
+    assert_allclose(rows[Postprocessing.ADVANTAGES], expected.reshape(-1), rtol=1e-6)
 
 
 def test_of_alike_plans_those_with_the_largest_advantages_are_learned_from() -> None:
@@ -201,7 +202,7 @@ def test_what_is_taught_is_asked_for_after_what_was_done(pupil: float) -> None:
     part = fragment.parts[PLANNER]
     known = part.observations["known"].reshape(part.actions.shape) == 1
     wanted = part.observations["shown"].argmax(axis=2).reshape(part.actions.shape)
-    np.testing.assert_array_equal(part.taught[known], wanted[known])
+    assert_array_equal(part.taught[known], wanted[known])
     same = (part.actions == part.taught)[known].mean()
     assert same == 1.0 if pupil == 0.0 else 0.5 < same < 0.9
     made = learner()
@@ -222,7 +223,7 @@ def test_plans_are_learned_to_the_optimum(labelled: bool, tmp_path: Path) -> Non
     chosen = small_training(**{**vars(chosen), "max_steps": 64 * 25, "exam_episodes": 16})
     result = train(chosen, subject, tmp_path)
     assert np.mean(result.untrained) > 1.2
-    np.testing.assert_allclose(result.trained, 1.0, atol=1e-6)
+    assert_allclose(result.trained, 1.0, atol=1e-6)
     assert result.best is not None
     assert result.best.objective == 0.0
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from envs.cluster.environment.env import ClusterEnv
 from envs.cluster.environment.generator import FixedCluster
@@ -48,7 +49,7 @@ class Fixed(FixedCluster):
 def clusters(draw: st.DrawFn) -> Cluster:
     """Two to five nodes of one to four GPUs of two types in up to three racks."""
     nodes = draw(st.integers(2, 5))
-    rng = np.random.default_rng(draw(SEEDS))
+    rng = default_rng(draw(SEEDS))
     gpus = rng.integers(1, 5, nodes).astype(np.int32)
     limited = draw(st.booleans())
     return Cluster(
@@ -69,7 +70,7 @@ def instances(draw: st.DrawFn) -> Fixed:
     Few or many gang sizes, users and queues, which some jobs do not say.
     """
     cluster = draw(clusters())
-    rng = np.random.default_rng(draw(SEEDS))
+    rng = default_rng(draw(SEEDS))
     jobs = draw(st.integers(1, 12))
     of_type = np.bincount(cluster.gpu_type, cluster.gpus, 2)
     wanted = [None, *(name for name, there in zip("AB", of_type, strict=True) if there)]
@@ -136,7 +137,7 @@ def play(
     each: Callable[[ClusterEnv, Mapping[str, Any]], None] | None = None,
 ) -> tuple[float, bool, dict[str, Any]]:
     """The sum of rewards of one episode, whether it was terminated, and its last info."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     observation, info = env.reset(seed=seed)
     total, over, terminated = 0.0, False, False
     while not over:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 from envs.cluster.environment.generator import at_load, cluster_of_racks, reference_gpus
 from envs.cluster.environment.mixed_clusters import Curriculum, MixedClusters, OneStage, Stage
@@ -23,7 +24,7 @@ SPEEDS = {"A": 1.0, "B": 0.5}
 
 
 def long_trace(name: str, seed: int, jobs: int = 300) -> Trace:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     submit = 50 + np.cumsum(rng.integers(0, 300, jobs))
     return Trace.of(name, submit, rng.integers(100, 5000, jobs), 2 ** rng.integers(0, 4, jobs))
 
@@ -63,7 +64,7 @@ def test_stages_only_grow(early: float, late: float) -> None:
 def test_episodes_follow_the_stage(
     progress: float, sizes: set[int], least: float, most: float
 ) -> None:
-    generator, rng = mixed(), np.random.default_rng(0)
+    generator, rng = mixed(), default_rng(0)
     generator.progress = progress
     seen, names, loads = set(), set(), []
     for _ in range(60):
@@ -113,7 +114,7 @@ def test_one_observation_serves_all_clusters() -> None:
 def test_one_cluster_and_one_trace_need_no_list() -> None:
     one = MixedClusters(
         LARGE, TRACES[0], stages=OneStage(None), jobs_per_gpu=(1, 1), max_share=1.0
-    )(np.random.default_rng(0))
+    )(default_rng(0))
     assert len(one.trace) == 32
     first = int(one.trace.job_id[0])
     gaps = np.diff(TRACES[0].submit_s[first : first + 32])

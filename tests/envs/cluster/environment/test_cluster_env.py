@@ -15,6 +15,7 @@ from cluster_instances import Crowding, Fixed, first_action, instances, play
 from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from omegaconf import OmegaConf
 
 from envs.cluster.environment.actions import ClusterActions, LeastService, ShortestRemainingTime
@@ -154,7 +155,7 @@ def test_rewards_sum_to_minus_the_completion_times_and_no_gpu_is_given_twice(
     up = env.simulator.state.nodes["up"] == 1
     assert env.simulator.state.clock[0]["free"] == fixed.instance.cluster.gpus[up].sum()
     if not preempt and not len(fixed.instance.incidents):
-        np.testing.assert_array_equal(schedule.finish - schedule.start, schedule.work)
+        assert_array_equal(schedule.finish - schedule.start, schedule.work)
 
 
 @examples(20)
@@ -204,7 +205,7 @@ def test_an_action_outside_the_mask_changes_nothing() -> None:
     after, reward, terminated, truncated, info = env.step(forbidden)
     assert (reward, terminated, truncated) == (-1.0, False, False)
     for key, values in seen.items():
-        np.testing.assert_array_equal(after[key], values)
+        assert_array_equal(after[key], values)
     assert {**info, "decisions": 0, "action_mask": None} == {
         **{key: value for key, value in info.items() if key.startswith("reward_")},
         **before,
@@ -342,7 +343,7 @@ def test_unknown_durations_are_not_in_the_observation() -> None:
     second = until_the_first_completion([400, 999, 500, 888, 600, 777])
     for one, other in zip(first, second, strict=True):
         for key, values in one.items():
-            np.testing.assert_array_equal(values, other[key], err_msg=key)
+            assert_array_equal(values, other[key], err_msg=key)
     assert any(seen["running_features"][:, 7].any() for seen in first)
 
 

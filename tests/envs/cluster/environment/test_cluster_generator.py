@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from envs.cluster.environment.env import ClusterEnv
 from envs.cluster.environment.generator import FixedCluster, RandomJobs, TraceWindows
@@ -15,13 +16,13 @@ CLUSTER = Cluster.uniform(4, 4, nodes_per_rack=2)
 
 
 def long_trace(jobs: int = 500) -> Trace:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     submit = 1000 + np.cumsum(rng.integers(0, 300, jobs))
     return Trace.of("long", submit, rng.integers(10, 5000, jobs), 2 ** rng.integers(0, 4, jobs))
 
 
 def test_a_window_is_a_run_of_jobs_from_second_0() -> None:
-    trace, rng = long_trace(), np.random.default_rng(1)
+    trace, rng = long_trace(), default_rng(1)
     windows = TraceWindows(CLUSTER, trace, jobs=(20, 30))
     firsts = set()
     for _ in range(40):
@@ -38,7 +39,7 @@ def test_a_window_is_a_run_of_jobs_from_second_0() -> None:
 
 def test_gaps_are_stretched_to_the_load() -> None:
     windows = TraceWindows(CLUSTER, long_trace(), jobs=(100, 100), load=(0.7, 1.3))
-    loads = [windows(np.random.default_rng(s)).trace.offered_load(16) for s in range(30)]
+    loads = [windows(default_rng(s)).trace.offered_load(16) for s in range(30)]
     assert 0.69 < min(loads) < 0.8
     assert 1.2 < max(loads) < 1.31
 
@@ -47,13 +48,13 @@ def test_the_load_counts_gpus_by_their_speed() -> None:
     mixed = Cluster.uniform(4, 4, gpu_types=("V100", "K80"))
     speeds = {"V100": 1.0, "K80": 0.25, "P100": 0.5}
     windows = TraceWindows(mixed, long_trace(), jobs=(100, 100), load=(0.8, 0.8), speeds=speeds)
-    trace = windows(np.random.default_rng(0)).trace
+    trace = windows(default_rng(0)).trace
     assert trace.gpu_seconds.sum() / (8 + 8 * 0.25) / trace.span_s == pytest.approx(0.8, rel=1e-3)
 
 
 def test_large_jobs_are_left_out_where_that_is_asked_for() -> None:
     windows = TraceWindows(CLUSTER, long_trace(), jobs=(50, 50), max_gpus=4)
-    assert windows(np.random.default_rng(0)).trace.num_gpus.max() == 4
+    assert windows(default_rng(0)).trace.num_gpus.max() == 4
 
 
 def test_several_clusters_share_one_observation() -> None:
@@ -72,7 +73,7 @@ def test_several_clusters_share_one_observation() -> None:
 
 def test_random_jobs_have_their_gang_sizes_durations_and_load() -> None:
     jobs = RandomJobs(CLUSTER, jobs=(4000, 4000), load=(1, 1), max_gpus=8, duration_s=(60, 3600))
-    trace = jobs(np.random.default_rng(0)).trace
+    trace = jobs(default_rng(0)).trace
     sizes, counts = np.unique(trace.num_gpus, return_counts=True)
     assert sizes.tolist() == [1, 2, 4, 8]
     np.testing.assert_allclose(counts / 4000, [2 / 3, 2 / 9, 2 / 27, 1 / 27], atol=0.02)

@@ -20,6 +20,7 @@ from cluster_instances import (
 from gymnasium.utils.env_checker import check_env
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 import envs  # noqa: F401  registers the environments
 from envs.cluster.environment.actions import ClusterActions
@@ -59,7 +60,7 @@ def playable(fixed: Fixed, seed: int) -> Fixed:
 def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     for agent, seen in one.items():
         for key, values in seen.items():
-            np.testing.assert_array_equal(values, other[agent][key], err_msg=f"{agent} {key}")
+            assert_array_equal(values, other[agent][key], err_msg=f"{agent} {key}")
 
 
 def chosen(seen: dict[str, Any], rng: np.random.Generator) -> dict[str, int]:
@@ -104,7 +105,7 @@ def test_a_worked_example() -> None:
         assert env.simulator.now == now
         rows = np.concatenate([seen["running_features"], seen["pending_features"]])
         second = int(np.flatnonzero(np.append(env.episode.book.shown[0], env.window) == 1)[0])
-        np.testing.assert_allclose(rows[second, JOB_BASE + 1 :], expected, rtol=1e-5)
+        assert_allclose(rows[second, JOB_BASE + 1 :], expected, rtol=1e-5)
 
     minute = np.log(2) / 4
     env.step(0)
@@ -126,9 +127,9 @@ def test_a_worked_example() -> None:
     seen, *_ = env.step(0)
     row = seen["running_features"][0, JOB_BASE + 1 :]
     five = np.log(5) / 4  # the second job took four minutes
-    np.testing.assert_allclose(row[:8], [1, five, 1, later, 0, 0, 0, 0], rtol=1e-5)
+    assert_allclose(row[:8], [1, five, 1, later, 0, 0, 0, 0], rtol=1e-5)
     alike = [(last + five) / 2, (five - last) / 2, np.log(3) / 4]
-    np.testing.assert_allclose(row[8:11], alike, rtol=1e-5)
+    assert_allclose(row[8:11], alike, rtol=1e-5)
 
 
 @given(values=st.lists(st.floats(0, 4), min_size=1, max_size=60))
@@ -138,12 +139,12 @@ def test_means_are_exponential(values: list[float]) -> None:
         add_finished(row, value)
         if number <= 20:
             expected = number, np.mean(values[:number]), np.var(values[:number])
-            np.testing.assert_allclose(row, expected, atol=1e-12)
+            assert_allclose(row, expected, atol=1e-12)
     if len(values) > 20:
         weights = 0.05 * 0.95 ** np.arange(len(values) - 20)[::-1]
         weights = np.append(np.full(20, 0.95 ** (len(values) - 20) / 20), weights)
         mean = weights @ values
-        np.testing.assert_allclose(row[1:], [mean, weights @ (values - mean) ** 2], atol=1e-12)
+        assert_allclose(row[1:], [mean, weights @ (values - mean) ** 2], atol=1e-12)
 
 
 def test_of_jobs_that_finish_at_once_the_first_submitted_counts_first() -> None:
@@ -157,7 +158,7 @@ def test_of_jobs_that_finish_at_once_the_first_submitted_counts_first() -> None:
     assert (env.schedule().finish[-2:] == 1000).all()
     found = env.episode.book.finished[-1]
     mean, deviation = exponential(held)
-    np.testing.assert_allclose(found, [jobs, mean, deviation**2], rtol=1e-9)
+    assert_allclose(found, [jobs, mean, deviation**2], rtol=1e-9)
     assert mean != exponential(held[:22] + held[:21:-1])[0]
 
 
@@ -224,13 +225,13 @@ def test_a_copy_is_independent(fixed: Fixed, seed: int) -> None:
                 acted = True
         if not acted and not twin.wait():
             break
-    np.testing.assert_array_equal(episode.book.finished, finished)
-    np.testing.assert_array_equal(env.state(), before)
+    assert_array_equal(episode.book.finished, finished)
+    assert_array_equal(env.state(), before)
     if env.agents:
         for number, agent in enumerate(env.agents):
             again, _ = episode.observe(number)
             for key, values in again.items():
-                np.testing.assert_array_equal(values, seen[agent][key], err_msg=key)
+                assert_array_equal(values, seen[agent][key], err_msg=key)
     if twin.ended:
         assert twin.book.finished[-1, 0] == len(fixed.instance.trace)
 

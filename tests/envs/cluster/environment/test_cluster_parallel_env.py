@@ -12,6 +12,8 @@ from cluster_instances import Crowding, Fixed, instances, without_too_large_jobs
 from hydra.utils import instantiate
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 from omegaconf import OmegaConf
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
@@ -91,7 +93,7 @@ def test_own_rewards_sum_to_the_completion_times_and_forwards_are_limited(
 
     fixed = without_too_large_jobs(fixed, make)
     env, trace = make(fixed), fixed.instance.trace
-    rng, total, own = np.random.default_rng(seed), 0.0, np.zeros(schedulers)
+    rng, total, own = default_rng(seed), 0.0, np.zeros(schedulers)
     owner = ConsecutiveRacks()(cluster, schedulers)
     observations, _ = env.reset(seed=seed)
     terminated = False
@@ -244,7 +246,7 @@ def test_one_cluster_couples_all_parts() -> None:
         alone.step(action)
     while not over:
         over = alone.step(alone.action_space.n - 1)[2]
-    np.testing.assert_array_equal(env.schedule().finish, alone.schedule().finish)
+    assert_array_equal(env.schedule().finish, alone.schedule().finish)
     assert env.schedule().finish[2] == 8.0 < env.schedule().finish[0]
 
 
@@ -273,7 +275,7 @@ def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) 
     parallel_seed_test(make, num_cycles=30)
     env = make()
     observations, _ = env.reset(seed=3)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     owner = partition(RACKS, schedulers)
     while env.agents:
         state = env.state()
@@ -283,14 +285,14 @@ def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) 
             seen = observations[agent]
             assert env.observation_space(agent).contains(seen)
             assert not np.shares_memory(seen["state_features"], state)
-            np.testing.assert_array_equal(seen["state_features"], state)
-            np.testing.assert_array_equal(rows[number, :16], seen["cluster_features"])
+            assert_array_equal(seen["state_features"], state)
+            assert_array_equal(rows[number, :16], seen["cluster_features"])
             types = RACKS.gpu_type[owner == number]
-            np.testing.assert_allclose(rows[number, 23:], [(types == t).mean() for t in (0, 1)])
+            assert_allclose(rows[number, 23:], [(types == t).mean() for t in (0, 1)])
             assert rows[number, 16] == pytest.approx(len(types) / 12)
             for peer, row in enumerate(seen.get("peer_features", ())):
                 other = (number + 1 + peer) % schedulers
-                np.testing.assert_allclose(row[1:], rows[other, 17:], rtol=1e-6)
+                assert_allclose(row[1:], rows[other, 17:], rtol=1e-6)
                 assert row[0] == pytest.approx(rows[other, 16] / rows[number, 16])
         observations, *_ = env.step(
             {
@@ -304,17 +306,17 @@ def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) 
 def test_a_single_scheduler_is_the_agent_of_the_central_environment() -> None:
     sizes = {"observation": partial(SMALL, history=1), "actions": ClusterActions(preempt_after_s=9)}
     jobs = RandomJobs(RACKS, jobs=(15, 15), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
-    trace = jobs(np.random.default_rng(0)).trace
+    trace = jobs(default_rng(0)).trace
     env = ClusterParallelEnv.of_trace(RACKS, trace, schedulers=1, rates=Crowding(), **sizes)
     central = ClusterEnv.of_trace(RACKS, trace, rates=Crowding(), **sizes)
     assert env.observation_space(FIRST) == central.observation_space
     assert env.action_space(FIRST).n == central.action_space.n
     seen, _ = env.reset(seed=0)
     alone, _ = central.reset(seed=0)
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     while env.agents:
         for key, values in alone.items():
-            np.testing.assert_array_equal(seen[FIRST][key], values, err_msg=key)
+            assert_array_equal(seen[FIRST][key], values, err_msg=key)
         action = int(rng.choice(np.flatnonzero(alone["action_mask"])))
         seen, rewards, *_ = env.step({FIRST: action})
         alone, reward, ended, *_ = central.step(action)
@@ -325,9 +327,9 @@ def test_a_single_scheduler_is_the_agent_of_the_central_environment() -> None:
 def test_queues_choose_schedulers() -> None:
     trace = Trace.of("queues", [0] * 6, [1] * 6, [1] * 6)
     object.__setattr__(trace, "queue", Labels.of(["a", "b", "c", "a", None, "b"]))
-    homes = QueueRouting()(trace, 2, np.random.default_rng(0))
+    homes = QueueRouting()(trace, 2, default_rng(0))
     assert homes[[0, 1, 2, 3, 5]].tolist() == [0, 1, 0, 0, 1]
-    drawn = {int(QueueRouting()(trace, 2, np.random.default_rng(s))[4]) for s in range(20)}
+    drawn = {int(QueueRouting()(trace, 2, default_rng(s))[4]) for s in range(20)}
     assert drawn == {0, 1}
 
 

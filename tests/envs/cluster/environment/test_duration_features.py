@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import DurationFeatures, columns, width
@@ -32,7 +34,7 @@ class Slower:
 
 
 def trace_of(seed: int) -> Trace:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     jobs = int(rng.integers(2, 25))
     trace = Trace.of(
         "jobs", np.sort(rng.integers(0, 2000, jobs)), rng.integers(10, 900, jobs),
@@ -55,7 +57,7 @@ def play(
         if not simulator.advance(wake):
             break
         wake = simulator.now + 100.0
-        rng = np.random.default_rng([seed, int(simulator.now * 16)])
+        rng = default_rng([seed, int(simulator.now * 16)])
         simulator.settle()
         for job in simulator.running():
             if rng.random() < 0.1 and simulator.state.jobs[job]["since"] < simulator.now:
@@ -133,7 +135,7 @@ def arrived(simulator: ClusterSimulator) -> NDArray[np.int64]:
 def test_rows_are_the_literal_ones(seed: int, history: int) -> None:
     simulator = simulator_of(trace_of(seed))
     features = DurationFeatures(simulator, history)
-    looks = np.random.default_rng(seed)
+    looks = default_rng(seed)
 
     def look(now: ClusterSimulator) -> None:
         if looks.random() < 0.5:
@@ -142,7 +144,7 @@ def test_rows_are_the_literal_ones(seed: int, history: int) -> None:
         found = features.rows(now.state, jobs)
         assert found.shape == (len(jobs), width(history)) == (len(jobs), len(columns(history)))
         if len(jobs):
-            np.testing.assert_allclose(found, literal(now, history, jobs), atol=2e-6)
+            assert_allclose(found, literal(now, history, jobs), atol=2e-6)
 
     play(simulator, seed, look)
 
@@ -152,7 +154,7 @@ def test_rows_are_the_literal_ones(seed: int, history: int) -> None:
 def test_nothing_of_the_future_shows(seed: int) -> None:
     """Jobs that have not finished take longer, those that have not arrived are others."""
     trace = trace_of(seed)
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     until = int(rng.integers(0, 2500))
     first = simulator_of(trace)
     found = _rows_up_to(first, seed, until)
@@ -170,7 +172,7 @@ def test_nothing_of_the_future_shows(seed: int) -> None:
     again = _rows_up_to(simulator_of(other), seed, until)
     assert len(found) == len(again)
     for one, another in zip(found, again, strict=True):
-        np.testing.assert_array_equal(one, another)
+        assert_array_equal(one, another)
 
 
 def _rows_up_to(simulator: ClusterSimulator, seed: int, until: int) -> list[NDArray[np.float32]]:
@@ -198,9 +200,7 @@ def test_rows_do_not_depend_on_when_one_asked_before(seed: int) -> None:
     always, once = DurationFeatures(simulator, 1), DurationFeatures(simulator, 1)
     play(simulator, seed, lambda now: _ask(always, now))
     jobs = arrived(simulator)
-    np.testing.assert_array_equal(
-        always.rows(simulator.state, jobs), once.rows(simulator.state, jobs)
-    )
+    assert_array_equal(always.rows(simulator.state, jobs), once.rows(simulator.state, jobs))
 
 
 def _ask(features: DurationFeatures, simulator: ClusterSimulator) -> None:
@@ -235,6 +235,6 @@ def test_a_copy_learns_for_itself() -> None:
     assert twin.rows(ahead.state, np.array([1]))[0, 6] > 0.0
     assert features.rows(simulator.state, np.array([1]))[0, 6] == 0.0
     simulator.advance(100.0)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         features.rows(simulator.state, np.array([1])), twin.rows(ahead.state, np.array([1]))
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import permutations
 
-import numpy as np
 import pytest
 from crowds import (
     alone_rate,
@@ -20,6 +19,7 @@ from crowds import (
 from crowds import try_to_start as start
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from random_tables import RandomRates
 
 from envs.cluster.interference.kernel import (
@@ -42,7 +42,7 @@ SCOPES = st.sampled_from([ON_NODE, ON_GPU, SPANNING])
 @examples(120)
 @given(SEEDS, KINDS, SCOPES, st.integers(1, 3))
 def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     cluster = two_type_cluster()
     simulator = crowd(RandomRates(seed, kind, scope, largest), cluster, random_trace(rng), rng)
     held, state = holdings(simulator), simulator.state
@@ -56,7 +56,7 @@ def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: 
 @examples(80)
 @given(SEEDS, KINDS, SCOPES)
 def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     cluster = two_type_cluster()
     simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
     simulator.advance()
@@ -75,7 +75,7 @@ def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> 
 @examples(40)
 @given(SEEDS, KINDS, SCOPES)
 def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     cluster = two_type_cluster()
     simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
     simulator.advance()
@@ -92,7 +92,7 @@ def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -
 @examples(40)
 @given(SEEDS, KINDS, SCOPES)
 def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     cluster = two_type_cluster()
     simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
     simulator.advance()
@@ -108,7 +108,7 @@ def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None
 @given(SEEDS)
 def test_no_host_and_no_uplink_gives_more_than_it_has(seed: int) -> None:
     """But for what a single job asks for by itself, which is in its trace already."""
-    rng, cluster = np.random.default_rng(seed), two_type_cluster()
+    rng, cluster = default_rng(seed), two_type_cluster()
     simulator = crowd(RandomRates(seed, SHARED, ON_GPU), cluster, random_trace(rng), rng)
     held, tables = holdings(simulator), simulator.tables
     left = {o: r / alone_rate(tables, cluster, held, o) for o, r in rates(simulator).items()}
@@ -124,7 +124,7 @@ def test_no_host_and_no_uplink_gives_more_than_it_has(seed: int) -> None:
 
 
 def test_without_interference_all_rates_are_one() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     simulator = crowd(NoInterference(), two_type_cluster(), random_trace(rng), rng)
     assert set(rates(simulator).values()) == {1.0}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from crowds import (
     alone_rate,
@@ -17,6 +16,7 @@ from crowds import (
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from hypothesis import HealthCheck, given
+from numpy.random import default_rng
 from omegaconf.errors import MissingMandatoryValue
 
 from envs.cluster.interference.rates import RateModel
@@ -55,7 +55,7 @@ def model(request: pytest.FixtureRequest) -> RateModel:
 @examples(12, suppress_health_check=list(HealthCheck))
 @given(SEEDS)
 def test_neighbours_only_slow_down_and_alone_is_one(model: RateModel, seed: int) -> None:
-    rng, cluster = np.random.default_rng(seed), one_type_cluster()
+    rng, cluster = default_rng(seed), one_type_cluster()
     simulator = ClusterSimulator(cluster, random_trace(rng), rates=model)
     simulator.advance()
     for job in simulator.pending():
@@ -74,7 +74,7 @@ def test_neighbours_only_slow_down_and_alone_is_one(model: RateModel, seed: int)
 def test_as_in_the_trace_where_its_conditions_hold(model: RateModel) -> None:
     """By itself, on the reference GPU type, on no more nodes than it needs: exactly 1."""
     cluster = one_type_cluster()
-    trace = random_trace(np.random.default_rng(1), 60, fractional=False)
+    trace = random_trace(default_rng(1), 60, fractional=False)
     simulator = ClusterSimulator(cluster, trace, rates=model)
     simulator.advance()
     for job in simulator.pending():
@@ -86,8 +86,8 @@ def test_as_in_the_trace_where_its_conditions_hold(model: RateModel) -> None:
 
 
 def test_the_same_again(model: RateModel) -> None:
-    trace = random_trace(np.random.default_rng(3))
-    runs = [crowd(model, one_type_cluster(), trace, np.random.default_rng(4)) for _ in range(2)]
+    trace = random_trace(default_rng(3))
+    runs = [crowd(model, one_type_cluster(), trace, default_rng(4)) for _ in range(2)]
     assert rates(runs[0]) == rates(runs[1])
     while not runs[0].done and runs[0].advance():
         pass
@@ -99,7 +99,7 @@ def test_the_same_again(model: RateModel) -> None:
 def test_models_of_the_project_slow_down_a_full_cluster() -> None:
     """The test above would pass if nothing ever acted."""
     for name in ("analytic", "contention"):
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         trace = random_trace(rng, fractional=name == "analytic")
         assert min(rates(crowd(configured(name), one_type_cluster(), trace, rng)).values()) < 0.7
 

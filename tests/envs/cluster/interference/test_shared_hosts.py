@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import named_trace, profiles, step_model
+from numpy.testing import assert_array_equal
 
 from agents.cluster.replay import replay
 from envs.cluster.interference.analytic import SharedBottleneck
@@ -70,9 +71,9 @@ def test_alone_it_is_the_step_model(model: SharedHosts) -> None:
     theirs = SharedBottleneck(profiles(), step_model(), 0).tables(trace, cluster)
     for column in ("speed", "locality", "communication"):
         one, other = getattr(ours, column), getattr(theirs, column)
-        np.testing.assert_array_equal(one[ours.profile], other[theirs.profile])
+        assert_array_equal(one[ours.profile], other[theirs.profile])
     demand = theirs.demand[theirs.profile]
-    np.testing.assert_array_equal(ours.demand[ours.profile], np.pad(demand, ((0, 0), (0, 2))))
+    assert_array_equal(ours.demand[ours.profile], np.pad(demand, ((0, 0), (0, 2))))
     assert (ours.demand[:, GPU_TIME] > 0.0).any()  # in the tables, but not read
     rows = ours.row[ours.profile, 0]
     assert {(p, r) for p, r in zip(theirs.profile, rows, strict=True)} == {
@@ -121,7 +122,7 @@ def test_pairs_may_be_predicted(model: SharedHosts) -> None:
         one.tables(trace, cluster) for one in (model, hosts(model.pairs.path, predicted=predicted))
     )
     assert told.pair.tolist() == [[0.5, 0.75], [0.5, 0.75]]
-    np.testing.assert_array_equal(told.row, measured.row)
+    assert_array_equal(told.row, measured.row)
 
 
 def test_it_can_be_believed_without_a_look_at_durations(model: SharedHosts) -> None:
@@ -130,7 +131,7 @@ def test_it_can_be_believed_without_a_look_at_durations(model: SharedHosts) -> N
     policy, cluster = joint_choice(), Cluster.uniform(2, 2)
     finish = replay(policy, cluster, trace, rates=model).finish
     policy.believed = model
-    np.testing.assert_array_equal(replay(policy, cluster, trace, rates=model).finish, finish)
+    assert_array_equal(replay(policy, cluster, trace, rates=model).finish, finish)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from crowds import crowd, holdings, one_type_cluster, random_trace, rates
 from made_up import named_trace, profiles, step_model
+from numpy.random import default_rng
 
 from envs.cluster.interference.analytic import SharedBottleneck
 from envs.cluster.interference.cases import Capped
@@ -58,7 +59,7 @@ def test_a_predictor_that_is_not_monotone_is_made_so_and_counted() -> None:
 
 
 def test_beyond_the_tables_the_least_subset_counts() -> None:
-    rng = np.random.default_rng(2)
+    rng = default_rng(2)
     trace = random_trace(rng, 40)
     model = TabulatedRates("gentle", gentle, 3, modulo, NoInterference(), 2, ON_NODE, 1)
     simulator = crowd(model, one_type_cluster(), trace, rng)
@@ -84,10 +85,10 @@ def test_a_function_of_its_own_gives_the_rates_of_the_analytic_model() -> None:
     cluster, analytic = one_type_cluster(), SharedBottleneck(table, step_model(), 0)
     model = TabulatedRates("shares", shares, 3, table.assign, analytic, 3, ON_GPU, 0)
     for seed in range(5):
-        models = np.random.default_rng(seed).choice(["mute", "chatty"], 30).tolist()
+        models = default_rng(seed).choice(["mute", "chatty"], 30).tolist()
         trace = named_trace(models, [1] * 30, [250] * 30)
-        a = crowd(analytic, cluster, trace, np.random.default_rng(seed))
-        b = crowd(model, cluster, trace, np.random.default_rng(seed))
+        a = crowd(analytic, cluster, trace, default_rng(seed))
+        b = crowd(model, cluster, trace, default_rng(seed))
         assert rates(a) == pytest.approx(rates(b), rel=1e-12)
         assert min(rates(a).values()) < 1.0
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from random_schedules import preempted_schedule, random_schedule
 
 from envs.cluster.simulation.cluster_metrics import (
@@ -70,7 +71,7 @@ def test_all_is_as_a_loop_over_seconds_finds_it(seed: int, preempt: bool) -> Non
         for job in range(len(waited)):
             here = schedule.submit[job] <= second < schedule.finish[job]
             waited[job] += here and job not in {run["job"] for run in now}
-    np.testing.assert_array_equal(queueing_s(schedule), waited)
+    assert_array_equal(queueing_s(schedule), waited)
     assert found.queueing.mean == pytest.approx(waited.mean())
     assert found.utilisation == pytest.approx(held / len(seconds) / num_gpus)
     assert found.sum_jct_s == sum(int(waited[j] + schedule.work[j]) for j in range(len(waited)))
@@ -139,7 +140,7 @@ def test_values_and_areas_are_those_of_a_loop_over_seconds(
     function = StepFunction.of_changes(time, change)
     seconds = np.arange(-5, 80)
     wanted = np.array([change[time <= second].sum() for second in seconds])
-    np.testing.assert_array_equal(function.at(seconds.astype(np.float64)), wanted)
+    assert_array_equal(function.at(seconds.astype(np.float64)), wanted)
     area = wanted[start + 5 : start + length + 5].sum()
     found = function.mean(np.array([float(start)]), np.array([float(start + length)]))
     assert found[0] * length == pytest.approx(area)
@@ -149,7 +150,7 @@ def test_values_and_areas_are_those_of_a_loop_over_seconds(
 
 def test_half_seconds_count() -> None:
     function = StepFunction.of_changes(np.array([0.5, 2.0]), np.array([4.0, -4.0]))
-    np.testing.assert_array_equal(function.integral(np.array([0.0, 1.0, 2.0, 9.0])), [0, 2, 6, 6])
+    assert_array_equal(function.integral(np.array([0.0, 1.0, 2.0, 9.0])), [0, 2, 6, 6])
 
 
 SECONDS = np.arange(0.0, 400.0)
@@ -168,9 +169,9 @@ def test_every_second_is_as_a_loop_finds_it(seed: int, preempt: bool) -> None:
             here = schedule.submit[job] <= second < schedule.finish[job]
             present[index] += here
             waiting[index] += here and job not in {run["job"] for run in now}
-    np.testing.assert_array_equal(busy_gpus(schedule).at(SECONDS), busy)
-    np.testing.assert_array_equal(pending_jobs(schedule).at(SECONDS), waiting)
-    np.testing.assert_array_equal(jobs_in_system(schedule).at(SECONDS), present)
+    assert_array_equal(busy_gpus(schedule).at(SECONDS), busy)
+    assert_array_equal(pending_jobs(schedule).at(SECONDS), waiting)
+    assert_array_equal(jobs_in_system(schedule).at(SECONDS), present)
     assert busy.max() <= num_gpus
     assert busy.sum() == (schedule.work * schedule.gpus).sum()
 
@@ -181,16 +182,16 @@ def test_without_preemption_starts_and_finishes_say_as_much_as_the_log(seed: int
     schedule, _ = random_schedule(seed, preempt=False)
     short = replace(schedule, runs=None)
     for usage in (busy_gpus, pending_jobs):
-        np.testing.assert_array_equal(usage(schedule).at(SECONDS), usage(short).at(SECONDS))
+        assert_array_equal(usage(schedule).at(SECONDS), usage(short).at(SECONDS))
 
 
 def test_shared_gpus_count_by_thousandths() -> None:
     runs = np.array([(0, 4, 0, 0, 1, 300), (0, 6, 1, 0, 1, 300), (2, 6, 2, 0, 1, 400)], RUN)
     found = busy_gpus(schedule_of(runs))
-    np.testing.assert_array_equal(found.time, [0, 2, 4, 6])
-    np.testing.assert_array_equal(found.value, [0.6, 1.0, 0.7, 0.0])
+    assert_array_equal(found.time, [0, 2, 4, 6])
+    assert_array_equal(found.value, [0.6, 1.0, 0.7, 0.0])
     short = busy_gpus(replace(schedule_of(runs), runs=None))
-    np.testing.assert_array_equal(short.value, found.value)
+    assert_array_equal(short.value, found.value)
 
 
 def test_a_gang_on_two_nodes_is_one_run() -> None:
@@ -259,10 +260,10 @@ def test_finish_time_fairness_of_two_jobs_by_hand() -> None:
     # both ask for the whole cluster of 2 GPUs; the second waits for the first
     found = finish_time_fairness(schedule([(0, 0, 10, 10, 2), (0, 10, 20, 10, 2)]), 2)
     # first: two jobs beside each other for 10 s: alone 10·2 = 20; second: 1.5 on average
-    np.testing.assert_allclose(found, [10 / 20, 20 / 15])
+    assert_allclose(found, [10 / 20, 20 / 15])
     # with 4 GPUs each of them has as much as it asks for in half of the cluster
     found = finish_time_fairness(schedule([(0, 0, 10, 10, 2), (0, 10, 20, 10, 2)]), 4)
-    np.testing.assert_allclose(found, [1, 2])
+    assert_allclose(found, [1, 2])
 
 
 @examples(30)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.cluster.workload.synthetic.arrivals import (
     DAY_S,
@@ -28,7 +30,7 @@ WEEKDAYS = np.array([1.3, 1.3, 1.3, 1.3, 1.3, 0.25, 0.25])
 
 
 def clock(seed: int) -> WeeklyClock:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     daily, weekly = rng.uniform(0.1, 2, 24), rng.uniform(0.1, 2, 7)
     return WeeklyClock(daily / daily.mean(), weekly / weekly.mean())
 
@@ -61,12 +63,12 @@ def test_busy_time_is_the_sum_of_the_rates_of_the_seconds_before() -> None:
     seconds = np.array([0, 1, 3599, 3600, 5000, DAY_S - 1, 3 * DAY_S + 17, WEEK_S, WEEK_S + 4000])
     rate = shape.rates[np.arange(seconds[-1]) // HOUR_S % 168]
     wanted = np.concatenate([[0.0], np.cumsum(rate)])[seconds]
-    np.testing.assert_allclose(shape.busy_time(seconds), wanted, rtol=1e-9)
+    assert_allclose(shape.busy_time(seconds), wanted, rtol=1e-9)
     assert shape.busy_time(np.array([WEEK_S]))[0] == pytest.approx(WEEK_S)
 
 
 def poisson(daily: np.ndarray, weekly: np.ndarray, weeks: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     rate = np.tile(np.outer(weekly, daily).ravel(), weeks)
     count = rng.poisson(rate * 4)
     seconds = np.repeat(np.arange(len(rate)) * HOUR_S, count)
@@ -76,8 +78,8 @@ def poisson(daily: np.ndarray, weekly: np.ndarray, weeks: int, seed: int) -> np.
 def test_a_shape_that_is_there_is_found() -> None:
     daily = 1 + 0.8 * np.sin(np.arange(24) / 24 * 2 * np.pi)
     found = WeeklyClock.fit(poisson(daily, WEEKDAYS, 12, 3))
-    np.testing.assert_allclose(found.daily, daily, atol=0.15)
-    np.testing.assert_allclose(found.weekly, WEEKDAYS / WEEKDAYS.mean(), atol=0.1)
+    assert_allclose(found.daily, daily, atol=0.15)
+    assert_allclose(found.weekly, WEEKDAYS / WEEKDAYS.mean(), atol=0.1)
 
 
 def test_where_there_is_none_the_clock_is_flat() -> None:
@@ -91,7 +93,7 @@ def test_where_there_is_none_the_clock_is_flat() -> None:
 def test_bursts_make_no_shape() -> None:
     flat = 0
     for seed in range(20):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         burst = rng.integers(42 * DAY_S, size=60)
         seconds = (burst[:, None] + rng.integers(1800, size=(60, 50))).ravel()
         flat += int(WeeklyClock.fit(np.sort(seconds)).daily.std() == 0)
@@ -133,26 +135,26 @@ def test_every_size_has_exactly_its_jobs(sizes: list[tuple[int, float]], seed: i
     if count.sum() == 0:
         return
     shape = shape_of([length for _, length in sizes])
-    size, starts = deal_sizes(shape, count, np.random.default_rng(seed))
-    np.testing.assert_array_equal(np.bincount(size, minlength=len(count)), count)
+    size, starts = deal_sizes(shape, count, default_rng(seed))
+    assert_array_equal(np.bincount(size, minlength=len(count)), count)
     assert starts[0]
-    np.testing.assert_array_equal(starts[1:], size[1:] != size[:-1])
+    assert_array_equal(starts[1:], size[1:] != size[:-1])
 
 
 def test_sessions_are_as_long_as_asked_for_and_are_found_again() -> None:
     length = [8.0, 3.0, 1.5, 1.0]
     count = np.array([24_000, 6_000, 3_000, 1_000])
-    size, _ = deal_sizes(shape_of(length), count, np.random.default_rng(1))
+    size, _ = deal_sizes(shape_of(length), count, default_rng(1))
     found = fit_sessions(np.full(len(size) - 1, 0.5), size, 4)
-    np.testing.assert_allclose(found.length, length, rtol=0.1)
+    assert_allclose(found.length, length, rtol=0.1)
     third = len(size) // 3  # the mix is the same from beginning to end
     for part in (size[:third], size[third : 2 * third], size[2 * third :]):
         share = np.bincount(part, minlength=4) / len(part)
-        np.testing.assert_allclose(share, count / count.sum(), atol=0.06)
+        assert_allclose(share, count / count.sum(), atol=0.06)
 
 
 def test_gaps_of_each_kind_are_found_again() -> None:
-    rng = np.random.default_rng(2)
+    rng = default_rng(2)
     asked = SessionShape((5.0, 2.0), (-0.5, 0.3), (0.9, 1.2))
     size, starts = deal_sizes(asked, np.array([20_000, 4_000]), rng)
     mean = gap_scores(asked, size, starts)
@@ -160,8 +162,8 @@ def test_gaps_of_each_kind_are_found_again() -> None:
     ranks = (np.argsort(np.argsort(score[1:])) + 0.5) / (len(size) - 1)
     found = fit_sessions(ranks, size, 2)
     centred = float(mean.mean())  # scores of ranks have mean 0
-    np.testing.assert_allclose(found.gap_within, np.array(asked.gap_within) - centred, atol=0.08)
-    np.testing.assert_allclose(found.gap_before, np.array(asked.gap_before) - centred, atol=0.08)
+    assert_allclose(found.gap_within, np.array(asked.gap_within) - centred, atol=0.08)
+    assert_allclose(found.gap_before, np.array(asked.gap_before) - centred, atol=0.08)
 
 
 def test_kinds_of_few_gaps_are_taken_as_all() -> None:
@@ -176,5 +178,5 @@ def test_kinds_of_few_gaps_are_taken_as_all() -> None:
 
 def test_normal_scores_by_definition() -> None:
     ranks = np.array([0.5, 0.975, 0.025, 0.5])
-    np.testing.assert_allclose(normal_scores(ranks), [0, 1.959964, -1.959964, 0], atol=1e-6)
+    assert_allclose(normal_scores(ranks), [0, 1.959964, -1.959964, 0], atol=1e-6)
     assert normal_scores(np.array([0.3]))[0] == NormalDist().inv_cdf(0.3)

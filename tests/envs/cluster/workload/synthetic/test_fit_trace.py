@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from published_traces import ITP, itp, philly
 from scipy.stats import spearmanr
 from shipped_workloads import document
@@ -84,8 +85,8 @@ def test_what_was_generated_is_found_again() -> None:
     parameters = workload_parameters(**document("philly"))
     again = fit(generate(parameters, 60_000, 8), name="philly", origin_s=0)
     assert again.gang_sizes == parameters.gang_sizes
-    np.testing.assert_allclose(again.gang_shares, parameters.gang_shares, atol=1e-4)
-    np.testing.assert_allclose(again.clock.daily, parameters.clock.daily, atol=0.7)
+    assert_allclose(again.gang_shares, parameters.gang_shares, atol=1e-4)
+    assert_allclose(again.clock.daily, parameters.clock.daily, atol=0.7)
     assert again.burst_share == pytest.approx(parameters.burst_share, abs=0.02)
     assert again.gap_memory.strength == pytest.approx(parameters.gap_memory.strength, abs=0.07)
 
@@ -126,9 +127,9 @@ def test_what_cannot_be_fitted_is_refused() -> None:
 def test_a_trace_without_variety_is_fitted() -> None:
     steady = Trace.of("steady", np.arange(200) * 30, [600] * 200, [4] * 200)
     trace = generate(fit(steady, name="steady", origin_s=0), 200, 0)
-    np.testing.assert_array_equal(trace.submit_s, steady.submit_s)
-    np.testing.assert_array_equal(trace.duration_s, steady.duration_s)
-    np.testing.assert_array_equal(trace.num_gpus, steady.num_gpus)
+    assert_array_equal(trace.submit_s, steady.submit_s)
+    assert_array_equal(trace.duration_s, steady.duration_s)
+    assert_array_equal(trace.num_gpus, steady.num_gpus)
 
 
 def test_seconds_since_1970_fall_on_the_right_day(data: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from shipped_workloads import document
 
 from envs.cluster.workload.synthetic.arrivals import DAY_S, HOUR_S, SessionShape
@@ -57,8 +58,8 @@ def test_seeds_differ_and_the_load_changes_arrivals_alone() -> None:
     assert (first.submit_s != second.submit_s).any()
     assert (first.duration_s != second.duration_s).any()
     loaded = generate(ITP, 500, 1, load=TargetLoad(0.5, 640))
-    np.testing.assert_array_equal(loaded.duration_s, first.duration_s)
-    np.testing.assert_array_equal(loaded.num_gpus, first.num_gpus)
+    assert_array_equal(loaded.duration_s, first.duration_s)
+    assert_array_equal(loaded.num_gpus, first.num_gpus)
 
 
 @pytest.mark.parametrize("load", [0.1, 0.9, 3.0])
@@ -98,7 +99,7 @@ def test_models_are_dealt_from_the_names_given() -> None:
     assert trace.model.names == ("bert", "resnet", "vgg")
     assert (np.bincount(trace.model.codes) > 900).all()
     assert generate(ITP, 10, 4)[3].model is None
-    np.testing.assert_array_equal(trace.submit_s, generate(ITP, 3000, 4).submit_s)
+    assert_array_equal(trace.submit_s, generate(ITP, 3000, 4).submit_s)
 
 
 def test_bad_requests_are_refused() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from shipped_workloads import document
 
 from envs.cluster.workload.synthetic.fit import kolmogorov_smirnov
@@ -75,7 +76,7 @@ def test_a_wrong_entry_is_named(path: tuple[Any, ...], value: Any, named: str) -
 )
 def test_a_sample_is_as_near_as_the_entries_allow(values: list[int], count: int, seed: int) -> None:
     table = QuantileTable.fit(np.array(values))
-    sample = table.sample(count, np.random.default_rng(seed))
+    sample = table.sample(count, default_rng(seed))
     assert (np.diff(sample) >= 0).all()
     assert min(values) <= sample[0]
     assert sample[-1] <= max(values) * (1 + 1e-12)
@@ -86,10 +87,10 @@ def test_a_sample_is_as_near_as_the_entries_allow(values: list[int], count: int,
 
 
 def test_a_table_of_many_values_has_their_distribution_and_mean() -> None:
-    values = np.random.default_rng(1).lognormal(8, 1.8, 20_000)
+    values = default_rng(1).lognormal(8, 1.8, 20_000)
     table = QuantileTable.fit(values)
     assert len(table.probability) < 70
-    sample = table.sample(5_000, np.random.default_rng(2))
+    sample = table.sample(5_000, default_rng(2))
     assert kolmogorov_smirnov(values, sample) < 0.012
     assert sample.mean() == pytest.approx(values.mean(), rel=0.05)
 
@@ -101,10 +102,10 @@ def test_entries_are_not_nearer_than_a_few_values() -> None:
 
 def test_between_entries_the_logarithm_rises_evenly() -> None:
     table = QuantileTable(np.array([0.0, 1.0]), np.array([1.0, 10_000.0]))
-    sample = table.sample(10_001, np.random.default_rng(0))
+    sample = table.sample(10_001, default_rng(0))
     np.testing.assert_allclose(np.log10(sample), np.linspace(0, 4, 10_001), atol=0.02)
     linear = QuantileTable(np.array([0.0, 1.0]), np.array([0.0, 8.0]))
-    assert linear.sample(1000, np.random.default_rng(0)).mean() == pytest.approx(4.0, rel=0.1)
+    assert linear.sample(1000, default_rng(0)).mean() == pytest.approx(4.0, rel=0.1)
 
 
 @pytest.mark.parametrize(
