@@ -13,10 +13,10 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
-from agents.cluster.shipped import scheduler_folder
+from agents.cluster.shipped import scheduler_folder, shipped_schedulers
 from agents.decision import Decider
 from agents.placement.shipped import placer_folder, shipped_placers
-from envs.errors import InputError
+from envs.errors import InputError, meant
 from models.artifacts import read_json_object
 from models.export.checkpoint import CLUSTER, SPEC_FILE
 from models.export.placer import KIND as PLACER
@@ -63,6 +63,10 @@ def _found(checkpoint: str | Path) -> tuple[str, Path]:
     """What it decides on, and its folder."""
     name = str(checkpoint)
     placer = name in shipped_placers() and not Path(name).is_dir()
+    known = (*shipped_schedulers(), *shipped_placers())
+    if name not in known and len(Path(name).parts) == 1 and not Path(name).is_dir():
+        told = f"{meant(name, known)}shipped: {', '.join(known)}"
+        raise InputError(f"{name!r} is neither a folder nor shipped ({told})", field="checkpoint")
     folder = placer_folder(name) if placer else scheduler_folder(name)
     if not folder.is_dir():
         raise InputError("is not a checkpoint folder", file=folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class InputError(Exception):
     """Bad input: what is wrong, and where.
@@ -28,3 +31,16 @@ class InputError(Exception):
         if field is not None:
             where.append(f"field '{field}'")
         super().__init__(": ".join([*where, message]) if where else message)
+
+
+def near(word: str, names: Iterable[str]) -> list[str]:
+    """The names, three at most, that a word may have meant."""
+    known = list(names)
+    inside = [name for name in known if word and word in name]
+    return list(dict.fromkeys([*get_close_matches(word, known, 3, 0.6), *inside]))[:3]
+
+
+def meant(word: str, names: Iterable[str]) -> str:
+    """A question before what is known, where a name is near."""
+    close = near(word, names)
+    return f"did you mean {' or '.join(close)}? " if close else ""

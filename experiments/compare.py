@@ -56,7 +56,9 @@ def compare(config: CompareConfig, run: Run) -> Result:
     )
     policies = {name: built_policy(node, f"agents.{name}") for name, node in config.agents.items()}
     run.begin("replaying them under every policy")
-    found = replays(problem, policies, config.shown, run.console)
+    added = [name for name in policies if f"+agent@agents.{name}=" in " ".join(run.overrides)]
+    shown = list(dict.fromkeys([*config.shown, *added]))
+    found = replays(problem, policies, shown, run.console)
     placement = run.choice("placement", config.placement)
     interference = run.choice("interference", config.interference)
     title = f"{problem.title}, placement {placement}, interference {interference}"
@@ -71,7 +73,7 @@ def compare(config: CompareConfig, run: Run) -> Result:
         "policies": [row.document() for row in found],
         "best": found[0].policy,
         "table": str(run.folder / TABLE_FILE),
-        "pictures": write_pictures(found, config.shown, problem, title, run.folder, provenance),
+        "pictures": write_pictures(found, shown, problem, title, run.folder, provenance),
         "seconds": time.perf_counter() - start,
     }
     return Result(values, provenance, shown=("jobs", "best", "table", "seconds"))

@@ -1,4 +1,4 @@
-"""The command `meshwright`: its verbs are the apps of `experiments`."""
+"""The command `meshwright`: its words are the apps of `experiments`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EXIT_BAD_INPUT = 2
 USAGE = """\
 Meshwright: learned and exact scheduling of distributed DNN training.
 
-meshwright <verb> [key=value ...]     meshwright <verb> --help     meshwright --version
-meshwright --completion bash|zsh|fish     a script that completes verbs, keys and options
+meshwright <command> [key=value ...]     meshwright <command> --help     meshwright --version
+meshwright --completion bash|zsh|fish     a script that completes commands, keys and options
 
 """
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             close = get_close_matches(first, app_names(), 3, 0.6)
             meant = f"did you mean {' or '.join(close)}?" if close else "see meshwright --help"
-            return _refused(f"there is no verb {first!r}: {meant}")
+            return _refused(f"there is no command {first!r}: {meant}")
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0

@@ -18,6 +18,7 @@ from envs.graphs.readers import read_graph_file
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
 from envs.hardware.builders import mixed, single_server
+from envs.hardware.devices import device_spec
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
 from envs.step.plans import Plan
@@ -101,6 +102,9 @@ class Server:
     nvlink: str | None = None
     pcie: str = "15.75GB/s"
     nics: int = 1
+
+    def __post_init__(self) -> None:
+        device_spec(self.device)
 
     def build(self) -> PcieServer:
         """As the topologies of `conf/topology` name it."""

@@ -339,7 +339,7 @@ class _Instant:
         """Note what the plan that is followed thinks of jobs, before anything is done."""
         keys = order(simulator.state, jobs)
         place = np.lexsort((jobs, keys))
-        jobs, told = jobs[place], {"priority": (-keys[place]).tolist()}
+        jobs, told = jobs[place], {"priority": (0.0 - keys[place]).tolist()}
         if isinstance(order, LearnedPriority):
             remaining_s, factor = np.exp(order.believed[jobs]).T
             told |= {

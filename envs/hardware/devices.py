@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Gt, Le
 
 from envs.bounds import bounded
-from envs.errors import InputError
+from envs.errors import InputError, meant
 from envs.units import (
     DTYPES,
     GIBI,
@@ -197,7 +197,8 @@ def device_spec(kind: str | DeviceSpec) -> DeviceSpec:
         return kind
     if kind not in CATALOGUE:
         raise InputError(
-            f"unknown device kind {kind!r} (known: {', '.join(CATALOGUE)})", field="device"
+            f"unknown device kind {kind!r} ({meant(kind, CATALOGUE)}known: {', '.join(CATALOGUE)})",
+            field="device",
         )
     return CATALOGUE[kind]
 

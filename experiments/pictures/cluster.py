@@ -15,6 +15,7 @@ from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.summary import QUANTILES, TraceSummary
 from experiments.pictures.style import (
     BLUE,
+    DASHES,
     LEVEL,
     LIMIT,
     MOST_NAMED,
@@ -108,7 +109,7 @@ def draw_jct_cdf(jct_s: Mapping[str, FloatArray], title: str) -> Figure:
             f"{name}: mean {in_words(float(np.mean(jct_s[name])))}, "
             f"p99 {in_words(float(np.quantile(jct_s[name], QUANTILE)))}"
         )
-        look = line(index)
+        look = {**line(index), "linestyle": DASHES[index % 2]}  # on a like curve both are seen
         if index >= MOST_NAMED:
             label = "" if index > MOST_NAMED else f"{len(order) - MOST_NAMED} others, slower"
             look = OTHERS

@@ -224,11 +224,11 @@ def whole_table(claims: Sequence[Claim]) -> Table:
 def short_table(claims: Sequence[Claim]) -> Table:
     """What fits on a console."""
     rows = [
-        (claim.name, claim.file.subject, claim.measured, claim.interval, claim.file.verdict,
-         claim.file.rerun.takes)
+        (claim.name, claim.file.claim, claim.file.published, f"{claim.measured} {claim.interval}",
+         claim.file.verdict, claim.file.rerun.takes)
         for claim in claims
     ]  # fmt: skip
-    columns = ("claim", "subject", "measured", "interval", "verdict", "takes")
+    columns = ("name", "claim", "published", "measured here", "verdict", "takes")
     return Table("Claims", columns, rows, "The whole table is in the run folder.")
 
 

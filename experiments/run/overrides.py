@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -28,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from envs.bounds import bounds_of, check_bounds
-from envs.errors import InputError
+from envs.errors import InputError, meant, near
 from experiments.run.declared import (
     CONFIG_DIR,
     CONFIG_MODULE,
@@ -297,12 +296,10 @@ def _option(argument: str, groups: set[str], plain: set[str], loader: ConfigLoad
 
 def _known(value: str, options: Sequence[str]) -> str:
     """The options that a value may mean, then as many others as can be read in a line."""
-    inside = [name for name in options if value and value in name]
-    close = list(dict.fromkeys([*get_close_matches(value, options, 3, 0.6), *inside]))[:3]
+    close = near(value, options)
     shown = [*close, *(name for name in options if name not in close)][:MOST_NAMED]
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
     more = f" and {len(options) - len(shown)} more" if len(shown) < len(options) else ""
-    return f"{meant}known: {', '.join(shown)}{more}"
+    return f"{meant(value, options)}known: {', '.join(shown)}{more}"
 
 
 def _stored_file(path: Path, group: str) -> str:

@@ -14,6 +14,7 @@ from experiments.run.one_run import Run
 from experiments.run.provenance import Provenance, stamp
 
 TABLE_FILE, NUMBERS_FILE = "table.md", "table.json"
+SENTENCE = 40  # characters of a cell: a column with a longer one begins at the left
 METHOD_WIDTH = 16  # characters of the first column
 WIDTH = 132  # characters of a line where there is no terminal
 
@@ -32,6 +33,9 @@ class Table:
         table = console_table(self.title, self.columns)
         for row in self.rows:
             table.add_row(*map(in_words, row))
+        for number, column in enumerate(table.columns):
+            if any(len(row[number]) > SENTENCE for row in self.rows):
+                column.justify = "left"
         table.caption = self.note
         return table
 

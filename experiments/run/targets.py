@@ -18,7 +18,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.errors import InputError
+from envs.errors import InputError, meant
 from envs.files import read_content
 from experiments.run.declared import FLOORS, TRUST, config_folders, names_in, names_typed
 from experiments.run.extras import missing_extra
@@ -251,9 +251,10 @@ def _check_call(node: Mapping[str, object], key: str) -> None:
 
 def unknown_key(key: str, known: typing.Iterable[str]) -> str:
     """The one line for a key that is not there."""
-    parent = key.rpartition(".")[0]
-    where = f" under {parent}" if parent else ""
-    return f"unknown config key '{key}' (known{where}: {', '.join(sorted(known)) or 'none'})"
+    parent, _, name = key.rpartition(".")
+    where, names = f" under {parent}" if parent else "", sorted(known)
+    told = f"{meant(name, names)}known{where}: {', '.join(names) or 'none'}"
+    return f"unknown config key '{key}' ({told})"
 
 
 def check_type(value: object, hint: Any, key: str) -> None:

@@ -133,6 +133,9 @@ def test_the_app_writes_the_table_and_runs_a_command_again(
     changed(work / "own", "command: .*", flow)
     arguments = ["folder=own", "rerun=[mine]", "hydra.run.dir=out"]
     assert run_app("claims", ClaimsConfig, claims, arguments) == 0
+    told = capsys.readouterr().out
+    assert "published" in told
+    assert "12,400" in told  # of a claim's words
     result = read_json(work / "out/result.json")
     (again,) = result["reruns"]
     assert again["claim"] == "mine"

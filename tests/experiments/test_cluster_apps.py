@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.files import read_json
+from experiments.cluster import replays
 from experiments.compare import CompareConfig, compare
 from experiments.evaluate import main
 from experiments.run.app import run_app
@@ -79,8 +84,16 @@ def test_a_job_larger_than_the_cluster_is_named(
         assert "job 'big' asks for 3 GPUs" in capfd.readouterr().err
 
 
-def test_every_policy_in_one_table(work: Path) -> None:
-    asked = [*ASKED, "trace.format=canonical", "hydra.run.dir=run"]
+def test_every_policy_in_one_table(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    draw = replays.draw_cluster_usage
+
+    def drawn(schedules: Mapping[str, Schedule], *about: Any) -> Figure:
+        shown.extend(schedules)
+        return draw(schedules, *about)
+
+    monkeypatch.setattr(replays, "draw_cluster_usage", drawn)
+    asked = [*ASKED, "trace.format=canonical", "hydra.run.dir=run", "+agent@agents.mine=srtf"]
     assert run_app("compare", CompareConfig, compare, asked) == 0
     found = result(work)
     rows = found["policies"]
@@ -95,5 +108,6 @@ def test_every_policy_in_one_table(work: Path) -> None:
     assert (found["jobs"], found["left_out_jobs"], fifo["makespan_s"]) == (3, 0, 19)  # as it is
     table = (work / "run" / "table.md").read_text()
     assert all(f"| {name} |" in table for name in names)
+    assert shown == ["fifo", "fifo_backfill", "las_2d", "srtf", "mine"]  # who is asked for is seen
     for name in ("jct.png", "usage.png"):
         assert (work / "run" / name).exists()

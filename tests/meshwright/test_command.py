@@ -87,7 +87,9 @@ def test_an_app_is_what_its_file_declares(name: str, monkeypatch: pytest.MonkeyP
 
 def test_a_verb_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evalute", "agent=heft"]) == 2
-    assert capsys.readouterr().err == "error: there is no verb 'evalute': did you mean evaluate?\n"
+    assert (
+        capsys.readouterr().err == "error: there is no command 'evalute': did you mean evaluate?\n"
+    )
 
 
 def test_help_lists_what_fits_and_keeps_planners_and_schedulers_apart(
