@@ -85,7 +85,12 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
     start = time.perf_counter()
     found = replays(problem, policies, (), run.console)
     title = f"{problem.title}: later than training"
-    caption = f"{CAPTION} {outcome.sentence}."
+    rows = (
+        f"{LEARNED} is exported, {UNTRAINED} it was before"
+        if outcome.learned
+        else f"{UNTRAINED} is exported"
+    )
+    caption = f"{CAPTION} {rows}: {outcome.sentence}."
     table = Table("Policies", COLUMNS, [row.cells() for row in found], caption)
     write_tables(run, title, [table], trained.provenance)
     values = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 from agents.base import HybridPlanner, HybridResult, SynchronisationPlanner
 from agents.hybrid.sharding import sharding_of
 from envs.bounds import Count, bounded
+from envs.compilation import clock
 from envs.errors import InputError
 from envs.graphs.op_graph import Phase
 from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
@@ -166,9 +166,9 @@ def ask_hybrid(
     planner: HybridPlanner, problem: HybridProblem, budget_s: float, limit: int | None = None
 ) -> PlannedHybrid:
     """What `planner` finds, judged by the problem and the simulator, never by itself."""
-    start = time.perf_counter()
+    start = clock()
     found = planner.plan_hybrid(problem, budget_s, limit)
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
     if found.plan is None:
         return PlannedHybrid(problem, found, None, (), seconds)
     violations = tuple(found.plan.violations(problem))

@@ -57,4 +57,6 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     assert main(["resume=run", "training.min_iterations=8"]) == 0
     later = read_json("run/result.json")
     assert (later["iterations"], later["exam"]["untrained_s"]) == (8, [before])
-    assert "last checkpoint: iteration_000006" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "last checkpoint: iteration_000006" in printed
+    assert "pictures in it: gantt.png, learning_curve.png" in printed

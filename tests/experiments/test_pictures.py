@@ -203,7 +203,11 @@ def test_a_learning_curve_names_eight_baselines_and_tells_who_has_no_plan() -> N
 def test_an_exam_that_was_given_up_is_a_tick_at_the_top() -> None:
     steps = np.array([0.0, 10.0, 20.0])
     run = Exams("run", steps, np.array([np.inf, 1.2, 0.9]), 0.0)
-    axes = draw_exams([run], "title").axes[0]
+    axes = draw_exams([run], "title", reference="reference: first fit").axes[0]
+    legend = axes.get_legend()
+    assert "reference: first fit" in [text.get_text() for text in legend.get_texts()]
+    axes.figure.draw_without_rendering()
+    assert legend.get_window_extent().y1 < axes.bbox.y0  # hides no curve
     (marks,) = [one for one in axes.lines if one.get_marker() == "x"]
     assert marks.get_xdata().tolist() == [0.0]
     assert "given up" in str(marks.get_label())
