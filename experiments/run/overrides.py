@@ -32,7 +32,9 @@ from experiments.run.declared import (
     CONFIG_DIR,
     CONFIG_MODULE,
     RECIPE,
+    choices,
     config_folders,
+    fitting,
     option_file,
     plain_keys,
     use_config_folders,
@@ -190,7 +192,10 @@ def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str
         InputError: there is no such option, file or name.
     """
     groups, plain = _groups(loader), plain_groups(loader, config_name)
-    return [word for argument in arguments for word in _option(argument, groups, plain, loader)]
+    found: list[str] = []
+    for argument in arguments:
+        found += _option(argument, groups, plain, loader, config_name)
+    return found
 
 
 def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
@@ -264,7 +269,9 @@ def plain_config(config: object) -> dict[str, object]:
     return {str(key): value for key, value in container.items()}
 
 
-def _option(argument: str, groups: set[str], plain: set[str], loader: ConfigLoader) -> list[str]:
+def _option(
+    argument: str, groups: set[str], plain: set[str], loader: ConfigLoader, config_name: str
+) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
     group, package = key.lstrip("+").partition("@")[::2]
@@ -291,7 +298,10 @@ def _option(argument: str, groups: set[str], plain: set[str], loader: ConfigLoad
         node = OmegaConf.create({"_target_": value}, flags={"struct": False})  # takes any key
         ConfigStore.instance().store(group=group, name=value, node=node)
         return [argument]
-    raise InputError(f"unknown value {argument} ({_known(value, options)})")
+    like = next((choice for choice in choices(config_name) if choice.group == group), None)
+    fit = set(options if like is None else fitting(like))
+    known = _known(value, [name for name in options if name in fit])
+    raise InputError(f"unknown value {argument} ({known})")
 
 
 def _known(value: str, options: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import pytest
 from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig
 from experiments.cluster.generalising import GeneraliseConfig
+from experiments.compare import CompareConfig
 from experiments.run.overrides import check_command_line
 from experiments.run.targets import build, check_targets
 from experiments.step.evaluate_step import EvaluateConfig
@@ -81,8 +82,8 @@ def test_an_agent_of_any_package_takes_arguments() -> None:
 
 
 FAULTS = {
-    "agnt=heft": ["agnt", "agent", "topology"],
-    "budget=3": ["budget", "budget_s"],
+    "agnt=heft": ["'agnt' (did you mean agent? known: agent, ", "topology"],
+    "budget=3": ["'budget' (did you mean budget_s?"],
     "graph.batc=3": ["graph.batc", "batch", "micro_batches"],
     "graph.batch.size=3": ["graph.batch.size"],
     "+graph.bach=3": ["graph.bach", "batch"],
@@ -120,6 +121,13 @@ def test_a_fault_is_one_line_with_key_and_alternatives(argument: str) -> None:
     assert "\n" not in message.strip()
     for word in FAULTS[argument]:
         assert word in message
+
+
+def test_only_what_fits_is_named() -> None:
+    with refusal("did you mean srtf") as caught:
+        check_command_line(["+agent@agents.mine=srft"], "compare", CompareConfig)
+    assert "fifo_backfill" in str(caught.value)
+    assert "alpa" not in str(caught.value)
 
 
 @pytest.mark.parametrize("target", ["agents.placement.nothing.Agent", "no_such_package.Agent"])

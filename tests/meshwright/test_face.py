@@ -114,7 +114,9 @@ def test_own_servers_are_a_topology() -> None:
     alone = mw.topology(mw.Server("V100-16GB", 4, nvlink="50GB/s"))
     assert float(alone.bandwidth[0, 3]) == 50e9
     assert mw.topology("t4_pcie").num_devices == 4
-    assert "unknown device kind 'T5'" in refusal(lambda: mw.topology(mw.Server("T5")))
+    assert "unknown device kind 'T5'" in refusal(lambda: mw.Server("T5"))
+    assert "did you mean V100-16GB" in refusal(lambda: mw.Server("V100-16G"))
+    assert "shipped: unknown_durations, any_step" in refusal(lambda: mw.load("typo"))
     assert "neither a name" in refusal(lambda: mw.topology(3))  # type: ignore[arg-type]
     assert "topology=nowhere" in refusal(lambda: mw.topology("nowhere"))
     assert "give it to plan" in refusal(lambda: mw.topology("from_graph"))
@@ -142,7 +144,9 @@ def test_a_named_planner_takes_its_arguments_and_the_defaults_of_conf() -> None:
     assert found.planner == "contiguous"
     assert found.seed == 0
     told = refusal(lambda: mw.plan(GRAPH, TWO, "heft", group=2))
-    assert told == "unknown config key 'agent.group' (known under agent: groups)"
+    assert (
+        told == "unknown config key 'agent.group' (did you mean groups? known under agent: groups)"
+    )
     assert "agent=heftt" in refusal(lambda: mw.plan(GRAPH, TWO, "heftt"))
     assert "built already" in refusal(lambda: mw.plan(GRAPH, TWO, OneDevice(), depth=3))
     assert "is no graph" in refusal(lambda: mw.plan(3, TWO, "heft"))  # type: ignore[arg-type]
