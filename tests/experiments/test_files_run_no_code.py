@@ -164,17 +164,20 @@ def commands() -> Iterator[tuple[str, Node, Sequence[str]]]:
     node = {"_target_": "os.system", "command": "touch marker"}
     seeds = {"_target_": "experiments.step.suites.seeds.Seeds", "title": "x", "app": "train",
              "seeds": [0, 1], "job": {"agent": node}}  # fmt: skip
-    yield "evil.yaml", node, ("plan", "graph=graph.npz", "topology=evil.yaml")
-    yield "evil.yaml", node, ("plan", "agent=evil.yaml")
-    yield "evil.yaml", node, ("generalise", "split=evil.yaml")
-    yield "evil.yaml", node, ("evaluate", "env=cluster", "interference=evil.yaml")
-    yield "evil.yaml", node, ("synchronise", "topology=evil.yaml")
-    synthetic = ("trace.format=synthetic", "trace.jobs=9", "trace.workload=evil.yaml")
-    yield "evil.yaml", node, ("evaluate", "env=cluster", "agent=fifo", *synthetic)
-    yield "evil.yaml", node, ("benchmark", "suite=evil.yaml")
-    yield "evil.yaml", seeds, ("benchmark", "suite=evil.yaml")
     job = {**seeds, "job": {"agent": "lying_here.Thing"}}
-    yield "evil.yaml", job, ("benchmark", "suite=evil.yaml")
+    for evil, words in (
+        (node, "plan graph=graph.npz topology=evil.yaml"),
+        (node, "plan agent=evil.yaml"),
+        (node, "generalise split=evil.yaml"),
+        (node, "evaluate env=cluster interference=evil.yaml"),
+        (node, "synchronise topology=evil.yaml"),
+        (node, "evaluate env=cluster agent=fifo trace.format=synthetic trace.jobs=9"
+         " trace.workload=evil.yaml"),
+        (node, "benchmark suite=evil.yaml"),
+        (seeds, "benchmark suite=evil.yaml"),
+        (job, "benchmark suite=evil.yaml"),
+    ):  # fmt: skip
+        yield "evil.yaml", evil, words.split()
     yield "run/config.yaml", {"env": node}, ("export", "run=run")
     for app, schema, key in (
         ("train", TrainConfig, "graph"),

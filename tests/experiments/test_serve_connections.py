@@ -21,6 +21,7 @@ PATIENT_S = 900.0  # longer than a test takes
 GIVEN_UP_S = 600.0  # a test that waits as long has failed
 ONE, OTHER = "127.0.0.1", "127.0.0.2"  # addresses of clients
 HEAD = b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+ASKED = HEAD + b"Content-Length: 2\r\n\r\n{}"
 
 
 @pytest.fixture
@@ -94,10 +95,10 @@ def test_who_waits_for_a_decision_makes_room_for_nobody(decider: Slow) -> None:
     limits = ConnectionLimits(most=3, most_of_peer=3, headers_s=PATIENT_S)
     with serving(decider, limits) as port, ExitStack() as opened:
         waits = opened.enter_context(connected(port))
-        waits.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        waits.sendall(ASKED)
         assert decider.asked.acquire(timeout=GIVEN_UP_S)
         half = opened.enter_context(connected(port))
-        half.sendall(HEAD + b"Content-Length: 2\r\n\r\n{")
+        half.sendall(ASKED[:-1])
         silent = [opened.enter_context(connected(port)) for _ in range(4)]
         assert ended(half)
         assert all(ended(one) for one in silent[:2])
@@ -112,7 +113,7 @@ def test_headers_that_do_not_come_end_a_connection_that_asks_nothing(
     decider.may.clear()
     limits = ConnectionLimits(most=100, most_of_peer=100, headers_s=0.2)
     with serving(decider, limits) as port, connected(port) as waits, connected(port) as one:
-        waits.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        waits.sendall(ASKED)
         assert decider.asked.acquire(timeout=GIVEN_UP_S)
         one.sendall(sent)
         assert ended(one)
@@ -123,7 +124,7 @@ def test_headers_that_do_not_come_end_a_connection_that_asks_nothing(
 def test_headers_have_their_time_after_an_answer_too(decider: Slow) -> None:
     limits = ConnectionLimits(most=100, most_of_peer=100, headers_s=0.5)
     with serving(decider, limits) as port, connected(port) as one:
-        one.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}" + HEAD[:9])
+        one.sendall(ASKED + HEAD[:9])
         said = b""
         while not said.endswith(b"{}}"):
             said += one.recv(1)
@@ -137,7 +138,7 @@ def test_as_many_as_may_wait_are_answered_and_one_more_is_to_come_again(decider:
     with serving(decider, limits, concurrency=64) as port, ExitStack() as opened:
         clients = [opened.enter_context(connected(port)) for _ in range(65)]
         for one in clients:
-            one.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+            one.sendall(ASKED)
         refused = select.select(clients, [], [], GIVEN_UP_S)[0][0]
         head = refused.recv(4096).lower()
         assert head.startswith(b"http/1.1 503")
