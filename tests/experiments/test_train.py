@@ -226,7 +226,12 @@ def test_training_that_meets_no_plan_that_fits_says_so(
 ) -> None:
     monkeypatch.chdir(work)
     monkeypatch.setattr(sys, "argv", ["app"])
-    budget = ["training.budget_s=1e-9", "training.max_steps=null", "hydra.run.dir=unplaced"]
+    budget = [
+        "training.budget_s=1e-9",
+        "training.min_iterations=0",
+        "training.max_steps=null",
+        "hydra.run.dir=unplaced",
+    ]
     assert main([*SMALL, *budget]) == 0  # the budget is spent before the first episode
     found = read_json(work / "unplaced/result.json")
     assert (found["feasible"], found["step_time_s"], found["times_lower_bound"]) == (
