@@ -298,8 +298,10 @@ def _option(
         node = OmegaConf.create({"_target_": value}, flags={"struct": False})  # takes any key
         ConfigStore.instance().store(group=group, name=value, node=node)
         return [argument]
-    like = next((choice for choice in choices(config_name) if choice.group == group), None)
-    fit = set(options if like is None else fitting(like))
+    place = package.rpartition(".")[0]
+    of_group = (choice for choice in choices(config_name) if choice.group == group)
+    like = next((x for x in of_group if x.package.rpartition(".")[0] == place), None)
+    fit = {*(options if like is None else fitting(like)), *near(value, options)}
     known = _known(value, [name for name in options if name in fit])
     raise InputError(f"unknown value {argument} ({known})")
 

@@ -99,7 +99,7 @@ COMMANDS: dict[str, list[str]] = {
     "evaluate topology.servers.9.count=1": ["'topology.servers.9'", "0, 1"],
     "evaluate topology.servers[0].count=1": ["topology.servers[0].count=1", "key=value"],
     "evaluate seed=1,2": ["'seed=1,2'", "several"],
-    "evaluate agent=null": ["agent=null", "alpa", "more"],
+    "evaluate agent=null": ["agent=null", "alternation", "more"],
     "train model=nope": ["model=nope", "placer"],
     "main agent@quick.heft=nope": ["agent@quick.heft=nope", "contiguous"],
     "main quick.heft=nope": ["'quick.heft'", "'nope'"],
