@@ -301,16 +301,15 @@ def _option(
     place = package.rpartition(".")[0]
     of_group = (choice for choice in choices(config_name) if choice.group == group)
     like = next((x for x in of_group if x.package.rpartition(".")[0] == place), None)
-    fit = {*(options if like is None else fitting(like)), *near(value, options)}
-    known = _known(value, [name for name in options if name in fit])
-    raise InputError(f"unknown value {argument} ({known})")
+    fit = options if like is None else [x for x in fitting(like) if x in options]
+    raise InputError(f"unknown value {argument} ({_known(value, options, fit)})")
 
 
-def _known(value: str, options: Sequence[str]) -> str:
-    """The options that a value may mean, then as many others as can be read in a line."""
-    close = near(value, options)
-    shown = [*close, *(name for name in options if name not in close)][:MOST_NAMED]
-    more = f" and {len(options) - len(shown)} more" if len(shown) < len(options) else ""
+def _known(value: str, options: Sequence[str], fit: Sequence[str]) -> str:
+    """The options that a value may mean, then as many that fit as can be read in a line."""
+    known = list(dict.fromkeys([*near(value, options), *fit]))
+    shown = known[:MOST_NAMED]
+    more = f" and {len(known) - len(shown)} more" if len(shown) < len(known) else ""
     return f"{meant(value, options)}known: {', '.join(shown)}{more}"
 
 
