@@ -10,6 +10,7 @@ WORD = "interrupted"
 COUNTED = ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")  # read by libraries as they load
 MOST_DIGITS = 4  # of a number of threads
 SILENT_S, EVERY_S = 2.0, 10.0  # seconds without a word before the first, and between two
+LOADING_S = 6.0  # before the first word while modules load, which is seldom long
 
 _loaded = threading.Event()
 _began: float | None = None
@@ -35,7 +36,7 @@ def say_that_it_loads() -> None:
 
 
 def _say(began: float) -> None:
-    silence = SILENT_S
+    silence = LOADING_S
     while not _loaded.wait(silence):
         os.write(2, f"loading: {time.monotonic() - began:.0f} s since its start\n".encode())
         silence = EVERY_S

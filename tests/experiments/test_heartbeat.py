@@ -115,7 +115,7 @@ def test_a_command_says_that_it_loads_until_it_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(loading, "_loaded", threading.Event())
-    monkeypatch.setattr(loading, "SILENT_S", 0.001)
+    monkeypatch.setattr(loading, "LOADING_S", 0.001)
     loading.say_that_it_loads()
     told = ""
     while not told:
