@@ -91,7 +91,8 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
     assert spec["provenance"]["inputs_sha256"]["durations"] == posterior
     best = document(made / "run" / "best" / "score.json")
     card = (folder / "README.md").read_text()
-    assert f"| {best['iteration']} | {best['steps']} | {best['score']:.4f} |" in card
+    after = best["iteration"] or "0 (untrained)"
+    assert f"| {after} | {best['steps']:,} | {best['score']:.4f} |" in card
     assert "env" in OmegaConf.load(folder / "config.yaml")
     for name in ("README.md", "config.yaml", "spec.json", "durations/spec.json"):
         assert str(made) not in (folder / name).read_text(), name
