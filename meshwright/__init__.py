@@ -42,7 +42,16 @@ if TYPE_CHECKING:
     from meshwright.clusters import Replays, cluster, order, read_trace, replay, synthetic_trace
     from meshwright.environments import make
     from meshwright.running import run
-    from meshwright.steps import PlanResult, Server, capture, plan, read_graph, to_pyg, topology
+    from meshwright.steps import (
+        PlanResult,
+        Server,
+        capture,
+        one_problem,
+        plan,
+        read_graph,
+        to_pyg,
+        topology,
+    )
 
 __version__ = version("meshwright")
 
@@ -62,6 +71,7 @@ __all__ = [
     "cluster",
     "load",
     "make",
+    "one_problem",
     "order",
     "plan",
     "read_graph",
@@ -88,6 +98,7 @@ _HOMES = {
     "cluster": "meshwright.clusters",
     "load": "meshwright.checkpoints",
     "make": "meshwright.environments",
+    "one_problem": "meshwright.steps",
     "order": "meshwright.clusters",
     "plan": "meshwright.steps",
     "read_graph": "meshwright.steps",

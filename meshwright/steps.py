@@ -21,11 +21,13 @@ from envs.hardware.builders import mixed, single_server
 from envs.hardware.devices import device_spec
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
+from envs.placement.generator import FixedInstance
 from envs.step.plans import Plan
 from experiments.plan import PlanConfig
 from experiments.run.artifacts import write_figure
 from experiments.run.targets import build, build_as
 from experiments.step.evaluation import Evaluation
+from experiments.step.hybrid import Pipeline
 from experiments.step.objectives import Objective
 from experiments.step.plan_file import write_plan
 from experiments.step.planning import Planned, ask, rehearse
@@ -369,8 +371,7 @@ def plan(
     """
     numbers = {"budget_s": budget_s, "seed": seed}
     words = [
-        *([f"graph={graph}"] if isinstance(graph, str | Path) else []),
-        *([f"topology={topology}"] if isinstance(topology, str | Path) else []),
+        *_named(graph, topology),
         *([f"agent={planner}"] if isinstance(planner, str) else []),
         *([f"problem={problem}"] if problem is not None else []),
         *(word(key, value) for key, value in numbers.items() if value is not None),
@@ -382,6 +383,9 @@ def plan(
         told = f"{type(planner).__name__} is built already: it takes no arguments here"
         raise InputError(told, field=next(iter(arguments)))
     config = composed("plan", PlanConfig, words)
+    if str(config.problem.get("_target_")).endswith(Pipeline.__name__):
+        asked = ", ".join(repr(one) for one in words if not one.endswith("null"))
+        raise InputError(f"plans stages, not operators: mw.run('plan', {asked})", field="problem")
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     agent = planner if own else build(config.agent, "agent")
     name = planner if isinstance(planner, str) else type(agent).__name__
@@ -394,11 +398,41 @@ def plan(
     return PlanResult(name, objective.name, loaded, planned, alone, config.seed)
 
 
+def one_problem(
+    graph: OpGraph | GraphFile | str | Path,
+    topology: Topology | Server | Sequence[Server] | str | Path | None = None,
+    *,
+    groups: int = 32,
+) -> FixedInstance:
+    """One step as what `Placement-v0` is about in every episode: its `generator`.
+
+        env = mw.make("Placement-v0", generator=mw.one_problem("bert_large", "mixed_v100_p100"))
+
+    Args:
+        graph: as for `plan`.
+        topology: as for `plan`.
+        groups: that the operators are fused into, at most; an episode has a decision for each.
+
+    Raises:
+        InputError: as for `plan`, or `groups` is not positive.
+    """
+    if groups < 1:
+        raise InputError(f"{groups} is not positive", field="groups")
+    config = composed("plan", PlanConfig, _named(graph, topology))
+    return FixedInstance(_loaded(graph, topology, config).problem, groups)
+
+
 def to_pyg(graph: OpGraph) -> Any:
     """The graph as a `torch_geometric.data.Data`; see `models.step.pyg.to_pyg`. Needs PyG."""
     from models.step.pyg import to_pyg as made
 
     return made(graph)
+
+
+def _named(graph: object, devices: object) -> list[str]:
+    """The overrides of those that are names or paths."""
+    given = {"graph": graph, "topology": devices}
+    return [f"{key}={one}" for key, one in given.items() if isinstance(one, str | Path)]
 
 
 def _loaded(graph: Any, devices: Any, config: PlanConfig) -> LoadedProblem:

@@ -97,6 +97,15 @@ def test_multi_agent_environments_are_where_the_page_says() -> None:
             assert made.metadata["name"] == f"meshwright/{name.strip('`').replace('Toy', '')}"
 
 
+def test_an_environment_is_about_a_step_of_ones_own() -> None:
+    env: Any = mw.make("Placement-v0", generator=mw.one_problem(GRAPH, TWO, groups=5)).unwrapped
+    env.reset(seed=0)
+    assert env.instance.problem.graph is GRAPH
+    assert env.instance.problem.topology is TWO
+    assert env.instance.fusion.num_groups <= 5
+    assert "groups" in refusal(lambda: mw.one_problem(GRAPH, TWO, groups=0))
+
+
 def test_graphs_traces_and_clusters_are_printed_in_a_line() -> None:
     assert repr(jobs(60, 1)).startswith("Trace jobs: 60 jobs in ")
     assert (
