@@ -87,6 +87,14 @@ class JobWarning(TypedDict):
 
 
 @form
+class TypeWarning(TypedDict):
+    """A GPU type of the nodes beside others whose speed the state does not tell."""
+
+    gpu_type: Name
+    message: str
+
+
+@form
 class ClusterAnswer(TypedDict):
     """What a scheduler decides at an instant."""
 
@@ -101,8 +109,9 @@ class ClusterAnswer(TypedDict):
     ask_again_s: float | None
     """when to ask again even if nothing happens; null: at the next event"""
     jobs: list[JobFate]
-    warnings: list[JobWarning]
-    """jobs that no part of this cluster can run; the others are decided on"""
+    warnings: list[JobWarning | TypeWarning]
+    """jobs that no part of this cluster can run: the others are decided on; and GPU types that
+    are taken to be as fast as the others"""
 
 
 @bounded
@@ -428,7 +437,7 @@ class _Told:
         _numbers(names, "jobs")
         self.types = _types(state.get("gpu_types"), nodes)
         self.cluster = _cluster(nodes, self.types)
-        self.warnings: list[dict[str, str]] = []
+        self.warnings = self._equally_fast()
         self.left_out: list[str] = []  # of those that wait
         kept = self._runnable(jobs)
         submit = np.array([job["submit_s"] for job in jobs], np.float64)
@@ -439,6 +448,13 @@ class _Told:
         self.trace = self._trace(submit[self.order])
         self.speeds = self._speeds()
         self.midst = self._midst(submit[self.order])
+
+    def _equally_fast(self) -> list[dict[str, str]]:
+        """A warning of every GPU type, where there are several and no speeds."""
+        if "gpu_types" in self.state or len(self.types) == 1:
+            return []
+        told = "is taken to be a type of its own, as fast as the others: gpu_types says no speed"
+        return [{"gpu_type": name, "message": f"{name!r} {told}"} for name in self.types]
 
     def _runnable(self, jobs: Sequence[LiveJob]) -> BoolArray:
         """(J,) whether the cluster, all of it up and free, has what a job asks for; else noted."""

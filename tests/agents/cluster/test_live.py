@@ -135,6 +135,17 @@ def test_what_the_cluster_cannot_run_is_named_and_the_others_decided_on(
     assert fates == {fate["job"]: fate["decision"] for fate in expected.document()["jobs"]}
 
 
+def test_gpu_types_whose_speed_is_not_told_are_named(decider: Decider) -> None:
+    mistyped = state()
+    mistyped["nodes"][1]["gpu_type"] = "V1O0"
+    answer = decider.decide(mistyped).document()
+    assert [warning["gpu_type"] for warning in answer["warnings"]] == ["V100", "V1O0"]
+    assert all(repr(warning["gpu_type"]) in warning["message"] for warning in answer["warnings"])
+    assert list(Draft202012Validator(decider.answer_schema).iter_errors(answer)) == []
+    mistyped["gpu_types"] = {"V100": 1.0, "V1O0": 0.5}
+    assert decider.decide(mistyped).warnings == []
+
+
 def test_a_fault_behind_a_job_that_is_left_out_has_its_own_place(decider: Decider) -> None:
     wrong = state()
     wrong["jobs"].insert(0, {"id": "large", "submit_s": 0.0, "num_gpus": 99})
