@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,18 @@ WIDTHS = {
     "node": NODE, "node_device": NODE_DEVICE, "device": DEVICE, "link": LINK, "whole": WHOLE,
     "candidate": CANDIDATE, "starts": GIVEN + 1,
 }  # fmt: skip
+USE = """## Use
+
+```python
+import meshwright as mw
+
+graph = mw.capture(module, example)  # or mw.read_graph(path)
+devices = mw.topology("mixed_v100_p100")
+decision = mw.load("<this folder>").decide({"graph": graph, "topology": devices})
+print(decision.content["step_time_s"], decision.content["plan"])
+print(mw.plan(graph, devices, "learned", checkpoint="<this folder>", search=None))
+```
+"""
 _HEAD = ("nodes", "devices", "mask", "x")
 
 
@@ -135,7 +147,8 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
             "sweeps": list(policy.config.sweeps), "orders": list(ORDER_CLASSES), "widths": WIDTHS,
             "bounds": [LOW, HIGH], "config": asdict(policy.config),
         }  # fmt: skip
-        write_beside(policy, temporary, card, spec)
+        told = replace(card, text=f"{card.text.strip()}\n\n{USE}")
+        write_beside(policy, temporary, told, spec)
     return folder
 
 
