@@ -108,7 +108,8 @@ def draw_learning_curve(
     nothing = [name for name, value in baselines.items() if not np.isfinite(value)]
     notes = [f"above the axis: {', '.join(beyond)}"] if beyond else []
     notes += [f"no plan: {', '.join(nothing)}"] if nothing else []
-    notes += [f"grey: {', '.join(near[MOST_NAMED:])}"] if near[MOST_NAMED:] else []
+    grey = [f"{name} {lines[name]:.1f} ms" for name in near[MOST_NAMED:]]
+    notes += [f"grey: {', '.join(grey)}"] if grey else []
     if notes:
         note(axes, "; ".join(notes))
     axes.set_ylim(low, high)
