@@ -122,10 +122,9 @@ $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer with venv is needed" >&2; exit 1; }
 	@echo "Setting up $(VENV) (once, two to three minutes; the log is $(VENV)/install.log)"
 	@$(PYTHON) -m venv $(VENV)
-	@every=10; show='  %s\n'; if test -t 1; then every=1; show='\r\033[K  %s'; fi; \
-	while sleep $$every >/dev/null; do \
-		printf "$$show" "$$SECONDS s: $$(tail -n 1 $(VENV)/install.log | cut -c 1-68)"; \
-	done & trap "kill $$!; test ! -t 1 || printf '\r\033[K'" EXIT; \
+	@every=30; end='\n'; if test -t 1; then every=1; end='\r'; fi; \
+	while sleep $$every >/dev/null; do printf "  installing: $$SECONDS s$$end"; \
+	done & trap "kill $$!; test ! -t 1 || printf '\033[K'" EXIT; \
 	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check \
 		-r requirements.lock >$(VENV)/install.log 2>$(VENV)/install.err \
 		|| { cat $(VENV)/install.err >&2; exit 1; }

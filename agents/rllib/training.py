@@ -83,6 +83,7 @@ class Trained:
     steps: int
     episodes: int
     seconds: float  # wall clock, all sessions of the run together
+    warnings: tuple[str, ...] = ()  # what a user is to know
 
 
 class Examined(NamedTuple):
@@ -250,7 +251,7 @@ class _Run:
             self._save()
         progress, training = self.progress, self.training
         begun = clock() - progress.seconds
-        saved = progress.iteration
+        saved = first = progress.iteration
         reserve = 0.0  # seconds that another iteration and the last exam will take
         names = columns(self.algorithm.subject.charts, list(self.algorithm.modules))
         with MetricsLog(self.folder, progress.iteration, names, self.tracking) as log:
@@ -286,6 +287,7 @@ class _Run:
             steps=counters.steps,
             episodes=counters.episodes,
             seconds=clock() - begun,
+            warnings=(self._over(),) if resume and progress.iteration == first else (),
         )
 
     def _begin(self) -> None:
@@ -322,6 +324,14 @@ class _Run:
         if enough and budget_s is not None and seconds >= budget_s:
             return True
         return most is not None and self.algorithm.counters.steps >= most
+
+    def _over(self) -> str:
+        """Of a run that was resumed with nothing left to do."""
+        budget_s, most = self.training.budget_s, self.training.max_steps
+        key, spent = "budget_s", f"the budget of {budget_s} s is spent"
+        if most is not None and self.algorithm.counters.steps >= most:
+            key, spent = "max_steps", f"{most} steps are done"
+        return f"nothing more was trained, {spent}: give training.{key}=..., which is the total"
 
     def _iterate(self, begun: float) -> Row:
         """Sample and learn once, and examine where it is time to."""

@@ -191,7 +191,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
             "best", "best_step_time_s", "untrained_step_time_s", "trained_step_time_s",
             "shipped_step_time_s", "lower_bound_s", "seconds",
         ),
-        learned.outcome.warnings,
+        learned.warnings,
     )  # fmt: skip
 
 

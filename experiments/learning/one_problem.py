@@ -40,6 +40,11 @@ class Learned:
     outcome: Outcome
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user is to know."""
+        return (*self.outcome.warnings, *self.training.warnings)
+
+    @property
     def exam(self) -> dict[str, object]:
         """Seconds of the most probable plan, before training and of the policy exported."""
         before, after = self.outcome.untrained, self.outcome.best

@@ -37,9 +37,10 @@ from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
-    SCORE,
     adviser_inputs,
+    exam_score,
     export_trained,
+    named,
     require_exportable,
     same_inputs,
 )
@@ -187,17 +188,11 @@ def _one_or_all(things: Sequence[Any]) -> Any:
 def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser | None, Adviser]:
     """Who is imitated, and who the exams are measured by: the adviser shown, if nobody is named."""
     teacher = None if shown is None else ShownAdvice()
-    named = [
+    given = [
         None if node is None else build_as(Adviser, node, key, "adviser of schedulers")
         for key, node in (("teacher", config.teacher), ("reference", config.reference))
     ]
-    return named[0] or teacher, named[1] or teacher or FirstFit()
-
-
-def _about(reference: Adviser) -> str:
-    """What a curve calls the one whom exams are measured by."""
-    known = {ShownAdvice: "the plan that it is shown", FirstFit: "first fit"}
-    return f"reference: {known.get(type(reference), type(reference).__name__)}"
+    return given[0] or teacher, given[1] or teacher or FirstFit()
 
 
 def subject_of(config: TrainClusterConfig) -> tuple[Training, Jobs, Schedulers]:
@@ -309,7 +304,8 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         )
         display.end(task, f"mean JCT {result.best_score:.3f} times the reference's at best")
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
-    outcome = Outcome.of(run.folder, SCORE)
+    reference = named(subject.reference, env.observation.adviser)
+    outcome = Outcome.of(run.folder, exam_score(reference))
     run.console.print(outcome.sentence, soft_wrap=True, highlight=False)
     run.begin("exporting the policy, drawing")
     checkpoint: Path | None = None
@@ -320,6 +316,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
             run_folder=run.folder,
             config=plain_config(config),
             traces=[trace.name for trace in found.traces],
+            reference=reference,
             provenance=provenance,
         )
         checkpoint = run.folder / CHECKPOINT_FOLDER
@@ -329,8 +326,10 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
             restore.load_best(run.folder, {module: policy}, restore.UNTRAINED)
             export(policy, run.folder / twin)
     exams = read_exams(run.folder, result.exams)
-    title = f"a scheduler learns on {', '.join(cluster.name for cluster in found.clusters)}"
-    figure = draw_exams([exams], title, reference=_about(subject.reference))
+    names = ", ".join(cluster.name for cluster in found.clusters)
+    figure = draw_exams(
+        [exams], f"exams of a scheduler in training on {names}", reference=f"reference: {reference}"
+    )
     write_figure(run.folder / CURVE_FILE, figure, provenance)
     values: dict[str, object] = {
         "iterations": result.iterations,
@@ -341,6 +340,8 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         "best_iteration": result.best_iteration,
         "untrained_score": result.exams[0][1],
         "exams": [{"iteration": k, "score": score} for k, score in result.exams],
+        "learned": outcome.learned,
+        "outcome": outcome.sentence,
         "reference_mean_jct_s": list(result.reference),
         "traces": [trace.name for trace in found.traces],
         "windows": {name: loaded.counts() for name, loaded in found.loaded.items()},
@@ -348,7 +349,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         "checkpoint": checkpoint and str(checkpoint),
         "resumed": resume,
     }
-    return Result(values, provenance, SHOWN, outcome.warnings)
+    return Result(values, provenance, SHOWN, (*outcome.warnings, *result.warnings))
 
 
 def news(row: Mapping[str, float]) -> str:

@@ -175,7 +175,7 @@ def learned(
         "checkpoint": str(checkpoint),
         "resumed": resume,
     }
-    return Result(values, run.provenance, SHOWN, outcome.warnings)
+    return Result(values, run.provenance, SHOWN, (*outcome.warnings, *found.warnings))
 
 
 def _export(policy: Policy, checkpoint: Path, card: PlacerCard) -> None:

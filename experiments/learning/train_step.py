@@ -129,10 +129,10 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     if found.plan is None or learned.evaluation is None:
         unplaced = dict.fromkeys(("step_time_s", "times_lower_bound", "peak_memory_bytes"))
         unplaced = {**unplaced, "feasible": False}
-        return Result({**values, **unplaced}, provenance, SHOWN, learned.outcome.warnings)
+        return Result({**values, **unplaced}, provenance, SHOWN, learned.warnings)
     task.write(run.folder, found.plan, learned.allocation, provenance)
     judged = evaluation_values(learned.evaluation, bound)
-    return Result({**values, **judged}, provenance, SHOWN, learned.outcome.warnings)
+    return Result({**values, **judged}, provenance, SHOWN, learned.warnings)
 
 
 def exported(

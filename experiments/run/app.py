@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
@@ -46,6 +46,7 @@ from experiments.run.overrides import (
     take_config_folders,
 )
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
+from models.artifacts import read_json_object
 
 MULTIRUN = {"--multirun", "-m"}
 FLAGS = (
@@ -149,7 +150,7 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
     with claimed(folder, config, text):
         before = set(os.listdir(folder))
         if getattr(config, "resume", None) is not None:
-            text = ""  # there is one already
+            provenance, text = _gone_on_with(folder, provenance), ""  # its config is there already
         try:
             _run(composed, app.task, _called(app, _python()), stdout, provenance, text)
         except Exception as error:
@@ -159,6 +160,15 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
             if fault is None or fault is error:
                 raise
             raise fault from error
+
+
+def _gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
+    """Where the files of a resumed run come from: the command that began it and the one of now."""
+    origin = read_json_object(folder / ENVIRONMENT_FILE).get("provenance")
+    if not isinstance(origin, dict):
+        raise InputError("does not say how the run began", file=folder / ENVIRONMENT_FILE)
+    command = f"{origin.get('command')} ; {provenance.command}"
+    return replace(provenance, command=command, seed=origin.get("seed"))
 
 
 def _without_extra(error: Exception, app: Variant) -> InputError | None:

@@ -34,6 +34,7 @@ class ProgressDisplay:
         )
         self._said: dict[TaskID, float] = {}
         self._names: dict[TaskID, str] = {}
+        self._seconds: dict[TaskID, float | None] = {}
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -60,7 +61,7 @@ class ProgressDisplay:
         name = self.words.get(name, name)
         least = f", {iterations} iterations at least" if iterations else ""
         task = self._bars.add_task(name, total=seconds, news="")
-        self._names[task] = name
+        self._names[task], self._seconds[task] = name, seconds
         self._name_running()
         self._say(task, "begins" + (f", {seconds:.0f} s" if seconds is not None else "") + least)
         return task
@@ -69,7 +70,9 @@ class ProgressDisplay:
         """`seconds` have passed; `news` says where the task stands."""
         self._bars.update(task, completed=seconds, news=news)
         if time.monotonic() - self._said[task] >= PLAIN_EVERY_S:
-            self._say(task, f"{seconds:.0f} s, {news}" if news else f"{seconds:.0f} s")
+            total = self._seconds[task]
+            of = "" if total is None else f" of {total:.0f}"
+            self._say(task, f"{seconds:.0f}{of} s{news and f', {news}'}")
 
     def end(self, task: TaskID, news: str) -> None:
         """The task is over."""

@@ -24,7 +24,7 @@ def end_at_once_on_signals() -> None:
 
 
 def _end(number: int) -> None:
-    os.write(2, f"{WORD}\n".encode())
+    os.write(2, f"{WORD} while loading: nothing was begun\n".encode())
     os._exit(128 + number)
 
 

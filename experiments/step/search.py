@@ -29,11 +29,13 @@ def search(node: Node, problem: StepProblem, budget_s: float) -> PlannerResult:
 
     The planner first solves a toy, so that compilation is not counted as search.
     """
-    planner = build(node)
-    if not isinstance(planner, Planner):
-        raise InputError(f"{node.get('_target_')} does not plan: it cannot search")
-    planner.plan(toy_pipeline(), WARM_UP_S)
-    return planner.plan(problem, budget_s)
+    rehearse(node)
+    return planner_of(node).plan(problem, budget_s)
+
+
+def rehearse(node: Node) -> None:
+    """Search on a toy, which loads and compiles what a search needs."""
+    planner_of(node).plan(toy_pipeline(), WARM_UP_S)
 
 
 def search_in_turn(
@@ -60,9 +62,12 @@ def search_side_by_side(
         found = search_side_by_side(first, problem, budget_s, display)
         return found | search_side_by_side(rest, problem, budget_s, display)
     context = multiprocessing.get_context("spawn")
-    start = time.perf_counter()
-    tasks = {name: display.begin(name, budget_s) for name in nodes}
     with one_thread_each(), ProcessPoolExecutor(max(1, len(nodes)), context) as pool:
+        for node in nodes.values():  # one process compiles, and tells of it
+            rehearse(node)
+        wait([pool.submit(rehearse, dict(node)) for node in nodes.values()])
+        start = time.perf_counter()
+        tasks = {name: display.begin(name, budget_s) for name in nodes}
         running: dict[Future[PlannerResult], str] = {
             pool.submit(search, dict(node), problem, budget_s): name for name, node in nodes.items()
         }

@@ -102,6 +102,22 @@ def test_a_killed_run_goes_on_without_gaps_or_duplicates(
     assert resumed["iterations"] == len(rows)
     assert resumed["resumed"] is True
     assert Path(resumed["run_folder"]) == killed
+    begun, _, now = resumed["provenance"]["command"].partition(" ; ")
+    assert "graph=graph.npz env.max_groups=6 model=placer" in begun
+    assert now
+    card = (Path(resumed["checkpoint"]) / "README.md").read_text()
+    assert "model=placer" in card.partition("command: ")[2].partition("\n")[0]
+
+
+@pytest.mark.proof
+def test_a_resume_with_nothing_left_to_do_says_what_gives_it_more(
+    here: Path, killed: Path, resumed: dict[str, Any]
+) -> None:
+    assert main([f"resume={killed}", f"training.max_steps={resumed['steps']}"]) == 0
+    again = result(killed)
+    assert again["iterations"] == resumed["iterations"]
+    assert "training.max_steps=" in again["warnings"][-1]
+    assert not [told for told in resumed.get("warnings", ()) if "max_steps" in told]
 
 
 @pytest.mark.proof
