@@ -12,11 +12,12 @@ from envs.errors import InputError
 from envs.placement.episodes import OneProblem
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
-    SCORE,
     Verification,
     adviser_inputs,
     card_of,
+    exam_score,
     export_trained,
+    named,
     same_inputs,
     title_of,
     verify_placement,
@@ -114,6 +115,7 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
     ((name, architecture),) = subject.architectures(training.model).items()
     policy = architecture.policy(*subject.spaces_of(subject.agents[0]))
     load_best(source, {name: policy})
+    reference = named(subject.reference, env.observation.adviser)
     checkpoint = export_trained(
         policy,
         output_of(config, run),
@@ -121,10 +123,11 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
         run_folder=source,
         config=plain_config(saved),
         traces=[trace.name for trace in found.traces],
+        reference=reference,
         provenance=provenance,
     )
     verification = verify_schedulers(policy, checkpoint, env, run.folder, provenance)
-    return verified(checkpoint, verification, provenance, Outcome.of(source, SCORE))
+    return verified(checkpoint, verification, provenance, Outcome.of(source, exam_score(reference)))
 
 
 def output_of(config: ExportConfig, run: Run) -> Path:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.policy import Migrating
+from agents.cluster.teachers import FirstFit, ShownAdvice
 from envs.cluster.environment.features import HIGH, LOW
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
@@ -46,7 +47,21 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FOLDER = "checkpoint"
 
-SCORE = "mean JCT over the reference's"  # of schedulers in exams
+
+def exam_score(reference: str) -> str:
+    """What exams of schedulers measure, by whom."""
+    return f"mean JCT over that of {reference}"
+
+
+def named(reference: Adviser, shown: Adviser | None) -> str:
+    """What tables call the one whom exams are measured by, where schedulers are `shown` a plan."""
+    if isinstance(reference, FirstFit):
+        return "first fit"
+    plan = described(shown) if isinstance(reference, ShownAdvice) else None
+    if plan is None:
+        return type(reference).__name__
+    return f"the plan that it is shown ({plan.document['priority']['kind']})"
+
 
 CLUSTER_ID = "meshwright/ClusterParallel-v0"
 
@@ -200,6 +215,7 @@ def export_trained(
     run_folder: Path,
     config: Mapping[str, object],
     traces: Sequence[str],
+    reference: str,
     provenance: Provenance,
 ) -> Path:
     """Write the checkpoint folder of the policy of a run's best exam; returns its absolute path.
@@ -211,6 +227,7 @@ def export_trained(
         run_folder: of the training run, with `best/`.
         config: of the training run, resolved.
         traces: names of those it was trained on.
+        reference: whom exams are measured by.
         provenance: of this export.
 
     Raises:
@@ -222,12 +239,13 @@ def export_trained(
 
     if not isinstance(policy, HierarchicalPolicy):
         raise InputError(f"{type(policy).__name__} cannot be exported", field="policy")
-    outcome = Outcome.of(run_folder, SCORE)
+    score = exam_score(reference)
+    outcome = Outcome.of(run_folder, score)
     examined = (outcome.best, outcome.untrained)[: 1 + bool(outcome.best.iteration)]
     origin = read_json_object(run_folder / ENVIRONMENT_FILE)
     adviser = described(env.observation.adviser)
     provenance = portable(provenance)
-    remark = "a score is the mean JCT over that of the reference, mean over the windows of the exam"
+    remark = f"a score is the {score}, mean over the windows of the exam"
     card = ModelCard(
         title=f"Scheduler of clusters trained on {', '.join(traces)}",
         environment=CLUSTER_ID,

@@ -21,8 +21,7 @@ from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
 from experiments.cluster.trace_source import load_trace
-from experiments.learning.exporting import CHECKPOINT_FOLDER, SCORE
-from experiments.learning.outcome import Outcome
+from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_cluster import SHOWN, TrainClusterConfig, train_cluster
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
@@ -74,11 +73,11 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
     policies = {name: built_policy(node, f"agents.{name}") for name, node in config.agents.items()}
     twin = run.folder / f"{CHECKPOINT_FOLDER}_{UNTRAINED}"
     trained = train_cluster(config, run, twin.name)
-    outcome = Outcome.of(run.folder, SCORE)
+    learned = trained.values["learned"]
     checkpoint = trained.values["checkpoint"]
     if checkpoint is None:
         raise InputError("config key 'training.parameters': only shared ones are exported")
-    folders = {LEARNED: checkpoint, UNTRAINED: twin} if outcome.learned else {UNTRAINED: checkpoint}
+    folders = {LEARNED: checkpoint, UNTRAINED: twin} if learned else {UNTRAINED: checkpoint}
     for name, folder in folders.items():
         node = {**config.scheduler, "checkpoint": str(folder)}
         policies[name] = build_as(CheckpointScheduler, node, "scheduler", "exported scheduler")
@@ -87,10 +86,10 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
     title = f"{problem.title}: later than training"
     rows = (
         f"{LEARNED} is exported, {UNTRAINED} it was before"
-        if outcome.learned
+        if learned
         else f"{UNTRAINED} is exported"
     )
-    caption = f"{CAPTION} {rows}: {outcome.sentence}."
+    caption = f"{CAPTION} {rows}: {trained.values['outcome']}."
     table = Table("Policies", COLUMNS, [row.cells() for row in found], caption)
     write_tables(run, title, [table], trained.provenance)
     values = {
@@ -104,7 +103,7 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
         "pictures": write_pictures(found, (), problem, title, run.folder, trained.provenance),
         "replay_seconds": time.perf_counter() - start,
     }
-    shown = (*SHOWN, "best", "checkpoint", "table")
+    shown = (*SHOWN, "best", "table")
     return Result(values, trained.provenance, shown, trained.warnings)
 
 

@@ -47,7 +47,7 @@ class Examined:
 
 def by_score(one: Examined) -> str:
     """How good a policy is, for a reader."""
-    return f"{one.score:.4f}" if math.isfinite(one.score) else "none (failed)"
+    return f"{one.score:.4f}" if math.isfinite(one.score) else "none (a job was never finished)"
 
 
 def by_step_time(one: Examined) -> str:
@@ -67,6 +67,7 @@ class Outcome:
         measure: what `told` tells.
         told: how good a policy is.
         begun: what `untrained` is.
+        cloned: of the iterations, those of imitation, the first ones.
     """
 
     iterations: int
@@ -75,6 +76,7 @@ class Outcome:
     measure: str
     told: Callable[[Examined], str] = by_score
     begun: str = FRESH
+    cloned: int = 0
 
     @classmethod
     def of(
@@ -93,9 +95,10 @@ class Outcome:
 
         best, untrained = (Examined.of(run_folder / name) for name in (BEST, UNTRAINED))
         with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
-            iterations = sum(1 for _ in csv.DictReader(file))
+            rows = list(csv.DictReader(file))
+        cloned = sum(float(row.get("charts/cloning") or 0.0) > 0.0 for row in rows)
         begun = TRAINED_BEFORE if hasattr(model, "checkpoint") else FRESH
-        return cls(iterations, best, untrained, measure, told, begun)
+        return cls(len(rows), best, untrained, measure, told, begun, cloned)
 
     @property
     def learned(self) -> bool:
@@ -108,10 +111,12 @@ class Outcome:
         before, last = self.told(self.untrained), self.best.iteration
         done = f"{self.iterations} iterations of training"
         if self.learned:
-            return (
+            found = (
                 f"{done}; exported is the policy after iteration {last}: {self.measure} "
                 f"{self.told(self.best)}, of {self.begun} in the same exams {before}"
             )
+            imitates = last <= self.cloned < self.iterations
+            return f"{found}; it is the imitation: PPO did not improve on it" if imitates else found
         return (
             f"{done} and nothing was learned: no exam was better than that of {self.begun} "
             f"({self.measure} {before}); exported is "

@@ -229,7 +229,7 @@ CURVE_FILE, CURVES_FILE = "learning_curve.png", "learning_curves.png"
 
 SHOWN = (
     "iterations", "steps", "episodes", "seconds", "best_score", "best_iteration",
-    "untrained_score", "resumed",
+    "untrained_score", "resumed", "checkpoint",
 )  # fmt: skip
 
 

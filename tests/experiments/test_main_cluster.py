@@ -38,9 +38,11 @@ def test_table_card_and_warning_tell_of_the_untrained_twin(
     assert rows & {"learned", "untrained"} == (
         {"learned", "untrained"} if learns else {"untrained"}
     )
+    assert "unknown_durations" in rows
     card = Path(found["checkpoint"], "README.md").read_text()
     for text in (card, Path("run/table.md").read_text()):
         assert "4 iterations of training" in text
+        assert "the plan that it is shown (" in text
         assert ("the untrained policy" if learns else "nothing was learned") in text
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert len(told) == (not learns)

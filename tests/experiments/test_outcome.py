@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,13 @@ def test_who_has_learned_names_iterations_and_the_untrained_twin() -> None:
     assert found.warnings == ()
     for word in ("9 iterations", "after iteration 4", "0.9000", "1.2500"):
         assert word in found.sentence
+
+
+@pytest.mark.parametrize(("iteration", "imitates"), [(4, True), (6, False)])
+def test_that_ppo_did_not_improve_on_the_imitation_is_told(iteration: int, imitates: bool) -> None:
+    found = replace(outcome(0.9, 1.25, iteration), cloned=5)
+    assert ("PPO did not improve" in found.sentence) == imitates
+    assert "PPO" not in replace(found, cloned=9).sentence  # there was none
 
 
 @pytest.mark.parametrize(
