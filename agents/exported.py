@@ -17,7 +17,7 @@ from agents.cluster.shipped import scheduler_folder, shipped_schedulers
 from agents.decision import Decider
 from agents.placement.shipped import placer_folder, shipped_placers
 from envs.errors import InputError, meant
-from models.artifacts import read_json_object
+from models.artifacts import check_folder, read_json_object
 from models.export.checkpoint import CLUSTER, SPEC_FILE
 from models.export.placer import KIND as PLACER
 
@@ -68,7 +68,6 @@ def _found(checkpoint: str | Path) -> tuple[str, Path]:
         told = f"{meant(name, known)}shipped: {', '.join(known)}"
         raise InputError(f"{name!r} is neither a folder nor shipped ({told})", field="checkpoint")
     folder = placer_folder(name) if placer else scheduler_folder(name)
-    if not folder.is_dir():
-        raise InputError("is not a checkpoint folder", file=folder)
+    check_folder(folder)
     kind = read_json_object(folder / SPEC_FILE).get("kind")
     return PLACEMENT if kind == PLACER else CLUSTER, folder

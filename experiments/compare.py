@@ -58,7 +58,8 @@ def compare(config: CompareConfig, run: Run) -> Result:
     run.begin("replaying them under every policy")
     added = [name for name in policies if f"+agent@agents.{name}=" in " ".join(run.overrides)]
     shown = list(dict.fromkeys([*config.shown, *added]))
-    found = replays(problem, policies, shown, run.console)
+    with source.located():
+        found = replays(problem, policies, shown, run.console)
     placement = run.choice("placement", config.placement)
     interference = run.choice("interference", config.interference)
     title = f"{problem.title}, placement {placement}, interference {interference}"

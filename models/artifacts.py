@@ -54,6 +54,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse what is no folder, before a file in it is looked for.
+
+    Raises:
+        InputError: saying whether anything is there.
+    """
+    if not folder.is_dir():
+        told = "that is a file" if folder.exists() else "no such folder"
+        raise InputError(f"is not a checkpoint folder: {told}", file=folder)
+
+
 def sha256_of(path: Path) -> str:
     """Hex digest of a file's bytes."""
     check_file(path)

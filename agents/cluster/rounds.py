@@ -21,8 +21,8 @@ from agents.cluster.policy import Knowledge, PlacementRule, Scheduler, Share
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import PENDING, RUNNING
-from envs.cluster.workload.trace import WHOLE_GPU
+from envs.cluster.simulation.cluster_state import PENDING, RUNNING, fitting, permitted_types
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled
 from envs.errors import InputError
 
@@ -87,25 +87,25 @@ def demand_of(simulator: ClusterSimulator, jobs: IntArray, pools: IntArray) -> D
     return Demand(jobs=jobs, gpus=gpus, rates=rates, capacity=capacity)
 
 
-def refuse_gangs_without_pool(simulator: ClusterSimulator, pools: IntArray) -> None:
+def refuse_gangs_without_pool(cluster: Cluster, trace: Trace, pools: IntArray) -> None:
     """Check that every gang fits on the nodes of one pool while all are up.
 
     Raises:
         InputError: one does not.
     """
-    state = simulator.state
-    size = np.bincount(pools, state.nodes["gpus"])
-    largest = np.zeros(len(state.jobs))
-    for pool, gpus in enumerate(size):
-        types = np.unique(state.nodes["type"][pools == pool]).astype(np.int64)
-        usable = (state.jobs["types"][:, None] >> types & 1 == 1).any(axis=1)
-        largest = np.maximum(largest, np.where(usable, gpus, 0))
-    wide = state.jobs["gpus"] > largest
+    permitted = permitted_types(cluster, trace)
+    largest = np.zeros(len(trace), np.int64)
+    for pool, gpus in enumerate(np.bincount(pools, cluster.gpus)):
+        types = np.unique(cluster.gpu_type[pools == pool]).astype(np.int64)
+        usable = (permitted[:, None] >> types & 1 == 1).any(axis=1)
+        largest = np.maximum(largest, np.where(usable, int(gpus), 0))
+    wide = trace.num_gpus > largest
     if wide.any():
         job = int(np.argmax(wide))
         raise InputError(
-            f"no pool of alike GPUs holds its {state.jobs['gpus'][job]} GPUs",
-            file=simulator.trace.name,
+            f"no pool of alike GPUs holds the {trace.num_gpus[job]} GPUs of job "
+            f"'{trace.job_id[job]}', {fitting(int(largest[job]))}",
+            file=trace.name,
             record=job,
             field="num_gpus",
         )
@@ -140,7 +140,7 @@ class RoundBasedPolicy(Scheduler):
         self.rule.reset(simulator)
         self._rng = np.random.default_rng(self.seed)
         self._pools = self.rule.pools(simulator.cluster)
-        refuse_gangs_without_pool(simulator, self._pools)
+        self.check(simulator.cluster, simulator.trace)
         jobs, count = len(simulator.trace), int(self._pools.max()) + 1
         self._share = np.zeros((jobs, count))  # X
         self._received = np.zeros((jobs, count))  # seconds since X was computed
@@ -154,6 +154,14 @@ class RoundBasedPolicy(Scheduler):
         masks = [1 << np.unique(types[self._pools == p]).astype(np.int64) for p in range(count)]
         pool_types = [int(np.bitwise_or.reduce(mask)) for mask in masks]
         self._placer = Placer(self.placement, self._rng, pool_types)
+
+    def check(self, cluster: Cluster, trace: Trace) -> None:
+        """Refuse what `reset` would, before a simulation.
+
+        Raises:
+            InputError: a gang that no pool of the rule holds.
+        """
+        refuse_gangs_without_pool(cluster, trace, self.rule.pools(cluster))
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Begins a round where one is due."""

@@ -58,7 +58,9 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
     )
     cluster = problem.cluster
     policy = built_policy(config.agent, "agent")
-    schedule, seconds = problem.timed(policy, keep_runs=config.pictures)
+    with source.located():
+        problem.check(policy)
+        schedule, seconds = problem.timed(policy, keep_runs=config.pictures)
     provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_input(config.agent))
     agent = run.choice("agent", config.agent)
     if config.pictures:

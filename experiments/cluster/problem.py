@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from agents.cluster.policy import Knowledge, PlacementRule
 from agents.cluster.policy import Scheduler as Policy
 from agents.cluster.replay import StuckError, replay
+from agents.cluster.rounds import RoundBasedPolicy
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import Overheads, Schedule
+from envs.cluster.simulation.cluster_state import Overheads, Schedule, permitted_types
 from envs.cluster.simulation.incidents import Failures
 from envs.cluster.workload.trace import Trace
 from envs.compilation import clock
@@ -85,6 +86,17 @@ class ClusterProblem:
         return (
             f"{len(self.trace):,} jobs of trace {self.trace.name} on {self.cluster.name} GPUs{load}"
         )
+
+    def check(self, *policies: Scheduler) -> None:
+        """Refuse a job that can never run, before any policy runs.
+
+        Raises:
+            InputError: with the number of the job as the record.
+        """
+        permitted_types(self.cluster, self.trace)
+        for policy in policies:
+            if isinstance(policy, RoundBasedPolicy):
+                policy.check(self.cluster, self.trace)
 
     def replay(self, policy: Scheduler, *, keep_runs: bool = False) -> Schedule:
         """What `policy` makes of it.

@@ -67,6 +67,7 @@ def replays(
     console: Console,
 ) -> list[Replayed]:
     """Every policy's schedule, the least mean JCT first; of those `shown` who held which GPUs."""
+    problem.check(*policies.values())
     found = []
     for name, policy in policies.items():
         schedule, seconds = problem.timed(policy, keep_runs=name in shown)

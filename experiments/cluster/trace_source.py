@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -173,6 +174,26 @@ class LoadedTrace:
     offered: TargetLoad | None  # the load that was set
     origin_s: int
     inputs: Mapping[str, str]  # SHA-256 by name
+    read: ReadTrace  # all of the source
+    config: TraceConfig
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Inside, what is wrong with a job of the trace is told of its row of the file."""
+        try:
+            yield
+        except InputError as error:
+            read, columns = self.read, self.config.columns or {}
+            if self.config.path is None or not isinstance(error.record, int):
+                raise
+            job = int(np.argmax(read.trace.job_id == self.trace.job_id[error.record]))
+            field = error.field or ""
+            raise InputError(
+                error.message,
+                file=self.config.path,
+                record=read.place(job),
+                field=columns.get(field.removeprefix("num_"), field) or None,
+            ) from error
 
     @property
     def num_rejected(self) -> int:
@@ -231,9 +252,7 @@ def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTra
 def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     if (config.columns or config.units) and config.format != CANONICAL:
         key = "columns" if config.columns else "units"
-        message = (
-            f"is of trace.format={CANONICAL}: {config.format} says itself what its columns are"
-        )
+        message = f"say what the file is, as trace.format={CANONICAL} (no other takes {key})"
         raise InputError(f"config key 'trace.{key}': {message}")
     check_columns(config.columns or {}, config.units or {})
     if config.generated.without_path and config.path is None and config.format == CANONICAL:
@@ -276,7 +295,7 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         part = replace(part, gpu_milli=np.full(len(part), config.gpu_milli, np.int32))
     return LoadedTrace(
         part.canonical(), read.rows, read.rejected, read.rounded, left_out, factor, target,
-        origin_s, inputs,
+        origin_s, inputs, read, config,
     )  # fmt: skip
 
 

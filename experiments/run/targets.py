@@ -87,7 +87,10 @@ def check_names(node: object, file: str | Path, key: str = "", given: Collection
             if address and value is not None and where not in given:
                 raise InputError(f"is not taken from a file: give {where}=", file=file, field=where)
             if last == "_target_" and where not in given and not may_be_named(str(value)):
-                message = f"{value!r} is not of conf: a class of your own takes {TRUST} {value}"
+                near = meant(str(value), _names_of(*config_folders()))
+                message = (
+                    f"{value!r} is not of conf: {near}a class of your own takes {TRUST} {value}"
+                )
                 raise InputError(message, file=file, field=where)
             check_names(f"{name}", file, where)
             check_names(value, file, where, given)
@@ -354,7 +357,7 @@ def object_in_file(path: str, group: str) -> Any:
     node = targets_here(document)
     try:
         check_targets(node, group)
-        return build(node)
+        return build(node, group)
     except InputError as error:
         raise InputError(str(error), file=path) from error
 
@@ -380,7 +383,8 @@ def yaml_text(path: str | Path) -> str:
         _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, (), count(1))
         yaml.safe_load(text)  # which refuses more
     except (RecursionError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
+        told = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
+        raise InputError(f"cannot be read ({told})", file=path) from error
     return text
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.joint.whole import LEVELS, OCTAVE, PIPE, SERVER, TOP, Traffic
-from models.artifacts import atomic_folder, read_checked_spec
+from models.artifacts import atomic_folder, check_folder, read_checked_spec
 from models.export.checkpoint import (
     CARD_FILE,
     CONFIG_FILE,
@@ -42,8 +42,7 @@ class OnnxAllocator:
     """
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
-        if not folder.is_dir():
-            raise InputError("is not a checkpoint folder", file=folder)
+        check_folder(folder)
         spec = read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
         if spec.get("widths") != WIDTHS:
             message = "is of other features than these"

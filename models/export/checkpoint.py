@@ -26,7 +26,14 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from envs.errors import InputError
-from models.artifacts import atomic_folder, check_hashes, check_listed, hashes_of, read_kind
+from models.artifacts import (
+    atomic_folder,
+    check_folder,
+    check_hashes,
+    check_listed,
+    hashes_of,
+    read_kind,
+)
 from models.layout import FieldLayout, Observation, num_cluster_actions
 
 KIND = "meshwright.scheduler"
@@ -119,8 +126,7 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
         InputError: naming the file that is missing, damaged, or of another kind or version.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError("is not a checkpoint folder", file=folder)
+    check_folder(folder)
     spec_file = folder / SPEC_FILE
     spec = read_kind(spec_file, KIND, SCHEMA_VERSION)
     check_listed(spec_file, spec, (CARD_FILE,) if PLAN in spec else LISTED_FILES)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from envs.errors import InputError
-from models.artifacts import atomic_folder, read_checked_spec
+from models.artifacts import atomic_folder, check_folder, read_checked_spec
 from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE
 from models.export.placer import PlacerCard, write_beside
 
@@ -49,8 +49,7 @@ def read_pairs(folder: Path) -> dict[str, NDArray[np.float32]]:
     Raises:
         InputError: the folder is none of these, or a file in it is damaged or foreign.
     """
-    if not folder.is_dir():
-        raise InputError("is not a checkpoint folder", file=folder)
+    check_folder(folder)
     read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
     try:
         found: dict[str, NDArray[np.float32]] = load_file(folder / WEIGHTS_FILE)

@@ -21,7 +21,7 @@ from envs.errors import InputError
 from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE
-from models.artifacts import atomic_folder, hashes_of, read_checked_spec
+from models.artifacts import atomic_folder, check_folder, hashes_of, read_checked_spec
 from models.export.checkpoint import (
     CARD_FILE,
     CONFIG_FILE,
@@ -66,8 +66,7 @@ class OnnxPlacer:
 
     def __init__(self, folder: str | Path, threads: int = 1) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise InputError("is not a checkpoint folder", file=self.folder)
+        check_folder(self.folder)
         self.spec = read_checked_spec(self.folder, SPEC_FILE, KIND, VERSION, LISTED)
         spec_file = self.folder / SPEC_FILE
         for key, own in (("widths", WIDTHS), ("orders", list(ORDER_CLASSES))):

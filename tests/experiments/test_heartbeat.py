@@ -78,7 +78,7 @@ def test_what_is_compiled_is_said_once_and_what_is_cached_is_not(
         kernel = made("envs.cluster.simulation.loop")
         kernel(3.0)  # type: ignore[operator]
         made("meshwright.agents.cluster.rules")
-    assert written(console) == ["compiling the cluster simulator, once: about 75 s"]
+    assert written(console) == ["compiling the cluster simulator, once: about 75 s on an idle core"]
     made("agents.step.planner")  # no run: as in Python
     captured = capsys.readouterr()
     assert captured.err.startswith("compiling the simulator of a training step, once: about ")

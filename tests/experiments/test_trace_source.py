@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import yaml
 from envs.errors import InputError
 from experiments.cluster.problem import cluster_of
 from experiments.cluster.trace_source import LoadedTrace, load_trace, read_workload, write_workload
-from experiments.compare import CompareConfig
+from experiments.compare import CompareConfig, main
 from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
 from tests.paths import CONF
@@ -56,6 +57,37 @@ def test_what_is_asked_for_is_said_and_counted(tmp_path: Path) -> None:
     assert (counts["rows"], counts["left_out_jobs"], counts["jobs"]) == (6, 2, 4)
     with pytest.raises(InputError, match=r"trace\.gpus.*says nothing without trace\.load"):
         asked_of_compare(*file, "trace.gpus=96")
+
+
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        (["cluster.nodes=2"], "row 3 \\(line 4\\).*'gpu_count'.*trace.max_gpus=16"),
+        (
+            ["cluster.nodes=2", "trace.max_gpus=16", "cluster.gpu_types=[V100,T4]"],
+            "row 2 \\(line 3\\).*'gpu_count'.*trace.max_gpus=8",
+        ),
+    ],
+)
+def test_a_job_that_is_too_large_is_told_by_its_row_before_any_policy_runs(
+    words: list[str], row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, columns = tmp_path / "own.csv", "submit: created_at, duration: runtime, gpus: gpu_count"
+    path.write_text("created_at,runtime,gpu_count\n200,50,1\n60,50,12\n70,200,32\n")
+    file = [f"trace.path={path}", f"trace.columns={{{columns}}}", f"hydra.run.dir={tmp_path}/run"]
+    assert main([*file, "trace.format=canonical", *words]) == 2
+    out, err = capsys.readouterr()
+    assert re.search(f"{re.escape(str(path))}.*{row}", err)
+    assert "fifo: " not in out
+
+
+def test_what_a_table_of_ones_own_lacks_is_said_with_its_cure(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("created_at,runtime,gpu_count\n200,50,1\n")
+    with pytest.raises(InputError, match=r"job_id.*trace\.columns="):
+        asked_of_compare(f"trace.path={path}", "trace.format=canonical")
+    with pytest.raises(InputError, match=r"trace\.columns.*trace\.format=canonical"):
+        asked_of_compare(f"trace.path={path}", "trace.columns={gpus: gpu_count}")
 
 
 def test_generated_jobs_fit_the_cluster_at_the_load_that_compare_states() -> None:

@@ -254,6 +254,11 @@ def max_shares(cluster: Cluster, trace: Trace) -> int:
     return max(1, min(gangs, held)) + cluster.num_nodes
 
 
+def fitting(gpus: int) -> str:
+    """What leaves out the jobs that are too large."""
+    return f"trace.max_gpus={gpus} leaves larger ones out" if gpus else "none can run it"
+
+
 def permitted_types(cluster: Cluster, trace: Trace) -> IntArray:
     """(J,) bit t is set where a job may run on GPU type t.
 
@@ -280,7 +285,7 @@ def permitted_types(cluster: Cluster, trace: Trace) -> IntArray:
             job = int(np.argmax(too_large))
             raise InputError(
                 f"job '{trace.job_id[job]}' asks for {trace.num_gpus[job]} GPUs, "
-                f"the cluster has {available} for it",
+                f"the cluster has {available} for it, {fitting(available)}",
                 file=trace.name,
                 record=job,
                 field="num_gpus",

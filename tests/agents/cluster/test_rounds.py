@@ -196,7 +196,7 @@ def test_weights_of_queues() -> None:
 def test_what_is_refused() -> None:
     trace = Trace.of("wide", [0], [10], [3])
     cluster = Cluster.uniform(2, 2, gpu_types=("V100", "K80"))
-    with refusal("no pool of alike GPUs holds its 3 GPUs"):
+    with refusal("no pool of alike GPUs holds the 3 GPUs"):
         in_rounds(MaxMinFairness({})).reset(ClusterSimulator(cluster, trace))
     in_rounds(LeastAttainedService()).reset(ClusterSimulator(cluster, trace))
     with refusal("round_s"):

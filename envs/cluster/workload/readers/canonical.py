@@ -53,6 +53,9 @@ from envs.files import check_file, write_atomically
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 OPTIONAL = tuple(name for name in COLUMNS if name not in REQUIRED)
 ORIGIN = "origin_s"  # key of a Parquet file's provenance: second 0 on the source's own clock
+NAMES = (  # what tells where one's own columns are
+    "; name yours: trace.columns={submit: ..., duration: ..., gpus: ...}, separated by commas"
+)
 MAGIC = b"PAR1"  # the first bytes of a Parquet file
 
 
@@ -80,7 +83,8 @@ class CanonicalReader:
         if self.columns or self.units:
             return _read_own(path, self.columns or {}, self.units or {}, strict=strict)
         if not _is_parquet(path):
-            return _checked(read_table(path, REQUIRED, OPTIONAL), trace_name(path), strict=strict)
+            table = read_table(path, REQUIRED, OPTIONAL, NAMES)
+            return _checked(table, trace_name(path), strict=strict)
         header, content = read_header(path)
         frame = read_frame(path, content)
         if header.get("format") != FORMAT:
@@ -99,7 +103,7 @@ def _read_own(
         frame = read_frame(path, read_header(path)[1])
         table = _table_of(path, frame, required, optional)
     else:
-        table = read_table(path, required, optional)
+        table = read_table(path, required, optional, NAMES)
     return own_table(table, columns, units, trace_name(path), strict=strict)
 
 

@@ -46,10 +46,13 @@ class Table:
         return self.columns.get(field)
 
 
-def read_table(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> Table:
+def read_table(
+    path: str | Path, required: Sequence[str], optional: Sequence[str] = (), hint: str = ""
+) -> Table:
     """The named columns of a CSV file with a header, in any order; other columns are not read.
 
-    UTF-8 with or without byte order mark, lines end in LF or CRLF, blank lines do not count.
+    UTF-8 with or without byte order mark, lines end in LF or CRLF, blank lines do not count. `hint`
+    is added where a column is missing.
 
     Raises:
         InputError: the file cannot be read, is a damaged gzip, empty, not in UTF-8, no CSV, holds
@@ -67,7 +70,7 @@ def read_table(path: str | Path, required: Sequence[str], optional: Sequence[str
     header, columns, cells, lines = split(path, text.replace("\r\n", "\n"))
     for name in required:
         if name not in header:
-            told = f"is missing (the header has: {', '.join(header[:MOST_NAMED])})"
+            told = f"is missing (the header has: {', '.join(header[:MOST_NAMED])}{hint})"
             raise InputError(told, file=path, record="header", field=name)
     for name in (*required, *optional):
         if header.count(name) > 1:
@@ -271,6 +274,7 @@ class ReadTrace:
     rejected: tuple[RejectedRows, ...]
     origin_s: int
     rounded: int = 0  # jobs whose times had fractions of a second
+    place: Callable[[int], str] = lambda job: f"row {job + 1}"  # where job 0, 1, ... stands
 
     @property
     def num_rejected(self) -> int:
@@ -366,7 +370,10 @@ def canonical_trace(
         gpu_type=_labels(columns.gpu_type, order),
         model=_labels(columns.model, order),
     )
-    return ReadTrace(trace, len(checks.table), rejected, origin)
+    place = checks.table.place
+    return ReadTrace(
+        trace, len(checks.table), rejected, origin, place=lambda job: place(int(order[job]))
+    )
 
 
 def trace_name(path: str | Path) -> str:
