@@ -18,7 +18,7 @@ from annotated_types import MinLen
 from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import checkpoint_inputs
 from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
-from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
+from experiments.cluster.replays import CAPTION, COLUMNS, as_good, replays, write_pictures
 from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
@@ -36,15 +36,17 @@ class CompareConfig:
     cluster: Any
     overheads: Any
     failures: Any
+    policies: Annotated[list[str], MinLen(1)] | None
     shown: list[str]
     seed: int
     json: bool
 
     def __post_init__(self) -> None:
-        for name in self.shown:
-            if name not in self.agents:
-                known = ", ".join(self.agents)
-                raise InputError(f"config key 'shown': '{name}' is no policy here (known: {known})")
+        for key, names in (("shown", self.shown), ("policies", self.policies or [])):
+            for name in names:
+                if name not in self.agents:
+                    told = f"'{name}' is no policy here (known: {', '.join(self.agents)})"
+                    raise InputError(f"config key '{key}': {told}")
 
 
 def compare(config: CompareConfig, run: Run) -> Result:
@@ -54,16 +56,18 @@ def compare(config: CompareConfig, run: Run) -> Result:
     problem = ClusterProblem.of(
         source.trace, config.cluster, config.interference, config.overheads, config.failures
     )
-    policies = {name: built_policy(node, f"agents.{name}") for name, node in config.agents.items()}
+    asked = config.policies or list(config.agents)
+    agents = {name: node for name, node in config.agents.items() if name in asked}
+    policies = {name: built_policy(node, f"agents.{name}") for name, node in agents.items()}
     run.begin("replaying them under every policy")
     added = [name for name in policies if f"+agent@agents.{name}=" in " ".join(run.overrides)]
-    shown = list(dict.fromkeys([*config.shown, *added]))
+    shown = [name for name in dict.fromkeys([*config.shown, *added]) if name in policies]
     with source.located():
         found = replays(problem, policies, shown, run.console)
     placement = run.choice("placement", config.placement)
     interference = run.choice("interference", config.interference)
     title = f"{problem.title}, placement {placement}, interference {interference}"
-    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_inputs(config.agents))
+    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_inputs(agents))
     table = Table("Policies", COLUMNS, [row.cells() for row in found], CAPTION)
     write_tables(run, title, [table], provenance)
     for line in source.changes():
@@ -73,11 +77,12 @@ def compare(config: CompareConfig, run: Run) -> Result:
         "gpus": problem.cluster.num_gpus,
         "policies": [row.document() for row in found],
         "best": found[0].policy,
+        "as_good": as_good(found),
         "table": str(run.folder / TABLE_FILE),
         "pictures": write_pictures(found, shown, problem, title, run.folder, provenance),
         "seconds": time.perf_counter() - start,
     }
-    return Result(values, provenance, shown=("jobs", "best", "table", "seconds"))
+    return Result(values, provenance, shown=("jobs", "best", "as_good", "table", "seconds"))
 
 
 main = main_of("compare", CompareConfig, compare)

@@ -239,9 +239,11 @@ class Replays:
         return Path(path)
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+        table = self._table()
+        width = max(WIDTH, table.least_width())
+        console = Console(file=io.StringIO(), width=width, color_system=None)
         with console.capture() as captured:
-            console.print(self._table().rich())
+            console.print(table.rich(width))
         lines = (line.rstrip() for line in captured.get().splitlines())
         return "\n".join(line for line in lines if line)
 

@@ -23,7 +23,8 @@ COLUMNS = (
 CAPTION = (
     "Times in seconds. knows: what a policy may look at of a job that has not finished. slow-down: "
     "mean of JCT / work. in use: GPU-seconds held of those there were. unfair: share of the jobs "
-    "later than with an equal share of the cluster. jobs/s: how fast they are replayed."
+    "later than with an equal share of the cluster, be it by a second. jobs/s: how fast they are "
+    "replayed."
 )
 
 
@@ -75,6 +76,12 @@ def replays(
         found.append(Replayed(name, policy.knows, schedule, metrics, seconds))
         console.print(f"{name}: {seconds:.2f} s", highlight=False)
     return sorted(found, key=lambda row: row.metrics.jct.mean)
+
+
+def as_good(found: Sequence[Replayed]) -> str:
+    """The policies whose mean JCT is that of the first."""
+    best = found[0].metrics.jct.mean
+    return ", ".join(row.policy for row in found[1:] if row.metrics.jct.mean <= best * (1 + 1e-9))
 
 
 def write_pictures(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import rich.table
 from rich.box import SIMPLE
+from rich.cells import cell_len
 
 from experiments.run.artifacts import to_json, write_json, write_text
 from experiments.run.one_run import Run
@@ -29,15 +30,57 @@ class Table:
     note: str = ""
     on_console: bool = True
 
-    def rich(self) -> rich.table.Table:
+    def rich(self, width: int = WIDTH) -> rich.table.Table:
+        """For lines of `width` characters, or of `least_width` where that is more."""
         table = console_table(self.title, self.columns)
         for row in self.rows:
             table.add_row(*map(in_words, row))
         for number, column in enumerate(table.columns):
             if any(len(row[number]) > SENTENCE for row in self.rows):
                 column.justify = "left"
+        least, wide = self._least(), self._widths(lambda cell: [cell])
+        while _line(wide) > width and wide != least:  # the widest of those that may give way
+            widest = max(range(len(wide)), key=lambda n: wide[n] if wide[n] > least[n] else -1)
+            wide[widest] -= 1
+        for column, size in zip(table.columns, wide, strict=True):
+            column.width = size
         table.caption = self.note
         return table
+
+    def least_width(self) -> int:
+        """Characters of a line that breaks no word and no number."""
+        return _line(self._least())
+
+    def parts(self, width: int) -> Iterator[Table]:
+        """Columns side by side as far as they fit a line, each part with the first one."""
+        least, numbers = self._least(), [0]
+        parts = [numbers]
+        for number in range(1, len(self.columns)):
+            if len(numbers) > 1 and _line([least[n] for n in (*numbers, number)]) > width:
+                numbers = [0]
+                parts.append(numbers)
+            numbers.append(number)
+        for part, numbers in enumerate(parts, 1):
+            columns = [self.columns[n] for n in numbers]
+            rows = [[row[n] for n in numbers] for row in self.rows]
+            title, note = self.title if part == 1 else "", self.note if part == len(parts) else ""
+            yield replace(self, title=title, columns=columns, rows=rows, note=note)
+
+    def _least(self) -> list[int]:
+        return self._widths(lambda cell: [word[:SENTENCE] for word in cell.split()])
+
+    def _widths(self, words: Callable[[str], list[str]]) -> list[int]:
+        """The longest of the `words` of each column, and the first column as a whole."""
+        columns = [
+            [self.columns[n], *(in_words(row[n]) for row in self.rows)]
+            for n in range(len(self.columns))
+        ]
+        wide = [
+            max((cell_len(x) for cell in cells for x in words(cell)), default=0)
+            for cells in columns
+        ]
+        wide[0] = max(METHOD_WIDTH, *map(cell_len, columns[0]))
+        return wide
 
     def markdown(self) -> str:
         note = f"\n{self.note}\n" if self.note else ""
@@ -65,6 +108,11 @@ class Table:
         )
 
 
+def _line(widths: Sequence[int]) -> int:
+    """Characters of a line of columns with the gaps that `SIMPLE` leaves."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
 def write_tables(
     run: Run,
     title: str,
@@ -79,11 +127,12 @@ def write_tables(
 
     `numbers` are what stands behind them; they go to `NUMBERS_FILE`.
     """
+    shown = [table for table in tables if table.on_console]
     if not run.console.is_terminal:
-        run.console.width = width
-    for table in tables:
-        if table.on_console:
-            run.console.print(table.rich())
+        run.console.width = max([width, *(table.least_width() for table in shown)])
+    for table in shown:
+        for part in table.parts(run.console.width):
+            run.console.print(part.rich(run.console.width))
     notes = f"## Notes\n\n{caption}" if caption else ""
     write_markdown(run, title, [*(table.markdown() for table in tables), notes], provenance)
     if numbers is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -191,8 +192,13 @@ def _refusal(
         line = str(error).splitlines()[-1]
         inner = line.partition(FULL_KEY)[2].split(".") if line.startswith(FULL_KEY) else []
         at: object = node
-        for part in inner:
-            at = at.get(part) if isinstance(at, Mapping) else None
+        for number, part in enumerate(inner):
+            item = re.fullmatch(r"(.*\D)\[?(\d+)\]?", part)  # of a list, as Hydra writes it
+            at = (
+                at.get(part, at.get(item[1]) if item else None) if isinstance(at, Mapping) else None
+            )
+            if item and isinstance(at, list):
+                at, inner[number] = at[int(item[2])], f"{item[1]}[{item[2]}]"
         where = ".".join([key, *inner])
         if cause.field is not None and isinstance(at, Mapping) and cause.field in at:
             return InputError(f"config key '{where}.{cause.field}': {cause.message}")

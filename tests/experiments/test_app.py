@@ -229,6 +229,19 @@ def test_paths_are_printed_whole() -> None:
     assert "…" not in console.file.getvalue()
 
 
+@pytest.mark.parametrize("width", [36, 80, 132])
+def test_no_number_of_a_table_is_broken(width: int) -> None:
+    columns = ("policy", "knows", *(f"mean JCT {n}" for n in range(8)))
+    rows = [["srtf", "predictions", *(f"11,957,27{n}" for n in range(8))]]
+    console = RunConsole(file=io.StringIO(), width=width)
+    for part in Table("T", columns, rows, "A note.").parts(width):
+        console.print(part.rich(width))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert all(cell in text for cell in rows[0])
+    assert max(map(len, text.splitlines())) <= max(width, 36)  # a name and a number
+
+
 def test_an_interrupt_ends_with_130(work: Path) -> None:
     command = [sys.executable, "-m", "experiments.evaluate", "graph=graph.npz",
                "agent=somebody.Sleeper", "json=true"]  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from envs.errors import InputError
+from envs.files import read_json
 from experiments.cluster.problem import cluster_of
 from experiments.cluster.trace_source import LoadedTrace, load_trace, read_workload, write_workload
 from experiments.compare import CompareConfig, main
@@ -88,6 +89,21 @@ def test_what_a_table_of_ones_own_lacks_is_said_with_its_cure(tmp_path: Path) ->
         asked_of_compare(f"trace.path={path}", "trace.format=canonical")
     with pytest.raises(InputError, match=r"trace\.columns.*trace\.format=canonical"):
         asked_of_compare(f"trace.path={path}", "trace.columns={gpus: gpu_count}")
+
+
+def test_some_policies_are_compared_and_ties_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("submit_s,duration_s,num_gpus,job_id\n0,50,1,a\n90,50,1,b\n")
+    run = f"hydra.run.dir={tmp_path}/run"
+    assert main([f"trace.path={path}", "trace.format=canonical", "policies=[srtf,fifo]", run]) == 0
+    found = read_json(tmp_path / "run/result.json")
+    assert [row["policy"] for row in found["policies"]] == ["fifo", "srtf"]
+    assert (found["best"], found["as_good"]) == ("fifo", "srtf")
+    capsys.readouterr()
+    assert main(["policies=[fifx]"]) == 2
+    assert "'policies'" in capsys.readouterr().err
 
 
 def test_generated_jobs_fit_the_cluster_at_the_load_that_compare_states() -> None:
