@@ -32,10 +32,11 @@ from experiments.run.declared import use_command_line, use_config_folders
 from experiments.run.overrides import check_words, hydra_over_configs, hydra_words
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.run.suite import BenchmarkConfig, suite_file
-from experiments.run.targets import may_be_named
+from experiments.run.targets import may_be_named, object_in_file
 from experiments.step.checking import judged_again
 from experiments.step.problem import StoredGraph, topology_file
 from tests.paths import CONF
+from tests.refusal import refusal
 
 Node = Mapping[str, Any]
 HOSTILE: dict[str, Node] = yaml.safe_load(
@@ -258,3 +259,22 @@ def test_nothing_is_unpickled(reader: str) -> None:
             Path(path).write_bytes(content)
             with pytest.raises((InputError, KeyError)):
                 UNPICKLED[reader](path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("builders.mixed", "builders.mixd", r"topology\._target_.*did you mean \S*\.mixed"),
+        ("device: P100-16GB", "device: P100-16G", r"topology\.servers\[1\]\.device"),
+        ("servers:", "servers: [1", r"typo\.yaml: cannot be read (?!.*unicode)"),
+    ],
+)
+def test_a_slip_in_a_file_is_told_where_it_stands(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    text = (CONF / "topology/mixed_v100_p100.yaml").read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "typo.yaml"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    with refusal(said):
+        object_in_file(str(path), "topology")

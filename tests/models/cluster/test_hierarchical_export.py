@@ -203,7 +203,7 @@ def test_a_model_that_is_no_onnx_is_named(copied: Path) -> None:
 
 
 def test_something_else_than_a_folder_is_named(tmp_path: Path) -> None:
-    with refusal("is not a checkpoint folder"):
+    with refusal("is not a checkpoint folder: no such folder"):
         load_checkpoint(tmp_path / "absent")
     with refusal(r"spec\.json: no such file"):
         load_checkpoint(tmp_path)
