@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from agents.base import PlannerResult
 from agents.placement.shipped import placer_folder
 from envs.bounds import Positive
-from envs.compilation import clock
 from envs.errors import InputError
-from envs.placement.episodes import WholeProblem
-from envs.step.plans import Placement, Plan
-from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
@@ -25,8 +17,16 @@ from experiments.learning.exporting import (
     title_of,
     verify_placement,
 )
-from experiments.learning.one_problem import LEARNER, Learned, learn
-from experiments.learning.replay import PLANS, tokens
+from experiments.learning.one_problem import (
+    BEST_MET,
+    TRAINED,
+    UNTRAINED,
+    Learned,
+    learn,
+    most_probable,
+    own_plans,
+    own_words,
+)
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
@@ -44,13 +44,9 @@ from experiments.step.objectives import placement_task
 from experiments.step.plan_file import write_plan
 from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.search import search_in_turn, search_side_by_side
-from experiments.step.tasks import StepTask
-
-if TYPE_CHECKING:
-    from models.step.decoding import Network
 
 LEARNED, SEARCHED = "learned", "learned_search"  # the shipped policy, alone and searched on from
-SHIPPED, TRAINED, UNTRAINED = "shipped", "trained", "untrained"  # policies' most probable plans
+SHIPPED = "shipped"  # its most probable plan
 MET = "met"  # the best plan of training
 
 
@@ -96,9 +92,8 @@ class MainConfig:
 
 def main_job(config: MainConfig, run: Run) -> Result:
     """Run every method on one problem and write everything a reader may want to see."""
-    from agents.rllib import restore
     from models.export.placer import OnnxPlacer, export_placer
-    from models.step.placer import PlacerConfig, PlacerPolicy, PresentNetwork
+    from models.step.placer import PlacerConfig, PlacerPolicy
 
     start = time.perf_counter()
     if config.resume is not None:
@@ -130,16 +125,10 @@ def main_job(config: MainConfig, run: Run) -> Result:
             task, training, run.folder, display, provenance, resume=resume, tracking=tracking
         )
         searched = search_side_by_side(config.searching, problem, config.budget_s, display)
-    ((module, policy),) = learned.training.policies.items()
+    (policy,) = learned.training.policies.values()
     assert isinstance(policy, PlacerPolicy)
-    twin = copy.deepcopy(policy)
-    restore.load_best(run.folder, {module: twin}, restore.UNTRAINED)
-    found |= {MET: learned.found, **searched}
+    found |= {MET: learned.found, **searched, **own_plans(learned.training, task, run.folder)}
     found[SHIPPED] = most_probable(shipped, shipped.sweeps, task)
-    found |= {
-        method: most_probable(PresentNetwork(one), policy.config.sweeps, task)
-        for method, one in ((TRAINED, policy), (UNTRAINED, twin))
-    }
     rows = sorted((row_of(*item, task) for item in found.items()), key=lambda row: row.step_time)
     comparison = Comparison(tuple(rows), config.single_device, bound.seconds, words)
     times = {row.method: row.step_time for row in rows}
@@ -197,12 +186,9 @@ def main_job(config: MainConfig, run: Run) -> Result:
 
 def _words(config: MainConfig, fresh: bool) -> dict[str, str]:
     """What methods are, in tables and on the console; `fresh`: training began with nothing."""
-    begun = "from nothing" if fresh else "further"
     return {
-        LEARNER: f"training {begun}",
-        TRAINED: f"trained {begun}",
-        UNTRAINED: "untrained twin" if fresh else "policy it began with",
-        MET: "best plan in training",
+        **own_words(fresh),
+        MET: BEST_MET,
         SHIPPED: "shipped policy",
         **config.words,
     }
@@ -217,23 +203,6 @@ def _policies(words: Mapping[str, str], times: Mapping[str, float]) -> str:
         f"Exported is what was {words[TRAINED]}; the {words[SHIPPED]} is "
         f"{'faster' if slower else 'not faster'} here."
     )
-
-
-def most_probable(network: Network, kinds: Sequence[str], task: StepTask) -> PlannerResult:
-    """The plan a policy makes when nothing is placed, order and all, without a search."""
-    import torch
-
-    torch.set_num_threads(1)  # as planners have it
-    start = clock()
-    source = task.env(task.problem, sweeps=len(kinds))
-    asked: WholeProblem = source.exam(0)
-    seen = {name: array[None] for name, array in asked.observation.items()}
-    made = tokens(network, kinds, seen)
-    device, order = asked.tokens.plan(made[: len(made) // PLANS], asked.fusion.num_groups)
-    rule = asked.pricer.price(device, order).rule
-    placed = asked.fusion.expand(device)
-    plan = Plan(Placement(placed), Pricer(task.problem).price(placed, (rule,)).order)
-    return PlannerResult(plan, "feasible", np.inf, seconds=clock() - start)
 
 
 def _write(

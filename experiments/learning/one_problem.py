@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agents.base import PlannerResult
+from envs.compilation import clock
+from envs.placement.episodes import WholeProblem
+from envs.step.plans import Placement, Plan
+from envs.step.price import Pricer
 from experiments.learning.outcome import Outcome, by_step_time
+from experiments.learning.replay import PLANS, tokens
 from experiments.pictures.learning import Curve
 from experiments.run.artifacts import METRICS_FILE, write_json
 from experiments.run.display import ProgressDisplay, training_news
@@ -24,8 +30,11 @@ if TYPE_CHECKING:
     from agents.rllib.config import Training
     from agents.rllib.metrics import Tracking
     from agents.rllib.training import Trained
+    from models.step.decoding import Network
 
 LEARNER = "ppo"  # in tables and on consoles
+TRAINED, UNTRAINED = "trained", "untrained"  # policies' most probable plans
+BEST_MET = "best plan in training"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,3 +133,46 @@ def read_curve(path: Path, outcome: Outcome) -> Curve:
         ],
         begun=outcome.begun,
     )
+
+
+def own_words(fresh: bool) -> dict[str, str]:
+    """What the rows of `own_plans` and training are; `fresh`: it began with nothing."""
+    begun = "from nothing" if fresh else "further"
+    return {
+        LEARNER: f"training {begun}",
+        TRAINED: f"trained {begun}",
+        UNTRAINED: "untrained twin" if fresh else "policy it began with",
+    }
+
+
+def own_plans(trained: Trained, task: StepTask, run_folder: Path) -> dict[str, PlannerResult]:
+    """The most probable plans of the policy and of what it was before; none of other policies."""
+    from agents.rllib import restore
+    from models.step.placer import PlacerPolicy, PresentNetwork
+
+    ((module, policy),) = trained.policies.items()
+    if not isinstance(policy, PlacerPolicy):
+        return {}
+    twin = copy.deepcopy(policy)
+    restore.load_best(run_folder, {module: twin}, restore.UNTRAINED)
+    return {
+        method: most_probable(PresentNetwork(one), policy.config.sweeps, task)
+        for method, one in ((TRAINED, policy), (UNTRAINED, twin))
+    }
+
+
+def most_probable(network: Network, kinds: Sequence[str], task: StepTask) -> PlannerResult:
+    """The plan a policy makes when nothing is placed, order and all, without a search."""
+    import torch
+
+    torch.set_num_threads(1)  # as planners have it
+    start = clock()
+    source = task.env(task.problem, sweeps=len(kinds))
+    asked: WholeProblem = source.exam(0)
+    seen = {name: array[None] for name, array in asked.observation.items()}
+    made = tokens(network, kinds, seen)
+    device, order = asked.tokens.plan(made[: len(made) // PLANS], asked.fusion.num_groups)
+    rule = asked.pricer.price(device, order).rule
+    placed = asked.fusion.expand(device)
+    plan = Plan(Placement(placed), Pricer(task.problem).price(placed, (rule,)).order)
+    return PlannerResult(plan, "feasible", np.inf, seconds=clock() - start)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 ALLOCATOR_FOLDER = "allocator"  # beside the placer's
 SHOWN = (
     "iterations", "steps", "seconds", "best_score", "best_iteration", "untrained_score",
-    "resumed",
+    "resumed", "checkpoint",
 )  # fmt: skip
 
 

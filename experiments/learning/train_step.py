@@ -9,7 +9,14 @@ from typing import Any
 from envs.bounds import Positive
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of, title_of
-from experiments.learning.one_problem import Learned, learn
+from experiments.learning.one_problem import (
+    BEST_MET,
+    LEARNER,
+    Learned,
+    learn,
+    own_plans,
+    own_words,
+)
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
@@ -29,8 +36,14 @@ from experiments.step.search import describe
 
 SHOWN = (
     "graph", "topology", "iterations", "steps", "episodes", "seconds", "step_time_s",
-    "lower_bound_s", "times_lower_bound", "peak_memory_bytes", "feasible", "resumed",
+    "lower_bound_s", "times_lower_bound", "peak_memory_bytes", "feasible", "resumed", "checkpoint",
 )  # fmt: skip
+WORDS = {  # of baselines, as `conf/main.yaml` has them
+    "heft": "HEFT, list scheduler",
+    "contiguous_speed": "split by speed",
+    "single_device": "best single device",
+    "shipped": "shipped policy",
+}
 
 
 @dataclass
@@ -75,8 +88,11 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         config.baseline_budget_s,
     )
     task.subject(training).architectures(training.model)  # before the baselines take their time
+    fresh = not hasattr(training.model, "checkpoint")
+    words = {**WORDS, **own_words(fresh)}
+    names = {**words, LEARNER: BEST_MET}
     rows = []
-    with ProgressDisplay(run.console) as display:
+    with ProgressDisplay(run.console, words) as display:
         for name, node in config.baselines.items():
             shown = display.begin(name, config.baseline_budget_s)
             beside = ask_beside(
@@ -96,19 +112,23 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     run.begin("drawing and exporting")
     result, found = learned.training, learned.found
     trajectory = tuple(found.trajectory)
-    rows.append(Row("ppo", learned.evaluation, found.seconds, found.reason, trajectory))
+    baselines = {names.get(row.method, row.method): row.step_time for row in rows}
+    rows.append(Row(LEARNER, learned.evaluation, found.seconds, found.reason, trajectory))
+    own = own_plans(result, task, run.folder)
+    rows += (row_of(method, plan, task) for method, plan in own.items())
+    rows.sort(key=lambda row: row.step_time)
     name = f"{problem.graph.name} on {problem.topology.name}"
     figure = draw_learning_curve(
         learned.curve,
-        {row.method: row.step_time for row in rows[:-1]},
+        baselines,
         bound.seconds,
         f"{name}: a policy learns by PPO ({objective.name})",
     )
     write_figure(run.folder / "learning_curve.png", figure, provenance)
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
-    comparison = Comparison(tuple(rows), None, bound.seconds)
+    comparison = Comparison(tuple(rows), None, bound.seconds, names)
     told = learned.outcome.sentence
-    if config.baselines:
+    if len(rows) > 1:
         run.console.print(comparison.rich(name))
         write_markdown(run, name, [comparison.markdown(), f"{told}."], provenance)
     run.console.print(told, soft_wrap=True, highlight=False)

@@ -123,6 +123,9 @@ def test_a_resume_with_nothing_left_to_do_says_what_gives_it_more(
 @pytest.mark.proof
 def test_training_leaves_plan_curve_and_provenance(killed: Path, resumed: dict[str, Any]) -> None:
     assert resumed["step_time_s"] >= resumed["lower_bound_s"]
+    assert {row["method"] for row in resumed["methods"]} == {"ppo", "trained", "untrained"}
+    times = [row["step_time_s"] for row in resumed["methods"]]
+    assert times == sorted(times)
     for name in ("plan.json", "learning_curve.png", "metrics.csv.provenance.json", "result.json"):
         assert (killed / name).is_file()
     origin = read_json(killed / "checkpoints/provenance.json")
