@@ -164,9 +164,10 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
 
 def _gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
     """Where the files of a resumed run come from: the command that began it and the one of now."""
-    origin = read_json_object(folder / ENVIRONMENT_FILE).get("provenance")
+    path = folder / ENVIRONMENT_FILE
+    origin = read_json_object(path).get("provenance") if path.is_file() else None
     if not isinstance(origin, dict):
-        raise InputError("does not say how the run began", file=folder / ENVIRONMENT_FILE)
+        return provenance  # of an older version: the app says what it lacks
     command = f"{origin.get('command')} ; {provenance.command}"
     return replace(provenance, command=command, seed=origin.get("seed"))
 
