@@ -186,7 +186,7 @@ def test_a_command_is_refused_by_name(
 
 EDITS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "unknown agent": (
-        lambda d: d["parts"][0]["agents"].update(ghost=["agent=ghost"]), ["ghost", "known: afs"],
+        lambda d: d["parts"][0]["agents"].update(ghost=["agent=ghost"]), ["ghost", "known: alter"],
     ),
     "unknown key of an agent": (
         lambda d: d["parts"][0]["agents"].update(random=["agent=random", "agent.depth=3"]),

@@ -175,10 +175,9 @@ def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
 def test_the_rest_of_the_budget_refines_the_plan_of_a_fused_graph() -> None:
     layers = [1.0, 3.0, 2.0, 2.0, 1.3, 0.7, 2.2]
     problem = pipeline(layers, 4, cluster([0, 0, 1]), [1, 2, 1])
-    search = planner(operators=16)
-    search.rest_limit = 1
+    search = replace(planner(operators=16), rest_limit=1)
     coarse = search.plan(problem, 60.0, 5)
-    search.rest_limit = 4000
+    search = replace(search, rest_limit=4000)
     first, second = (search.plan(problem, 60.0, 5) for _ in range(2))
     assert first.step_time < coarse.step_time
     assert first.trajectory[-1][1] == first.step_time == second.step_time
