@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agents.base import PlannerResult
 from agents.placement.baselines import SingleDevice
 from envs.arrays import IntArray
+from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers import read_graph_file
@@ -398,11 +399,12 @@ def plan(
     return PlanResult(name, objective.name, loaded, planned, alone, config.seed)
 
 
+@bounded
 def one_problem(
     graph: OpGraph | GraphFile | str | Path,
     topology: Topology | Server | Sequence[Server] | str | Path | None = None,
     *,
-    groups: int = 32,
+    groups: Count = 32,
 ) -> FixedInstance:
     """One step as what `Placement-v0` is about in every episode: its `generator`.
 
@@ -416,8 +418,6 @@ def one_problem(
     Raises:
         InputError: as for `plan`, or `groups` is not positive.
     """
-    if groups < 1:
-        raise InputError(f"{groups} is not positive", field="groups")
     config = composed("plan", PlanConfig, _named(graph, topology))
     return FixedInstance(_loaded(graph, topology, config).problem, groups)
 
