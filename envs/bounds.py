@@ -24,7 +24,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt, MinLen
 
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -84,8 +84,8 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
         InputError: it is out of bounds; `field` is named.
     """
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal and value not in inner:
-        raise InputError(f"{value!r} is none of {', '.join(map(str, inner))}", field=field)
+    if origin is typing.Literal:
+        require_one_of(value, inner, field=field)
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if origin is Annotated:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envs.arrays import FloatArray
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.kineto import read_trace
 from envs.graphs.traced_times import traced_times
@@ -161,8 +161,7 @@ class TracedCost:
         if not all(isinstance(file, str) for file in files):
             told = f"{self.trace!r} is no file and no mapping of device classes to files"
             raise InputError(told, field="trace")
-        if self.untimed not in {"refuse", "roofline"}:
-            raise InputError(f"{self.untimed!r} is none of refuse, roofline", field="untimed")
+        require_one_of(self.untimed, ("refuse", "roofline"), field="untimed")
 
     def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
         """(N, D) seconds.

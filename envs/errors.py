@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class InputError(Exception):
@@ -31,6 +32,17 @@ class InputError(Exception):
         if field is not None:
             where.append(f"field '{field}'")
         super().__init__(": ".join([*where, message]) if where else message)
+
+
+def require_one_of(value: object, known: Collection[object], **where: Any) -> None:
+    """Hold a value against what is known; `where` as for `InputError`.
+
+    Raises:
+        InputError: it is not among them.
+    """
+    if value not in known:
+        names = ", ".join(str(name) for name in known if name is not None)
+        raise InputError(f"{value!r} is none of {names}", **where)
 
 
 def near(word: str, names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,18 +15,23 @@ class WeightedTerms:
     """Named terms, each with a weight.
 
     Args:
-        known: all terms.
-        weights: weight of each term; terms left out have weight 0.
+        weights: weight of each term; terms left out have weight 0. Without it, `usual`, or 1 each.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    def __init__(self, known: Mapping[str, float], weights: Mapping[str, float]) -> None:
+    known: ClassVar[tuple[str, ...]]
+    usual: ClassVar[Mapping[str, float] | None] = None
+
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        if weights is None:
+            weights = self.usual or dict.fromkeys(self.known, 1.0)
         for name in weights:
-            if name not in known:
-                raise InputError(f"unknown reward term (known: {', '.join(known)})", field=name)
-        self.weights = {name: float(weights.get(name, 0.0)) for name in known}
+            if name not in self.known:
+                message = f"unknown reward term (known: {', '.join(self.known)})"
+                raise InputError(message, field=name)
+        self.weights = {name: float(weights.get(name, 0.0)) for name in self.known}
 
     def weighted(self, values: Mapping[str, float]) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import error, spaces
 from numpy.typing import NDArray
 
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 
 PaddedGraph = dict[str, NDArray[Any]]
+Begun = TypeVar("Begun")
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,17 @@ class PaddedGraphLayout:
 
     def _features(self, *shape: int) -> spaces.Box:
         return spaces.Box(self.low, self.high, shape, np.float32)
+
+
+def begun(episode: Begun | None) -> Begun:
+    """What `reset` made.
+
+    Raises:
+        gymnasium.error.ResetNeeded: nothing yet.
+    """
+    if episode is None:
+        raise error.ResetNeeded("reset() comes before anything else")
+    return episode
 
 
 def checked_actions(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests import strength
 
 # Two workers share two cores; what they start inherits it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell that starts the suite in the background has it ignore Ctrl-C, and what it starts too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.load_profile(strength.DAILY)
 
 QUICK = "not slow"

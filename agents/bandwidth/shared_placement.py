@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import MinLen
@@ -23,6 +24,7 @@ _KICK_NODES = 1000  # branch-and-bound nodes of one neighbourhood MILP, at most
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SharedPlacement:
     """Improves given plans under any communication model, by that model's own simulator.
 
@@ -46,19 +48,11 @@ class SharedPlacement:
         seed: of HiGHS and of what is drawn at random.
     """
 
-    def __init__(
-        self,
-        *,
-        levels: Annotated[Sequence[int], MinLen(1)],
-        kick_groups: int,
-        gap: float,
-        at_once: int,
-        seed: int,
-    ) -> None:
-        self.levels = tuple(levels)
-        self.kick_groups = kick_groups
-        self.formulation = OrderFormulation(gap, at_once)
-        self.seed = seed
+    levels: Annotated[Sequence[int], MinLen(1)]
+    kick_groups: int
+    gap: float
+    at_once: int
+    seed: int
 
     def improve(
         self,
@@ -76,9 +70,12 @@ class SharedPlacement:
         if incumbent.impossible:
             return incumbent.result()
         refinement = _SharedRefinement(
-            incumbent, levels=self.levels, kick_groups=self.kick_groups,
-            formulation=self.formulation, seed=self.seed,
-        )  # fmt: skip
+            incumbent,
+            levels=tuple(self.levels),
+            kick_groups=self.kick_groups,
+            formulation=OrderFormulation(self.gap, self.at_once),
+            seed=self.seed,
+        )
         for plan in plans:
             incumbent.offer(plan.placement.device, plan.order)
             incumbent.offer(plan.placement.device)

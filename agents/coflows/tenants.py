@@ -10,7 +10,7 @@ import numpy as np
 from agents.coflows.bssi import bssi
 from envs.coflows.problem import FloatArray, IntArray
 from envs.coflows.tenants import Ranks, Tenancy
-from envs.errors import InputError
+from envs.errors import require_one_of
 
 CLAIRVOYANT = "clairvoyant"
 UNTOUCHED = 1e-9  # the weight of a tensor of which nothing was sent: such ones go by their size
@@ -59,9 +59,7 @@ class CoInNetFlow:
     weighting: str = "none"
 
     def __post_init__(self) -> None:
-        if self.weighting not in WEIGHTINGS:
-            fault = f"{self.weighting!r} is none of {', '.join(WEIGHTINGS)}"
-            raise InputError(fault, field="weighting")
+        require_one_of(self.weighting, WEIGHTINGS, field="weighting")
 
     def __call__(self, state: Tenancy, senders: IntArray, clock: float) -> IntArray:
         layer = state.current[senders]

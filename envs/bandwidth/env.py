@@ -20,6 +20,7 @@ from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
 from envs.bandwidth.toy import toy_sends
 from envs.errors import InputError
 from envs.reward import memory_overflow
+from envs.spaces import begun
 from envs.step.allocated import weighted_allocation
 from envs.step.phased import PhasedSimulator, PhasedStep
 from envs.step.plans import BandwidthAllocation, Plan
@@ -140,9 +141,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
     @property
     def instance(self) -> BandwidthInstance:
         """The instance of this episode."""
-        if self._instance is None:
-            raise gym.error.ResetNeeded("reset() comes before anything else")
-        return self._instance
+        return begun(self._instance)
 
     @property
     def allocations(self) -> list[BandwidthAllocation]:
@@ -250,9 +249,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
 
     def _completed(self) -> PhasedStep:
         """A copy of the step, played to its end with uniform shares."""
-        if self._step is None:
-            raise gym.error.ResetNeeded("reset() comes before anything else")
-        step, network = self._step.copy(), self.instance.problem.topology.network
+        step, network = begun(self._step).copy(), self.instance.problem.topology.network
         uniform = BandwidthAllocation(self.instance.uniform_rate).pipes(network)
         while not step.done:
             step.advance(uniform)

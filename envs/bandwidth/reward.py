@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.reward import WeightedTerms, memory_violation
-
-DEFAULT_WEIGHTS: Mapping[str, float] = {"time_saved": 1.0, "memory_violation": 1.0}
 
 
 @dataclass(frozen=True)
@@ -31,14 +28,13 @@ class BandwidthReward(WeightedTerms):
     `time_saved` adds up to (reference - step time) / reference over the phases of a step.
 
     Args:
-        weights: weight of each term; terms left out have weight 0.
+        weights: weight of each term; terms left out have weight 0. Without it, 1 each.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    def __init__(self, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> None:
-        super().__init__(DEFAULT_WEIGHTS, weights)
+    known = ("time_saved", "memory_violation")
 
     def terms(self, outcome: PhaseOutcome) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from envs.coflows.problem import CoflowProblem, FloatArray, IntArray
 from envs.compilation import unchecked
-from envs.errors import InputError
+from envs.errors import require_one_of
 from envs.network.fluid import FlowSet, simulate_flows
 
 Rates = Literal["madd", "greedy"]
@@ -78,8 +78,7 @@ def switch_of(problem: CoflowProblem) -> Switch:
 
 def simulate(problem: CoflowProblem, order: Order, rates: Rates = "madd") -> CoflowTimes:
     """Replays the coflows; the order is asked for whenever some arrive."""
-    if rates not in get_args(Rates):
-        raise InputError(f"{rates!r} is none of madd, greedy", field="rates")
+    require_one_of(rates, get_args(Rates), field="rates")
     state, events = switch_of(problem), 0
     instants, group = np.unique(problem.arrival, return_inverse=True)
     coming = np.argsort(group, kind="stable")

@@ -11,15 +11,16 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Unpack
 
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.storage import load_graph, save_graph
-from envs.graphs.zoo_models import ZooModel, zoo_model
+from envs.graphs.zoo_models import ZooModel, ZooShape, zoo_model
 
 _LOG = logging.getLogger(__name__)
 CAPTURE_VERSION = 2  # raised with every change of what capturing gives
@@ -75,32 +76,18 @@ def cached_graph(
 def zoo_graph(
     name: str,
     *,
-    batch: int | None = None,
-    sequence: int | None = None,
-    micro_batches: int | None = None,
-    head: str | None = None,
-    optimizer: str | None = None,
-    dtype: str | None = None,
-    one_operator: Sequence[str] | None = None,
     folder: Path | None = None,
+    **shape: Unpack[ZooShape],
 ) -> OpGraph:
     """The training step of a model of the zoo, from the disk cache in `folder` where possible.
 
-    Arguments left out have the model's own defaults (`ZOO`); `ZooModel` says what they mean.
+    What of its shape is left out or None has the model's own default (`ZOO`): `batch`, `sequence`,
+    `micro_batches`, `head`, `optimizer`, `dtype`, `one_operator`, as in `ZooModel`.
 
     Raises:
         InputError: an unknown name or a value the model cannot have.
     """
-    model = zoo_model(
-        name,
-        batch=batch,
-        sequence=sequence,
-        micro_batches=micro_batches,
-        head=head,
-        optimizer=optimizer,
-        dtype=dtype,
-        one_operator=one_operator,
-    )
+    model = zoo_model(name, **shape)
     key = dataclasses.asdict(model)
     if not model.one_operator:
         del key["one_operator"]

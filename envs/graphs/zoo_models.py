@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 
 DTYPES = ("float32", "float16", "bfloat16")
 OPTIMIZERS = ("adam", "adamw", "momentum", "sgd")
@@ -59,10 +59,7 @@ class ZooModel:
         for field, choices in (
             ("head", self.heads), ("optimizer", OPTIMIZERS), ("dtype", DTYPES),
         ):  # fmt: skip
-            if getattr(self, field) not in choices:
-                raise self._error(
-                    field, f"{getattr(self, field)!r} is none of {', '.join(choices)}"
-                )
+            require_one_of(getattr(self, field), choices, file=f"graph {self.name}", field=field)
 
     @property
     def samples(self) -> int:
@@ -102,37 +99,33 @@ ZOO: Mapping[str, ZooModel] = {
 }
 
 
-def zoo_model(
-    name: str,
-    *,
-    batch: int | None = None,
-    sequence: int | None = None,
-    micro_batches: int | None = None,
-    head: str | None = None,
-    optimizer: str | None = None,
-    dtype: str | None = None,
-    one_operator: Sequence[str] | None = None,
-) -> ZooModel:
-    """A model of the zoo, with its own defaults for whatever is left out.
+class ZooShape(TypedDict, total=False):
+    """The shape that is asked of a model; `ZooModel` says what the keys mean."""
+
+    batch: int | None
+    sequence: int | None
+    micro_batches: int | None
+    head: str | None
+    optimizer: str | None
+    dtype: str | None
+    one_operator: Sequence[str] | None
+
+
+def zoo_model(name: str, **shape: Unpack[ZooShape]) -> ZooModel:
+    """A model of the zoo, with its own defaults for whatever is left out or None.
 
     Raises:
-        InputError: an unknown name or a value the model cannot have.
+        InputError: an unknown name, key or value.
     """
-    if name not in ZOO:
-        raise InputError(f"{name!r} is none of {', '.join(ZOO)}", file="zoo", field="name")
+    require_one_of(name, ZOO, file="zoo", field="name")
     model = ZOO[name]
-    if sequence is not None and model.sequence is None:
+    for key in shape:
+        require_one_of(key, ZooShape.__annotations__, file=f"graph {name}")
+    given: dict[str, Any] = {key: value for key, value in shape.items() if value is not None}
+    if "sequence" in given and model.sequence is None:
         raise InputError(
             "a model of images has no sequence", file=f"graph {name}", field="sequence"
         )
-    given: dict[str, Any] = {
-        "batch": batch,
-        "sequence": sequence,
-        "micro_batches": micro_batches,
-        "head": head,
-        "optimizer": optimizer,
-        "dtype": dtype,
-        "one_operator": None if one_operator is None else tuple(one_operator),
-    }
-    changes = {field: value for field, value in given.items() if value is not None}
-    return dataclasses.replace(model, **changes)
+    if "one_operator" in given:
+        given["one_operator"] = tuple(given["one_operator"])
+    return dataclasses.replace(model, **given)

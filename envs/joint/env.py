@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-import gymnasium as gym
 import numpy as np
 from annotated_types import Ge, MinLen
 from gymnasium import spaces
@@ -24,7 +23,7 @@ from envs.placement.generator import FixedInstance, InstanceGenerator, Placement
 from envs.placement.groups import CompletionRule
 from envs.placement.reward import Outcome, PlacementReward
 from envs.reward import memory_overflow
-from envs.spaces import checked_actions
+from envs.spaces import begun, checked_actions
 from envs.step.allocated import allocated_problem
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Placement, Plan
@@ -194,9 +193,7 @@ class JointEnv(AgentsEnv[Observation]):
     @property
     def current(self) -> JointState:
         """Placement, levels and look-ahead of this episode."""
-        if self._state is None:
-            raise gym.error.ResetNeeded("reset() comes before anything else")
-        return self._state
+        return begun(self._state)
 
     @property
     def instance(self) -> PlacementInstance:

@@ -24,7 +24,7 @@ from envs.placement.render import timeline_frame
 from envs.placement.reward import Outcome, PlacementReward
 from envs.placement.toy import toy_pipeline
 from envs.reward import memory_overflow
-from envs.spaces import PaddedGraph
+from envs.spaces import PaddedGraph, begun
 from envs.step.plans import Placement
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -162,9 +162,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     @property
     def instance(self) -> PlacementInstance:
         """The instance of this episode."""
-        if self._instance is None:
-            raise gym.error.ResetNeeded("reset() comes before anything else")
-        return self._instance
+        return begun(self._instance)
 
     @property
     def group_device(self) -> IntArray:

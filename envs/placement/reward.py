@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.reward import WeightedTerms, memory_violation
-
-DEFAULT_WEIGHTS: Mapping[str, float] = {
-    "step_time_improvement": 1.0,
-    "memory_violation": 1.0,
-    "unsupported_device": 1.0,
-}
 
 
 @dataclass(frozen=True)
@@ -38,14 +31,13 @@ class PlacementReward(WeightedTerms):
     no worse than the start, since improvements stay below 1.
 
     Args:
-        weights: weight of each term; terms left out have weight 0.
+        weights: weight of each term; terms left out have weight 0. Without it, 1 each.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    def __init__(self, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> None:
-        super().__init__(DEFAULT_WEIGHTS, weights)
+    known = ("step_time_improvement", "memory_violation", "unsupported_device")
 
     def terms(self, outcome: Outcome) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

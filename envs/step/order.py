@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.compilation import compiled, compiled_inner
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.graphs.op_graph import OpGraph, Phase
 
 IntArray = NDArray[np.int64]
@@ -71,8 +71,7 @@ def checked_orders(orders: Sequence[str]) -> tuple[str, ...]:
     if isinstance(orders, str) or not orders:
         raise InputError(f"a list of at least one of {', '.join(ORDERS)} is needed", field="orders")
     for order in orders:
-        if order not in ORDERS:
-            raise InputError(f"{order!r} is none of {', '.join(ORDERS)}", field="orders")
+        require_one_of(order, ORDERS, field="orders")
     return tuple(orders)
 
 

@@ -53,32 +53,14 @@ def lifetimes(
     )
 
 
-def peak_memory(
-    graph: OpGraph,
-    num_devices: int,
-    device: IntArray,  # (N,)
-    op_start: FloatArray,  # (N,) seconds
-    op_finish: FloatArray,  # (N,) seconds
-    transfer_tensor: IntArray,  # (K,)
-    transfer_destination: IntArray,  # (K,) device
-    transfer_start: FloatArray,  # (K,) seconds
-    transfer_finish: FloatArray,  # (K,) seconds
-) -> FloatArray:
-    """(D,) bytes: parameters, gradients, optimizer state, and what lives (`lifetimes`) at worst."""
-    lives = lifetimes(
-        graph, num_devices, device, op_start, op_finish, transfer_tensor, transfer_destination,
-        transfer_start, transfer_finish,
-    )  # fmt: skip
-    return peaks(graph, num_devices, device, lives)[0]
-
-
 def single_device_peak(graph: OpGraph) -> float:
     """Bytes of the whole step on one device, micro-batch after micro-batch."""
     device, start = np.zeros((2, graph.num_operators), dtype=np.int64)
     start[OneFOneB()(graph, device)] = np.arange(graph.num_operators)
     none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
     begin = start.astype(np.float64)
-    return float(peak_memory(graph, 1, device, begin, begin + 1, none, none, never, never)[0])
+    lives = lifetimes(graph, 1, device, begin, begin + 1, none, none, never, never)
+    return float(peaks(graph, 1, device, lives)[0][0])
 
 
 def peaks(
@@ -139,10 +121,11 @@ class Timeline:
         finish: FloatArray,  # (K,)
     ) -> Timeline:
         """What happened, with the peak memory that follows."""
-        peak = peak_memory(
-            problem.graph, problem.topology.num_devices, device, op_start, op_finish, tensor,
-            destination, start, finish,
-        )  # fmt: skip
+        graph, devices = problem.graph, problem.topology.num_devices
+        lives = lifetimes(
+            graph, devices, device, op_start, op_finish, tensor, destination, start, finish
+        )
+        peak = peaks(graph, devices, device, lives)[0]
         return cls(device, op_start, op_finish, tensor, source, destination, start, finish, peak)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.hardware.fabric import NodeKind
 from envs.hardware.topology import Topology
 from envs.units import check_keys, parse_bandwidth, parse_seconds, read_quantity
@@ -188,9 +188,7 @@ def described(name: str, vertices: Mapping[str, str], links: Sequence[Any]) -> L
         InputError: naming the key at fault; as `LinkGraph`.
     """
     for vertex, kind in vertices.items():
-        if kind not in KINDS:
-            told = f"{kind!r} is none of {', '.join(KINDS)}"
-            raise InputError(told, field=f"vertices.{vertex}")
+        require_one_of(kind, KINDS, field=f"vertices.{vertex}")
     joined: list[tuple[str, str, float, float]] = []
     for number, section in enumerate(links):
         key = f"links.{number}"

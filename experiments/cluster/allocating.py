@@ -25,7 +25,7 @@ from envs.cluster.allocation.generated import (
     random_problem,
 )
 from envs.cluster.allocation.problem import AllocationProblem, Jobs, Slots, play, violations
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.pictures.allocation import draw_workers
 from experiments.run.artifacts import write_figure
@@ -68,9 +68,7 @@ class AllocateConfig:
             ("agent", self.agent, (ALL, *PLANNERS)),
             ("problem", self.problem, (RANDOM, TRACE)),
         ):
-            if value not in known:
-                message = f"{value!r} is none of {', '.join(known)}"
-                raise InputError(f"config key '{key}': {message}")
+            require_one_of(value, known, file=f"config key '{key}'")
 
 
 def allocate(config: AllocateConfig, run: Run) -> Result:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.pipeline.published import looped, v_shaped
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.execution.split import Split, read_split
 from experiments.run.artifacts import require_no_input, to_json, write_text
 from experiments.run.one_run import Result, Run
@@ -68,9 +68,7 @@ def export_plan(config: ExportPlanConfig, run: Run) -> Result:
     Raises:
         InputError: torch or torchtitan cannot run the plan.
     """
-    if config.to not in TARGETS:
-        told = f"{config.to!r} is none of {', '.join(TARGETS)}"
-        raise InputError(f"config key 'to': {told}")
+    require_one_of(config.to, TARGETS, file="config key 'to'")
     split = read_split(config.plan)
     layers = build(config.layers, "layers")
     folder = run.folder / config.to if config.output is None else Path(config.output)

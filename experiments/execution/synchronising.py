@@ -17,7 +17,7 @@ from annotated_types import Ge
 
 from agents.bandwidth.enforcement.hosts import Framing
 from envs.bounds import Count, Positive
-from envs.errors import InputError
+from envs.errors import require_one_of
 from envs.synchronisation.plan import SynchronisationPlan, Tree
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
@@ -57,9 +57,7 @@ def execute_synchronisation(config: ExecuteSynchronisationConfig, run: Run) -> R
     Raises:
         InputError: no plan, links that this machine does not permit, or a process that failed.
     """
-    if config.links not in PLACES:
-        told = f"{config.links!r} is none of {', '.join(PLACES)}"
-        raise InputError(f"config key 'links': {told}")
+    require_one_of(config.links, PLACES, file="config key 'links'")
     problem, plan = read_plan(config.synchronisation)
     provenance = run.provenance.with_inputs(plan=file_hash(config.synchronisation))
     if find_spec("torch") is None:

@@ -13,7 +13,7 @@ from annotated_types import Ge, Le, MinLen
 from agents.pricing.programs import best_ratio, best_sales
 from agents.pricing.rules import RULES, rental_rules, reserve_levels
 from envs.bounds import Count
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.pricing import closed_forms
 from envs.pricing.problem import PricingProblem, Spread, price_search
 from envs.pricing.worst_case import RequestTree, worst_reserve_ratio
@@ -60,9 +60,7 @@ class PriceConfig:
     json: bool
 
     def __post_init__(self) -> None:
-        if self.problem not in CLASSES:
-            told = f"{self.problem!r} is none of {', '.join(CLASSES)}"
-            raise InputError(f"config key 'problem': {told}")
+        require_one_of(self.problem, CLASSES, file="config key 'problem'")
         key = "units" if "search" in self.problem else "parts"
         most = max(self.units) if key == "units" else self.parts
         if most * min(most, self.levels) > MOST_STATES:

@@ -13,7 +13,7 @@ from envs.coflows.coflowsim import quantised, simulate_coflowsim
 from envs.coflows.problem import CoflowProblem
 from envs.coflows.simulation import CoflowTimes, Rates, simulate, simulate_fair
 from envs.coflows.trace import CoflowTrace, read_coflows
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 
@@ -39,9 +39,7 @@ class CoflowsConfig:
             ("rates", self.rates, get_args(Rates)),
             ("semantics", self.semantics, (None, OFFLINE, ONLINE, COFLOWSIM)),
         ):
-            if value not in known:
-                names = ", ".join(filter(None, known))
-                raise InputError(f"config key '{key}': {value!r} is none of {names}")
+            require_one_of(value, known, file=f"config key '{key}'")
         if self.coflows is not None and self.coflows < 1:
             raise InputError(f"config key 'coflows': {self.coflows} is below 1")
 

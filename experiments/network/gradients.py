@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.files import check_file
 from envs.synchronisation.link_graph import BoolArray, FloatArray
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
@@ -41,9 +41,8 @@ def sparse_blocks(
     density, pattern = asked["density"], asked["pattern"]
     if not isinstance(density, int | float) or not 0.0 <= density <= 1.0:
         raise InputError(f"config key 'sparsity.density': {density} is no share from 0 to 1")
-    if pattern not in [each.value for each in Pattern]:
-        names = ", ".join(each.value for each in Pattern)
-        raise InputError(f"config key 'sparsity.pattern': {pattern!r} is none of {names}")
+    patterns = [each.value for each in Pattern]
+    require_one_of(pattern, patterns, file="config key 'sparsity.pattern'")
     return size, drawn_blocks(Pattern(pattern), workers, ceil(size / block), density, seed)
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.synchronisation.link_graph import LinkGraph, described, description
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
@@ -74,8 +74,7 @@ def primitive_of(name: str, key: str = "primitive") -> Primitive:
         InputError: there is none.
     """
     known = {one.value: one for one in Primitive}
-    if name not in known:
-        raise InputError(f"{name!r} is none of {', '.join(known)}", field=key)
+    require_one_of(name, known, field=key)
     return known[name]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agents.base import SynchronisationResult
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import (
     FloatArray,
@@ -63,9 +63,7 @@ class Asked:
         graph, names = self._network(), self.participants
         if names is not None:
             for name in names:
-                if name not in graph.vertices:
-                    told = f"{name!r} is none of {', '.join(graph.vertices)}"
-                    raise InputError(told, field="participants")
+                require_one_of(name, graph.vertices, field="participants")
             graph = replace(graph, participant=np.isin(graph.vertices, names))
         for path in self.beside:
             graph = residual(graph, self._taken(graph, path))

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.run.declared import CONFIG_MODULE, EXPERIMENTS
 from experiments.run.overrides import check_words, typed
 from experiments.run.tables import Table, markdown_table
@@ -98,9 +98,7 @@ class ClaimFile:
             ("subject", self.subject, SUBJECTS),
             ("verdict", self.verdict, VERDICTS),
         ):
-            if value not in known:
-                fault = f"{value!r} is none of {', '.join(known)}"
-                raise InputError(f"config key '{field}': {fault}")
+            require_one_of(value, known, file=f"config key '{field}'")
         if not self.measured.low <= self.measured.value <= self.measured.high:
             raise InputError("config key 'measured': low, value and high do not ascend")
         for command in filter(None, (self.rerun.command, self.rerun.over)):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from experiments.run.loading import SIGNALS, WORD
@@ -72,12 +72,7 @@ class Interrupts:
         threading.Thread(target=self._watch, name=WORD, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._before or (self._last and self.first is not None):
             return
         signal.set_wakeup_fd(self._wake)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Count, Positive, bounded
@@ -23,7 +23,7 @@ from envs.graphs.readers import (
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
 from envs.graphs.zoo import capture_zoo_model, zoo_graph
-from envs.graphs.zoo_models import ZooModel, zoo_model
+from envs.graphs.zoo_models import ZooModel, ZooShape, zoo_model
 from envs.hardware.topology import Topology
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
@@ -81,18 +81,6 @@ def time_unit_of(file: GraphFile) -> TimeUnit:
             field="time_unit",
         )
     return _UNITS[str(name)]
-
-
-class ZooShape(TypedDict):
-    """The arguments of `zoo_model` and `zoo_graph`."""
-
-    batch: int
-    sequence: int | None
-    micro_batches: int
-    head: str
-    optimizer: str
-    dtype: str
-    one_operator: Sequence[str]
 
 
 @runtime_checkable
@@ -184,15 +172,7 @@ class ZooGraph:
         return zoo_model(self.name, **self._shape())
 
     def _shape(self) -> ZooShape:
-        return {
-            "batch": self.batch,
-            "sequence": self.sequence,
-            "micro_batches": self.micro_batches,
-            "head": self.head,
-            "optimizer": self.optimizer,
-            "dtype": self.dtype,
-            "one_operator": self.one_operator,
-        }
+        return cast(ZooShape, {key: getattr(self, key) for key in ZooShape.__annotations__})
 
 
 def zoo_node(model: Mapping[str, Any]) -> dict[str, object]:

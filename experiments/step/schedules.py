@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 from annotated_types import Ge
 
@@ -14,7 +14,7 @@ from agents.pipeline.published import PUBLISHED, looped, v_shaped
 from agents.pipeline.zero_bubble import Memory, zero_bubble
 from agents.placement.constraint_program.solver import CpSettings
 from envs.bounds import Count, Positive
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play
 
 NAMES = (
@@ -102,11 +102,16 @@ def schedule_of(config: ScheduleConfig) -> Schedule:
     Raises:
         InputError: a key has no such value, or does not go with the name.
     """
-    name = _one_of("name", config.name, NAMES)
+    name, overlap = config.name, cast(Overlap, config.overlap)
     objective = config.objective or ("makespan" if name == "exact" else "span")
-    weight = float(_one_of("objective", objective, ("span", "makespan")) == "makespan")
-    _one_of("shape", config.shape, ("linear", "loop", "v", "bidirectional"))
-    overlap = cast(Overlap, _one_of("overlap", config.overlap, ("serial", "atomic")))
+    for key, word, known in (
+        ("name", name, NAMES),
+        ("objective", objective, ("span", "makespan")),
+        ("shape", config.shape, ("linear", "loop", "v", "bidirectional")),
+        ("overlap", overlap, get_args(Overlap)),
+    ):
+        require_one_of(word, known, file=f"config key '{key}'")
+    weight = float(objective == "makespan")
     chunks = _chunks(config)
     pipeline = _pipeline(config, chunks)
     memory = _memory(config, pipeline, chunks)
@@ -133,12 +138,6 @@ def schedule_of(config: ScheduleConfig) -> Schedule:
     value = played.makespan if weight else played.max_rank_span
     status = "optimal" if value <= bound else "feasible"
     return Schedule(pipeline, played, chunks, method, status, objective, bound)
-
-
-def _one_of(key: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise InputError(f"config key '{key}': {value!r} is none of {', '.join(known)}")
-    return value
 
 
 def _chunks(config: ScheduleConfig) -> int:

@@ -19,7 +19,7 @@ from envs.cluster.interference.cases import assign, nearest_below
 from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from models.artifacts import atomic_folder, hashes_of, read_checked_spec
 from models.interference.crossval import Calibration
 from models.interference.fit import Fitted, InterferenceNetwork
@@ -60,9 +60,7 @@ class InterferencePredictor:
         Raises:
             InputError: there is no such table.
         """
-        if name not in self.tables:
-            known = ", ".join(self.tables)
-            raise InputError(f"{name!r} is none of {known}", field="table")
+        require_one_of(name, self.tables, field="table")
         return self.tables.index(name)
 
     def rates(self, table: int, own: IntArray, neighbours: IntArray) -> FloatArray:

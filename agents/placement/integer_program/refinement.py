@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -253,18 +254,8 @@ class SimulatedRefinement(Refinement, ABC):
     placement is also offered in the order in which a dynamic runtime would start the operators.
     """
 
-    def __init__(
-        self,
-        incumbent: StepIncumbent,
-        *,
-        levels: tuple[int, ...],
-        kick_groups: int,
-        formulation: Formulation,
-        seed: int,
-    ) -> None:
-        super().__init__(
-            incumbent, levels=levels, kick_groups=kick_groups, formulation=formulation, seed=seed
-        )
+    def __init__(self, incumbent: StepIncumbent, **settings: Any) -> None:
+        super().__init__(incumbent, **settings)
         self.room = incumbent.problem.capacity.copy()
 
     @abstractmethod

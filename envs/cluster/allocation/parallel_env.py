@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -19,10 +18,15 @@ from envs.cluster.allocation.problem import AllocationProblem
 from envs.frame import new_frame, pixels
 from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
 from envs.reward import WeightedTerms
-from envs.spaces import checked_actions
+from envs.spaces import begun, checked_actions
 
 Problems = Callable[[np.random.Generator], AllocationProblem]
-TERMS = {"utility": 1.0, "not_allowed": 1.0}
+
+
+class AllocationReward(WeightedTerms):
+    """The terms that `AllocationParallelEnv` says."""
+
+    known = ("utility", "not_allowed")
 
 
 def default_generator(rng: np.random.Generator) -> AllocationProblem:
@@ -98,12 +102,12 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
         *,
         queues: Count = 2,
         observation: AllocationObservation | None = None,
-        weights: Mapping[str, float] = TERMS,
+        weights: Mapping[str, float] | None = None,
         render_mode: str | None = None,
     ) -> None:
         self.generator, self.queues, self.render_mode = generator, queues, render_mode
         self.observation = observation if observation is not None else AllocationObservation()
-        self.reward = WeightedTerms(TERMS, weights)
+        self.reward = AllocationReward(weights)
         self.possible_agents = [f"queue_{number}" for number in range(queues)]
         self.agents: list[str] = []
         self.observation_spaces = dict.fromkeys(self.possible_agents, self.observation.space)
@@ -116,9 +120,7 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
     @property
     def episode(self) -> AllocationEpisode:
         """The slots so far."""
-        if self._episode is None:
-            raise gym.error.ResetNeeded("reset() comes before anything else")
-        return self._episode
+        return begun(self._episode)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-import gymnasium as gym
 import numpy as np
 from annotated_types import Ge
 from gymnasium import spaces
@@ -35,7 +34,7 @@ from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
-from envs.spaces import checked_actions
+from envs.spaces import begun, checked_actions
 
 HORIZON = 100_000
 
@@ -205,9 +204,7 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
     @property
     def episode(self) -> SchedulingEpisode:
         """The jobs of this episode, as far as they have come."""
-        if self._episode is None:
-            raise gym.error.ResetNeeded("reset() comes before anything else")
-        return self._episode
+        return begun(self._episode)
 
     @property
     def simulator(self) -> ClusterSimulator:

@@ -9,23 +9,6 @@ from typing import Protocol
 
 from envs.reward import WeightedTerms
 
-TERMS: Mapping[str, float] = MappingProxyType(
-    dict.fromkeys(
-        (
-            "jct",
-            "gpu_jct",
-            "slowdown",
-            "queueing",
-            "utilisation",
-            "preemptions",
-            "forwards",
-            "not_allowed",
-        ),
-        0.0,
-    )
-)
-DEFAULT_WEIGHTS: Mapping[str, float] = MappingProxyType({"jct": 1.0, "not_allowed": 1.0})
-
 
 @dataclass(frozen=True)
 class Passed:
@@ -60,14 +43,18 @@ class ClusterReward(WeightedTerms):
     all is the integral of the number of unfinished jobs over time.
 
     Args:
-        weights: weight of each term; terms left out have weight 0.
+        weights: weight of each term; terms left out have weight 0. Without it, `jct` and
+            `not_allowed` have weight 1.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    def __init__(self, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> None:
-        super().__init__(TERMS, weights)
+    known = (
+        "jct", "gpu_jct", "slowdown", "queueing", "utilisation", "preemptions", "forwards",
+        "not_allowed",
+    )  # fmt: skip
+    usual = MappingProxyType({"jct": 1.0, "not_allowed": 1.0})
 
     def terms(self, passed: Passed) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

@@ -13,7 +13,7 @@ from annotated_types import MinLen
 
 from envs.arrays import FloatArray
 from envs.bounds import Count, Positive
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.run.grid import AppCell, Document
 from experiments.run.statistics import bootstrap_median
@@ -107,9 +107,7 @@ class LearnedPlacement:
                     raise InputError(told, file=SUITE_KEY, record=label)
         for field, labels in ("always", self.always), ("alone", [self.alone]):
             for label in labels:
-                if label not in self.quick:
-                    told = f"{label!r} is none of {', '.join(self.quick)}"
-                    raise InputError(told, file=SUITE_KEY, field=field)
+                require_one_of(label, self.quick, file=SUITE_KEY, field=field)
 
     @property
     def left_out(self) -> list[str]:

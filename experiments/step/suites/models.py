@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from envs.bounds import Count, bounded
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.graphs.capture import OPTIMIZERS, Workload, capture_training_step
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.graph_file import GraphFile
@@ -46,8 +46,7 @@ class Captured:
     micro_batches: Count
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise InputError(f"{self.model!r} is none of {', '.join(MODELS)}", field="model")
+        require_one_of(self.model, MODELS, field="model")
         if self.batch % self.micro_batches:
             message = f"{self.micro_batches} does not divide the batch of {self.batch}"
             raise InputError(message, field="micro_batches")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.errors import InputError
+from envs.errors import require_one_of
 from experiments.run.suite import SUITE_KEY, Report
 from experiments.run.tables import Table
 from experiments.step.suites.cell import (
@@ -65,9 +65,7 @@ class OrderGain(PlanSuite):
         positive(self.budget_s, "budget_s")
         problems = self.cases.problems
         for field, known in ("fixed", problems), ("best", problems), ("split", self.planners):
-            if (label := getattr(self, field)) not in known:
-                message = f"{label!r} is none of {', '.join(known)}"
-                raise InputError(message, file=SUITE_KEY, field=field)
+            require_one_of(getattr(self, field), known, file=SUITE_KEY, field=field)
 
     @property
     def left_out(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.errors import InputError
+from envs.errors import require_one_of
 from experiments.run.grid import AppCell, Document
 from experiments.run.statistics import half_width
 from experiments.run.suite import SUITE_KEY, Check, Report, check_several_seeds
@@ -85,9 +85,7 @@ class Seeds:
     left_out = ()
 
     def __post_init__(self) -> None:
-        if self.app not in SCHEMAS:
-            message = f"{self.app!r} is none of {', '.join(SCHEMAS)}"
-            raise InputError(message, file=SUITE_KEY, field="app")
+        require_one_of(self.app, SCHEMAS, file=SUITE_KEY, field="app")
         check_several_seeds(self.seeds)
 
     def checks(self) -> Iterator[Check]:
