@@ -147,7 +147,12 @@ class Form(Generic[Document]):
 
 def _refusal(error: ValidationError) -> StateError:
     faults = error.errors(include_url=False, include_context=False, include_input=False)
-    return StateError(*((tuple(fault["loc"]), fault["msg"]) for fault in faults[:MOST_FAULTS]))
+    return StateError(*((tuple(fault["loc"]), _told(fault)) for fault in faults[:MOST_FAULTS]))
+
+
+def _told(fault: Any) -> str:
+    unknown = fault["type"] == "extra_forbidden"
+    return "is no field of the schema of this policy's states" if unknown else str(fault["msg"])
 
 
 MOST_FAULTS = 20  # that are told of one state

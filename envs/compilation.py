@@ -84,8 +84,8 @@ class _Watch(event.Listener):  # type: ignore[misc]
         what, said = self.subjects[0], os.environ.get(SAID, "")
         if what not in said.split(","):
             os.environ[SAID] = f"{said},{what}"
-            about = f": about {ABOUT_S} s on an idle core" if what in {CLUSTER, STEP} else ""
-            self.told[-1](f"compiling {what}, once{about}")
+            about = f", up to {ABOUT_S} s on an idle core" if what in {CLUSTER, STEP} else ""
+            self.told[-1](f"compiling what is new of {what}{about}")
         if not self._watched and self.told[-1] is _on_stderr:
             self._watched = True
             threading.Thread(target=self._still, name="compiling", daemon=True).start()

@@ -91,7 +91,7 @@ def read_quantity(
     except InputError as error:
         raise InputError(error.message, field=key) from error
     if not math.isfinite(number) or number < at_least:
-        raise InputError(f"{value!r} is too small or not finite", field=key)
+        raise InputError(f"{value!r} is too small or not finite: is its unit missing?", field=key)
     return number
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from annotated_types import MinLen
 
-from envs.errors import InputError
+from envs.errors import InputError, meant
 from experiments.cluster.evaluate_cluster import checkpoint_inputs
 from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
 from experiments.cluster.replays import CAPTION, COLUMNS, as_good, replays, write_pictures
@@ -45,7 +45,8 @@ class CompareConfig:
         for key, names in (("shown", self.shown), ("policies", self.policies or [])):
             for name in names:
                 if name not in self.agents:
-                    told = f"'{name}' is no policy here (known: {', '.join(self.agents)})"
+                    near = meant(name, self.agents)
+                    told = f"'{name}' is no policy here ({near}known: {', '.join(self.agents)})"
                     raise InputError(f"config key '{key}': {told}")
 
 
@@ -69,6 +70,7 @@ def compare(config: CompareConfig, run: Run) -> Result:
     title = f"{problem.title}, placement {placement}, interference {interference}"
     provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_inputs(agents))
     table = Table("Policies", COLUMNS, [row.cells() for row in found], CAPTION)
+    run.console.say(title)
     write_tables(run, title, [table], provenance)
     for line in source.changes():
         run.console.print(line, soft_wrap=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import polars as pl
 from numpy.typing import ArrayLike
@@ -24,13 +24,14 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.simulation.incidents import Failures
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.cluster.problem import ClusterProblem, Player, Scheduler, built_policy
 from experiments.cluster.replays import CAPTION, COLUMNS, Replayed, replays
 from experiments.cluster.trace_source import load_trace
 from experiments.compare import CompareConfig
 from experiments.pictures.cluster import draw_jct_cdf
 from experiments.run.artifacts import write_figure
+from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import text_hash
 from experiments.run.tables import WIDTH, Table, markdown_table
 from experiments.run.targets import build_as
@@ -84,6 +85,8 @@ def order(
         preemptive: whether running jobs give way to earlier ones.
         name: as it stands in tables; None: that of the function.
     """
+
+    require_one_of(knows, get_args(Knowledge), field="knows")
 
     def made(given: PriorityFunction) -> Order:
         called = name or str(getattr(given, "__name__", "own"))
@@ -340,7 +343,7 @@ def replay(
     }
     if policies is None:
         built = {name: built_policy(node, name) for name, node in config.agents.items()}
-    found = replays(problem, built, (), Console(file=io.StringIO()))
+    found = replays(problem, built, (), RunConsole(file=io.StringIO()))
     return Replays(problem, found, problem.title, config.seed)
 
 

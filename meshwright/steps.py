@@ -129,7 +129,8 @@ def topology(
     Args:
         what: a name of `conf/topology` ("mixed_v100_p100"), the path of a YAML file in their form,
             a `Topology`, or one's own servers around one switch.
-        network: bandwidth from each network card of own servers to the switch.
+        network: bandwidth from each network card of own servers to the switch, such as "25Gbps":
+            a number without unit is bytes/s, and refused below 1 MB/s.
         name: of a topology of own servers.
 
     Raises:
@@ -264,16 +265,19 @@ class PlanResult:
         return Path(path)
 
     def draw(self, path: str | Path) -> Path:
-        """Draw one step as a Gantt chart of devices and ports, a PNG file.
+        """Draw one step as a Gantt chart of devices and ports, a PNG file (`.png` may be left out).
 
         Raises:
             InputError: there is no plan, or the objective plays no step; the file cannot be
-                written.
+                written, or is to have another format.
         """
+        path = Path(path if Path(path).suffix else f"{path}.png")
+        if path.suffix != ".png":
+            raise InputError("pictures are written as .png alone", file=path)
         stamped = self.loaded.stamp_on(provenance("plan", self.seed))
         with writing(path):
-            write_figure(Path(path), self._figure(), stamped)
-        return Path(path)
+            write_figure(path, self._figure(), stamped)
+        return path
 
     def __str__(self) -> str:
         step = self.loaded.problem

@@ -65,23 +65,30 @@ class Greedy(Protocol):
         """
 
 
+def _waits(weights: FloatArray) -> bool:
+    """Whether to wait, the last action, is likelier than all others, which share what is left."""
+    return bool(weights[-1] >= weights[:-1].sum())
+
+
 class MostProbableAction:
-    """The largest logit; the job and its server group are one action."""
+    """To wait or not; then the likeliest action, a job and its server group being one."""
 
     def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        return int(logits.argmax())
+        waits = _waits(np.exp(logits - logits.max()))
+        return len(logits) - 1 if waits else int(logits[:-1].argmax())
 
 
 class MostProbableJob:
-    """First what is done, a job counted over all server groups it could start on; then where."""
+    """To wait or not; then a job, counted over all server groups it could start on; then where."""
 
     def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        starts = logits[: window * groups].reshape(window, groups)
         weights = np.exp(logits - logits.max())
-        jobs = weights[: window * groups].reshape(window, groups).sum(axis=1)
-        others = weights[window * groups :]
+        if _waits(weights):
+            return len(logits) - 1
+        starts = weights[: window * groups].reshape(window, groups)
+        jobs, others = starts.sum(axis=1), weights[window * groups : -1]
         job = int(jobs.argmax())
-        if jobs[job] >= others.max():
+        if jobs[job] >= others.max(initial=0.0):
             return job * groups + int(starts[job].argmax())
         return window * groups + int(others.argmax())
 

@@ -16,41 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.hybrid.grouping import search
-from envs.compilation import compiled
 from envs.hybrid.batch_time import Batch, BatchTime, GroupPlan, Groups
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-@compiled
-def drift_plus_penalty(
-    time: FloatArray, cost: FloatArray, states: IntArray, budget: FloatArray, weight: float
-) -> tuple[IntArray, FloatArray]:
-    """The control over finite sets of actions.
-
-    Args:
-        time: (S, A) of the actions in each state; inf: there is no such action.
-        cost: (S, A, K).
-        states: (T,) the state of each slot.
-        budget: (K,) of a slot, on average.
-        weight: V.
-
-    Returns:
-        (T,) the action of each slot, the first among equals; (T, K) the queues after it.
-    """
-    action = np.empty(len(states), dtype=np.int64)
-    queues = np.empty((len(states), len(budget)))
-    queue = np.zeros(len(budget))
-    for t in range(len(states)):
-        state, best = states[t], np.inf
-        for a in range(time.shape[1]):
-            value = weight * time[state, a] + (queue * cost[state, a]).sum()
-            if value < best:
-                best, action[t] = value, a
-        queue = np.maximum(queue + cost[state, action[t]] - budget, 0.0)
-        queues[t] = queue
-    return action, queues
 
 
 # What a policy does with a slot, given the queues (K,) and the groups of the slot before, if any.

@@ -41,11 +41,11 @@ class LearnedPlanner:
     without a simulation, the first greedily, each from a split of its own. The compiled simulator
     prices plans and splits on the groups. In further rounds the policy goes over the best of them
     again; at the end the likeliest moves away from the best are simulated, and kept where they
-    gain. The best plan is played on all operators. Where none fits, the policy is
-    asked again with less room (`Fitting`). A search goes on until the budget is spent: where memory
-    does not bind, the best plans first descend through finer groups by moves that are all simulated
-    (`Descent`); then local search starts from them, and draws the devices of its moves by the
-    policy's chances.
+    gain. The best plan is played on all operators, in all orders where its own takes longer there
+    than on groups. Where none fits, the policy is asked again with less room (`Fitting`). A search
+    goes on until the budget is spent: where memory does not bind, the best plans first descend
+    through finer groups by moves that are all simulated (`Descent`); then local search starts from
+    them, and draws the devices of its moves by the policy's chances.
 
     Guarantees:
         With a search never slower than the best single device that holds the step; without one,
@@ -186,9 +186,12 @@ class Answer:
     ) -> None:
         """Offer the plans until one fits; where none does, others in less room (`Fitting`)."""
         for device in plans[:_OFFERED]:
-            placed = self.grouped.fusion.expand(device)
-            order = incumbent.pricer.price(placed, (self.priced[device.tobytes()].rule,)).order
-            if not incumbent.offer(placed, order).any() or not incumbent.offer(placed).any():
+            placed, price = self.grouped.fusion.expand(device), self.priced[device.tobytes()]
+            order = incumbent.pricer.price(placed, (price.rule,)).order
+            fits = not incumbent.offer(placed, order).any()
+            if not fits or incumbent.step_time > price.seconds:  # another order may be better
+                fits |= not incumbent.offer(placed).any()
+            if fits:
                 return
         until = max(budget_s, incumbent.seconds + _FITTING_S)
         fitting = Fitting(incumbent, until, limited=limited)

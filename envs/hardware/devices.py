@@ -14,6 +14,7 @@ from envs.units import (
     DTYPES,
     GIBI,
     GIGA,
+    MEGA,
     MICROSECOND,
     TERA,
     parse_bandwidth,
@@ -223,7 +224,8 @@ def custom_device(
     Rates in `peak_flops` replace those of the same dtype and leave the others.
 
     Raises:
-        InputError: naming the key, on an unknown base or dtype, or a wrong unit.
+        InputError: naming the key, on an unknown base or dtype, a wrong unit, or a rate or memory
+            below a million: a number without unit is FLOP/s, bytes/s or bytes.
     """
     spec = device_spec(base)
     rates = dict(spec.peak_flops)
@@ -231,13 +233,15 @@ def custom_device(
         key = f"peak_flops.{dtype}"
         if dtype not in DTYPES:
             raise InputError(f"unknown dtype (known: {', '.join(DTYPES)})", field=key)
-        rates[dtype] = read_quantity(parse_flops, rate, key=key, at_least=1.0)
+        rates[dtype] = read_quantity(parse_flops, rate, key=key, at_least=MEGA)
     spec = replace(spec, name=name, peak_flops=rates, source=source or f"{name}, after {base}")
     if memory_bandwidth is not None:
-        rate = read_quantity(parse_bandwidth, memory_bandwidth, key="memory_bandwidth", at_least=1)
+        key = "memory_bandwidth"
+        rate = read_quantity(parse_bandwidth, memory_bandwidth, key=key, at_least=MEGA)
         spec = replace(spec, memory_bandwidth=rate)
     if memory is not None:
-        spec = replace(spec, memory_bytes=read_quantity(parse_bytes, memory, key="memory"))
+        held = read_quantity(parse_bytes, memory, key="memory", at_least=MEGA)
+        spec = replace(spec, memory_bytes=held)
     if launch_overhead is not None:
         seconds = read_quantity(parse_seconds, launch_overhead, key="launch_overhead")
         spec = replace(spec, launch_overhead_s=seconds)

@@ -10,7 +10,7 @@ import networkx as nx
 
 from envs.errors import InputError
 from envs.hardware.devices import DeviceSpec
-from envs.units import check_keys, parse_bandwidth, parse_seconds, read_count, read_quantity
+from envs.units import MEGA, check_keys, parse_bandwidth, parse_seconds, read_count, read_quantity
 
 MOST_NODES = 4096  # devices, NICs and switches
 ROUTE_S, ROUTE_BYTES = 2e-5, 200.0  # of one pair of devices
@@ -37,7 +37,8 @@ class LinkSpec:
         """A link from a section `{medium, bandwidth, latency}` of a configuration.
 
         Raises:
-            InputError: naming `key.field`, on a missing or unknown key or a wrong unit.
+            InputError: naming `key.field`, on a missing or unknown key, a wrong unit or a bandwidth
+                below 1 MB/s: a number without unit is bytes/s, so that 25 is no network's.
         """
         if isinstance(section, LinkSpec):
             return section
@@ -45,7 +46,7 @@ class LinkSpec:
         return cls(
             medium=str(fields["medium"]),
             bandwidth=read_quantity(
-                parse_bandwidth, fields["bandwidth"], key=f"{key}.bandwidth", at_least=1.0
+                parse_bandwidth, fields["bandwidth"], key=f"{key}.bandwidth", at_least=MEGA
             ),
             latency=read_quantity(parse_seconds, fields["latency"], key=f"{key}.latency"),
         )

@@ -122,6 +122,9 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         render_mode: str | None = None,
     ) -> None:
         self.generator = generator if generator is not None else default_generator()
+        if not hasattr(self.generator, "max_groups"):
+            told = 'is none; one that is: meshwright.one_problem("bert_large", ...)'
+            raise InputError(told, field="generator")
         bounds = (self.generator.max_groups, self.generator.max_edges, self.generator.num_devices)
         self.observation = observation if observation is not None else PlacementObservation(*bounds)
         self.reward = reward if reward is not None else PlacementReward()
@@ -214,7 +217,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         if self._ended:
             raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
         groups, device = self._groups, int(action)
-        if not self.action_space.contains(np.int64(device)):
+        if device != action or not self.action_space.contains(np.int64(device)):
             raise InputError(
                 f"{action} is not one of {self.action_space.n} devices", field="action"
             )

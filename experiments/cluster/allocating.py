@@ -78,7 +78,7 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     if loaded is not None:
         provenance = provenance.with_inputs(**loaded.inputs)
         for line in loaded.changes():
-            run.console.print(line, soft_wrap=True, highlight=False)
+            run.console.say(line)
     bound = relaxed(problem, config.bound_s).bound
     names = (
         [name for name in PLANNERS if name != "exact"] if config.agent == ALL else [config.agent]

@@ -80,7 +80,7 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
         "seconds": seconds,
     }
     for line in source.changes():
-        run.console.print(line, soft_wrap=True, highlight=False)
+        run.console.say(line)
     return Result(values, provenance, SHOWN)
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from envs.cluster.simulation.cluster_metrics import ClusterMetrics, measure
 from envs.cluster.simulation.cluster_state import Schedule
 from experiments.cluster.problem import ClusterProblem, Scheduler
 from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.run.artifacts import write_figure
+from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import Provenance
 
 JCT_FILE, USAGE_FILE = "jct.png", "usage.png"
@@ -65,7 +64,7 @@ def replays(
     problem: ClusterProblem,
     policies: Mapping[str, Scheduler],
     shown: Sequence[str],
-    console: Console,
+    console: RunConsole,
 ) -> list[Replayed]:
     """Every policy's schedule, the least mean JCT first; of those `shown` who held which GPUs."""
     problem.check(*policies.values())
@@ -74,7 +73,7 @@ def replays(
         schedule, seconds = problem.timed(policy, keep_runs=name in shown)
         metrics = measure(schedule, problem.cluster.num_gpus)
         found.append(Replayed(name, policy.knows, schedule, metrics, seconds))
-        console.print(f"{name}: {seconds:.2f} s", highlight=False)
+        console.say(f"{name}: {seconds:.2f} s")
     return sorted(found, key=lambda row: row.metrics.jct.mean)
 
 

@@ -18,14 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rich.console import Console
-
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
 from experiments.run.artifacts import write_json
+from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import content_hash, file_hash, installed_version, stamp
 from experiments.run.targets import unknown_key
@@ -76,7 +75,7 @@ class TraceDownload:
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """The file, or the table of files."""
         if self.source is None:
-            run.console.print("\n".join(self._lines()), soft_wrap=True, highlight=False)
+            run.console.say("\n".join(self._lines()))
             listed = {name: asdict(source) for name, source in self.sources.items()}
             return Result({"sources": listed}, run.provenance)
         public = self.sources.get(self.source)
@@ -101,12 +100,12 @@ class TraceDownload:
         self._write_origin(path, public, run)
         laid_out = [str(place) for place in lay_out(path, public.members, folder)]
         for place in laid_out:
-            run.console.print(place, soft_wrap=True, highlight=False)
+            run.console.say(place)
         if public.unpack and not public.members:
             run.console.print(f"an archive; unpack it: {public.unpack}", soft_wrap=True)
         if laid_out and Path(os.environ.get(DATA_VARIABLE, "")).resolve() != folder.resolve():
             told = f"splits and studies look there with: export {DATA_VARIABLE}={folder.resolve()}"
-            run.console.print(told, soft_wrap=True, highlight=False)
+            run.console.say(told)
         values: dict[str, object] = {
             "file": str(path),
             "bytes": path.stat().st_size,
@@ -177,7 +176,7 @@ def _member(path: Path, member: str) -> bytes:
 class _Progress:
     """A line now and then."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: RunConsole) -> None:
         self._console, self._said = console, time.monotonic()
 
     def __call__(self, done: int, total: int | None) -> None:

@@ -82,6 +82,7 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
         node = {**config.scheduler, "checkpoint": str(folder)}
         policies[name] = build_as(CheckpointScheduler, node, "scheduler", "exported scheduler")
     start = time.perf_counter()
+    run.begin("replaying later jobs under every policy")
     found = replays(problem, policies, (), run.console)
     title = f"{problem.title}: later than training"
     rows = (
@@ -90,6 +91,7 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
         else f"{UNTRAINED} is exported"
     )
     caption = f"{CAPTION} {rows}: {trained.values['outcome']}."
+    run.console.say(title)
     table = Table("Policies", COLUMNS, [row.cells() for row in found], caption)
     write_tables(run, title, [table], trained.provenance)
     values = {

@@ -142,8 +142,8 @@ def main_job(config: MainConfig, run: Run) -> Result:
     verification = verify_placement(policy, checkpoint, seen, run.folder, provenance)
     console.print(comparison.rich(name))
     for note in notes:
-        console.print(note, highlight=False, soft_wrap=True)
-    console.print(f"checkpoint: {checkpoint}", soft_wrap=True, highlight=False)
+        console.say(note)
+    console.say(f"checkpoint: {checkpoint}")
     console.print(
         f"without ray, torch_geometric and torch it decides "
         f"{'identically' if verification.passed else 'DIFFERENTLY'}: {verification.identical} of "

@@ -119,10 +119,13 @@ def learn(
 def read_curve(path: Path, outcome: Outcome) -> Curve:
     """The learning curve of a run, all its sessions together, from its metrics.
 
-    It begins with the first exam, before training.
+    It begins with the first exam, before training; the one of the policy exported may be the last,
+    after the last row.
     """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
+    if outcome.best.iteration:
+        rows[outcome.best.iteration - 1]["exam/outcome"] = str(np.mean(outcome.best.outcomes))
     return Curve(
         seconds=[float(row["charts/seconds"]) for row in rows],
         mean=[float(row["charts/step_time_s_mean"]) for row in rows],

@@ -280,7 +280,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
     training, found, subject = subject_of(config)
     for name, loaded in found.loaded.items():
         for line in loaded.changes():
-            run.console.print(f"{name}: {line}", soft_wrap=True, highlight=False)
+            run.console.say(f"{name}: {line}")
     env = subject.make_exam(0)
     advises = described(env.observation.adviser)
     if resume:
@@ -302,11 +302,12 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         result = train(
             training, subject, run.folder, on_iteration, resume=resume, tracking=tracking
         )
-        display.end(task, f"mean JCT {result.best_score:.3f} times the reference's at best")
+        best = f"mean JCT {result.best_score:.3f} times the reference's at best"
+        display.end(task, ", ".join((best, *result.warnings)))
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     reference = named(subject.reference, env.observation.adviser)
     outcome = Outcome.of(run.folder, exam_score(reference))
-    run.console.print(outcome.sentence, soft_wrap=True, highlight=False)
+    run.console.say(outcome.sentence)
     run.begin("exporting the policy, drawing")
     checkpoint: Path | None = None
     if training.parameters == "shared":  # a checkpoint folder holds one policy

@@ -330,7 +330,7 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     rows = rows_of(found, config, fitting.history, TRAINING, run)
     exam = rows_of(later, config, fitting.history, EXAM, run)
     posterior, losses = fit(fitting, rows.features, rows.remaining_s, config.seed)
-    run.console.print(f"fitted, {time.perf_counter() - start:.0f} s so far", highlight=False)
+    run.console.say(f"fitted, {time.perf_counter() - start:.0f} s so far")
     save_durations(posterior, run.folder / DURATIONS, portable(provenance).document())
     message = "".join(f"{epoch},{loss:.6f}\n" for epoch, loss in enumerate(losses, start=1))
     write_text(run.folder / METRICS_FILE, f"epoch,cross_entropy\n{message}")
@@ -401,7 +401,7 @@ def rows_of(
     if not len(rows.features):
         raise InputError("config key 'sampling.instants': no job was written down")
     message = f"{len(rows.features):,} rows of {parts} replays"
-    run.console.print(f"{message}, {time.perf_counter() - began:.0f} s", highlight=False)
+    run.console.say(f"{message}, {time.perf_counter() - began:.0f} s")
     return rows
 
 

@@ -361,7 +361,7 @@ def examined(
         if done == total:
             seconds = time.perf_counter() - began
             text = f"{measurements.name}: {stage}, {total} ensembles, {seconds:.0f} s so far"
-            run.console.print(text, highlight=False)
+            run.console.say(text)
 
     crossed = cross_validate(
         measurements, fitting, asked.probes, asked.levels, config.seed, progress

@@ -150,7 +150,7 @@ def learned(
     write_sidecar(run.folder / METRICS_FILE, run.provenance, kind="metrics")
     checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
     outcome = Outcome.of(run.folder, f"{what} over the reference's")
-    run.console.print(outcome.sentence, soft_wrap=True, highlight=False)
+    run.console.say(outcome.sentence)
     card = card_of(
         title=title,
         text=f"Of {len(found.trained)} exams of the most probable actions, in the mean: "

@@ -42,7 +42,7 @@ WORDS = {  # of baselines, as `conf/main.yaml` has them
     "heft": "HEFT, list scheduler",
     "contiguous_speed": "split by speed",
     "single_device": "best single device",
-    "shipped": "shipped policy",
+    "shipped": "shipped, best of 8",
 }
 
 
@@ -131,7 +131,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     if len(rows) > 1:
         run.console.print(comparison.rich(name))
         write_markdown(run, name, [comparison.markdown(), f"{told}."], provenance)
-    run.console.print(told, soft_wrap=True, highlight=False)
+    run.console.say(told)
     checkpoint = exported(learned, config, run.folder, problem, provenance)
     values: dict[str, object] = {
         "graph": problem.graph.name,

@@ -80,8 +80,11 @@ def draw_learning_curve(
         markevery=better.tolist(), label="PPO, best plan so far",
     )  # fmt: skip
     if len(own):
-        label = f"PPO, the policy's most probable plan; at 0 {curve.begun}"
-        axes.plot(own[:, 0], own[:, 1] * 1e3, color=ORANGE, linewidth=1.6, label=label)
+        label = f"PPO, the policy's most probable plan; at 0 {curve.begun}; dot: exported"
+        axes.plot(
+            own[:, 0], own[:, 1] * 1e3, "-o", markevery=[int(own[:, 1].argmin())],
+            color=ORANGE, linewidth=1.6, label=label,
+        )  # fmt: skip
     lines = {name: value * 1e3 for name, value in baselines.items() if np.isfinite(value)}
     low, high = _limits(lower_bound * 1e3, best, mean, own[:, 1] * 1e3, list(lines.values()))
     near = sorted((name for name in lines if lines[name] <= high), key=lines.__getitem__)

@@ -241,7 +241,7 @@ def _run(
     run = Run(folder, console, provenance, composed.choices, composed.overrides)
     work = [folder / name for name in ("checkpoints", "cells") if hasattr(config, "resume")]
     if kept := [] if text else sorted((folder / "checkpoints").glob("iteration_*")):
-        console.print(f"last checkpoint: {kept[-1].name}", highlight=False, soft_wrap=True)
+        console.say(f"last checkpoint: {kept[-1].name}")
     again = goes_on(f"{called} {shlex.quote(f'resume={folder}')} goes on with it", *work)
     with again, heartbeat(console, task.__name__.replace("_", " ")):
         result = task(config, run)

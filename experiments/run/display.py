@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from experiments.run.heartbeat import RunConsole
@@ -21,7 +20,7 @@ class ProgressDisplay:
     every `PLAIN_EVERY_S` seconds in between.
     """
 
-    def __init__(self, console: Console, words: Mapping[str, str] | None = None) -> None:
+    def __init__(self, console: RunConsole, words: Mapping[str, str] | None = None) -> None:
         self.console, self.words = console, words or {}
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -38,16 +37,12 @@ class ProgressDisplay:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._bars.start()
-            self._live(True)
+            self.console.live = True
         return self
-
-    def _live(self, moves: bool) -> None:
-        if isinstance(self.console, RunConsole):
-            self.console.live = moves
 
     def __exit__(self, *_: object) -> None:
         if self.console.is_terminal:
-            self._live(False)
+            self.console.live = False
             self._bars.stop()
 
     def begin(self, name: str, seconds: float | None = None, iterations: int = 0) -> TaskID:
@@ -85,7 +80,7 @@ class ProgressDisplay:
             self._print(task, text)
 
     def _print(self, task: TaskID, text: str) -> None:
-        self.console.print(f"{self._names[task]}: {text}", highlight=False, soft_wrap=True)
+        self.console.say(f"{self._names[task]}: {text}")
 
 
 def training_news(row: Mapping[str, float]) -> str:

@@ -206,7 +206,7 @@ class Grid:
                 cell.check_folder()
         if found.documents:
             message = f"{len(found.documents)} of {len(cells)} cells were done before"
-            display.console.print(message, highlight=False)
+            display.console.say(message)
         waiting = [cell for cell in cells if cell not in found.documents]
         running: list[_Started] = []
         with _terminated_as_interrupted(), _Counter(display, waiting) as counter:

@@ -31,6 +31,10 @@ class RunConsole(Console):
         self.written = time.monotonic()
         super().print(*objects, **options)
 
+    def say(self, text: str) -> None:
+        """A line of plain words, which the terminal may wrap."""
+        self.print(text, highlight=False, soft_wrap=True)
+
 
 @contextmanager
 def heartbeat(console: RunConsole, what: str) -> Iterator[None]:
@@ -51,13 +55,13 @@ def heartbeat(console: RunConsole, what: str) -> Iterator[None]:
                 compiled = compiling()
                 doing = (what, console.doing, compiled and f"compiling {compiled}")
                 told = f"{', '.join(filter(None, doing))}: {now - start:.0f} s since its start"
-                console.print(told, highlight=False, soft_wrap=True)
+                console.say(told)
                 silence = EVERY_S
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
-        with telling(lambda line: console.print(line, highlight=False)):
+        with telling(console.say):
             yield
     finally:
         ended.set()

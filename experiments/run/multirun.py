@@ -27,7 +27,6 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from envs.errors import InputError
 from envs.files import read_json
@@ -43,6 +42,7 @@ from experiments.run.declared import (
 from experiments.run.display import ProgressDisplay
 from experiments.run.folders import require_own_folder
 from experiments.run.grid import AppCell, Grid, quoted
+from experiments.run.heartbeat import RunConsole
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run
 from experiments.run.overrides import (
@@ -115,7 +115,7 @@ class SweepCell:
 
 
 def _done(cell: AppCell) -> Mapping[str, Any]:
-    with ProgressDisplay(Console(stderr=True)) as display:
+    with ProgressDisplay(RunConsole(stderr=True)) as display:
         found = Grid(LocalProcesses(1), Provenance(0, {})).run([cell], display)
     if found.faults:
         raise InputError(str(found.faults[cell]))
@@ -227,7 +227,7 @@ def _report(
     for cell in cells:
         values = {_key(word): word.partition("=")[2] for word in cell["overrides"]}
         rows.append((str(cell["number"]), *(values.get(key, "") for key in keys), _shown(cell)))
-    console = Console(stderr=quiet)
+    console = RunConsole(stderr=quiet)
     provenance = Provenance(seed=0, inputs={})
     run = Run(folder, console, provenance, {}, [])
     title = f"Sweep of {len(cells)} runs"
@@ -238,7 +238,7 @@ def _report(
     if quiet:
         sys.stdout.write(to_json(document))
     else:
-        console.print(f"sweep folder: {folder}", soft_wrap=True, highlight=False)
+        console.say(f"sweep folder: {folder}")
     failed = [cell for cell in cells if cell["reason"]]
     if failed or failure is not None:
         first = failed[0] if failed else {"number": "?", "reason": str(failure)}

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import Provenance
 
@@ -23,7 +21,7 @@ class Run:
     """
 
     folder: Path
-    console: Console
+    console: RunConsole
     provenance: Provenance
     choices: Mapping[str, str]
     overrides: Sequence[str]

@@ -57,7 +57,7 @@ MOST_NAMED = 12  # options of a group, in a message
 PLAIN = "value"  # in Hydra's words, of a key that has the name of a group
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILE_SUFFIXES = (
-    ".csv", ".gz", ".json", ".npz", ".parquet", ".txt", ".xls", ".yaml", ".yml",
+    ".csv", ".gz", ".json", ".npz", ".onnx", ".parquet", ".txt", ".xls", ".yaml", ".yml",
 )  # fmt: skip
 _RECIPES = (RECIPE, "sweep")  # groups of what is chosen of other groups
 _files: dict[str, str] = {}  # of the user's, by the names that Hydra has them by

@@ -182,10 +182,10 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     cells = checked_cells(suite, folder, config.seed)
     left_out = f"Left out without MESHWRIGHT_DATA: {', '.join(suite.left_out)}."
     if suite.left_out:
-        run.console.print(left_out, highlight=False, soft_wrap=True)
+        run.console.say(left_out)
     minutes = sum(cell.budget_s or 0.0 for cell in cells) / config.workers / 60.0
     limit = f", at most {minutes:.0f} minutes of search" if minutes else ""
-    run.console.print(f"{suite.title}: {len(cells)} cells{limit}", highlight=False)
+    run.console.say(f"{suite.title}: {len(cells)} cells{limit}")
     executor = build_as(Executor, config.executor, "executor", "executor of commands")
     with ProgressDisplay(run.console) as display:
         found = Grid(executor, origin).run(cells, display)

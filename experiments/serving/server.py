@@ -87,7 +87,9 @@ def listening(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
     except (OSError, UnicodeError, OverflowError) as error:
-        raise InputError(f"{host}:{port} cannot be listened at ({error})") from error
+        raise InputError(
+            f"{host}:{port} cannot be listened at, give another port=... ({error})"
+        ) from error
 
 
 class _Server(uvicorn.Server):

@@ -275,7 +275,7 @@ class Service:
         """
         found = AUTHORITY.fullmatch(next(iter(_told(headers, b"host")), ""))
         if found is None or (found[1] or found[2]) not in LOCAL | self.limits.hosts | {arrived}:
-            raise RefusalError(421, "the Host is none of this service")
+            raise RefusalError(421, "the Host is none of this service (serve hosts=[<name>])")
         own = {f"{scheme}://{found[0]}" for scheme in ("http", "https")}
         if not own.issuperset(_told(headers, b"origin")):
             raise RefusalError(403, "the Origin is not this service")

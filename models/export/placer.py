@@ -51,6 +51,7 @@ graph = mw.capture(module, example)  # or mw.read_graph(path)
 devices = mw.topology("mixed_v100_p100")
 decision = mw.load("<this folder>").decide({"graph": graph, "topology": devices})
 print(decision.content["step_time_s"], decision.content["plan"])
+# looks further, so that its plans are mostly faster:
 print(mw.plan(graph, devices, "learned", checkpoint="<this folder>", search=None))
 ```
 """

@@ -63,3 +63,9 @@ def overrides(folder: Path, **traces: str) -> list[str]:
         "+split.formats.canonical._target_=envs.cluster.workload.readers.canonical.CanonicalReader",
         f"cache={folder / 'cache'}",
     ]  # fmt: skip
+
+
+def one_of_several(folder: Path) -> list[str]:
+    """`overrides`, made those of `splits.itp`; where a cache stands they do not say."""
+    given = [text for text in overrides(folder) if not text.startswith("cache=")]
+    return [text.replace("split.", "splits.itp.", 1) for text in given]

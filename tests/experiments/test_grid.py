@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from envs.errors import InputError
 from envs.files import read_json
 from experiments.run import grid
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Cell, FunctionCell, Grid, Outcomes, quoted
+from experiments.run.heartbeat import RunConsole
 from experiments.run.processes import LocalProcesses, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance
 from tests.refusal import refusal
@@ -47,7 +47,7 @@ def script(folder: Path, text: str = FINISH, **more: Any) -> Script:
 
 @pytest.fixture
 def display() -> Iterator[ProgressDisplay]:
-    with ProgressDisplay(Console(width=300)) as made:
+    with ProgressDisplay(RunConsole(width=300)) as made:
         yield made
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from in_this_process import cells_in_this_process
 from PIL import Image
-from rich.console import Console
-from small_split import overrides
+from small_split import one_of_several
 
 from agents.cluster.joint_choice import JointChoice
 from experiments.cluster.headroom import HeadroomConfig
@@ -21,6 +20,7 @@ from experiments.cluster.headroom import headroom as task
 from experiments.cluster.problem import built_policy
 from experiments.learning.train_rule import TrainRuleConfig, train_rule
 from experiments.run.app import run_app
+from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Run
 from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
@@ -44,9 +44,7 @@ def headroom(arguments: list[str]) -> int:
 
 
 def small(folder: Path) -> list[str]:
-    """The overrides of a small split, made those of `splits.itp`."""
-    given = [text.replace("split.", "splits.itp.", 1) for text in overrides(folder)]
-    return [*TOY, *(text for text in given if not text.startswith("cache="))]
+    return [*TOY, *one_of_several(folder)]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +120,7 @@ def test_the_table_and_the_picture(made: Path) -> None:
 
 
 def test_numbers_that_were_sought_are_taken(config: TrainRuleConfig, tmp_path: Path) -> None:
-    run = Run(tmp_path, Console(quiet=True), Provenance(seed=0, command="train"), {}, [])
+    run = Run(tmp_path, RunConsole(quiet=True), Provenance(seed=0, command="train"), {}, [])
     result = train_rule(config, run).values
     found = document(tmp_path / "rule.json")
     assert found["numbers"] == result["numbers"]

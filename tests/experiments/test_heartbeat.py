@@ -78,10 +78,11 @@ def test_what_is_compiled_is_said_once_and_what_is_cached_is_not(
         kernel = made("envs.cluster.simulation.loop")
         kernel(3.0)  # type: ignore[operator]
         made("meshwright.agents.cluster.rules")
-    assert written(console) == ["compiling the cluster simulator, once: about 75 s on an idle core"]
+    told = "compiling what is new of {}, up to 75 s on an idle core"
+    assert written(console) == [told.format("the cluster simulator")]
     made("agents.step.planner")  # no run: as in Python
     captured = capsys.readouterr()
-    assert captured.err.startswith("compiling the simulator of a training step, once: about ")
+    assert captured.err.startswith(told.format("the simulator of a training step"))
     assert captured.out == ""
     said = os.environ[compilation.SAID]  # which processes of the run have too
     assert {compilation.CLUSTER, compilation.STEP} <= set(said.split(","))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.learning.one_problem import read_curve
 from experiments.learning.outcome import Examined, Outcome, by_step_time
 from experiments.pictures.learning import read_exams
 from tests.refusal import refusal
@@ -64,6 +65,11 @@ def test_the_first_and_the_last_exam_are_in_the_curve(tmp_path: Path) -> None:
     found = read_exams(tmp_path, [(0, 1.0), (2, 0.8)])
     assert found.steps.tolist() == [0.0, 128.0]
     assert found.scores.tolist() == [1.0, 0.8]
+    file = tmp_path / "metrics.csv"
+    file.write_text(
+        "charts/seconds,charts/step_time_s_mean,charts/best_objective,exam/outcome\n2,2,2,nan\n"
+    )
+    assert read_curve(file, outcome(0.9, 1.25, 1)).own[1] == (2.0, 0.3)
 
 
 def test_a_folder_that_examined_nothing_is_refused(tmp_path: Path) -> None:

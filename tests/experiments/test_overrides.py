@@ -93,6 +93,7 @@ FAULTS = {
     "agent=hefft": ["agent=hefft (did you mean heft? known: heft, ", "more)"],
     "communication=dual": ["communication=dual", "single_port", "none"],
     "graph=./none.json": ["./none.json", "no such file"],
+    "graph=none.onnx": ["none.onnx", "no such file"],
     "topology=none.yaml": ["none.yaml", "no such file"],
     "communication=none.yaml": ["none.yaml", "no such file"],
     "agent.depth=3": ["agent.depth"],

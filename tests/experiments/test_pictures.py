@@ -175,7 +175,9 @@ def test_a_learning_curve_begins_with_the_untrained_policy() -> None:
     curve = Curve([1.0, 2.0], [0.4, 0.3], [0.4, 0.3], own)
     axes = draw_learning_curve(curve, {}, 0.2, "title").axes[0]
     assert axes.get_ylim()[1] > 900.0
-    assert axes.lines[2].get_xydata()[0].tolist() == [0.0, 900.0]
+    line = axes.lines[2]
+    assert line.get_xydata()[0].tolist() == [0.0, 900.0]
+    assert line.get_markevery() == [1]  # the best exam
 
 
 def test_labels_of_equal_baselines_do_not_overlap() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from layered_step import layered_step
-from rich.console import Console
 
 from agents.placement.labelled import LabelledProblem, read_dataset
 from envs.cost import RooflineCost
@@ -22,6 +21,7 @@ from envs.placement.distribution import TrainingProblems
 from experiments.placement_data import placement_data
 from experiments.run.app import run_app
 from experiments.run.display import ProgressDisplay
+from experiments.run.heartbeat import RunConsole
 from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.suites.cell import Cases
@@ -43,7 +43,7 @@ QUICK = PlacementDataConfig(
 
 def made(folder: Path, **changes: Any) -> dict[int, LabelledProblem]:
     config = replace(QUICK, folder=str(folder), **changes)
-    return {one.number: one for one in labelled(config, ProgressDisplay(Console(quiet=True)))}
+    return {one.number: one for one in labelled(config, ProgressDisplay(RunConsole(quiet=True)))}
 
 
 def test_a_dataset_is_made_and_gone_on_with(tmp_path: Path) -> None:

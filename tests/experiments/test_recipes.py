@@ -12,7 +12,7 @@ import torch
 import yaml
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from small_split import overrides
+from small_split import one_of_several
 
 from envs.files import read_json
 from experiments.learning import train_cluster
@@ -143,12 +143,6 @@ def test_an_unknown_recipe_is_told(work: Path, capsys: pytest.CaptureFixture[str
     assert error.count("\n") == 1
 
 
-def of_the_itp_split(folder: Path) -> list[str]:
-    """The overrides of a small split, made those of `splits.itp`."""
-    given = [text for text in overrides(folder) if not text.startswith("cache=")]
-    return [text.replace("split.", "splits.itp.", 1) for text in given]
-
-
 @pytest.mark.parametrize(
     ("recipe", "more"),
     [
@@ -175,7 +169,7 @@ def test_a_small_one_trains(
     torch.manual_seed(0)
     config = instantiate(OmegaConf.load(CONF / "model" / "durations.yaml"), hidden=8, readout=8)
     save_durations(DurationPosterior(config), work / "posterior", {"seed": 0})
-    words = [f"+experiment={recipe}", *TINY, *of_the_itp_split(work), *more, "hydra.run.dir=run"]
+    words = [f"+experiment={recipe}", *TINY, *one_of_several(work), *more, "hydra.run.dir=run"]
     assert main(words) == 0
     found = read_json(work / "run/result.json")
     assert (found["iterations"], found["steps"]) == (2, 64)

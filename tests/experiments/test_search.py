@@ -6,10 +6,10 @@ import io
 import os
 
 import pytest
-from rich.console import Console
 
 from envs.step.problem import StepProblem
 from experiments.run.display import ProgressDisplay
+from experiments.run.heartbeat import RunConsole
 from experiments.run.threads import THREAD_VARIABLES
 from experiments.step.search import (
     search_in_turn,
@@ -30,7 +30,7 @@ def output() -> io.StringIO:
 
 @pytest.fixture
 def display(output: io.StringIO) -> ProgressDisplay:
-    return ProgressDisplay(Console(file=output, width=200))
+    return ProgressDisplay(RunConsole(file=output, width=200))
 
 
 @pytest.mark.proof
@@ -70,7 +70,7 @@ def test_without_a_terminal_there_are_plain_lines(
 
 def test_on_a_terminal_there_are_bars_and_one_last_line() -> None:
     output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=100)
+    console = RunConsole(file=output, force_terminal=True, width=100)
     with ProgressDisplay(console) as display:
         task = display.begin("ppo", 80.0)
         display.update(task, 40.0, "iteration 3")

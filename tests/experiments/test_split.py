@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from rich.console import Console
 from small_split import JOBS, overrides
 
 from envs.cluster.interference.rates import NoInterference, RateTables, without_neighbours
@@ -26,6 +25,7 @@ from experiments.cluster.split_windows import Split, SplitWindow, reference_load
 from experiments.run.app import run_app
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import FunctionCell, Grid, Outcomes
+from experiments.run.heartbeat import RunConsole
 from experiments.run.overrides import check_command_line
 from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance
@@ -150,7 +150,7 @@ def test_outcomes_are_kept_by_what_they_depend_on(
         return replay_cell(window.problem, digest, fifo.name, node, fifo.build, tmp_path / "kept")
 
     def replay(*cells: FunctionCell) -> Outcomes:
-        with ProgressDisplay(Console(quiet=True)) as display:
+        with ProgressDisplay(RunConsole(quiet=True)) as display:
             return Grid(LocalProcesses(1), Provenance(0, {})).run(cells, display)
 
     one, two = (cell(window) for window in windows[:2])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from in_this_process import cells_in_this_process
 from PIL import Image
-from small_split import overrides
+from small_split import one_of_several, overrides
 
 from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.learning.study import Study
@@ -62,8 +62,7 @@ def listed(words: list[str]) -> str:
 def small(folder: Path) -> list[str]:
     """The command line of a study of one recipe with two seeds on one split."""
     given = overrides(folder)
-    split = [text for text in given if not text.startswith("cache=")]
-    own = [text.replace("split.", "splits.itp.", 1) for text in split]
+    own = one_of_several(folder)
     return [
         "suite=study",
         "~suite.recipes",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_split import overrides
+from small_split import one_of_several
 
 from envs.files import read_json
 from experiments.evaluate import main as evaluate
@@ -25,9 +25,7 @@ SMALL = [
 
 
 def small(folder: Path) -> list[str]:
-    """The overrides of a small split, made those of `splits.itp`."""
-    given = [text for text in overrides(folder) if not text.startswith("cache=")]
-    return [*SMALL, *(text.replace("split.", "splits.itp.", 1) for text in given)]
+    return [*SMALL, *one_of_several(folder)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_split import overrides
+from small_split import one_of_several
 
 from agents.cluster.migrating.learned_priority import NAMES, read_weights
 from experiments.evaluate import main as evaluate
@@ -40,9 +40,7 @@ POSTERIOR = DurationConfig(
 
 
 def small(folder: Path) -> list[str]:
-    """The overrides of a small split, made those of `splits.itp`."""
-    given = [text for text in overrides(folder) if not text.startswith("cache=")]
-    return [*SMALL, *(text.replace("split.", "splits.itp.", 1) for text in given)]
+    return [*SMALL, *one_of_several(folder)]
 
 
 @pytest.fixture(scope="module")

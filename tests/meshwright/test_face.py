@@ -144,7 +144,8 @@ def test_a_plan_is_judged_saved_and_drawn(tmp_path: Path) -> None:
         assert part in str(found)
     document = json.loads(found.save(tmp_path / "plan.json").read_text())
     assert document["placement"] == found.placement
-    assert found.draw(tmp_path / "step.png").read_bytes()[:4] == b"\x89PNG"
+    assert found.draw(tmp_path / "step").read_bytes()[:4] == b"\x89PNG"
+    assert ".png alone" in refusal(lambda: found.draw("step.pdf"))
     assert "cannot be written" in refusal(lambda: found.save(tmp_path / "plan.json" / "x"))
 
 

@@ -161,7 +161,7 @@ class MixedClusters:
             if not self._traces[-1]:
                 longest = max(parts, key=len)
                 raise InputError(
-                    f"{len(longest)} jobs, {most} are needed for cluster {cluster.name}",
+                    f"{len(longest)} jobs, {most} are needed for cluster {cluster.name}: lower it",
                     file=longest.name,
                     field="jobs_per_gpu",
                 )

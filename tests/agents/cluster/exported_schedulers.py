@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
 from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
@@ -112,3 +114,24 @@ def environment(
     return ClusterParallelEnv.of_trace(
         cluster, trace, observation=observation, actions=ClusterActions(**actions), **more
     )
+
+
+def played(env: ClusterParallelEnv, decide: Callable[[Any], int]) -> Schedule:
+    """Every scheduler does what `decide` says until the end."""
+    seen, _ = env.reset(seed=0)
+    while env.agents:
+        seen, _, _, truncated, _ = env.step({agent: decide(seen[agent]) for agent in env.agents})
+    assert not any(truncated.values())
+    return env.schedule()
+
+
+def eager(policy: HierarchicalPolicy) -> Callable[[Any], int]:
+    """To wait where that is as likely as all else together, or else the likeliest action."""
+
+    def decide(graph: Any) -> int:
+        batch = {name: torch.from_numpy(array[None]) for name, array in graph.items()}
+        with torch.inference_mode():
+            shares = policy.decide(batch)[0][0].double().softmax(0)
+        return len(shares) - 1 if shares[-1] >= 0.5 else int(shares[:-1].argmax())
+
+    return decide

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from exported_schedulers import MODEL, environment, exported, trained_config
+from exported_schedulers import MODEL, eager, environment, exported, played, trained_config
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from small_clusters import Speeds
@@ -138,23 +138,6 @@ def environment_of(adviser: Any, schedulers: int, trace: Trace) -> ClusterParall
         CLUSTER, trace, trained_config(), adviser, schedulers=schedulers, partition=MixedRacks(),
         routing=Alternating(), rates=speeds(trace), overheads=OVERHEADS,
     )  # fmt: skip
-
-
-def played(env: ClusterParallelEnv, decide: Callable[[Any], int]) -> Schedule:
-    seen, _ = env.reset(seed=0)
-    while env.agents:
-        seen, _, _, truncated, _ = env.step({agent: decide(seen[agent]) for agent in env.agents})
-    assert not any(truncated.values())
-    return env.schedule()
-
-
-def eager(policy: HierarchicalPolicy) -> Callable[[Any], int]:
-    def decide(graph: Any) -> int:
-        batch = {name: torch.from_numpy(array[None]) for name, array in graph.items()}
-        with torch.inference_mode():
-            return int(policy.decide(batch)[0][0].argmax())
-
-    return decide
 
 
 def assert_same(found: Schedule, expected: Schedule) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exported_schedulers import as_if_trained, environment, exported, trained_config
+from exported_schedulers import (
+    as_if_trained,
+    eager,
+    environment,
+    exported,
+    played,
+    trained_config,
+)
 from numpy.random import default_rng
 from small_clusters import Speeds, check_schedule
 
@@ -21,11 +28,10 @@ from agents.cluster.checkpoint import (
     MostProbableJob,
     Trimmed,
 )
-from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import Overheads, Schedule
+from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import Trace
 from envs.files import read_json
 from experiments.evaluate import main
@@ -65,20 +71,6 @@ def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointSched
     return CheckpointScheduler(str(folder), schedulers=schedulers, **arguments)
 
 
-def played(env: ClusterParallelEnv, policy: Any) -> Schedule:
-    """Every scheduler takes the largest logit until the end."""
-    seen, _ = env.reset(seed=0)
-    while env.agents:
-        actions = {}
-        for agent, graph in seen.items():
-            batch = {name: torch.from_numpy(array[None]) for name, array in graph.items()}
-            with torch.inference_mode():
-                actions[agent] = int(policy.decide(batch)[0][0].argmax())
-        seen, _, _, truncated, _ = env.step(actions)
-    assert not any(truncated.values())
-    return env.schedule()
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HierarchicalPolicy]:
     """The folder of an untrained policy for one scheduler or several, and the policy."""
@@ -99,7 +91,7 @@ def test_replays_what_the_policy_plays(
         CLUSTER, trace, trained_config(), schedulers=schedulers, partition=MixedRacks(),
         routing=FirstQueue(), rates=rates, overheads=OVERHEADS,
     )  # fmt: skip
-    expected = played(env, policy)
+    expected = played(env, eager(policy))
     agent = scheduler(folder, schedulers)
     found = agent.play(CLUSTER, trace, rates=rates, overheads=OVERHEADS)
     np.testing.assert_array_equal(found.finish, expected.finish)
@@ -192,10 +184,11 @@ def test_a_checkpoint_of_placement_is_refused(
 
 
 def test_greedy_choices() -> None:
-    """Two jobs on two groups each: the first job's share is split, to wait is the largest one."""
-    logits = np.log(np.array([0.2, 0.25, 0.1, 0.05, 0.4], np.float32))
-    assert MostProbableAction()(logits, 2, 2) == 4
-    assert MostProbableJob()(logits, 2, 2) == 1
+    """Two jobs on two groups each: the second job's share is split; half or more is to wait."""
+    for shares, action, job in (([30, 1, 19, 15, 35], 0, 2), ([20, 10, 10, 10, 50], 4, 4)):
+        logits = np.log(np.array(shares, np.float32))
+        assert MostProbableAction()(logits, 2, 2) == action
+        assert MostProbableJob()(logits, 2, 2) == job
     forbidden = np.array([-np.inf, -np.inf, -np.inf, -np.inf, 0.0], np.float32)
     with np.errstate(all="raise"):
         assert MostProbableJob()(forbidden, 2, 2) == 4

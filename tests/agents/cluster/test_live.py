@@ -176,7 +176,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("now_s", float("nan"), "finite"),
     ("now_s", "5000", "valid number"),
     ("nodes", [], "at least 1 item"),
-    ("nodes.0.colour", "red", "Extra inputs"),
+    ("nodes.0.colour", "red", "is no field"),
     ("nodes.1.id", "n0", "'n0' stands twice"),
     ("nodes.0.up", False, "node 'n0' is down"),
     ("nodes.1.free_gpus", 3, "3, at most 2 are"),
@@ -184,7 +184,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("jobs.2.id", "a\x00", "pattern"),
     ("jobs.2.id", "a", "'a' stands twice"),
     ("jobs.2.num_gpus", 2.5, "valid integer"),
-    ("jobs.2.duration_s", 60.0, "Extra inputs"),  # this policy goes by no durations
+    ("jobs.2.duration_s", 60.0, "is no field"),  # this policy goes by no durations
     ("jobs.2.submit_s", 6000.0, "is after now_s"),
     ("jobs.2.rate", 1.0, "goes with a job that runs"),
     ("jobs.2.gpu_milli", 500, "a part of a GPU, but not of one"),

@@ -22,10 +22,10 @@ from agents.hybrid.lyapunov import (
     Policy,
     Static,
     best_kept,
-    drift_plus_penalty,
     even,
     play,
 )
+from envs.compilation import compiled
 from envs.files import read_json
 from envs.hybrid.batch_time import Batch, BatchTime, Groups, transformer
 from envs.hybrid.slots import GeneratedSlots, Markov
@@ -33,6 +33,36 @@ from tests.refusal import refusal
 from tests.strength import SEEDS, examples, trials
 
 FloatArray = NDArray[np.float64]
+
+
+@compiled
+def drift_plus_penalty(
+    time: FloatArray, cost: FloatArray, states: NDArray[np.int64], budget: FloatArray, weight: float
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """The control over finite sets of actions.
+
+    Args:
+        time: (S, A) of the actions in each state; inf: there is no such action.
+        cost: (S, A, K).
+        states: (T,) the state of each slot.
+        budget: (K,) of a slot, on average.
+        weight: V.
+
+    Returns:
+        (T,) the action of each slot, the first among equals; (T, K) the queues after it.
+    """
+    action = np.empty(len(states), dtype=np.int64)
+    queues = np.empty((len(states), len(budget)))
+    queue = np.zeros(len(budget))
+    for t in range(len(states)):
+        state, best = states[t], np.inf
+        for a in range(time.shape[1]):
+            value = weight * time[state, a] + (queue * cost[state, a]).sum()
+            if value < best:
+                best, action[t] = value, a
+        queue = np.maximum(queue + cost[state, action[t]] - budget, 0.0)
+        queues[t] = queue
+    return action, queues
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,11 @@ import pytest
 from agents.placement.baselines import SingleDevice
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.step.grouping import GroupedProblem
+from agents.step.incumbent import StepIncumbent
 from envs.placement.outcome import GroupPricer
 from envs.step.fusion import fuse, fused_problem
-from envs.step.price import BestOrder
+from envs.step.order import Rule
+from envs.step.price import BestOrder, Price
 from envs.step.problem import StepProblem
 from tests.conformance.test_planners import make
 from tests.envs.placement.test_episodes import DISTRIBUTION
@@ -33,9 +35,10 @@ def planner(
     checkpoint: str | None = "any_step",
     rounds: int = 2,
     moves: int = 8,
+    starts: tuple[int, ...] = (0, 4),
 ) -> LearnedPlanner:
     return LearnedPlanner(
-        checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=[0, 4], rounds=rounds,
+        checkpoint=checkpoint, groups=GROUPS, samples=samples, starts=starts, rounds=rounds,
         moves=moves, temperature=1.0, search=None, levels=(), descent=0.0, guided=0.5, seed=seed,
     )  # fmt: skip
 
@@ -56,12 +59,13 @@ def test_of_its_plans_the_fastest_that_fits_is_taken(seed: int) -> None:
     assert priced.price(device[np.unique(fusion.group, return_index=True)[1]]).excess == 0.0
 
 
-def test_equal_seeds_give_equal_plans() -> None:
-    step = problem(3)
-    first, second = (planner(seed=5).plan(step, 1.0) for _ in range(2))
-    assert first.plan is not None
-    assert second.plan is not None
-    assert (first.plan.placement.device == second.plan.placement.device).all()
+def test_a_plan_that_takes_longer_on_operators_is_played_in_all_orders() -> None:
+    step = problem(0)
+    answer, incumbent = Answer(planner(), GroupedProblem.of(step, GROUPS)), StepIncumbent(step)
+    best = answer.best_first()[0][0]
+    answer.priced[best.tobytes()] = Price(0.0, 0.0, Rule.WINDOW_ONE, best)
+    answer.fit(incumbent, [best], 1.0, limited=True)
+    assert incumbent.step_time == BestOrder(step).step_time(answer.grouped.fusion.expand(best))
 
 
 @pytest.mark.parametrize("seed", range(trials(6, 3)))
@@ -133,9 +137,14 @@ def test_without_a_policy_moves_of_one_group_lead_away_from_the_best_split() -> 
 
 def test_no_policy_of_that_name_is_an_error() -> None:
     with refusal("from nothing"):
-        LearnedPlanner(
-            checkpoint=None, groups=8, samples=1, starts=[0], rounds=1, moves=1, temperature=1.0,
-            search=None, levels=(), descent=0.0, guided=0.5, seed=0,
-        )  # fmt: skip
+        planner(checkpoint=None, starts=(0,))
     with refusal("neither a folder nor shipped"):
         planner(checkpoint="no_such_policy")
+
+
+def test_equal_seeds_give_equal_plans() -> None:
+    step = problem(3)
+    first, second = (planner(seed=5).plan(step, 1.0) for _ in range(2))
+    assert first.plan is not None
+    assert second.plan is not None
+    assert (first.plan.placement.device == second.plan.placement.device).all()

@@ -176,7 +176,7 @@ WRONG_UNIT = {**PCIE, "bandwidth": "16GB"}
         (lambda: PcieServer("T4", 0, PCIE), "field 'count': 0 is less than 1"),
         (lambda: PcieServer("T4", 1.5, PCIE), "field 'count': 1.5 is not a whole number"),
         (lambda: PcieServer("T4", 1, WRONG_UNIT), "field 'pcie.bandwidth': '16GB' is not a rate"),
-        (lambda: PcieServer("T4", 1, {**PCIE, "bandwidth": 0}), "field 'pcie.bandwidth'"),
+        (lambda: PcieServer("T4", 1, {**PCIE, "bandwidth": 25}), "field 'pcie.bandwidth': 25 is"),
         (lambda: PcieServer("T4", 1, {**PCIE, "latency": "2GB"}), "field 'pcie.latency'"),
         (lambda: PcieServer("T4", 1, {**PCIE, "lag": 1}), "field 'pcie.lag': unknown key"),
         (lambda: PcieServer("T4", 1, {"medium": "x"}), "field 'pcie.bandwidth': is missing"),

@@ -121,7 +121,7 @@ def test_custom_device_replaces_only_what_is_given() -> None:
         ({"peak_flops": {"float31": "156TFLOP/s"}}, "field 'peak_flops.float31': unknown dtype"),
         ({"memory": "80Gbps"}, "field 'memory'"),
         ({"memory_bandwidth": "2039GiB"}, "field 'memory_bandwidth'"),
-        ({"memory_bandwidth": 0}, "field 'memory_bandwidth'"),
+        ({"memory_bandwidth": 900}, "field 'memory_bandwidth': 900 is too small"),
         ({"launch_overhead": "5GB"}, "field 'launch_overhead'"),
         ({"compute_efficiency": 0.0}, "field 'compute_efficiency'"),
         ({"memory_efficiency": 1.5}, "field 'memory_efficiency'"),

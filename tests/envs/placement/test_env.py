@@ -183,6 +183,10 @@ def test_bad_arguments_are_input_errors() -> None:
     env.reset()
     with refusal("action"):
         env.step(3)
+    with refusal("action"):
+        env.step(0.5)  # type: ignore[arg-type]
+    with refusal("one_problem"):
+        PlacementEnv("bert_large")  # type: ignore[arg-type]
 
 
 def test_instances_may_vary_within_the_bounds() -> None:

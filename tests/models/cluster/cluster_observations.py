@@ -17,6 +17,19 @@ from envs.cluster.environment.observe_kernel import (
     SERVER_BASE,
     SHARE_WIDTH,
 )
+from models.cluster.hierarchical import HierarchicalConfig
+
+CONFIG = HierarchicalConfig(
+    hidden=16,
+    rounds=2,
+    heads=2,
+    hierarchy=True,
+    use_interference=True,
+    initial_scale=1.0,
+    initial_index_weight=0.5,
+    initial_speed_weight=2.0,
+    initial_advice_weight=3.0,
+)
 
 Observation = dict[str, NDArray[Any]]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cluster_observations import (
+    CONFIG,
     Observation,
     Sizes,
     moved_actions,
@@ -32,17 +33,6 @@ from models.layout import cluster_layout
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
-CONFIG = HierarchicalConfig(
-    hidden=16,
-    rounds=2,
-    heads=2,
-    hierarchy=True,
-    use_interference=True,
-    initial_scale=1.0,
-    initial_index_weight=0.5,
-    initial_speed_weight=2.0,
-    initial_advice_weight=3.0,
-)
 VARIANTS = {
     "whole": CONFIG,
     "flat": replace(CONFIG, hierarchy=False),

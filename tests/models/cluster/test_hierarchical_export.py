@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cluster_observations import Observation, Sizes, padded_cluster, random_cluster
+from cluster_observations import CONFIG, Observation, Sizes, padded_cluster, random_cluster
 from numpy.random import default_rng
 from safetensors.torch import load_file
 
 from envs.files import read_json
 from experiments.learning.replay import Pt2Runtime
 from models.artifacts import sha256_of
-from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
+from models.cluster.hierarchical import HierarchicalPolicy
 from models.export.checkpoint import (
     CLUSTER,
     LISTED_FILES,
@@ -40,20 +40,10 @@ CARD = ModelCard(
     command="python -m experiments.evaluate env=cluster agent=checkpoint",
     provenance={"seed": 0},
 )
-CONFIG = HierarchicalConfig(
-    hidden=16,
-    rounds=1,
-    heads=2,
-    hierarchy=True,
-    use_interference=True,
-    initial_scale=1.0,
-    initial_index_weight=0.5,
-    initial_speed_weight=2.0,
-    initial_advice_weight=3.0,
-)
+SHORT = replace(CONFIG, rounds=1)
 FORMS = {
-    "several": (CONFIG, Sizes(peers=2, state=5)),
-    "alone and flat": (replace(CONFIG, hierarchy=False), Sizes(types=1, preemption=False)),
+    "several": (SHORT, Sizes(peers=2, state=5)),
+    "alone and flat": (replace(SHORT, hierarchy=False), Sizes(types=1, preemption=False)),
 }
 CLUSTERS: tuple[dict[str, Any], ...] = (
     {},
