@@ -20,7 +20,7 @@ ARGS ?=
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
-	@echo "  Times are those of two idle cores; the first time, simulators are compiled: a minute or two more."
+	@echo "  Times are those of two idle cores; the first time, simulators are compiled: one to four minutes more."
 
 venv: $(STAMP)  ## create .venv with the pinned dependencies and this project
 

@@ -19,7 +19,7 @@ from numba.core import event
 Told = Callable[[str], None]  # a line: what begins to be compiled, and how long that takes
 
 SHORT_S = 1.0  # seconds of compiling that nothing is said of
-STILL_S = 30.0  # between two lines that say that it goes on, where no run says so
+STILL_S = 10.0  # between two lines that say that it goes on, where no run says so
 SAID = "MESHWRIGHT_COMPILES"  # of the environment: subjects told of, for processes of one run too
 STEP, CLUSTER = "the simulator of a training step", "the cluster simulator"
 ROOMS = {  # by the rooms of the house
@@ -28,7 +28,6 @@ ROOMS = {  # by the rooms of the house
                      "placement", "step"), STEP),
     **dict.fromkeys(("coflows", "network", "synchronisation"), "the network simulator"),
 }  # fmt: skip
-ABOUT_S = 75  # seconds on an idle core, of what most runs need of either
 
 
 def _both(**options: Any) -> tuple[Any, Any]:
@@ -84,7 +83,7 @@ class _Watch(event.Listener):  # type: ignore[misc]
         what, said = self.subjects[0], os.environ.get(SAID, "")
         if what not in said.split(","):
             os.environ[SAID] = f"{said},{what}"
-            about = f", up to {ABOUT_S} s on an idle core" if what in {CLUSTER, STEP} else ""
+            about = ", a minute or more where all of it is" if what in {CLUSTER, STEP} else ""
             self.told[-1](f"compiling what is new of {what}{about}")
         if not self._watched and self.told[-1] is _on_stderr:
             self._watched = True

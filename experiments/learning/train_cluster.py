@@ -308,7 +308,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
     reference = named(subject.reference, env.observation.adviser)
     outcome = Outcome.of(run.folder, exam_score(reference))
     run.console.say(outcome.sentence)
-    run.begin("exporting the policy, drawing")
+    run.begin("exporting the policy, asking it again in a process without Ray and PyG")
     checkpoint: Path | None = None
     if training.parameters == "shared":  # a checkpoint folder holds one policy
         export = partial(

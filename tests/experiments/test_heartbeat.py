@@ -78,7 +78,7 @@ def test_what_is_compiled_is_said_once_and_what_is_cached_is_not(
         kernel = made("envs.cluster.simulation.loop")
         kernel(3.0)  # type: ignore[operator]
         made("meshwright.agents.cluster.rules")
-    told = "compiling what is new of {}, up to 75 s on an idle core"
+    told = "compiling what is new of {}, a minute or more where all of it is"
     assert written(console) == [told.format("the cluster simulator")]
     made("agents.step.planner")  # no run: as in Python
     captured = capsys.readouterr()
