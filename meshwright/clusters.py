@@ -30,13 +30,12 @@ from experiments.cluster.replays import CAPTION, COLUMNS, Replayed, replays
 from experiments.cluster.trace_source import load_trace
 from experiments.compare import CompareConfig
 from experiments.pictures.cluster import draw_jct_cdf
-from experiments.run.artifacts import write_figure
 from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import text_hash
 from experiments.run.tables import WIDTH, Table, markdown_table
 from experiments.run.targets import build_as
 from experiments.trace import TraceAppConfig
-from meshwright.composition import composed, provenance, word, writing
+from meshwright.composition import composed, drawn, provenance, word
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -230,16 +229,14 @@ class Replays:
         return pl.DataFrame(self.rows)
 
     def draw(self, path: str | Path) -> Path:
-        """Draw the distribution of completion times under every policy, a PNG file.
+        """Draw completion times under every policy, a PNG file (`.png` may be left out).
 
         Raises:
-            InputError: the file cannot be written.
+            InputError: the file cannot be written, or is to have another format.
         """
         inputs = {f"trace {self.problem.trace.name}": text_hash(repr(self.rows))}
         stamped = provenance("replay", self.seed).with_inputs(**inputs)
-        with writing(path):
-            write_figure(Path(path), self._figure(), stamped)
-        return Path(path)
+        return drawn(path, self._figure(), stamped)
 
     def __str__(self) -> str:
         table = self._table()

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
 
 from envs.errors import InputError
+from experiments.run.artifacts import write_figure
 from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Schema = TypeVar("Schema")
 
@@ -48,6 +52,20 @@ def writing(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"cannot be written ({error.strerror or error})", file=path) from error
+
+
+def drawn(path: str | Path, figure: Figure, stamped: Provenance) -> Path:
+    """Write a picture as PNG; the suffix may be left out.
+
+    Raises:
+        InputError: it is to have another format, or cannot be written.
+    """
+    path = Path(path if Path(path).suffix else f"{path}.png")
+    if path.suffix != ".png":
+        raise InputError("pictures are written as .png alone", file=path)
+    with writing(path):
+        write_figure(path, figure, stamped)
+    return path
 
 
 def _written(value: object, key: str) -> str:

@@ -25,7 +25,6 @@ from envs.hardware.topology import Topology
 from envs.placement.generator import FixedInstance
 from envs.step.plans import Plan
 from experiments.plan import PlanConfig
-from experiments.run.artifacts import write_figure
 from experiments.run.targets import build, build_as
 from experiments.step.evaluation import Evaluation
 from experiments.step.hybrid import Pipeline
@@ -33,7 +32,7 @@ from experiments.step.objectives import Objective
 from experiments.step.plan_file import write_plan
 from experiments.step.planning import Planned, ask, rehearse
 from experiments.step.problem import GraphSource, LoadedProblem, problem_of
-from meshwright.composition import composed, provenance, word, writing
+from meshwright.composition import composed, drawn, provenance, word, writing
 
 if TYPE_CHECKING:
     import torch
@@ -271,13 +270,8 @@ class PlanResult:
             InputError: there is no plan, or the objective plays no step; the file cannot be
                 written, or is to have another format.
         """
-        path = Path(path if Path(path).suffix else f"{path}.png")
-        if path.suffix != ".png":
-            raise InputError("pictures are written as .png alone", file=path)
         stamped = self.loaded.stamp_on(provenance("plan", self.seed))
-        with writing(path):
-            write_figure(path, self._figure(), stamped)
-        return path
+        return drawn(path, self._figure(), stamped)
 
     def __str__(self) -> str:
         step = self.loaded.problem

@@ -19,7 +19,6 @@ from agents.hybrid.grouping import search
 from envs.hybrid.batch_time import Batch, BatchTime, GroupPlan, Groups
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 # What a policy does with a slot, given the queues (K,) and the groups of the slot before, if any.

@@ -213,6 +213,7 @@ def test_a_comparison_is_a_table_in_every_form(tmp_path: Path) -> None:
     assert found.to_polars()["policy"].to_list() == [row["policy"] for row in found.rows]
     assert found.best in str(found).splitlines()[3]
     assert found.draw(tmp_path / "jct.png").stat().st_size > 0
+    assert ".png alone" in refusal(lambda: found.draw("jct.pdf"))
     assert "policies=srtff" in refusal(lambda: mw.replay(trace, nodes, "srtff"))
     path: Any = "jobs.csv"
     assert "'jobs.csv' is no Trace" in refusal(lambda: mw.replay(path, nodes))
