@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Overrides for the main job, for example: make run ARGS="budget_s=30 seed=1"
 ARGS ?=
 
-.PHONY: help venv run seeds placement ratio gain joint cluster learned study placer claims warm quick test proof mutations check bench docs clean
+.PHONY: help venv run seeds placement ratio gain joint cluster learned study placer claims warm quick test frozen proof mutations check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -90,6 +90,9 @@ quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training
 
 test: $(STAMP)  ## every property on a sample of its examples: minutes
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+frozen: $(STAMP)  ## figures that may not move, those of torch beside an older tree's: 20 minutes (ARGS="group ...")
+	@$(BIN)/python -m tests.frozen $(ARGS)
 
 proof: $(STAMP)  ## every property at full strength, and the frozen figures: an hour (MESHWRIGHT_DATA)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1800 --hypothesis-profile=proof tests

@@ -154,7 +154,7 @@ class TracedCost:
     """
 
     trace: str | Mapping[str, str]
-    untimed: str
+    untimed: str = "refuse"
 
     def __post_init__(self) -> None:
         files = self.trace.values() if isinstance(self.trace, Mapping) else [self.trace]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -15,23 +14,19 @@ class WeightedTerms:
     """Named terms, each with a weight.
 
     Args:
-        weights: weight of each term; terms left out have weight 0. Without it, `usual`, or 1 each.
+        weights: weight of each term; terms left out have weight 0.
+        known: the terms there are.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    known: ClassVar[tuple[str, ...]]
-    usual: ClassVar[Mapping[str, float] | None] = None
-
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        if weights is None:
-            weights = self.usual or dict.fromkeys(self.known, 1.0)
+    def __init__(self, weights: Mapping[str, float], known: Iterable[str]) -> None:
         for name in weights:
-            if name not in self.known:
-                message = f"unknown reward term (known: {', '.join(self.known)})"
+            if name not in known:
+                message = f"unknown reward term (known: {', '.join(known)})"
                 raise InputError(message, field=name)
-        self.weights = {name: float(weights.get(name, 0.0)) for name in self.known}
+        self.weights = {name: float(weights.get(name, 0.0)) for name in known}
 
     def weighted(self, values: Mapping[str, float]) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

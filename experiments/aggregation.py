@@ -5,13 +5,6 @@ python -m experiments.aggregation json=true
 
 from __future__ import annotations
 
-import sys
-
-from experiments.network.aggregation_tables import AggregationConfig, aggregation
 from experiments.run.app import main_of
 
-main = main_of("aggregation", AggregationConfig, aggregation)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("aggregation")

@@ -9,17 +9,6 @@ With `study=<instances>` every planner stands beside as many proved optima.
 
 from __future__ import annotations
 
-import sys
+from experiments.run.app import main_of
 
-from experiments.cluster.allocating import AllocateConfig, allocate
-from experiments.cluster.allocation_study import StudyConfig, study
-from experiments.run.app import Variant, main_of
-
-VARIANTS = {"study=?*": Variant("allocation_study", StudyConfig, study)}
-
-
-main = main_of("allocate", AllocateConfig, allocate, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("allocate")

@@ -9,7 +9,6 @@ Gradients are those of a real model of bytes; `text` is any file.
 from __future__ import annotations
 
 import itertools
-import sys
 from typing import Any
 
 import torch
@@ -62,8 +61,4 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
     return Result({**found, "picture": str(picture)}, inputs)
 
 
-main = main_of("asynchronous", AsynchronousConfig, asynchronous)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("asynchronous")

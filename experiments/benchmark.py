@@ -8,13 +8,6 @@ python -m experiments.benchmark resume=<run folder>     # goes on where a run wa
 
 from __future__ import annotations
 
-import sys
-
 from experiments.run.app import main_of
-from experiments.run.suite import BenchmarkConfig, benchmark
 
-main = main_of("benchmark", BenchmarkConfig, benchmark)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("benchmark")

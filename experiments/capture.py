@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from experiments.step.problem import ModelSource
 GRAPH_FILE = "graph.npz"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CaptureConfig:
     """`conf/capture.yaml`; the graph is an object by `_target_`."""
 
@@ -66,8 +65,4 @@ def capture(config: CaptureConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
-main = main_of("capture", CaptureConfig, capture)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("capture")

@@ -8,7 +8,7 @@ Every claim is a file of conf/claim. The run folder receives claims.md, claims.t
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envs.errors import InputError
@@ -30,12 +30,13 @@ from experiments.run.tables import write_tables
 MARKDOWN, LATEX, PAGE = "claims.md", "claims.tex", "claims.html"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ClaimsConfig:
     """`conf/claims.yaml`."""
 
-    folder: str | None
-    rerun: list[str]
+    folder: str | None = None  # a folder with further claims, files in the form of conf/claim
+    # names of claims whose commands are run, and their figures compared: rerun=[flow_times]
+    rerun: Sequence[str] = ()
     seed: int
     json: bool
 
@@ -72,8 +73,4 @@ def claims(config: ClaimsConfig, run: Run) -> Result:
     return Result(values, run.provenance)
 
 
-main = main_of("claims", ClaimsConfig, claims)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("claims")

@@ -9,17 +9,6 @@ With `tenants=<jobs>` training jobs on racks run under every scheduler.
 
 from __future__ import annotations
 
-import sys
+from experiments.run.app import main_of
 
-from experiments.network.coflow_runs import CoflowsConfig, coflows
-from experiments.network.tenant_runs import TenantsConfig, tenants
-from experiments.run.app import Variant, main_of
-
-VARIANTS = {"tenants=?*": Variant("tenants", TenantsConfig, tenants)}
-
-
-main = main_of("coflows", CoflowsConfig, coflows, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("coflows")

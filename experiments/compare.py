@@ -8,8 +8,8 @@ python -m experiments.compare +agent@agents.checkpoint=checkpoint interference=a
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from experiments.run.one_run import Result, Run
 from experiments.run.tables import TABLE_FILE, Table, write_tables
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CompareConfig:
     """`conf/compare.yaml`; groups are objects by `_target_`."""
 
@@ -35,9 +35,13 @@ class CompareConfig:
     trace: TraceConfig
     cluster: Any
     overheads: Any
-    failures: Any
-    policies: Annotated[list[str], MinLen(1)] | None
-    shown: list[str]
+    # nodes that fail: _target_: envs.cluster.simulation.incidents.Failures, with its
+    # arguments
+    failures: Any = None
+    # names under agents, those alone: [fifo, srtf]; null: all of them
+    policies: Annotated[Sequence[str], MinLen(1)] | None = None
+    # policies in the picture of the cluster over time
+    shown: Sequence[str] = ("fifo", "fifo_backfill", "las_2d", "srtf")
     seed: int
     json: bool
 
@@ -87,8 +91,4 @@ def compare(config: CompareConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("jobs", "best", "as_good", "table", "seconds"))
 
 
-main = main_of("compare", CompareConfig, compare)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("compare")

@@ -9,13 +9,6 @@ folder receives stages.png: what each stage takes.
 
 from __future__ import annotations
 
-import sys
-
-from experiments.guarantees.data_pipeline import DataPipelineConfig, data_pipeline
 from experiments.run.app import main_of
 
-main = main_of("data_pipeline", DataPipelineConfig, data_pipeline)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("data_pipeline")

@@ -9,7 +9,6 @@ The run folder receives the slots of the first seed, slots.csv, which slots=file
 
 from __future__ import annotations
 
-import sys
 import time
 
 from envs.hybrid.slots import write_slots
@@ -60,8 +59,4 @@ def dynamic(config: DynamicConfig, run: Run) -> Result:
     return Result(values, run.provenance, SHOWN)
 
 
-main = main_of("dynamic", DynamicConfig, dynamic)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("dynamic")

@@ -8,7 +8,6 @@ docs/network.md says what stands in the hosts file.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from experiments.step.problem import load_problem, order_rule_of
 SHOWN = ("plan", "hosts", "graph", "topology", "backend", "servers")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EnforceConfig:
     """`conf/enforce.yaml`; groups are objects by `_target_`."""
 
@@ -35,8 +34,8 @@ class EnforceConfig:
     cost: Any
     order: Any
     backend: Any
-    plan: str
-    hosts: str
+    plan: str  # a plan file with a section `bandwidth`
+    hosts: str  # a file that says which machine each server is: docs/network.md
     seed: int
     json: bool
 
@@ -75,8 +74,4 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     return Result(values, provenance, SHOWN)
 
 
-main = main_of("enforce", EnforceConfig, enforce)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("enforce")

@@ -9,17 +9,6 @@ jobs is replayed under a scheduling policy; `env=cluster --help` shows an exampl
 
 from __future__ import annotations
 
-import sys
+from experiments.run.app import main_of
 
-from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
-from experiments.run.app import Variant, main_of
-from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
-
-VARIANTS = {"env=cluster": Variant("evaluate_cluster", EvaluateClusterConfig, evaluate_cluster)}
-
-
-main = main_of("evaluate", EvaluateConfig, evaluate_step, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("evaluate")

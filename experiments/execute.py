@@ -15,26 +15,6 @@ namespaces whose links have the rates of the plan's network, beside what is pred
 
 from __future__ import annotations
 
-import sys
+from experiments.run.app import main_of
 
-from experiments.execution.executing import ExecuteConfig, execute
-from experiments.execution.profiling import ProfileConfig, profile
-from experiments.execution.synchronising import (
-    ExecuteSynchronisationConfig,
-    execute_synchronisation,
-)
-from experiments.run.app import Variant, main_of
-
-VARIANTS = {
-    "profile=?*": Variant("execute_profile", ProfileConfig, profile),
-    "synchronisation=?*": Variant(
-        "execute_synchronisation", ExecuteSynchronisationConfig, execute_synchronisation
-    ),
-}
-
-
-main = main_of("execute", ExecuteConfig, execute, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("execute")

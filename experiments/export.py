@@ -9,17 +9,6 @@ which layers each stage has, the order of actions of every rank, and a training 
 
 from __future__ import annotations
 
-import sys
+from experiments.run.app import main_of
 
-from experiments.execution.exporting import ExportPlanConfig, export_plan
-from experiments.learning.export_run import ExportConfig, export_run
-from experiments.run.app import Variant, main_of
-
-VARIANTS = {"plan=?*": Variant("export_plan", ExportPlanConfig, export_plan)}
-
-
-main = main_of("export", ExportConfig, export_run, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("export")

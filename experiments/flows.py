@@ -5,7 +5,6 @@ python -m experiments.flows input=flows.csv.gz json=true
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,11 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass
+@dataclass(kw_only=True)
 class FlowsConfig:
     """`conf/flows.yaml`."""
 
-    input: str
+    input: str  # the file of flows: CSV, plain or .gz
     seed: int
     json: bool
 
@@ -61,8 +60,4 @@ def flows(config: FlowsConfig, run: Run) -> Result:
     return Result(values, run.provenance.with_inputs(**{path.name: file_hash(path)}), SHOWN)
 
 
-main = main_of("flows", FlowsConfig, flows)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("flows")

@@ -17,13 +17,6 @@ python -m experiments.generalise split=itp +agent@references.migrating_learned=m
 
 from __future__ import annotations
 
-import sys
-
-from experiments.cluster.generalising import GeneraliseConfig, generalise
 from experiments.run.app import main_of
 
-main = main_of("generalise", GeneraliseConfig, generalise)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("generalise")

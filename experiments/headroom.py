@@ -11,13 +11,6 @@ on where it was stopped.
 
 from __future__ import annotations
 
-import sys
-
-from experiments.cluster.headroom import HeadroomConfig, headroom
 from experiments.run.app import main_of
 
-main = main_of("headroom", HeadroomConfig, headroom)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("headroom")

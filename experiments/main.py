@@ -9,17 +9,6 @@ With env=cluster_mixed, or another cluster of several schedulers, `--help` besid
 
 from __future__ import annotations
 
-import sys
+from experiments.run.app import main_of
 
-from experiments.learning.main_cluster import MainClusterConfig, main_cluster
-from experiments.learning.main_job import MainConfig, main_job
-from experiments.run.app import Variant, main_of
-
-VARIANTS = {"env=cluster*": Variant("main_cluster", MainClusterConfig, main_cluster)}
-
-
-main = main_of("main", MainConfig, main_job, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("main")

@@ -8,7 +8,6 @@ arrive one after the other, stay if they fit, and never leave (Weng et al., USEN
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +29,14 @@ from experiments.run.tables import Table, write_tables
 from experiments.run.targets import SEEDS, build_as
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PackingConfig:
     """`conf/packing.yaml`; `rules` are objects by `_target_`."""
 
-    pods: str
-    nodes: str
-    load: Positive
-    runs: Count
+    pods: str  # openb file of pods: CSV, plain or .gz
+    nodes: str  # openb file of nodes
+    load: Positive = 1.3  # GPUs asked for in all, over the GPUs of the cluster
+    runs: Count = 10  # with seeds seed, seed + 1, ...
     rules: Annotated[dict[str, Any], MinLen(1)]
     seed: int
     json: bool
@@ -76,8 +75,4 @@ def packing(config: PackingConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("pods", "mean_arrivals", "picture", "seconds"))
 
 
-main = main_of("packing", PackingConfig, packing)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("packing")

@@ -6,8 +6,6 @@ python -m experiments.placement_data folder=better agent@teacher=learned
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 
 from experiments.run.app import main_of
@@ -35,8 +33,4 @@ def placement_data(config: PlacementDataConfig, run: Run) -> Result:
     return Result(values, run.provenance.with_inputs(labelling=made_from))
 
 
-main = main_of("placement_data", PlacementDataConfig, placement_data)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("placement_data")

@@ -8,7 +8,6 @@ python -m experiments.plan agent=convex problem=bandwidth problem.plan=plan.json
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +27,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PlanConfig:
     """`conf/plan.yaml`; groups are objects by `_target_`."""
 
@@ -38,8 +37,9 @@ class PlanConfig:
     graph: Any
     topology: Any
     cost: Any
-    budget_s: Positive
-    deterministic_limit: Count | None
+    budget_s: Positive = 30.0  # wall time of the search, for agents that use it
+    # work in the agent's own units, so that two runs agree; null: no limit
+    deterministic_limit: Count | None = None
     seed: int
     json: bool
 
@@ -84,8 +84,4 @@ def plan(config: PlanConfig, run: Run) -> Result:
     return Result(values, provenance, SHOWN)
 
 
-main = main_of("plan", PlanConfig, plan)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("plan")

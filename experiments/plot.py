@@ -6,16 +6,14 @@ python -m experiments.plot runs=[<run folder>,<run folder>]     # schedulers, ov
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from envs.errors import InputError
-from experiments.learning.train_cluster import CurvesConfig, curves
 from experiments.pictures.step import draw_gantt, trace_document
-from experiments.run.app import Variant, main_of
+from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
@@ -24,10 +22,9 @@ from experiments.step.plan_file import plan_communication, read_bandwidth, read_
 from experiments.step.problem import load_problem, order_rule_of
 
 GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"
-VARIANTS = {"runs=?*": Variant("cluster_curves", CurvesConfig, curves)}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PlotConfig:
     """`conf/plot.yaml`; groups are objects by `_target_`."""
 
@@ -37,7 +34,7 @@ class PlotConfig:
     cost: Any
     communication: Any
     order: Any
-    plan: str
+    plan: str  # the plan file
     seed: int
     json: bool
 
@@ -72,8 +69,4 @@ def plot(config: PlotConfig, run: Run) -> Result:
     return Result(values, provenance)
 
 
-main = main_of("plot", PlotConfig, plot, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("plot")

@@ -6,13 +6,6 @@ python -m experiments.price problem=rentals spreads=[5] seeds=2
 
 from __future__ import annotations
 
-import sys
-
-from experiments.guarantees.pricing import PriceConfig, price
 from experiments.run.app import main_of
 
-main = main_of("price", PriceConfig, price)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("price")

@@ -6,8 +6,7 @@ python -m experiments.race graph=gpt2 topology=dgx1 +agent@entrants.dp=dp \
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from envs.bounds import Positive
@@ -21,7 +20,7 @@ from experiments.step.planning import ask_warm
 from experiments.step.problem import load_problem
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RaceConfig:
     """`conf/race.yaml`; groups are objects by `_target_`."""
 
@@ -30,10 +29,13 @@ class RaceConfig:
     graph: Any
     topology: Any
     cost: Any
-    entrants: dict[str, Any]
-    budget_s: Positive
-    budgets_s: dict[str, Positive]
-    warm_s: Positive
+    # who plans, in turn: +agent@entrants.<label>=<name>
+    entrants: dict[str, Any] = field(default_factory=dict)
+    budget_s: Positive = 30.0  # wall time of the search of an entrant ...
+    # ... that has none of its own here: +budgets_s.<label>=<seconds>
+    budgets_s: dict[str, Positive] = field(default_factory=dict)
+    # a search of so many seconds before, on a copy of the problem, for warmth
+    warm_s: Positive = 0.3
     seed: int
     json: bool
 
@@ -66,8 +68,4 @@ def race(config: RaceConfig, run: Run) -> Result:
     return Result(values, loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()))
 
 
-main = main_of("race", RaceConfig, race)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("race")

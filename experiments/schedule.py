@@ -7,7 +7,6 @@ python -m experiments.schedule name=1f1b ranks=4 micro_batches=8 forward=10 inpu
 from __future__ import annotations
 
 import math
-import sys
 import time
 
 from envs.errors import InputError
@@ -48,8 +47,4 @@ def schedule(config: ScheduleConfig, run: Run) -> Result:
     return Result(values, run.provenance, SHOWN)
 
 
-main = main_of("schedule", ScheduleConfig, schedule)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("schedule")

@@ -8,7 +8,7 @@ It listens until Ctrl-C or SIGTERM. Beyond this machine it wants a token (token_
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,21 +24,30 @@ from experiments.serving.limits import DecisionLimits
 
 
 @bounded
-@dataclass
+@dataclass(kw_only=True)
 class ServeConfig:
     """`conf/serve.yaml`."""
 
-    checkpoint: str
-    host: str
-    port: Annotated[int, Gt(-1), Le(65_535)]
-    token_file: str | None
-    hosts: list[str]
-    connections: Count
-    connections_per_peer: Count
-    headers_s: Positive
-    max_body_bytes: Count
-    concurrency: Count
-    timeout_s: Positive
+    # a shipped policy, or the folder of an exported policy of clusters or of placement
+    checkpoint: str = "unknown_durations"
+    # address it listens at; others than those of this machine need token_file
+    host: str = "127.0.0.1"
+    port: Annotated[int, Gt(-1), Le(65_535)] = 8000  # 0: any that is free
+    # file with the token that every request must bear (Authorization: Bearer ...); null:
+    # none, on this machine alone
+    token_file: str | None = None
+    # further names of this service in requests (Host), such as that of a proxy; others are
+    # refused with 421
+    hosts: Sequence[str] = ()
+    # open at once; of more, the one that waits for its client longest is closed
+    connections: Count = 768
+    connections_per_peer: Count = 384  # of them, from one address
+    # seconds for the headers of a request to arrive; then the connection is closed
+    headers_s: Positive = 5.0
+    max_body_bytes: Count = 1048576  # of a request; more is refused with 413
+    # requests that wait for a decision at once; more are refused with 503 and Retry-After
+    concurrency: Count = 256
+    timeout_s: Positive = 10.0  # seconds for a body to arrive (408), and for its decision (503)
     limits: DecisionLimits
     seed: int
     json: bool
@@ -73,8 +82,4 @@ def serving(config: ServeConfig, run: Run) -> Result:
     return Result({"decisions": int(answered or 0)}, run.provenance)
 
 
-main = main_of("serve", ServeConfig, serving)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("serve")

@@ -6,8 +6,8 @@ python -m experiments.split split=itp fix=true output=conf/split/facts/itp.yaml
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,33 @@ HEADER = (
 )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SplitAppConfig:
     """`conf/split_app.yaml`."""
 
     split: SplitConfig
-    fix: bool
-    information: str
+    # true: replay the baselines and write the facts; false: compare those that were written
+    fix: bool = False
+    information: str = "unknown"  # of the baselines: unknown durations, or known
     agents: dict[str, Any]
     placements: dict[str, Any]
-    rules: dict[str, list[str]]
+    # placement rules of some agents; others meet every rule
+    rules: dict[str, Sequence[str]] = field(
+        default_factory=lambda: {
+            "gittins": ("best_fit", "yarn", "least_interference"),
+            "qssf": ("best_fit", "yarn", "least_interference"),
+            "las_gavel": ("best_fit", "least_interference"),
+            "max_min": ("best_fit", "least_interference"),
+            "max_min_20min": ("best_fit", "least_interference"),
+            "optimus": ("best_fit", "least_interference"),
+            "finish_time_fairness": ("best_fit", "least_interference"),
+        }
+    )
     placement: Any
-    cache: str
-    output: str | None
+    # folder of outcomes of baselines, kept by the hash of all they depend on
+    cache: str = "outputs/baselines"
+    # file that the facts are written to; null: facts.yaml in the run folder
+    output: str | None = None
     seed: int
     json: bool
 
@@ -73,15 +87,11 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     facts = facts_of(chosen, best)
     policies = len({baseline.policy for baseline in baselines})
     header = HEADER.format(name=config.split.name, count=policies, information=config.information)
-    text = header + yaml.safe_dump(facts, sort_keys=False, width=200)
+    text = header + yaml.safe_dump(facts, sort_keys=False, width=200, default_flow_style=None)
     write_text(path, text)
     gaps = {f"gap {name}": found["gap"] for name, found in facts["gaps"].items()}
     values = {"split": config.split.name, "windows": len(best), "facts": str(path), **gaps}
     return Result(values, provenance)
 
 
-main = main_of("split_app", SplitAppConfig, split)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("split")

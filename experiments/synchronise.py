@@ -5,7 +5,6 @@ python -m experiments.synchronise agent=ring topology=dgx1 bytes=100MB json=true
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +29,18 @@ SHOWN = (
 STUDY = ("networks", "slower", "least_gain", "median_gain", "largest_gain", "gain", "gain_on")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SynchroniseConfig(Asked):
     """`conf/synchronise.yaml`; groups are objects by `_target_`."""
 
     agent: Any
-    chunk: Any
-    summing: Any
-    overhead: Any
-    optimum: bool
-    study: int | None
+    chunk: Any = None  # bytes sent in one piece; null: the planner's choice
+    summing: Any = 0  # seconds to add one byte: 3 passes at 1.6e12 bytes/s are 1.875e-12
+    overhead: Any = 0  # seconds that a connection spends on each chunk before it sends
+    optimum: bool = True  # the exact highest algorithm bandwidth beside that of the plan
+    # instead: forests against ring, double_tree and hierarchical, on the published networks
+    # and on so many random uneven ones
+    study: int | None = None
     json: bool
 
 
@@ -79,8 +80,4 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     return Result(values, provenance, [key for key in SHOWN if key in values], warnings)
 
 
-main = main_of("synchronise", SynchroniseConfig, synchronise)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("synchronise")

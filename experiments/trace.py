@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,7 +27,7 @@ class TraceAction(Protocol):
     def run(self, trace: TraceConfig, run: Run) -> Result: ...
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TraceAppConfig:
     """`conf/trace.yaml`; groups are objects by `_target_`."""
 
@@ -44,8 +43,4 @@ def trace(config: TraceAppConfig, run: Run) -> Result:
     return action.run(config.trace, run)
 
 
-main = main_of("trace", TraceAppConfig, trace)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("trace")

@@ -18,37 +18,6 @@ these there is an example, and the keys.
 
 from __future__ import annotations
 
-import sys
+from experiments.run.app import main_of
 
-from experiments.learning.train_allocation import TrainAllocationConfig, train_allocation
-from experiments.learning.train_cluster import TrainClusterConfig, train_cluster
-from experiments.learning.train_decisions import TrainDecisionsConfig, train_decisions
-from experiments.learning.train_durations import TrainDurationsConfig, train_durations
-from experiments.learning.train_gains import TrainGainsConfig, train_gains
-from experiments.learning.train_interference import TrainInterferenceConfig, train_interference
-from experiments.learning.train_priority import TrainPriorityConfig, train_priority
-from experiments.learning.train_problems import TrainProblemsConfig, train_problems
-from experiments.learning.train_rule import TrainRuleConfig, train_rule
-from experiments.learning.train_step import TrainConfig, train_step
-from experiments.run.app import Variant, main_of
-
-VARIANTS = {
-    "model=interference": Variant(
-        "train_interference", TrainInterferenceConfig, train_interference
-    ),
-    "model=durations": Variant("train_durations", TrainDurationsConfig, train_durations),
-    "model=priority": Variant("train_priority", TrainPriorityConfig, train_priority),
-    "model=rule": Variant("train_rule", TrainRuleConfig, train_rule),
-    "model=gains": Variant("train_gains", TrainGainsConfig, train_gains),
-    "env=allocation*": Variant("train_allocation", TrainAllocationConfig, train_allocation),
-    "env=decisions": Variant("train_decisions", TrainDecisionsConfig, train_decisions),
-    "env=*problems": Variant("train_problems", TrainProblemsConfig, train_problems),
-    "env=cluster*": Variant("train_cluster", TrainClusterConfig, train_cluster),
-}
-
-
-main = main_of("train", TrainConfig, train_step, VARIANTS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = main_of("train")

@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from difflib import get_close_matches
-from importlib import import_module
 
-from experiments.run.completion import SCRIPTS, candidates
-from experiments.run.declared import (
-    EXPERIMENTS,
-    app_form,
-    app_names,
-    command_words,
-    use_config_folders,
-)
-from experiments.run.extras import missing_extra
-from experiments.run.help import HELP_FLAGS, app_help
+from experiments.run.command_words import command_words, use_config_folders
+from experiments.run.help import HELP_FLAGS, SCRIPTS, candidates, verb_help
 from experiments.run.loading import end_at_once_on_signals, environment_fault, say_that_it_loads
+from experiments.run.verbs import VERBS, jobs_of
 
 EXIT_BAD_INPUT = 2
 USAGE = """\
@@ -38,8 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     first, rest = (words[0], words[1:]) if words else ("--help", [])
     try:
         if first in HELP_FLAGS:
-            width = max(map(len, app_names())) + 2
-            verbs = (f"  {name:{width}}{app_form(name).summary}\n" for name in app_names())
+            width = max(map(len, VERBS)) + 2
+            verbs = (f"  {name:{width}}{jobs_of(name)[0].summary}\n" for name in VERBS)
             print(USAGE + "".join(verbs), end="")
         elif first == "--version":
             from importlib.metadata import version
@@ -49,10 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
             return _print_script(rest)
         elif first == "--complete":
             print("\n".join(candidates(" ".join(rest))))
-        elif first in app_names():
+        elif first in VERBS:
             return _run(first, rest, is_process=arguments is None)
         else:
-            close = get_close_matches(first, app_names(), 3, 0.6)
+            close = get_close_matches(first, VERBS, 3, 0.6)
             meant = f"did you mean {' or '.join(close)}?" if close else "see meshwright --help"
             return _refused(f"there is no command {first!r}: {meant}")
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -65,7 +57,7 @@ def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
     if set(arguments) & set(HELP_FLAGS):
         words, _, folders = command_words(arguments)
         use_config_folders(folders)
-        print(app_help(app_form(verb), words, f"meshwright {verb}"))
+        print(verb_help(verb, words, f"meshwright {verb}"))
         return 0
     if is_process:
         end_at_once_on_signals()  # while the app is being imported
@@ -74,16 +66,9 @@ def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
         sys.path.insert(0, "")  # classes of one's own lie beside the configs, as for `python -m`
     if (fault := environment_fault()) is not None:
         return _refused(fault)
-    try:
-        app = import_module(f"{EXPERIMENTS}.{verb}")
-    except ModuleNotFoundError as error:
-        told = missing_extra(error)
-        if told is None:
-            raise
-        return _refused(f"{verb!r} {told}")
-    code = app.main(None if is_process else arguments)
-    assert isinstance(code, int)
-    return code
+    from experiments.run.app import main_of
+
+    return main_of(verb)(None if is_process else arguments)
 
 
 def _print_script(shells: list[str]) -> int:

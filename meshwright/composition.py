@@ -12,7 +12,7 @@ from hydra.core.singleton import Singleton
 
 from envs.errors import InputError
 from experiments.run.artifacts import write_figure
-from experiments.run.overrides import check_command_line
+from experiments.run.composing import check_command_line
 from experiments.run.provenance import Provenance
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from experiments.run.declared import CONFIG_DIR, EXPERIMENTS, TRUST, app_names
+from experiments.run.command_words import CONFIG_DIR, TRUST
 from experiments.run.faults import EXIT_BAD_INPUT
+from experiments.run.verbs import EXPERIMENTS, VERBS
 
 FAULT = "error: "
 
@@ -36,8 +37,8 @@ def run(verb: str, *words: str) -> dict[str, Any]:
         InputError: an unknown verb, or what the command would tell in one line.
         KeyboardInterrupt: the run was interrupted.
     """
-    if verb not in app_names():
-        raise InputError(f"{verb!r} is unknown (known: {', '.join(app_names())})", field="verb")
+    if verb not in VERBS:
+        raise InputError(f"{verb!r} is unknown (known: {', '.join(VERBS)})", field="verb")
     for word in words:
         if word.startswith("-") and word.partition("=")[0] not in (*CONFIG_DIR, TRUST):
             raise InputError(f"{word!r} is for the command alone", field="words")

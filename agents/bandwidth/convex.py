@@ -258,8 +258,8 @@ class ConvexRates:
         rounds: of the linear program, at most.
     """
 
-    gap: Share
-    rounds: Count
+    gap: Share = 1e-07
+    rounds: Count = 400
 
     def allocate(
         self,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
+from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint_search.rates import RateFormulation
 from agents.bandwidth.joint_search.search import JointIncumbent, JointRefinement
 from agents.base import BandwidthPlanner, Planner, PlannerResult
@@ -19,7 +20,7 @@ from agents.step.lower_bound import lower_bound
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.hardware.network import Network
-from envs.step.allocated import allocated_problem
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 
@@ -40,8 +41,8 @@ class PlacementAlone:
             `envs.step.allocated.uniform_allocation`.
     """
 
-    placement: Planner
-    allocation: Callable[[Network], BandwidthAllocation]
+    placement: Planner = FusionMilp()
+    allocation: Callable[[Network], BandwidthAllocation] = uniform_allocation
 
     def plan_jointly(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -104,11 +105,11 @@ class Alternation:
         patience: turns.
     """
 
-    placement: Planner
-    bandwidth: BandwidthPlanner
-    turn_share: Annotated[float, Gt(0.0), Le(1.0)]
-    spared: Inside
-    patience: Count
+    placement: Planner = FusionMilp()
+    bandwidth: BandwidthPlanner = ConvexRates(gap=1e-6)
+    turn_share: Annotated[float, Gt(0.0), Le(1.0)] = 0.2
+    spared: Inside = 0.2
+    patience: Count = 3
 
     def plan_jointly(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -205,17 +206,17 @@ class JointMilp:
     def __init__(
         self,
         *,
-        start: Planner,
-        start_share: Inside,
-        coarse: Annotated[Sequence[int], MinLen(1)],
-        levels: Sequence[int],
-        rates: Sequence[float],
-        gap: Annotated[float, Ge(0.0), Lt(1.0)],
-        at_once: Count,
-        allocator: BandwidthPlanner,
-        promising: Annotated[float, Ge(1.0)],
-        allocation_s: Annotated[float, Gt(0.0)],
-        seed: int,
+        start: Planner = FusionMilp(),
+        start_share: Inside = 0.5,
+        coarse: Annotated[Sequence[int], MinLen(1)] = (8, 12),
+        levels: Sequence[int] = (16, 24, 32, 48, 64, 128, 256, 512),
+        rates: Sequence[float] = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0),
+        gap: Annotated[float, Ge(0.0), Lt(1.0)] = 0.02,
+        at_once: Count = 8,
+        allocator: BandwidthPlanner = ConvexRates(gap=1e-4, rounds=100),
+        promising: Annotated[float, Ge(1.0)] = 1.03,
+        allocation_s: Annotated[float, Gt(0.0)] = 2.0,
+        seed: int = 0,
     ) -> None:
         if not rates or rates[0] <= 0.0 or rates[-1] > 1.0 or list(rates) != sorted(set(rates)):
             raise InputError(f"{list(rates)} do not ascend within 0..1", field="rates")

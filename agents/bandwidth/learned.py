@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint_search.search import JointIncumbent
 from agents.bandwidth.shipped import allocator_folder
 from agents.base import BandwidthPlanner, PlannerResult
@@ -56,12 +57,12 @@ class LearnedJoint:
         self,
         *,
         placement: LearnedPlanner,
-        allocator: str | None,
-        allocation: BandwidthPlanner,
-        allocation_s: Positive,
-        promising: Positive,
-        turn_s: Positive,
-        spared: Share,
+        allocator: str | None = "any_network",
+        allocation: BandwidthPlanner = ConvexRates(gap=1e-4, rounds=100),
+        allocation_s: Positive = 0.5,
+        promising: Positive = 1.03,
+        turn_s: Positive = 0.3,
+        spared: Share = 0.2,
     ) -> None:
         self.placement, self.allocation = placement, allocation
         self.allocator = None if allocator is None else OnnxAllocator(allocator_folder(allocator))

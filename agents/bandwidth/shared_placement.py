@@ -48,11 +48,11 @@ class SharedPlacement:
         seed: of HiGHS and of what is drawn at random.
     """
 
-    levels: Annotated[Sequence[int], MinLen(1)]
-    kick_groups: int
-    gap: float
-    at_once: int
-    seed: int
+    levels: Annotated[Sequence[int], MinLen(1)] = (16, 32, 64, 128)
+    kick_groups: int = 12
+    gap: float = 0.02
+    at_once: int = 8
+    seed: int = 0
 
     def improve(
         self,

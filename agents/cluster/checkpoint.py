@@ -30,7 +30,7 @@ from envs.cluster.environment.actions import (
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance, no_incidents
 from envs.cluster.environment.observation import ADVISED, ClusterGraph, ClusterObservation
-from envs.cluster.environment.routing import RackOwners, Routing
+from envs.cluster.environment.routing import MixedRacks, QueueRouting, RackOwners, Routing
 from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import MAX_GPU_TYPES, Cluster
@@ -194,15 +194,15 @@ class CheckpointScheduler:
 
     def __init__(
         self,
-        checkpoint: str,
-        window: Count,
-        schedulers: Count,
-        partition: RackOwners,
-        routing: Routing,
-        forwards: Annotated[int, Ge(0)],
-        forward_s: NonNegative,
-        greedy: Greedy | None,
-        seed: int,
+        checkpoint: str = "unknown_durations",
+        window: Count = 512,
+        schedulers: Count = 1,
+        partition: RackOwners = MixedRacks(),
+        routing: Routing = QueueRouting(),
+        forwards: Annotated[int, Ge(0)] = 1,
+        forward_s: NonNegative = 0.0,
+        greedy: Greedy | None = None,
+        seed: int = 0,
         runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
     ) -> None:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))

@@ -7,6 +7,8 @@ therefore assumed. All GPUs are alike.
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -106,8 +108,8 @@ class Optimus(ShareRule):
     name = "optimus"
     knows: Knowledge = "predictions"
 
-    def __init__(self, remaining: RemainingTime) -> None:
-        self.remaining = remaining
+    def __init__(self, remaining: RemainingTime = RemainingTime()) -> None:
+        self.remaining = deepcopy(remaining)
 
     def reset(self, simulator: ClusterSimulator) -> None:
         self.remaining.reset(simulator)

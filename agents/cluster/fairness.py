@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import highspy
@@ -52,7 +53,7 @@ class MaxMinFairness(ShareRule):
     name = "max_min"
     knows: Knowledge = "nothing"
 
-    def __init__(self, weights: Mapping[str, Positive]) -> None:
+    def __init__(self, weights: Mapping[str, Positive] = MappingProxyType({})) -> None:
         self.weights = dict(weights)
 
     def reset(self, simulator: ClusterSimulator) -> None:

@@ -69,7 +69,7 @@ class Gandiva(Scheduler):
     name = "gandiva"
     knows: Knowledge = "nothing"
 
-    def __init__(self, quantum_s: Positive, defragment_free: Share) -> None:
+    def __init__(self, quantum_s: Positive = 60.0, defragment_free: Share = 0.75) -> None:
         self.quantum_s, self.defragment_free = quantum_s, defragment_free
 
     def reset(self, simulator: ClusterSimulator) -> None:

@@ -11,6 +11,7 @@ from annotated_types import Gt
 from agents.cluster.backfilling import preempt_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
 from agents.cluster.prediction import Finished
+from agents.cluster.rules.gangs import BestFit
 from envs.arrays import FloatArray
 from envs.bounds import bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -59,11 +60,11 @@ class Gittins(Scheduler):
 
     def __init__(
         self,
-        placement: PlacementRule,
-        limits: Sequence[float],
-        quanta: Sequence[AboveZero | None],
-        training: Trace | None,
-        seed: int,
+        placement: PlacementRule = BestFit(),
+        limits: Sequence[float] = (3250.0, 7200.0),
+        quanta: Sequence[AboveZero | None] = (3250.0, 7200.0, None),
+        training: Trace | None = None,
+        seed: int = 0,
     ) -> None:
         self.limits = np.array(limits, np.float64)
         if (np.diff(self.limits, prepend=0.0) <= 0.0).any():

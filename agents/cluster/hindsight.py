@@ -42,7 +42,7 @@ class Hindsight(Scheduler):
     name = "hindsight"
     knows: Knowledge = "durations"
 
-    def __init__(self, base: JointChoice, replays: Count, seed: int) -> None:
+    def __init__(self, base: JointChoice, replays: Count = 300, seed: int = 0) -> None:
         if base.posterior is not None:
             raise InputError("is not asked: durations are known", field="base.posterior")
         base.rule = base.rule._replace(order=SHORTEST)

@@ -28,7 +28,13 @@ from agents.cluster.rule_numbers import Numbers, read_numbers
 from agents.cluster.work_left import WorkLeft
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, Share, bounded, bounds_of
-from envs.cluster.environment.routing import RackOwners, Routing, first_that_holds
+from envs.cluster.environment.routing import (
+    MixedRacks,
+    QueueRouting,
+    RackOwners,
+    Routing,
+    first_that_holds,
+)
 from envs.cluster.interference.rates import (
     ONE_NODE,
     ONE_RACK,
@@ -146,27 +152,27 @@ class JointChoice(Scheduler):
 
     def __init__(
         self,
-        order: Order,
-        first: Count,
-        joint: bool,
-        blocking: bool,
-        share: bool,
-        own: Share,
-        others: Share,
-        fast: Share,
-        choice: Choice,
-        hurry: NonNegative,
-        prior_s: Positive,
-        recency: Annotated[float, Gt(0.0), Le(1.0)],
-        posterior: WorkLeft | None,
-        scorer: PairScorer | None,
-        believed: RateModel | None,
-        schedulers: Count,
-        partition: RackOwners,
-        routing: Routing,
-        arrival: Arrival,
-        forward_s: Positive | None,
-        seed: int,
+        order: Order = "smallest",
+        first: Count = 8,
+        joint: bool = True,
+        blocking: bool = False,
+        share: bool = True,
+        own: Share = 0.5,
+        others: Share = 0.5,
+        fast: Share = 0.4,
+        choice: Choice = "gain",
+        hurry: NonNegative = 0.01,
+        prior_s: Positive = 3600.0,
+        recency: Annotated[float, Gt(0.0), Le(1.0)] = 0.3,
+        posterior: WorkLeft | None = None,
+        scorer: PairScorer | None = None,
+        believed: RateModel | None = None,
+        schedulers: Count = 1,
+        partition: RackOwners = MixedRacks(),
+        routing: Routing = QueueRouting(),
+        arrival: Arrival = "best_offer",
+        forward_s: Positive | None = 60.0,
+        seed: int = 0,
         numbers: str | None = None,
     ) -> None:
         given: Numbers = {

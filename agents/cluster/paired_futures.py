@@ -46,9 +46,9 @@ class PairedFutures:
 
     base: JointChoice
     posterior: WorkLeft | None
-    futures: Count
-    share: Share
-    strays: Share
+    futures: Count = 8
+    share: Share = 0.15
+    strays: Share = 0.05
 
     def decisions(
         self, simulator: ClusterSimulator, rng: np.random.Generator, first: int

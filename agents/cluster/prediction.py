@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +10,7 @@ from annotated_types import Gt, Le
 
 from agents.cluster.backfilling import start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from agents.cluster.rules.gangs import BestFit
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -56,9 +57,9 @@ class RollingDuration:
         training: jobs that finished before the simulation, or None.
     """
 
-    prior_s: Positive
-    recency: Annotated[float, Gt(0.0), Le(1.0)]
-    training: Trace | None
+    prior_s: Positive = 3600.0
+    recency: Annotated[float, Gt(0.0), Le(1.0)] = 0.3
+    training: Trace | None = None
 
     def reset(self, simulator: ClusterSimulator) -> None:
         self._mean: dict[Key, float] = {}
@@ -109,8 +110,8 @@ class RemainingTime:
         durations: the predictor.
     """
 
-    def __init__(self, durations: RollingDuration) -> None:
-        self.durations = durations
+    def __init__(self, durations: RollingDuration = RollingDuration()) -> None:
+        self.durations = replace(durations)
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """Knows what the predictor knows; no prediction has been wrong."""
@@ -162,9 +163,13 @@ class QuasiShortestServiceFirst(Scheduler):
     knows: Knowledge = "predictions"
 
     def __init__(
-        self, placement: PlacementRule, durations: RollingDuration, blocking: bool, seed: int
+        self,
+        placement: PlacementRule = BestFit(),
+        durations: RollingDuration = RollingDuration(),
+        blocking: bool = True,
+        seed: int = 0,
     ) -> None:
-        self.placement, self.durations = placement, durations
+        self.placement, self.durations = placement, replace(durations)
         self.blocking, self.seed = blocking, seed
 
     def reset(self, simulator: ClusterSimulator) -> None:

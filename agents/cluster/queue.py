@@ -20,7 +20,7 @@ from agents.cluster.compiled.whole_trace_easy import easy
 from agents.cluster.compiled.whole_trace_shortest import nobody_running, shortest_remaining
 from agents.cluster.hidden_durations import trace_for
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
-from agents.cluster.rules.gangs import Room, room_of
+from agents.cluster.rules.gangs import BestFit, Room, room_of
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -41,7 +41,7 @@ class QueuePolicy(Scheduler):
         seed: of the placement rule's generator.
     """
 
-    def __init__(self, placement: PlacementRule, seed: int) -> None:
+    def __init__(self, placement: PlacementRule = BestFit(), seed: int = 0) -> None:
         self.placement, self.seed = placement, seed
 
     def reset(self, simulator: ClusterSimulator) -> None:
@@ -347,7 +347,12 @@ class AttainedService(QueuePolicy):
     knows: Knowledge = "nothing"
     published: ClassVar[bool]  # demotes as Tiresias' simulator does
 
-    def __init__(self, placement: PlacementRule, limits: Sequence[int], seed: int) -> None:
+    def __init__(
+        self,
+        placement: PlacementRule = BestFit(),
+        limits: Sequence[int] = (3250, 7200),
+        seed: int = 0,
+    ) -> None:
         super().__init__(placement, seed)
         self.limits = np.array(limits, np.int64)
         if (np.diff(self.limits, prepend=0) <= 0).any() or (self.limits != limits).any():

@@ -83,11 +83,11 @@ class Rollout(Scheduler):
         self,
         base: Scheduler,
         posterior: WorkLeft | None,
-        first: Count,
-        futures: Count,
-        sure: NonNegative,
-        horizon_s: Positive,
-        seed: int,
+        first: Count = 6,
+        futures: Count = 32,
+        sure: NonNegative = 1.0,
+        horizon_s: Positive = 400000.0,
+        seed: int = 0,
     ) -> None:
         placement: PlacementRule | None = getattr(base, "placement", None)
         if placement is None and not isinstance(base, Continuing):

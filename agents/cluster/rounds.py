@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from agents.cluster.backfilling import start, start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler, Share
+from agents.cluster.rules.gangs import BestFit
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -125,7 +126,11 @@ class RoundBasedPolicy(Scheduler):
     """
 
     def __init__(
-        self, shares: ShareRule, placement: PlacementRule, round_s: Positive, seed: int
+        self,
+        shares: ShareRule,
+        placement: PlacementRule = BestFit(),
+        round_s: Positive = 360.0,
+        seed: int = 0,
     ) -> None:
         self.rule, self.placement, self.round_s, self.seed = shares, placement, round_s, seed
         self.name: str = shares.name

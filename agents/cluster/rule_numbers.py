@@ -44,10 +44,10 @@ class NumberSearch:
     """
 
     numbers: Mapping[str, Any]
-    drawn: Count
-    rounds: Count
-    near: Count
-    spread: Positive
+    drawn: Count = 128
+    rounds: Count = 8
+    near: Count = 16
+    spread: Positive = 0.2
 
     def __post_init__(self) -> None:
         for name, among in self.numbers.items():

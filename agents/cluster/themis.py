@@ -9,6 +9,7 @@ from annotated_types import Ge, Lt
 
 from agents.cluster.backfilling import start_in_order
 from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from agents.cluster.rules.gangs import BestFit
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -51,10 +52,10 @@ class Themis(Scheduler):
 
     def __init__(
         self,
-        placement: PlacementRule,
-        fairness: Annotated[float, Ge(0.0), Lt(1.0)],
-        lease_s: Positive,
-        seed: int,
+        placement: PlacementRule = BestFit(),
+        fairness: Annotated[float, Ge(0.0), Lt(1.0)] = 0.8,
+        lease_s: Positive = 1200.0,
+        seed: int = 0,
     ) -> None:
         self.placement, self.fairness, self.lease_s = placement, fairness, lease_s
         self.seed = seed

@@ -29,7 +29,7 @@ class WorkLeft:
         InputError: the folder holds no posterior.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str = "unknown_durations") -> None:
         folder = Path(path)
         if not folder.is_dir():
             folder = scheduler_folder(path) / "durations"

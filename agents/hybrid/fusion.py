@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
 from agents.base import HybridPlanner, HybridResult, Status
+from agents.hybrid.alpa import Alpa
+from agents.hybrid.dapple import Dapple
+from agents.hybrid.pipedream import PipeDream
+from agents.hybrid.sbp import SBP
+from agents.hybrid.spp import SPP
 from agents.hybrid.stage_program import StageProgram, fused
 from agents.pipeline.published import early_backward, gpipe, interleaved, one_f_one_b, zb_h1
 from agents.pipeline.zero_bubble import Memory, zero_bubble
@@ -32,6 +38,12 @@ _VAIN = 100  # neighbours in a row that are known, after which the search ends
 _KEPT = 4  # plans from which the search goes on
 _ZERO_BUBBLE_TASKS = 4096  # actions of an order, at most, that a search for less idle time is given
 _TRIES = 200  # of that search
+
+
+# Planners whose plans are offered first, by name.
+STARTS: Mapping[str, HybridPlanner] = MappingProxyType({
+    "pipedream": PipeDream(), "dapple": Dapple(), "alpa": Alpa(), "spp": SPP(), "sbp": SBP(),
+})  # fmt: skip
 
 
 @bounded
@@ -68,10 +80,10 @@ class FusedStages:
     def __init__(
         self,
         *,
-        groups: Count,
-        starts: Mapping[str, HybridPlanner] | None,
-        gap: Annotated[float, Ge(0.0)],
-        seed: int,
+        groups: Count = 12,
+        starts: Mapping[str, HybridPlanner] | None = STARTS,
+        gap: Annotated[float, Ge(0.0)] = 0.01,
+        seed: int = 0,
     ) -> None:
         self.groups = groups
         self.starts = dict(starts or {})

@@ -153,7 +153,7 @@ class SPP:
             two and three times such.
     """
 
-    def __init__(self, *, sizes: Count) -> None:
+    def __init__(self, *, sizes: Count = 32) -> None:
         self.sizes = sizes
 
     def plan_hybrid(

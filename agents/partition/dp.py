@@ -62,8 +62,8 @@ class ContiguousDP:
         groups: groups of the fused graph, for `plan`; half and a quarter as many are tried too.
     """
 
-    ideals: Count
-    groups: int
+    ideals: Count = 200000
+    groups: int = 64
 
     def partition(
         self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from agents.base import PartitionPlanner, PlannerResult
 from agents.partition.atoms import Lines, PartitionAtoms
 from agents.partition.bound import max_load_bound
+from agents.partition.dp import ContiguousDP
 from agents.partition.kernel import Calls, Loads, Proposal, anneal_latency, anneal_loads
 from agents.step.incumbent import PartitionIncumbent
 from agents.step.lower_bound import longest_paths
@@ -228,15 +229,15 @@ class PartitionSearch:
     def __init__(
         self,
         *,
-        first_moves: Count,
-        growth: Annotated[float, Ge(1.0), Lt(np.inf)],
-        hot: Positive,
-        warm: float,
-        cold: Positive,
-        starts: Sequence[PartitionPlanner],
-        start_share: Share,
-        bound_share: Share,
-        seed: int,
+        first_moves: Count = 2000,
+        growth: Annotated[float, Ge(1.0), Lt(np.inf)] = 1.5,
+        hot: Positive = 0.3,
+        warm: float = 0.02,
+        cold: Positive = 0.0003,
+        starts: Sequence[PartitionPlanner] = (ContiguousDP(),),
+        start_share: Share = 0.2,
+        bound_share: Share = 0.1,
+        seed: int = 0,
     ) -> None:
         if not cold <= warm <= hot:
             raise InputError(f"not cold = {cold} <= warm = {warm} <= hot = {hot}", field="warm")

@@ -74,9 +74,9 @@ class RandomPlacement:
         seed: of the generator.
     """
 
-    groups: int
-    samples: Count
-    seed: int
+    groups: int = 32
+    samples: Count = 16
+    seed: int = 0
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
@@ -181,8 +181,8 @@ class ContiguousSplit:
         shares: what is balanced.
     """
 
-    groups: int
-    shares: Shares
+    groups: int = 16
+    shares: Shares = EqualShares()
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None

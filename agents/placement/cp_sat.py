@@ -9,14 +9,21 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
+from agents.partition.search import PartitionSearch
 from agents.placement.constraint_program.partition import CpPartitionSearch
 from agents.placement.constraint_program.solver import CpSettings
 from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
+from agents.placement.local_search import LocalSearch
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import PartitionIncumbent, StepIncumbent
 from envs.bounds import Count, Share, bounded
 from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
+
+PARTITION_HINT = PartitionSearch(
+    first_moves=20000, growth=2.0, hot=0.1, warm=0.03, cold=0.001, starts=(), start_share=0.0,
+    bound_share=0.0,
+)  # fmt: skip
 
 
 @bounded
@@ -60,17 +67,17 @@ class CpSat:
         seed: of CP-SAT.
     """
 
-    operators: Count
-    hint: Planner
-    partition_hint: PartitionPlanner
-    hint_share: Share
-    hint_seconds: Annotated[float, Ge(0.0)]
-    hint_limit: Count
-    fused_share: Share
-    rest: Planner
-    rest_limit: Count
-    workers: Annotated[int, Ge(1), Le(256)]
-    seed: int
+    operators: Count = 64
+    hint: Planner = LocalSearch(groups=(), starts=(), start_share=0.0, partitions=PARTITION_HINT)
+    partition_hint: PartitionPlanner = PARTITION_HINT
+    hint_share: Share = 0.1
+    hint_seconds: Annotated[float, Ge(0.0)] = 0.5
+    hint_limit: Count = 20000
+    fused_share: Share = 0.2
+    rest: Planner = LocalSearch(partitions=PARTITION_HINT)
+    rest_limit: Count = 200000
+    workers: Annotated[int, Ge(1), Le(256)] = 2
+    seed: int = 0
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Protocol
 
 import highspy
@@ -10,6 +11,10 @@ import numpy as np
 from annotated_types import Ge, Le, MinLen
 
 from agents.base import HybridPlanner, HybridResult, Planner, PlannerResult
+from agents.hybrid.fusion import FusedStages
+from agents.partition.dp import ContiguousDP
+from agents.placement.baselines import ContiguousSplit, SingleDevice, SpeedShares
+from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import Refinement, compile_kernels
 from agents.placement.integer_program.rounds import (
     ROUND_NODES,
@@ -17,6 +22,8 @@ from agents.placement.integer_program.rounds import (
     Rounds,
     assign,
 )
+from agents.placement.list_planners import Heft, MSct
+from agents.placement.local_search import LocalSearch
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.arrays import IntArray
@@ -45,6 +52,14 @@ class Polish(Protocol):
         self, incumbent: StepIncumbent, budget_s: float, deterministic_limit: int | None
     ) -> int:
         """Improve on `incumbent` until it is `budget_s` seconds old; plans that were judged."""
+
+
+# Planners whose plans are starts, by name.
+STARTS: Mapping[str, Planner] = MappingProxyType({
+    "single_device": SingleDevice(), "contiguous": ContiguousSplit(),
+    "contiguous_speed": ContiguousSplit(shares=SpeedShares()), "dp": ContiguousDP(),
+    "heft": Heft(), "m_sct": MSct(),
+})  # fmt: skip
 
 
 @bounded
@@ -104,14 +119,14 @@ class FusionMilp:
     def __init__(
         self,
         *,
-        coarse: Annotated[Sequence[int], MinLen(1)],
-        levels: Sequence[int],
-        formulation: Formulation,
-        starts: Mapping[str, Planner] | None,
-        polish: Polish | None,
-        polish_share: Annotated[float, Ge(0.0), Le(1.0)],
-        hybrid: HybridPlanner | None,
-        seed: int,
+        coarse: Annotated[Sequence[int], MinLen(1)] = (8, 12),
+        levels: Sequence[int] = (16, 24, 32, 48, 64, 128, 256, 512),
+        formulation: Formulation = OrderFormulation(gap=0.02, at_once=8),
+        starts: Mapping[str, Planner] | None = STARTS,
+        polish: Polish | None = LocalSearch(),
+        polish_share: Annotated[float, Ge(0.0), Le(1.0)] = 0.5,
+        hybrid: HybridPlanner | None = FusedStages(),
+        seed: int = 0,
     ) -> None:
         self.starts = tuple((starts or {}).values())
         self.polish = polish

@@ -122,7 +122,9 @@ class ListPlanner(ABC):
 
     empty_rule: ListRule  # for no pieces at all
 
-    def __init__(self, *, groups: Annotated[Sequence[Count], MinLen(1)]) -> None:
+    def __init__(
+        self, *, groups: Annotated[Sequence[Count], MinLen(1)] = (16, 32, 64, 128)
+    ) -> None:
         self.groups = tuple(groups)
 
     @abstractmethod
@@ -305,8 +307,8 @@ class MSct(ListPlanner):
     def __init__(
         self,
         *,
-        groups: Annotated[Sequence[Count], MinLen(1)],
-        lp_seconds: Annotated[float, Gt(0.0)],
+        groups: Annotated[Sequence[Count], MinLen(1)] = (16, 32, 64, 128),
+        lp_seconds: Annotated[float, Gt(0.0)] = 5.0,
     ) -> None:
         super().__init__(groups=groups)
         self.lp_seconds = lp_seconds

@@ -12,6 +12,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from agents.base import PartitionPlanner, Planner, PlannerResult
+from agents.partition.dp import ContiguousDP
+from agents.partition.search import PartitionSearch
 from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
 from agents.placement.neighbourhood.ruled import RuledWalker
 from agents.placement.neighbourhood.seeds import splits
@@ -116,17 +118,17 @@ class LocalSearch:
     def __init__(
         self,
         *,
-        groups: Sequence[Count],
-        operators: Annotated[int, Ge(0)],
-        cycle_moves: Count,
-        reheat: Annotated[float, Gt(0.0), Le(1.0)],
-        hot: Positive,
-        cold: Positive,
-        workers: Annotated[int, Ge(1), Le(256)],
-        starts: Sequence[Planner],
-        start_share: Annotated[float, Ge(0.0), Lt(1.0)],
-        partitions: PartitionPlanner,
-        seed: int,
+        groups: Sequence[Count] = (32, 64),
+        operators: Annotated[int, Ge(0)] = 3000,
+        cycle_moves: Count = 7000,
+        reheat: Annotated[float, Gt(0.0), Le(1.0)] = 0.5,
+        hot: Positive = 0.01,
+        cold: Positive = 0.001,
+        workers: Annotated[int, Ge(1), Le(256)] = 1,
+        starts: Sequence[Planner] = (ContiguousDP(),),
+        start_share: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1,
+        partitions: PartitionPlanner = PartitionSearch(),
+        seed: int = 0,
     ) -> None:
         if cold > hot:
             raise InputError(f"{cold} is above hot = {hot}", field="cold")

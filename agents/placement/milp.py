@@ -8,6 +8,7 @@ import highspy
 import numpy as np
 
 from agents.base import Planner, PlannerResult
+from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
 from agents.step.grouping import GroupedProblem, atoms
 from agents.step.incumbent import StepIncumbent
@@ -49,10 +50,10 @@ class Milp:
         seed: of HiGHS.
     """
 
-    formulation: Formulation
-    warm_start: Planner | None
-    chains: bool
-    seed: int
+    formulation: Formulation = OrderFormulation()
+    warm_start: Planner | None = None
+    chains: bool = False
+    seed: int = 0
 
     def plan(
         self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None

@@ -30,14 +30,14 @@ MOMENTS = (0.5, 0.99)  # decays of Adam's
 class PlaySettings:
     """How the two networks play."""
 
-    iterations: Count
-    hidden: Count  # units of the one hidden layer of each
-    rule_step: Positive  # Adam's, at the start
-    adversary_step: Positive
-    decay: Share  # of the rule's step, at the end
-    answers: Count  # steps of the adversary for one of the rule
-    hot: Positive  # temperature of the adversary at the start, as a share of the worst score
-    cold: Positive  # and at the end
+    iterations: Count = 800
+    hidden: Count = 32  # units of the one hidden layer of each
+    rule_step: Positive = 0.006  # Adam's, at the start
+    adversary_step: Positive = 0.01
+    decay: Share = 0.01  # of the rule's step, at the end
+    answers: Count = 2  # steps of the adversary for one of the rule
+    hot: Positive = 0.03  # temperature of the adversary at the start, as a share of the worst score
+    cold: Positive = 0.001  # and at the end
 
 
 class Game(Protocol):

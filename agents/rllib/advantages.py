@@ -43,8 +43,8 @@ class PerStep:
         gae_lambda: trade of bias against variance in the advantages.
     """
 
-    gamma: Share
-    gae_lambda: Share
+    gamma: Share = 1.0
+    gae_lambda: Share = 1.0
 
     def discounts(self, times: FloatArray) -> FloatArray:
         return np.full_like(times, self.gamma)
@@ -71,8 +71,8 @@ class PerTime:
         credit: time after which 1 / e of what was observed is left in an advantage.
     """
 
-    tau: Positive
-    credit: Positive
+    tau: Positive = 10.0
+    credit: Positive = 2.0
 
     def discounts(self, times: FloatArray) -> FloatArray:
         counts: FloatArray = np.exp(-times / self.tau)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
-from agents.rllib.advantages import Discounting
+from agents.rllib.advantages import Discounting, PerTime
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
 
@@ -36,28 +36,28 @@ class PPO:
         arXiv:1707.06347, 2017.
     """
 
-    num_envs: Count
-    steps: Count | None
-    episodes: Count | None
-    alike: Count
-    learned: Count | None
-    minibatch_size: Count
-    num_epochs: Count
-    learning_rate: Positive
-    final_learning_rate: Positive
-    entropy_coefficient: NonNegative
-    final_entropy_coefficient: NonNegative
-    anneal_steps: Count
-    discounting: Discounting
-    clip: Annotated[float, Gt(0.0)]
-    most_kl: Annotated[float, Gt(0.0)] | None
-    reference_kl: NonNegative
-    value_coefficient: NonNegative
-    value_memory: Annotated[float, Ge(1.0)] | None
-    normalise_rewards: bool
-    normalise_advantages: Literal["batch", "rank"]
-    auxiliary_coefficient: NonNegative
-    max_gradient_norm: Annotated[float, Gt(0.0)]
+    num_envs: Count = 16
+    steps: Count | None = 64
+    episodes: Count | None = None
+    alike: Count = 1
+    learned: Count | None = None
+    minibatch_size: Count = 512
+    num_epochs: Count = 3
+    learning_rate: Positive = 0.0003
+    final_learning_rate: Positive = 5e-05
+    entropy_coefficient: NonNegative = 0.003
+    final_entropy_coefficient: NonNegative = 0.0003
+    anneal_steps: Count = 1000000
+    discounting: Discounting = PerTime()
+    clip: Annotated[float, Gt(0.0)] = 0.2
+    most_kl: Annotated[float, Gt(0.0)] | None = 0.02
+    reference_kl: NonNegative = 0.0
+    value_coefficient: NonNegative = 0.5
+    value_memory: Annotated[float, Ge(1.0)] | None = 20.0
+    normalise_rewards: bool = True
+    normalise_advantages: Literal["batch", "rank"] = "batch"
+    auxiliary_coefficient: NonNegative = 0.1
+    max_gradient_norm: Annotated[float, Gt(0.0)] = 0.5
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.episodes is None):
@@ -80,11 +80,11 @@ class PPO:
 class Cloning:
     """A teacher is imitated before PPO begins: `conf/train*.yaml`."""
 
-    iterations: Annotated[int, Ge(0)]
-    learning_rate: Positive
-    num_epochs: Count
-    first_share: Share
-    last_share: Share
+    iterations: Annotated[int, Ge(0)] = 0
+    learning_rate: Positive = 0.001
+    num_epochs: Count = 2
+    first_share: Share = 0.0
+    last_share: Share = 0.5
 
     def share(self, iteration: int) -> float:
         """Of the decisions that the pupil drives in an iteration, from 0 on."""
@@ -101,11 +101,11 @@ class Learner:
     no actor, and no Ray.
     """
 
-    num_env_runners: Annotated[int, Ge(0)]
-    num_learners: Annotated[int, Ge(0)]
-    num_gpus_per_learner: NonNegative
-    device: Literal["cpu", "cuda"]
-    ray_address: str | None
+    num_env_runners: Annotated[int, Ge(0)] = 0
+    num_learners: Annotated[int, Ge(0)] = 0
+    num_gpus_per_learner: NonNegative = 0.0
+    device: Literal["cpu", "cuda"] = "cpu"
+    ray_address: str | None = None
 
     @property
     def remote(self) -> bool:
@@ -148,7 +148,7 @@ class Patience:
 
 
 @bounded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """One training run: `conf/train_cluster.yaml` and `conf/training` say what each key is.
 
@@ -157,19 +157,19 @@ class Training:
     """
 
     model: Any
-    parameters: Literal["shared", "separate"]
+    parameters: Literal["shared", "separate"] = "shared"
     ppo: PPO
     cloning: Cloning
     learner: Learner
-    seed: int
-    budget_s: Annotated[float, Gt(0.0)] | None
-    max_steps: Count | None
-    curriculum_steps: Count | None
-    checkpoint_every: Count
-    exam_every: Count | None
-    exam_episodes: Count
-    exam_give_up: Annotated[float, Gt(1.0)]
-    torch_threads: Count
+    seed: int = 0
+    budget_s: Annotated[float, Gt(0.0)] | None = 600.0
+    max_steps: Count | None = None
+    curriculum_steps: Count | None = None
+    checkpoint_every: Count = 10
+    exam_every: Count | None = 20
+    exam_episodes: Count = 8
+    exam_give_up: Annotated[float, Gt(1.0)] = 5.0
+    torch_threads: Count = 1
     min_iterations: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:

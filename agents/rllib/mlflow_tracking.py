@@ -40,8 +40,8 @@ class MLflow:
         ModuleNotFoundError: it is not installed.
     """
 
-    uri: str | None
-    experiment: str
+    uri: str | None = None
+    experiment: str = "meshwright"
 
     def __post_init__(self) -> None:
         for name, value in QUIET.items():

@@ -247,7 +247,7 @@ class ParameterServer(_Blend):
         Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014.
     """
 
-    dedicated: bool
+    dedicated: bool = False
 
     name = "parameter servers"
 

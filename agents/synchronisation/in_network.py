@@ -110,7 +110,7 @@ class OmniReduce:
         distributed deep learning, SIGCOMM 2021.
     """
 
-    dedicated: bool
+    dedicated: bool = False
     streaming: Streaming = field(default_factory=Streaming)
 
     def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:

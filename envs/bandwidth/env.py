@@ -14,7 +14,7 @@ from envs.bandwidth.actions import ContinuousWeights, WeightActions, WeightLevel
 from envs.bandwidth.generator import FixedStep, PlacedStepGenerator, default_generator
 from envs.bandwidth.instance import BandwidthInstance
 from envs.bandwidth.observation import BandwidthObservation, BandwidthState, ChannelGraph
-from envs.bandwidth.phases import PhaseCut
+from envs.bandwidth.phases import PassBoundaries, PhaseCut
 from envs.bandwidth.render import pipes_frame
 from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
 from envs.bandwidth.toy import toy_sends
@@ -112,16 +112,15 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         self,
         generator: PlacedStepGenerator | None = None,
         *,
-        actions: WeightActions | None = None,
+        actions: WeightActions = WeightLevels(),
         observation: BandwidthObservation | None = None,
-        reward: BandwidthReward | None = None,
+        reward: BandwidthReward = BandwidthReward(),
         render_mode: str | None = None,
     ) -> None:
         self.generator = generator if generator is not None else default_generator()
-        self.actions: WeightActions = actions if actions is not None else WeightLevels()
+        self.actions, self.reward = actions, reward
         bounds = self.generator.bounds
         self.observation = observation if observation is not None else BandwidthObservation(bounds)
-        self.reward = reward if reward is not None else BandwidthReward()
         self.render_mode = render_mode
         self._channels = self.observation.bounds.channels  # padded
         self.observation_space: spaces.Dict = spaces.Dict(
@@ -133,7 +132,12 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
 
     @classmethod
     def of_plan(
-        cls, problem: StepProblem, plan: Plan, *, phases: PhaseCut, **arguments: Any
+        cls,
+        problem: StepProblem,
+        plan: Plan,
+        *,
+        phases: PhaseCut = PassBoundaries(),
+        **arguments: Any,
     ) -> BandwidthEnv:
         """An environment about one placed step; `arguments` as for the constructor."""
         return cls(FixedStep(problem, plan, phases), **arguments)
@@ -291,11 +295,13 @@ def continuous_environment(**arguments: Any) -> BandwidthEnv:
     return BandwidthEnv(**{"actions": ContinuousWeights(), **arguments})
 
 
-def toy_environment(phases: PhaseCut | None = None, **arguments: Any) -> BandwidthEnv:
+def toy_environment(
+    phases: PhaseCut | None = None, actions: WeightActions = WeightLevels(), **arguments: Any
+) -> BandwidthEnv:
     """`meshwright/BandwidthToy-v0`: `BandwidthEnv` about `toy_sends`, whose optimum is known."""
     problem, plan, cut = toy_sends()
     return BandwidthEnv.of_plan(
-        problem, plan, phases=cut if phases is None else phases, **arguments
+        problem, plan, phases=cut if phases is None else phases, actions=actions, **arguments
     )
 
 

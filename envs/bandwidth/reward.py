@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from envs.reward import WeightedTerms, memory_violation
 
@@ -17,6 +19,10 @@ class PhaseOutcome:
     overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
 
 
+# Every term and its weight.
+TERMS: Mapping[str, float] = MappingProxyType({"time_saved": 1.0, "memory_violation": 1.0})
+
+
 class BandwidthReward(WeightedTerms):
     """A weighted sum of named terms.
 
@@ -28,13 +34,14 @@ class BandwidthReward(WeightedTerms):
     `time_saved` adds up to (reference - step time) / reference over the phases of a step.
 
     Args:
-        weights: weight of each term; terms left out have weight 0. Without it, 1 each.
+        weights: weight of each term; terms left out have weight 0.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    known = ("time_saved", "memory_violation")
+    def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
+        super().__init__(weights, TERMS)
 
     def terms(self, outcome: PhaseOutcome) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

@@ -64,8 +64,8 @@ class Cluster:
     @bounded
     def uniform(
         cls,
-        nodes: Size,
-        gpus_per_node: Size,
+        nodes: Size = 12,
+        gpus_per_node: Size = 8,
         *,
         nodes_per_rack: Size | None = None,
         gpu_types: Sequence[str] = ("V100",),

@@ -63,12 +63,12 @@ class GeneratedGraph:
     community every node draws its own. (Chung, Lu, PNAS 2002; Karrer, Newman, PRE 2011.)
     """
 
-    nodes: Count
-    edges: Count
-    exponent: Annotated[float, Gt(1.0)]  # of the law of degrees
-    communities: Count
-    mixing: Share
-    classes: Count
+    nodes: Count = 200000
+    edges: Count = 2000000
+    exponent: Annotated[float, Gt(1.0)] = 2.5  # of the law of degrees
+    communities: Count = 1000
+    mixing: Share = 0.1
+    classes: Count = 20
 
     def draw(self, rng: np.random.Generator) -> Graph:
         """A graph with exactly so many edges; nodes are numbered at random.

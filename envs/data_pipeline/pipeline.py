@@ -8,7 +8,7 @@ whenever the slowest stage has done one: throughput is the least over the stages
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
@@ -34,20 +34,22 @@ _ID = 8  # bytes of a node's number; an edge has two
 class Machines:
     """What there is, and what work costs; seconds are those of one core."""
 
-    gpus: Count
-    train_s: Positive  # of one GPU, for each sampled edge
-    store_cores: Annotated[int, Ge(2)]  # of each store
-    worker_cores: Annotated[int, Ge(2)]
-    pcie_shares: Annotated[int, Ge(2)]  # that PCIe is divided into
-    pcie: Positive  # bytes/s, all GPUs together
-    nic: Positive  # bytes/s, of a store and of the machine that trains
-    feature_bytes: Count  # of a node
-    edge_s: NonNegative  # sampling an edge
-    request_s: NonNegative  # answering another store that asks for the neighbours of a node
-    row_s: NonNegative  # gathering the features of a node
-    convert_s: NonNegative  # numbering the nodes of an edge anew
-    lookup_s: NonNegative  # looking up a row in the cache, on any core
-    update_s: Mapping[str, NonNegative]  # by policy: the row's place in line, one after another
+    gpus: Count = 8
+    train_s: Positive = 2.2e-08  # of one GPU, for each sampled edge
+    store_cores: Annotated[int, Ge(2)] = 4  # of each store
+    worker_cores: Annotated[int, Ge(2)] = 32
+    pcie_shares: Annotated[int, Ge(2)] = 16  # that PCIe is divided into
+    pcie: Positive = 50000000000.0  # bytes/s, all GPUs together
+    nic: Positive = 12500000000.0  # bytes/s, of a store and of the machine that trains
+    feature_bytes: Count = 512  # of a node
+    edge_s: NonNegative = 1e-07  # sampling an edge
+    request_s: NonNegative = 1e-05  # answering another store that asks for the neighbours of a node
+    row_s: NonNegative = 5e-07  # gathering the features of a node
+    convert_s: NonNegative = 1e-07  # numbering the nodes of an edge anew
+    lookup_s: NonNegative = 1e-07  # looking up a row in the cache, on any core
+    update_s: Mapping[str, NonNegative] = field(
+        default_factory=lambda: {"fifo": 1e-08, "lru": 1e-07, "lfu": 1e-07}
+    )  # by policy: the row's place in line, one after another
 
     @property
     def units(self) -> tuple[int, int, int]:

@@ -39,12 +39,12 @@ class Layers:
 
 @bounded
 def transformer(
-    blocks: Count,
-    per_block: Count,
-    hidden: Count,
-    sequence: Count,
-    flops: Positive,
-    number_bytes: Count,
+    blocks: Count = 12,
+    per_block: Count = 2,
+    hidden: Count = 1024,
+    sequence: Count = 512,
+    flops: Positive = 5.0e13,
+    number_bytes: Count = 2,
 ) -> Layers:
     """`blocks` equal layers, each of `per_block` blocks of a transformer; a sample is a sequence.
 

@@ -51,8 +51,8 @@ class SlotSource(Protocol):
 class Markov:
     """A chain over levels: it stays with probability `stay`, else jumps to any of the others."""
 
-    levels: Annotated[tuple[Positive, ...], MinLen(1)]
-    stay: Share
+    levels: Annotated[tuple[Positive, ...], MinLen(1)] = (1.0, 0.5, 0.2)
+    stay: Share = 0.9
 
     def factors(self, rng: Rng, slots: int, chains: int) -> FloatArray:
         """(slots, chains), started in equilibrium: every level as likely."""
@@ -68,8 +68,8 @@ class Markov:
 class Walk:
     """A random walk of the logarithm, reflected at `least` and at 1."""
 
-    step: NonNegative  # standard deviation of a slot's change of the logarithm
-    least: Annotated[float, Gt(0.0), Lt(1.0)]
+    step: NonNegative = 0.1  # standard deviation of a slot's change of the logarithm
+    least: Annotated[float, Gt(0.0), Lt(1.0)] = 0.2
 
     def factors(self, rng: Rng, slots: int, chains: int) -> FloatArray:
         """(slots, chains), started anywhere between the limits."""
@@ -93,13 +93,13 @@ class GeneratedSlots:
     speed, 1 for the fastest.
     """
 
-    workers: Annotated[int, Ge(2)]
-    slots: Count
-    heterogeneity: Annotated[float, Ge(1.0), Lt(math.inf)]
-    bandwidth: Positive  # bytes/s of the fastest port
-    speed_change: Change
-    bandwidth_change: Change
-    rent_change: Change
+    workers: Annotated[int, Ge(2)] = 6
+    slots: Count = 100
+    heterogeneity: Annotated[float, Ge(1.0), Lt(math.inf)] = 4.0
+    bandwidth: Positive = 1250000000.0  # bytes/s of the fastest port
+    speed_change: Change = Markov()
+    bandwidth_change: Change = Markov()
+    rent_change: Change = Markov(levels=(1.0, 0.4))
 
     def draw(self, seed: int) -> Slots:
         """The slots of a seed."""

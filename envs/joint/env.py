@@ -20,7 +20,7 @@ from envs.joint.toy import LAYERS, default_generator, toy_stages
 from envs.joint.weighted_step import MakeSimulator
 from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
 from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
-from envs.placement.groups import CompletionRule
+from envs.placement.groups import CompletionRule, FastestDevice
 from envs.placement.reward import Outcome, PlacementReward
 from envs.reward import memory_overflow
 from envs.spaces import begun, checked_actions
@@ -143,7 +143,7 @@ class JointEnv(AgentsEnv[Observation]):
         generator: InstanceGenerator | None = None,
         *,
         servers: Annotated[int, Ge(2)] = 4,
-        reward: PlacementReward | None = None,
+        reward: PlacementReward = PlacementReward(),
         order_rule: OrderRule | None = None,
         simulator: MakeSimulator = StepSimulator,
         sweeps: Annotated[Sequence[Count], MinLen(1)] = (1,),
@@ -155,8 +155,7 @@ class JointEnv(AgentsEnv[Observation]):
         self.generator = generator if generator is not None else default_generator()
         self.servers, self.sweeps, self.turns = servers, tuple(sweeps), turns
         self.top, self._step_octaves = octaves * levels_per_octave, 1.0 / levels_per_octave
-        self.reward = reward if reward is not None else PlacementReward()
-        self.render_mode = render_mode
+        self.reward, self.render_mode = reward, render_mode
         self._order_rule, self._simulator = order_rule, simulator
         self.placer_observation = self._new_placer_observation()
         self.allocator_observation = AllocatorObservation(servers)
@@ -179,9 +178,9 @@ class JointEnv(AgentsEnv[Observation]):
         cls,
         problem: StepProblem,
         *,
-        max_groups: int,
+        max_groups: int = 64,
         max_edges: int | None = None,
-        completion: CompletionRule | None = None,
+        completion: CompletionRule = FastestDevice(),
         starts: Callable[[FixedInstance], InstanceGenerator] | None = None,
         **arguments: Any,
     ) -> JointEnv:

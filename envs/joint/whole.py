@@ -231,11 +231,11 @@ class DrawnJointProblems(DrawnProblems):
         self,
         problems: Callable[[np.random.Generator, float], StepProblem],
         *,
-        layout: WholeLayout,
+        layout: WholeLayout = WholeLayout(devices=16),
         sweeps: int,
-        unfit: NonNegative,
-        kept: Count | None,
-        servers: Annotated[int, Ge(3)],
+        unfit: NonNegative = 2.0,
+        kept: Count | None = 500,
+        servers: Annotated[int, Ge(3)] = 8,
     ) -> None:
         super().__init__(problems, layout=layout, sweeps=sweeps, unfit=unfit, kept=kept)
         self.servers = servers

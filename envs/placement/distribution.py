@@ -51,11 +51,11 @@ class TrainingProblems:
     """
 
     captured: Library
-    captured_share: Share
-    inference: Share
-    tabulated: Share
-    most_groups: Count
-    most_devices: Count
+    captured_share: Share = 0.4
+    inference: Share = 0.12
+    tabulated: Share = 0.15
+    most_groups: Count = 64
+    most_devices: Count = 32
 
     def __call__(self, rng: Rng, stage: float = 1.0) -> StepProblem:
         """A problem: its operators are already groups, at most `most_groups` where captured."""

@@ -18,7 +18,7 @@ from envs.placement.generator import (
     PlacementInstance,
     default_generator,
 )
-from envs.placement.groups import CompletionRule, GroupPlacement
+from envs.placement.groups import CompletionRule, FastestDevice, GroupPlacement
 from envs.placement.observation import PlacementObservation, PlacementState
 from envs.placement.render import timeline_frame
 from envs.placement.reward import Outcome, PlacementReward
@@ -116,7 +116,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         generator: InstanceGenerator | None = None,
         *,
         observation: PlacementObservation | None = None,
-        reward: PlacementReward | None = None,
+        reward: PlacementReward = PlacementReward(),
         simulator: Callable[[StepProblem], StepSimulator] = StepSimulator,
         passes: Count = 1,
         render_mode: str | None = None,
@@ -127,8 +127,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
             raise InputError(told, field="generator")
         bounds = (self.generator.max_groups, self.generator.max_edges, self.generator.num_devices)
         self.observation = observation if observation is not None else PlacementObservation(*bounds)
-        self.reward = reward if reward is not None else PlacementReward()
-        self.passes = passes
+        self.reward, self.passes = reward, passes
         self.render_mode = render_mode
         devices = self.observation.layout.num_devices
         if devices != self.generator.num_devices:
@@ -148,9 +147,9 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         cls,
         problem: StepProblem,
         *,
-        max_groups: int,
+        max_groups: int = 48,
         max_edges: int | None = None,
-        completion: CompletionRule | None = None,
+        completion: CompletionRule = FastestDevice(),
         starts: Callable[[FixedInstance], InstanceGenerator] | None = None,
         **arguments: Any,
     ) -> PlacementEnv:

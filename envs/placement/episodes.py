@@ -207,10 +207,10 @@ class DrawnProblems:
         self,
         problems: Callable[[np.random.Generator, float], StepProblem],
         *,
-        layout: WholeLayout,
+        layout: WholeLayout = WholeLayout(),
         sweeps: int,
-        unfit: NonNegative,
-        kept: Count | None,
+        unfit: NonNegative = 2.0,
+        kept: Count | None = 2500,
     ) -> None:
         self.problems, self.layout, self.unfit = problems, layout, unfit
         self.kept = kept
@@ -285,7 +285,7 @@ class OneProblem:
     labelled, measured = False, False
 
     def __init__(
-        self, problem: StepProblem, *, max_groups: int, sweeps: int, unfit: NonNegative
+        self, problem: StepProblem, *, max_groups: int = 64, sweeps: int, unfit: NonNegative = 2.0
     ) -> None:
         self.fusion = fuse(problem, max_groups)
         fused = fused_problem(problem, self.fusion)

@@ -41,7 +41,7 @@ class PlacementInstance:
         cls,
         problem: StepProblem,
         max_groups: int,
-        completion: CompletionRule | None = None,
+        completion: CompletionRule = FastestDevice(),
     ) -> PlacementInstance:
         """Fuse `problem` into at most `max_groups` groups; `completion`: `FastestDevice`.
 
@@ -50,8 +50,7 @@ class PlacementInstance:
         played = replace(problem, orders=("one_f_one_b",))
         fusion = fuse(played, max_groups)
         fused = fused_problem(played, fusion)
-        rule = completion if completion is not None else FastestDevice()
-        device = rule(fused, fusion)
+        device = completion(fused, fusion)
         return cls(problem, fusion, fused, device, device)
 
 
@@ -79,7 +78,7 @@ class FixedInstance:
         self,
         problem: StepProblem,
         max_groups: int,
-        completion: CompletionRule | None = None,
+        completion: CompletionRule = FastestDevice(),
         max_edges: int | None = None,
     ) -> None:
         self.instance = PlacementInstance.build(problem, max_groups, completion)
@@ -144,7 +143,7 @@ class SyntheticInstances:
         width: int = 2,
         micro_batches: tuple[int, int] = (2, 4),
         max_groups: int = 16,
-        completion: CompletionRule | None = None,
+        completion: CompletionRule = FastestDevice(),
     ) -> None:
         self.topology, self.cost = topology, cost
         self.layers, self.width, self.micro_batches = layers, width, micro_batches

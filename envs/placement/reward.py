@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from envs.reward import WeightedTerms, memory_violation
 
@@ -18,6 +20,12 @@ class Outcome:
     unsupported: bool  # the device cannot run the group
 
 
+# Every term and its weight.
+TERMS: Mapping[str, float] = MappingProxyType(
+    {"step_time_improvement": 1.0, "memory_violation": 1.0, "unsupported_device": 1.0}
+)
+
+
 class PlacementReward(WeightedTerms):
     """A weighted sum of named terms.
 
@@ -31,13 +39,14 @@ class PlacementReward(WeightedTerms):
     no worse than the start, since improvements stay below 1.
 
     Args:
-        weights: weight of each term; terms left out have weight 0. Without it, 1 each.
+        weights: weight of each term; terms left out have weight 0.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    known = ("step_time_improvement", "memory_violation", "unsupported_device")
+    def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
+        super().__init__(weights, TERMS)
 
     def terms(self, outcome: Outcome) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

@@ -45,10 +45,10 @@ class WholeLayout:
     then; everything else is an array of `PlacementFacts` by name, zero beyond them.
     """
 
-    groups: Count
-    devices: Count
-    edges: Count
-    classes: Count
+    groups: Count = 64
+    devices: Count = 32
+    edges: Count = 1024
+    classes: Count = 64
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

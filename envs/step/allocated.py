@@ -89,8 +89,8 @@ class Allocated:
         InputError: `allocation` is neither.
     """
 
-    name: str
-    allocation: BandwidthAllocation | Callable[[Network], BandwidthAllocation]
+    name: str = "allocated"
+    allocation: BandwidthAllocation | Callable[[Network], BandwidthAllocation] = uniform_allocation
 
     def __post_init__(self) -> None:
         given: object = self.allocation

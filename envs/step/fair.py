@@ -488,8 +488,8 @@ class Fair:
         multipath: whether a transfer takes all paths of its pair of devices, or one.
     """
 
-    name: str
-    multipath: bool
+    name: str = "fair"
+    multipath: bool = True
 
     def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> FairSimulator:
         """The simulator of `problem`."""

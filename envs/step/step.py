@@ -64,7 +64,7 @@ class Ports:
     """
 
     name: str
-    uses_ports: bool
+    uses_ports: bool = True
 
     def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> StepSimulator:
         """The simulator of `problem`."""

@@ -47,7 +47,7 @@ from experiments.pictures.cluster_gantt import GanttWindow, draw_cluster_gantt
 from experiments.pictures.step import draw_gantt, draw_stages
 from experiments.pictures.style import LIMIT, in_words
 from experiments.pictures.synchronisation import draw_trees
-from experiments.run.declared import CONFIG_MODULE
+from experiments.run.command_words import CONFIG_MODULE
 from experiments.run.targets import build
 from experiments.step.hybrid import Pipeline, ask_hybrid
 from experiments.step.problem import communication_of

@@ -29,7 +29,7 @@ from agents.base import (
     SharedPlanner,
     SynchronisationPlanner,
 )
-from experiments.run.declared import CONFIG_MODULE
+from experiments.run.command_words import CONFIG_MODULE
 
 Kind = Literal["environment", "planner", "learner", "scheduler"]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)

@@ -43,22 +43,25 @@ ALL, RANDOM, TRACE = "all", "random", "trace"
 COLUMNS = ("planner", "utility", "of the bound", "jobs done", "knows", "seconds")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AllocateConfig:
     """`conf/allocate.yaml`."""
 
-    agent: str
-    problem: str
-    speed: str
-    utility: str
-    jobs: Jobs
-    machines: Count
-    gpus: Workers
-    most_workers: Workers
-    growth: Workers
-    slots: Slots
-    slot_s: Positive
-    bound_s: Positive
+    # a planner, or all but exact: fifo, equal_share, drf, tetris, optimus, primal_dual,
+    # gadget, rounding, smd, exact
+    agent: str = "all"
+    problem: str = "random"  # random: drawn from the seed; trace: the jobs of trace, made malleable
+    speed: str = "ring"  # ring, parameter_server, layered
+    # of jobs: linear or sigmoid in the slot in which they end, log of what is done; mixed
+    utility: str = "mixed"
+    jobs: Jobs = 20  # of problem=random
+    machines: Count = 4
+    gpus: Workers = 8  # of a machine
+    most_workers: Workers = 8  # of a job of problem=random
+    growth: Workers = 4  # of problem=trace: most workers of a job, over the GPUs that it asks for
+    slots: Slots = 40
+    slot_s: Positive = 1800.0  # seconds of a slot
+    bound_s: Positive = 30.0  # seconds for the bound
     trace: TraceConfig
     seed: int
     json: bool

@@ -51,20 +51,20 @@ class BrokenGuaranteeError(Exception):
     """A plan breaks what is proved of its planner: one of the two is wrong."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StudyConfig:
     """`conf/allocation_study.yaml`."""
 
-    study: Count
-    windows: Count
-    jobs: Jobs
-    utility: str
-    machines: Count
-    gpus: Workers
-    growth: Workers
-    slots: Slots
-    slot_s: Positive
-    bound_s: Positive
+    study: Count  # random instances with a proved optimum
+    windows: Count = 6  # of the trace, disjoint, evenly over it
+    jobs: Jobs = 300  # of a window, evenly from those submitted in it
+    utility: str = "mixed"  # of the windows: linear, sigmoid, log, mixed
+    machines: Count = 8
+    gpus: Workers = 8  # of a machine
+    growth: Workers = 4  # most workers of a job, over the GPUs that it asks for
+    slots: Slots = 120
+    slot_s: Positive = 1800.0  # seconds of a slot
+    bound_s: Positive = 8.0  # seconds for the bound of a window
     trace: TraceConfig
     seed: int
     json: bool

@@ -17,10 +17,9 @@ from agents.cluster.lower_bound import completion_bound
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy
-from experiments.run.declared import FLOORS
 from experiments.run.grid import FunctionCell, Outcomes
 from experiments.run.provenance import file_hash
-from experiments.run.targets import OURS
+from experiments.run.signatures import OURS, PREFIX
 
 UNKNOWN, KNOWN = "unknown", "known"
 CLASSES = {
@@ -228,7 +227,7 @@ def sources_of(node: Node) -> dict[str, str]:
     found = {name: digest for value in inner for name, digest in sources_of(value).items()}
     target = str(node.get("_target_", ""))
     if (
-        target and target.removeprefix(FLOORS).partition(".")[0] not in OURS
+        target and target.removeprefix(PREFIX).partition(".")[0] not in OURS
     ):  # which `VERSION` tells
         module = inspect.getmodule(get_object(target))
         if path := getattr(module, "__file__", None):

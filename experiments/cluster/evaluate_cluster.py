@@ -33,7 +33,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EvaluateClusterConfig:
     """`conf/evaluate_cluster.yaml`; groups are objects by `_target_`."""
 
@@ -44,8 +44,11 @@ class EvaluateClusterConfig:
     trace: TraceConfig
     cluster: Any
     overheads: Any
-    failures: Any
-    pictures: bool
+    # nodes that fail: _target_: envs.cluster.simulation.incidents.Failures, with its
+    # arguments
+    failures: Any = None
+    # true: JCT distribution, utilisation and the jobs on the nodes, in the run folder
+    pictures: bool = False
     seed: int
     json: bool
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,25 +28,27 @@ from experiments.run.tables import TABLE_FILE, write_tables
 WIDTH = 150  # characters of a table where there is no terminal
 
 
-@dataclass
+@dataclass(kw_only=True)
 class GeneraliseConfig:
     """`conf/generalise.yaml`."""
 
     split: SplitConfig
-    window: str
-    information: str
+    window: str = "test"  # which of the split's windows
+    # what may be looked at of a job that has not finished: unknown durations, or known
+    information: str = "unknown"
     conditions: dict[str, Any]
-    only: list[str] | None
+    only: Sequence[str] | None = None  # names of the conditions that are tried; null: all
     agents: dict[str, Any]
     references: dict[str, Any]
-    tuned: list[str]
+    tuned: Sequence[str]
     placements: dict[str, Any]
-    rules: dict[str, list[str]]
+    rules: dict[str, Sequence[str]]
     placement: Any
-    checkpoints: list[str]
+    # folders of exported schedulers: seeds of one recipe
+    checkpoints: Sequence[str] = ()
     scheduler: Any
-    samples: Count
-    cache: str
+    samples: Count = 10000  # of the bootstrap
+    cache: str = "outputs/baselines"  # folder of outcomes, kept by the hash of all they depend on
     seed: int
     json: bool
 

@@ -53,11 +53,11 @@ CAPTION = (
 )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class HeadroomConfig(RegimesConfig):
     """`conf/headroom.yaml`; policies and the search are objects by `_target_`."""
 
-    regimes: list[str] | None
+    regimes: Sequence[str] | None = None  # names of known; null: all
     model: Any
     baselines: Policies
     stopping: dict[str, Any]
@@ -68,13 +68,14 @@ class HeadroomConfig(RegimesConfig):
     informed: Policies
     placement: Any
     sharing: Any
-    window: Annotated[list[str], MinLen(1)]
-    training_window: str
-    windows: Count
-    training_windows: Count
-    samples: Count
-    cache: str
-    workers: Count
+    # of the splits: whose jobs are replayed
+    window: Annotated[Sequence[str], MinLen(1)] = ("validation",)
+    training_window: str = "train"  # and whose the rule's numbers are sought on
+    windows: Count = 12  # of a regime, of each
+    training_windows: Count = 12
+    samples: Count = 2000  # of the bootstrap
+    cache: str = "outputs/headroom"  # folder of outcomes, kept by the hash of all they depend on
+    workers: Count = 1  # regimes at a time, each a process
     json: bool
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -24,18 +24,18 @@ from experiments.run.targets import build_as, check_targets
 class Regime:
     """Where schedulers are compared; `conf/regimes.yaml` says what the keys mean."""
 
-    splits: list[str]
-    jobs: list[Count]
-    nodes_per_type: list[Count]
-    load: list[Positive]
-    max_gpus: Count
-    gpu_types: list[str]
-    nodes_per_rack: Count
-    gpu_milli: Annotated[int, Ge(1), Le(WHOLE_GPU)]
-    interference: str
-    schedulers: Count
-    preemption: bool
-    rollouts: Annotated[int, Ge(0)]
+    splits: Sequence[str] = ("itp", "philly")
+    jobs: Sequence[Count] = (100, 200)
+    nodes_per_type: Sequence[Count] = (2, 4)
+    load: Sequence[Positive] = (1.0, 1.0)
+    max_gpus: Count = 32
+    gpu_types: Sequence[str] = ("V100", "P100", "T4")
+    nodes_per_rack: Count = 2
+    gpu_milli: Annotated[int, Ge(1), Le(WHOLE_GPU)] = 1000
+    interference: str = "analytic"
+    schedulers: Count = 1
+    preemption: bool = False
+    rollouts: Annotated[int, Ge(0)] = 6
 
     @property
     def shares(self) -> bool:

@@ -24,10 +24,10 @@ class SampledWindows:
     """How windows are sampled: `parts` in `conf/train_priority.yaml`."""
 
     KEY: ClassVar[str] = "parts"  # of the config
-    jobs: list[Count]
+    jobs: Sequence[Count]
     least_jobs: int
-    nodes_per_type: list[Count]
-    load: list[Positive]
+    nodes_per_type: Sequence[Count]
+    load: Sequence[Positive]
 
     def __post_init__(self) -> None:
         if self.least_jobs < 2:

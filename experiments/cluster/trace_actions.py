@@ -55,7 +55,7 @@ class Synthesise:
     """
 
     output: str
-    format: str
+    format: str = "synthetic"
 
     def __post_init__(self) -> None:
         _writer(self.output)
@@ -109,7 +109,7 @@ class Fit:
     """
 
     output: str
-    name: str
+    name: str = "fitted"
 
     def __post_init__(self) -> None:
         if not self.output.endswith(WORKLOAD_SUFFIXES):
@@ -146,9 +146,9 @@ class Summarise:
     stand in the JSON, those with the most jobs. `picture` draws `trace.png`.
     """
 
-    gpus: Sequence[Count]
-    most_labels: Annotated[int, Ge(0)]
-    picture: bool
+    gpus: Sequence[Count] = (64, 512, 4096)
+    most_labels: Annotated[int, Ge(0)] = 1000
+    picture: bool = True
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         loaded = load_trace(trace)

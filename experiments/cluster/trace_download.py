@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from envs.bounds import Count, Positive, bounded
@@ -45,12 +46,13 @@ class PublicTrace:
     url: str
     file: str  # its name here
     format: str  # a name under trace.formats
-    unpack: str | None  # the command that makes files of that format of it
-    members: Mapping[str, str]  # files in it, or itself, to their place below the folder of data
     licence: str
     about: str
-    sha256: str | None
-    git_blob: str | None
+    unpack: str | None = None  # the command that makes files of that format of it
+    # files in it, or itself, to their place below the folder of data
+    members: Mapping[str, str] = MappingProxyType({})
+    sha256: str | None = None
+    git_blob: str | None = None  # git's id of its content
 
 
 @bounded
@@ -66,11 +68,11 @@ class TraceDownload:
     """
 
     sources: Mapping[str, PublicTrace]
-    source: str | None
     folder: str
-    sha256: str | None
-    attempts: Count
-    timeout_s: Positive
+    source: str | None = None
+    sha256: str | None = None
+    attempts: Count = 5
+    timeout_s: Positive = 60.0
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """The file, or the table of files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -32,8 +32,8 @@ from envs.cluster.workload.synthetic.parameters import WorkloadParameters
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, write_text
-from experiments.run.declared import CONFIG_MODULE
-from experiments.run.overrides import FILE_OPTION
+from experiments.run.command_words import CONFIG_MODULE
+from experiments.run.composing import FILE_OPTION
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 from experiments.run.targets import build, no_such_thing, object_in_file, unknown_key
 
@@ -72,38 +72,54 @@ CANONICAL, SYNTHETIC = "canonical", "synthetic"  # names under `formats`
 class GeneratedConfig:
     """What generated jobs are like where the command line says nothing."""
 
-    load: Positive | None
-    fits: bool
-    without_path: bool
+    load: Positive | None = None  # what `load` is where it is null
+    # true: jobs of more GPUs than the cluster has are left out where `max_gpus` is null
+    fits: bool = False
+    # true: jobs are generated where there is neither trace.path nor a format
+    without_path: bool = False
 
 
 @dataclass
 class TraceConfig:
-    """`conf/trace/*.yaml` says what the keys mean; `formats` are objects by `_target_`."""
+    """What part of which jobs; `formats` are objects by `_target_`."""
 
-    path: str | None
-    format: str
-    columns: dict[str, str] | None
-    units: dict[str, str] | None
-    strict: bool
-    queue: str | None
-    user: str | None
-    max_gpus: Count | None
-    start_s: Annotated[int, Ge(0)] | None
-    end_s: int | None
-    windows: dict[str, float]
-    window: str | None
-    head: Count | None
-    stretch: float
-    load: float | None
-    gpus: Count | None
-    gpu_milli: Annotated[int, Ge(1), Le(WHOLE_GPU)] | None
-    workload: str
-    jobs: int
-    seed: int
-    models: list[str]
-    generated: GeneratedConfig
+    seed: int  # of their trace
     formats: dict[str, Any]
+    path: str | None = None  # the file, plain or .gz
+    format: str = "canonical"  # a name under formats
+    # of anybody's table, format=canonical: {submit: created_at, duration: runtime, gpus:
+    # gpu_count}; fields: id, submit, duration or start and end, gpus, gpu_milli, cpu_milli,
+    # memory_mib, user, queue, gpu_type, model
+    columns: dict[str, str] | None = None
+    # of its times that are numbers other than seconds: {submit: ms}; us, ms, s, min or h; dates
+    # have none
+    units: dict[str, str] | None = None
+    strict: bool = True  # false: faulty rows are left out and counted; true: the first is an error
+    queue: str | None = None  # only the jobs of this virtual cluster
+    user: str | None = None  # only the jobs of this user
+    max_gpus: Count | None = None  # only jobs of at most this many GPUs
+    # only jobs submitted at this second after the first job or later
+    start_s: Annotated[int, Ge(0)] | None = None
+    end_s: int | None = None  # and before this one
+    # shares of the time between first and last submission, one after the other
+    windows: dict[str, float] = field(
+        default_factory=lambda: {"train": 0.6, "validation": 0.2, "test": 0.2}
+    )
+    window: str | None = None  # only the jobs submitted in this window
+    head: Count | None = None  # only the first so many jobs
+    stretch: float = 1.0  # times between submissions are multiplied by this
+    # GPU-seconds asked for per GPU-second of `gpus` GPUs; null: as they are
+    load: float | None = None
+    gpus: Count | None = None  # GPUs to which `load` is offered; null: those of the cluster
+    # thousandths of each GPU that every job asks for, once the load is set: 500 lets two share;
+    # null: its own
+    gpu_milli: Annotated[int, Ge(1), Le(WHOLE_GPU)] | None = None
+    # their statistics: a name of conf/workload, or the path of a file in its form
+    workload: str = "itp"
+    jobs: int = 10000  # how many, of which a part is taken as above
+    models: Sequence[str] = ()  # names of profiles of which each job gets one at random
+    # of generated jobs alone; a file stays as it is unless the keys above say otherwise
+    generated: GeneratedConfig = field(default_factory=GeneratedConfig)
 
 
 @runtime_checkable
@@ -124,10 +140,10 @@ class SyntheticTrace:
     `workload` is a name of `conf/workload`, or the path of a file in its form.
     """
 
-    workload: str
-    jobs: int
-    seed: int
-    models: Sequence[str]
+    workload: str = "itp"
+    jobs: int = 200
+    seed: int = 0
+    models: Sequence[str] = ()
 
     def generate(self, load: TargetLoad | None) -> Trace:
         """The trace of the seed."""

@@ -41,17 +41,18 @@ ACTIONS = ("plan", "stage", "rank", "work", "count", "ms")
 Document = dict[str, Any]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ExecuteConfig:
     """`conf/execute.yaml`; `layers` and `graph` are objects by `_target_`."""
 
-    plan: Any
+    plan: Any  # a plan file of experiments.plan problem=pipeline, or a list: they run in turns
     layers: Any
-    warm_up: Annotated[int, Ge(1)]
-    steps: Count
-    checked: Count
-    learning_rate: Positive
-    limit_s: Positive
+    warm_up: Annotated[int, Ge(1)] = 2  # first steps, not timed
+    steps: Count = 10  # that are timed, after those
+    # first steps whose losses and gradients are compared with the unsplit model's
+    checked: Count = 5
+    learning_rate: Positive = 0.1  # of SGD
+    limit_s: Positive = 600.0  # wall time of all processes; after that they are ended
     seed: int
     json: bool
     graph: Any = None

@@ -50,14 +50,15 @@ mode = "{mode}"
 """
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ExportPlanConfig:
     """`conf/export_plan.yaml`; `layers` is an object by `_target_`."""
 
-    plan: str
-    to: str
+    plan: str  # a plan file of experiments.plan problem=pipeline
+    # pytorch: a folder with a training script; torchtitan: tables for its config
+    to: str = "pytorch"
     layers: Any
-    output: str | None
+    output: str | None = None  # the folder; null: called after `to`, in this run's folder
     seed: int
     json: bool
 

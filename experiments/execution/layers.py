@@ -54,13 +54,13 @@ class Transformer:
     `seed` alone.
     """
 
-    blocks: int
-    width: int
-    heads: int
-    sequence: int
-    vocabulary: int
-    micro_batch: int  # samples
-    seed: int
+    blocks: int = 8
+    width: int = 128
+    heads: int = 4
+    sequence: int = 64
+    vocabulary: int = 512
+    micro_batch: int = 4  # samples
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -25,14 +25,14 @@ from experiments.run.targets import build
 PASSES = ("forward", "backward", "input_gradient", "weight_gradient")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ProfileConfig:
     """`conf/execute_profile.yaml`; `layers` is an object by `_target_`."""
 
-    profile: str
+    profile: str  # the file to write: PipeDream's format, for experiments.plan graph=<file>
     layers: Any
-    warm_up: Annotated[int, Ge(0)]
-    repeats: Count
+    warm_up: Annotated[int, Ge(0)] = 3  # passes of each layer that are not counted
+    repeats: Count = 20  # passes of which the median is written
     seed: int
     json: bool
 

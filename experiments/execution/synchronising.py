@@ -36,17 +36,19 @@ COLUMNS = ("", "measured (s)", "fastest", "slowest", "predicted (s)", "ratio", "
 Document = dict[str, Any]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ExecuteSynchronisationConfig:
     """`conf/execute_synchronisation.yaml`."""
 
+    # plan.json of experiments.synchronise: trees, and the network they are for
     synchronisation: str
-    links: str
-    fastest: Any
-    bytes: Any
-    warm_up: Annotated[int, Ge(0)]
-    repetitions: Count
-    limit_s: Positive
+    links: str = "loopback"  # loopback: no rates; namespaces: the network's links, which needs root
+    # bytes/s of the fastest link, as 100Mb/s, the others in proportion; null: as planned
+    fastest: Any = None
+    bytes: Any = None  # of the vector, in as many chunks as planned; null: as planned
+    warm_up: Annotated[int, Ge(0)] = 1  # first repetitions, not timed
+    repetitions: Count = 5  # that are timed; the median counts
+    limit_s: Positive = 300.0  # wall time of all processes; after that they are ended
     seed: int
     json: bool
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,37 +21,48 @@ from models.asynchronous.characters import CharacterModel
 
 OURS = "adsp"
 Score = tuple[float, int, float]  # seconds to the target; seeds left, loss if inf; less is better
-Counts = Annotated[list[Count], MinLen(1)]
-Numbers = Annotated[list[Positive], MinLen(1)]
+Counts = Annotated[Sequence[Count], MinLen(1)]
+Numbers = Annotated[Sequence[Positive], MinLen(1)]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AsynchronousConfig:
     """`conf/asynchronous.yaml`."""
 
-    text: str
-    batch: Count
-    workers: Counts
-    heterogeneity: Annotated[list[Heterogeneity], MinLen(1)]
-    step_s: Positive
-    push_s: NonNegative
-    pull_s: NonNegative
-    jitter: NonNegative
-    target: Positive
-    evaluate_s: Positive
-    smooth: Count
-    horizon_s: Positive
-    policies: Annotated[list[str], MinLen(1)]
-    learning_rates: Numbers
-    slack: Counts
-    local_steps: Counts
-    adacomm_s: Positive
-    decay: Share
-    check_s: Numbers
-    epoch: Count
-    commit_rates: Counts
-    tuning: Count
-    runs: Count
+    text: str = "LICENSE"  # a file; the model learns to predict its next byte
+    batch: Count = 8  # places of the text in a gradient
+    workers: Counts = (16,)  # how many: every number with every heterogeneity
+    # speed of the fastest over that of the slowest, evenly spaced between
+    heterogeneity: Annotated[Sequence[Heterogeneity], MinLen(1)] = (1.0, 2.0, 4.0, 8.0)
+    step_s: Positive = 1.0  # of a local step at the mean speed, virtual as all times
+    push_s: NonNegative = 2.0  # of an update on its way to the server
+    pull_s: NonNegative = 2.0  # of parameters on their way back
+    jitter: NonNegative = 0.1  # standard deviation of a step's time over its mean
+    target: Positive = 2.2  # loss to reach, nats for a byte
+    evaluate_s: Positive = 4.0  # between evaluations of the loss
+    smooth: Count = 3  # evaluations whose mean is to reach the target
+    horizon_s: Positive = 1000.0  # a run that takes longer has failed
+    # adsp_fixed: at the best constant rate
+    policies: Annotated[Sequence[str], MinLen(1)] = (
+        "bsp",
+        "ssp",
+        "tap",
+        "local_sgd",
+        "adacomm",
+        "adsp",
+        "adsp_fixed",
+    )
+    # each policy climbs from the middle one
+    learning_rates: Numbers = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
+    slack: Counts = (4,)  # and of these: commits that ssp lets a worker be ahead
+    local_steps: Counts = (4, 16)  # steps of a round of local_sgd, or of the first round of adacomm
+    adacomm_s: Positive = 20.0  # after which adacomm sets its rounds anew
+    decay: Share = 0.5  # of its rounds where the loss does not shorten them
+    check_s: Numbers = (20.0, 40.0)  # period of adsp
+    epoch: Count = 20  # periods after which adsp searches its rate again
+    commit_rates: Counts = (1, 2, 4)  # of adsp_fixed, commits in a period of the shortest check_s
+    tuning: Count = 2  # seeds that all of this is chosen on, from seed on
+    runs: Count = 5  # seeds after them, which are reported
     seed: int
     json: bool
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,24 +42,31 @@ SHOWN = ("nodes", "edges", "speed_up", "over_no_cache", "best_cache", "label_dis
          "label_bound", "seconds", "processor_seconds", "peak_bytes")  # fmt: skip
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DataPipelineConfig:
     """`conf/data_pipeline.yaml`; `graph` and `machines` are objects by `_target_`."""
 
-    input: str | None
-    labels: str | None
+    # a file of edges, a line `node node` each, plain or .gz; null: the graph below
+    input: str | None = None
+    # of input: a line `node class` each; null: all nodes are of one class
+    labels: str | None = None
     graph: Any
     machines: Any
-    training: Annotated[float, Gt(0.0), Le(1.0)]
-    batch: Count
-    fanouts: Annotated[list[Count], MinLen(1)]
-    cache: Share
-    sequences: Count
-    reach: Count
-    stores: Count
-    block: Count
-    slack: NonNegative
-    metis: bool
+    # share of the nodes that train, drawn; cut to whole batches
+    training: Annotated[float, Gt(0.0), Le(1.0)] = 0.1
+    batch: Count = 50  # training nodes of a batch
+    fanouts: Annotated[Sequence[Count], MinLen(1)] = (
+        10,
+        5,
+    )  # neighbours sampled at each hop, at most
+    cache: Share = 0.1  # share of all feature rows that the cache holds
+    sequences: Count = 25  # of near nodes that a batch takes from; divides batch
+    reach: Count = 200  # nodes of a breadth-first search before the next root
+    stores: Count = 4
+    block: Count = 32  # nodes of a block of the partition, at most
+    # what a store may have above an equal part of nodes and training nodes
+    slack: NonNegative = 0.05
+    metis: bool = False  # true: METIS' partition too (needs the extra graphs)
     seed: int
     json: bool
 

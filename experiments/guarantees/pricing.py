@@ -43,18 +43,27 @@ FORMS: Mapping[str, Callable[[float, int], float]] = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PriceConfig:
     """`conf/price.yaml`; `rental` and `learner` are objects by `_target_`."""
 
-    problem: str
-    spreads: Annotated[list[Spread], MinLen(1)]
-    units: Annotated[list[Annotated[int, Ge(1), Le(20_000)]], MinLen(1)]
-    levels: Annotated[int, Ge(2), Le(20_000)]
-    parts: Annotated[int, Ge(1), Le(20_000)]
-    sizes: Annotated[list[Count], MinLen(1)]
+    # k_min_search, one_way_trading, fractional_knapsack, knapsack, rentals
+    problem: str = "k_max_search"
+    # phi: the highest price over the lowest
+    spreads: Annotated[Sequence[Spread], MinLen(1)] = (5.0, 20.0, 50.0)
+    # k of the searches; the others have parts, or rentals one unit each
+    units: Annotated[Sequence[Annotated[int, Ge(1), Le(20_000)]], MinLen(1)] = (1, 2, 5)
+    levels: Annotated[int, Ge(2), Le(20_000)] = 1000  # prices of the geometric grid
+    # units that stand for a divisible one: knapsacks, reserves of one-way trading
+    parts: Annotated[int, Ge(1), Le(20_000)] = 1000
+    sizes: Annotated[Sequence[Count], MinLen(1)] = (
+        1,
+        2,
+        5,
+        20,
+    )  # of the items of knapsack, in parts
     rental: Any
-    seeds: Annotated[int, Ge(0)]
+    seeds: Annotated[int, Ge(0)] = 5  # runs of the learner, from seed on; 0: none
     learner: Any
     seed: int
     json: bool

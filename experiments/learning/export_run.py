@@ -26,11 +26,11 @@ from experiments.learning.exporting import (
 from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.outcome import Outcome
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
-from experiments.run.declared import FLOORS
+from experiments.run.composing import CONFIG_FILE, plain_config, saved_keys
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import CONFIG_FILE, plain_config, saved_keys
 from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
+from experiments.run.signatures import PREFIX
 from experiments.run.targets import build
 from experiments.step.problem import load_problem
 from models.artifacts import read_json_object
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from agents.rllib.config import Training
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ExportConfig:
     """`conf/export.yaml`."""
 
-    run: str
-    output: str | None
+    run: str  # the run folder of experiments.train or experiments.main
+    output: str | None = None  # the checkpoint folder; null: `checkpoint` in this run's folder
     seed: int
     json: bool
 
@@ -57,7 +57,7 @@ def export_run(config: ExportConfig, run: Run) -> Result:
     """
     source = Path(config.run)
     nodes = saved_nodes(source, ("env",))
-    target = str(nodes["env"].get("_target_")).removeprefix(FLOORS)
+    target = str(nodes["env"].get("_target_")).removeprefix(PREFIX)
     if target.startswith("envs.cluster."):
         return export_scheduler_of(config, run)
 

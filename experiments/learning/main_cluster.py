@@ -40,7 +40,7 @@ class ComparisonConfig:
     load: Positive
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MainClusterConfig(TrainClusterConfig):
     """`conf/main_cluster.yaml`; groups are objects by `_target_`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agents.placement.shipped import placer_folder
@@ -31,9 +31,9 @@ from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.composing import plain_config
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import plain_config
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import write_markdown
@@ -50,7 +50,7 @@ SHIPPED = "shipped"  # its most probable plan
 MET = "met"  # the best plan of training
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MainConfig:
     """`conf/main.yaml`; groups are objects by `_target_`."""
 
@@ -66,12 +66,27 @@ class MainConfig:
     searching: dict[str, Any]
     learner: Any
     tracking: Any
-    ray: Any
-    single_device: str
-    budget_s: Positive
-    shipped: str
-    resume: str | None
-    words: dict[str, str]
+    ray: Any = field(default_factory=lambda: {"address": None})
+    single_device: str = "single_device"  # the quick agent that is the first yardstick
+    budget_s: Positive = 50.0  # seconds of each searching planner, and of training
+    shipped: str = "any_step"  # the policy that stands beside: a shipped one, or the folder of one
+    # the run folder of a run whose training goes on; its config is taken up again
+    resume: str | None = None
+    # what rows of the table are; others have their names
+    words: dict[str, str] = field(
+        default_factory=lambda: {
+            "learned": "shipped, best of 8",
+            "learned_search": "shipped, searched on",
+            "local_search": "local search",
+            "fusion_milp": "MILP on groups",
+            "heft": "HEFT, list scheduler",
+            "contiguous": "equal split",
+            "contiguous_speed": "split by speed",
+            "single_device": "best single device",
+            "random": "random, best of 16",
+            "random_one": "random placement",
+        }
+    )
     seed: int
     json: bool
 

@@ -20,7 +20,7 @@ from experiments.cluster.comparison_report import OVERALL, OVERALL_PUBLISHED
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_durations import DURATIONS
 from experiments.learning.train_priority import WEIGHTS_FILE
-from experiments.run.declared import with_recipes
+from experiments.run.command_words import with_recipes
 from experiments.run.grid import AppCell, Document, quoted
 from experiments.run.statistics import Interval
 from experiments.run.suite import Check, Report, check_several_seeds

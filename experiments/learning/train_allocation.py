@@ -13,8 +13,8 @@ over that of the policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,17 +46,19 @@ if TYPE_CHECKING:
 RULE = "rule"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainAllocationConfig(TrainProblemsConfig):
     """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
 
-    splits: dict[str, SplitConfig]
-    window: str
-    exam_window: str
+    splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
+    window: str = "train"  # of the splits: whose jobs are learned from
+    exam_window: str = "validation"  # and whose are for exams
     problems: Any
-    policies: list[str]
-    windows: Count
-    teacher: Any
+    # checkpoint folders of earlier runs that are compared on exam_window; []: one is
+    # trained
+    policies: Sequence[str] = ()
+    windows: Count = 12  # problems on which they are
+    teacher: Any = None  # a planner whose plans are imitated, by _target_; null: the rule
 
     def __post_init__(self) -> None:
         check_windows(self.splits, self.window, self.exam_window)

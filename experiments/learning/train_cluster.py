@@ -53,9 +53,9 @@ from experiments.pictures.learning import (
     read_exams,
 )
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.composing import plain_config
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import plain_config
 from experiments.run.provenance import file_hash, stamp
 from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build, build_as, no_such_thing
@@ -233,7 +233,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainClusterConfig:
     """`conf/train_cluster.yaml`; groups are objects by `_target_`."""
 
@@ -243,19 +243,26 @@ class TrainClusterConfig:
     interference: Any
     adviser: Any
     trace: TraceConfig
-    splits: dict[str, SplitConfig]
-    window: str
-    exam_window: str
-    clusters: list[Any]
+    # traces and clusters of splits, +split@splits.itp=itp; then `trace` is left alone
+    splits: dict[str, SplitConfig] = field(default_factory=dict)
+    window: str = "train"  # of the split or the trace: episodes of training
+    exam_window: str = "validation"  # the same: episodes of the exams; later in time than `window`
+    # clusters beside those of the splits, objects by _target_
+    clusters: Sequence[Any] = ()
     overheads: Any
-    teacher: Any
-    reference: Any
-    per_gpu: bool
+    # who is imitated first, an adviser by _target_; null: the one that is shown, where
+    # there is one
+    teacher: Any = None
+    # whose mean JCT the exams are measured by, the same; null: the one that is shown, or
+    # else agents.cluster.teachers.FirstFit
+    reference: Any = None
+    # rewards are divided by the GPUs of the cluster, so that all sizes weigh alike
+    per_gpu: bool = True
     learner: Any
     tracking: Any
-    ray: Any
+    ray: Any = field(default_factory=lambda: {"address": None})
     training: Any
-    resume: str | None
+    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
     seed: int
     json: bool
 
@@ -366,11 +373,12 @@ def news(row: Mapping[str, float]) -> str:
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CurvesConfig:
     """`conf/cluster_curves.yaml`."""
 
-    runs: Annotated[list[str], MinLen(2)]
+    # run folders of trainings of schedulers, seeds of one recipe
+    runs: Annotated[Sequence[str], MinLen(2)]
     seed: int
     json: bool
 

@@ -13,8 +13,8 @@ counts by what its window takes in all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agents.rllib.config import Training
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainDecisionsConfig(RegimesConfig):
     """`conf/train_decisions.yaml`; groups are objects by `_target_`."""
 
@@ -49,14 +49,15 @@ class TrainDecisionsConfig(RegimesConfig):
     model: Any
     learner: Any
     tracking: Any
-    ray: Any
+    ray: Any = field(default_factory=lambda: {"address": None})
     training: Any
-    regimes: list[str]
-    window: str
-    exam_window: str
-    windows: Count
-    exam_windows: Count
-    resume: str | None
+    # names of known, mixed evenly
+    regimes: Sequence[str] = ("shared", "shared_by_4", "shared_by_16")
+    window: str = "train"  # of the splits: whose jobs are learned from
+    exam_window: str = "validation"  # and whose are for exams
+    windows: Count = 200  # of each regime
+    exam_windows: Count = 40
+    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
     json: bool
 
     def __post_init__(self) -> None:

@@ -297,18 +297,18 @@ class EvaluationConfig:
     samples: Count
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainDurationsConfig:
     """`conf/train_durations.yaml`; groups are objects by `_target_`."""
 
     model: Any
     splits: dict[str, SplitConfig]
-    window: str
-    exam_window: str
+    window: str = "train"  # of the splits: whose jobs the posterior is fitted to
+    exam_window: str = "validation"  # the same: whose jobs it is judged on
     sampling: SamplingConfig
     policy: Any
     evaluation: EvaluationConfig
-    threads: Count
+    threads: Count = 1  # of torch
     seed: int
     json: bool
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,18 +35,18 @@ from experiments.run.targets import build_as
 GAINS_FILE = "gains.json"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainGainsConfig:
     """`conf/train_gains.yaml`; the search and the problems are objects by `_target_`."""
 
     model: Any
-    splits: dict[str, SplitConfig]
-    window: str
-    exam_window: str
+    splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
+    window: str = "train"  # of the splits: whose jobs are learned from
+    exam_window: str = "validation"  # and whose are for exams
     problems: Any
-    windows: Count
-    exam_windows: Count
-    exams: Count
+    windows: Count = 8  # problems of the search, the same for all weights
+    exam_windows: Count = 8  # problems on which the best are checked
+    exams: Count = 3  # of the best that are
     seed: int
     json: bool
 

@@ -259,14 +259,14 @@ class EvaluationConfig:
     eta_over_beta: NonNegative
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainInterferenceConfig:
     """`conf/train_interference.yaml`; groups are objects by `_target_`."""
 
     model: Any
     measurements: MeasurementsConfig
     evaluation: EvaluationConfig
-    threads: Count
+    threads: Count = 1  # of torch
     seed: int
     json: bool
 

@@ -164,20 +164,20 @@ CAPTION = (
 )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainPriorityConfig:
     """`conf/train_priority.yaml`; groups are objects by `_target_`."""
 
     model: Any
     agent: Any
     splits: dict[str, SplitConfig]
-    window: str
-    exam_window: str
+    window: str = "train"  # of the splits: whose jobs are replayed in the search
+    exam_window: str = "validation"  # the same: whose jobs decide which weights are kept
     parts: SampledWindows
-    exam_parts: Count
-    exam_every: Count
-    samples: Count
-    workers: Count
+    exam_parts: Count = 24  # of an exam
+    exam_every: Count = 5  # rounds
+    samples: Count = 2000  # of the bootstrap over the parts of an exam
+    workers: Count = 2  # processes; what is found does not depend on their number
     seed: int
     json: bool
 

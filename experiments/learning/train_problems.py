@@ -16,7 +16,7 @@ of allocators, where bandwidth is decided too, lies beside it: <run folder>/allo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,9 +30,9 @@ from experiments.run.artifacts import (
     write_json,
     write_sidecar,
 )
+from experiments.run.composing import plain_config
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import plain_config
 from experiments.run.provenance import stamp
 from experiments.run.saved_run import resumed_config
 from experiments.run.targets import build, build_as, no_such_thing
@@ -51,7 +51,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainProblemsConfig:
     """`conf/train_problems.yaml`; groups are objects by `_target_`."""
 
@@ -60,9 +60,9 @@ class TrainProblemsConfig:
     model: Any
     learner: Any
     tracking: Any
-    ray: Any
+    ray: Any = field(default_factory=lambda: {"address": None})
     training: Any
-    resume: str | None
+    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
     seed: int
     json: bool
 

@@ -33,19 +33,19 @@ CAPTION = (
 )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainRuleConfig(RegimesConfig):
     """`conf/train_rule.yaml`; policy and search are objects by `_target_`."""
 
     model: Any
     agent: Any
-    regime: str
-    window: str
-    exam_window: str
-    windows: Count
-    exam_windows: Count
-    exams: Count
-    samples: Count
+    regime: str = "shared"  # of known: where they are to be good
+    window: str = "train"  # of the splits: whose jobs are replayed in the search
+    exam_window: str = "validation"  # and whose jobs decide which of the best are kept
+    windows: Count = 32  # of the search, the same for all numbers
+    exam_windows: Count = 64
+    exams: Count = 5  # of the best that are checked
+    samples: Count = 2000  # of the bootstrap over windows
     json: bool
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from experiments.learning.one_problem import (
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
+from experiments.run.composing import plain_config
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import plain_config
 from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import write_markdown
@@ -46,7 +46,7 @@ WORDS = {  # of baselines, as `conf/main.yaml` has them
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainConfig:
     """`conf/train.yaml`; groups are objects by `_target_`."""
 
@@ -59,12 +59,12 @@ class TrainConfig:
     communication: Any
     training: Any
     baselines: dict[str, Any]
-    baseline_budget_s: Positive
+    baseline_budget_s: Positive = 80.0  # wall time of each baseline, and of the placer
     placer: Any
     learner: Any
     tracking: Any
-    ray: Any
-    resume: str | None
+    ray: Any = field(default_factory=lambda: {"address": None})
+    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
     seed: int
     json: bool
 

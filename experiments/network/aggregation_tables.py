@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -44,20 +44,48 @@ PUBLISHED_GBPS, PUBLISHED_ITERATIONS, PUBLISHED_WORKERS = 10.0, (1, 10), 2
 MACHINES, SPARSE_GBPS, SPARSE_BYTES, BLOCK = 8, 100.0, 104_857_600.0, 1024
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AggregationConfig:
     """`conf/aggregation.yaml`."""
 
     layers: str
-    gpu: str
-    gbps: Annotated[list[Positive], MinLen(1)]
-    iterations: Annotated[list[Count], MinLen(1)]
-    workers: Count
-    many_workers: Annotated[int, Ge(2)]
-    jitter: NonNegative
-    runs: Count
-    published: dict[str, list[float]]
-    sparse: Annotated[list[list[float]], MinLen(1)]
+    gpu: str = "a100_match_v100_bs"  # of that file
+    gbps: Annotated[Sequence[Positive], MinLen(1)] = (
+        10.0,
+        100.0,
+    )  # links of the workers, 1 us each
+    # of training, from the first forward pass to the last update
+    iterations: Annotated[Sequence[Count], MinLen(1)] = (1, 10)
+    workers: Count = 2  # of the dedicated job
+    many_workers: Annotated[int, Ge(2)] = 8  # for speed-ups over rings and parameter servers
+    jitter: NonNegative = 0.02  # standard deviation of every layer's times over their mean
+    runs: Count = 50  # with seeds seed, seed + 1, ...; seconds are their mean
+    # SwitchML's simulator: seconds at 10 Gb/s of 1 and 10 iterations, two workers
+    published: dict[str, Sequence[float]] = field(
+        default_factory=lambda: {
+            "alexnet": (0.278793, 2.78306),
+            "bert": (1.108804, 11.08742),
+            "googlenet": (0.140753, 1.399713),
+            "inception": (0.261208, 2.57072),
+            "resnet101": (0.193343, 1.925655),
+            "resnet152": (0.260554, 2.609034),
+            "resnet50": (0.150168, 1.517912),
+            "vgg11": (0.466931, 4.669722),
+            "vgg16": (0.517781, 5.165279),
+            "vgg19": (0.546684, 5.471998),
+        }
+    )
+    sparse: Annotated[Sequence[Sequence[float]], MinLen(1)] = (
+        (0.0, 15.5),
+        (20.0, 14.3),
+        (60.0, 12.2),
+        (80.0, 10.5),
+        (90.0, 7.8),
+        (92.0, 7.1),
+        (96.0, 5.1),
+        (98.0, 3.9),
+        (99.0, 3.1),
+    )
     seed: int
     json: bool
 

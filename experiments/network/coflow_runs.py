@@ -21,15 +21,19 @@ SHOWN = ("coflows", "ports", "semantics", "mean_cct_ms", "sum_cct_ms", "lower_bo
 OFFLINE, ONLINE, COFLOWSIM = "offline", "online", "coflowsim"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CoflowsConfig:
     """`conf/coflows.yaml`."""
 
-    input: str
-    agent: str
-    rates: str
-    semantics: str | None
-    coflows: int | None
+    input: str  # the trace: in the coflow-benchmark or the UPWS form, plain or .gz
+    # fifo, sebf, scf, ncf, lcf, bssi: an order; fair: max-min fair flows, without one
+    agent: str = "bssi"
+    # madd: a coflow's flows end together; greedy: flow after flow gets all it can
+    rates: str = "madd"
+    # online: coflows arrive; offline: all are there; coflowsim: as that program; null: by
+    # form
+    semantics: str | None = None
+    coflows: int | None = None  # of the file, the first so many; null: all
     seed: int
     json: bool
 

@@ -15,7 +15,7 @@ from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.published import uneven
-from experiments.run.declared import CONFIG_MODULE
+from experiments.run.command_words import CONFIG_MODULE
 from experiments.run.targets import build_as
 
 OTHERS: dict[str, SynchronisationPlanner] = {

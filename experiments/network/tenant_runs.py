@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -26,25 +26,38 @@ COLUMNS = ("scheduler", "median", "range", "mean", "p95", "above fifo's", "above
 SHOWN = ("tenants", "least_median_inflation", "fall_from_fifo_percent", "fall_from_fair_percent")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TenantsConfig:
     """`conf/tenants.yaml`."""
 
-    tenants: Count
-    layers: str
-    gpu: str
-    racks: Count
-    slots: Count
-    nic_gbps: Positive
-    port_gbps: Positive
-    workers: Annotated[list[int], MinLen(1)]
-    iterations: Annotated[list[int], MinLen(2)]
-    arrival_s: NonNegative
-    chunk_bytes: Positive
-    compression: Annotated[float, Ge(1.0)]
-    compressed: Share
-    schedulers: Annotated[list[str], MinLen(1)]
-    runs: Count
+    tenants: Count  # jobs, of models drawn from the file
+    layers: str  # CSV of measured layers: $MESHWRIGHT_DATA/network/switchml/layers.csv
+    gpu: str = "a100_match_v100_bs"  # of the file: what the layers were measured on
+    racks: Count = 25
+    slots: Count = 24  # workers of a rack
+    nic_gbps: Positive = 10.0  # of a worker, each way
+    port_gbps: Positive = 10.0  # of a rack to the core, each way: sums go there, once for each job
+    workers: Annotated[Sequence[int], MinLen(1)] = (2, 4, 8, 16)  # of a job, drawn from these
+    iterations: Annotated[Sequence[int], MinLen(2)] = (10, 30)  # of a job, drawn between these
+    # mean time between arrivals, drawn; 0: all jobs wait for slots at once
+    arrival_s: NonNegative = 0.0
+    chunk_bytes: Positive = 4000000.0  # after which another tensor of the job may go first
+    # how many times smaller tensors of low priority are sent; 1: as they are
+    compression: Annotated[float, Ge(1.0)] = 1.0
+    compressed: Share = 0.5  # share of the sending jobs, the last by priority, whose tensors are
+    # after front: weightings
+    schedulers: Annotated[Sequence[str], MinLen(1)] = (
+        "fifo",
+        "fair",
+        "smallest",
+        "front",
+        "none",
+        "layer",
+        "remaining",
+        "idle",
+        "clairvoyant",
+    )
+    runs: Count = 5  # with seeds seed, seed + 1, ...
     seed: int
     json: bool
 

@@ -8,44 +8,44 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, TextIO
 
-import hydra
 from hydra.errors import InstantiationException
+from hydra.utils import get_class, get_object
 from rich.console import Console
 
 from envs.errors import InputError
 from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
-from experiments.run.declared import (
+from experiments.run.command_words import (
     CONFIG_DIR,
-    CONFIG_MODULE,
-    EXPERIMENTS,
     TRUST,
     command_words,
-    form_of,
-    own_flags,
+    listed,
     use_command_line,
-    variant_of,
     with_recipes,
+)
+from experiments.run.composing import (
+    CONFIG_FILE,
+    Composed,
+    answer_by_hydra,
+    composed_words,
+    of_schema,
+    plain_config,
+    saved_keys,
+    take_config_folders,
 )
 from experiments.run.extras import missing_extra
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.folders import claimed
 from experiments.run.heartbeat import RunConsole, heartbeat
-from experiments.run.help import HELP_FLAGS, app_help
+from experiments.run.help import HELP_FLAGS, verb_help
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE, Result, Run
-from experiments.run.overrides import (
-    CONFIG_FILE,
-    Composed,
-    check_command_line,
-    plain_config,
-    saved_keys,
-    take_config_folders,
-)
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
+from experiments.run.signatures import knobs
+from experiments.run.verbs import EXPERIMENTS, LISTED, Job, chosen_job, jobs_of
 from models.artifacts import read_json_object
 
 MULTIRUN = {"--multirun", "-m"}
@@ -62,37 +62,8 @@ FLAGS = (
 )
 
 
-class AppConfig(Protocol):
-    """What the config of every app holds."""
-
-    seed: int
-    json: bool
-
-
-Config = TypeVar("Config", bound=AppConfig)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """An app of its own behind the command of another: its config, its schema and its task."""
-
-    config_name: str
-    schema: type[Any]
-    task: Callable[[Any, Run], Result]
-
-
-def run_app(
-    config_name: str,
-    schema: type[Config],
-    task: Callable[[Config, Run], Result],
-    arguments: list[str] | None = None,
-    variants: Mapping[str, Variant] | None = None,
-) -> int:
-    """Run `task` with the config `conf/<config_name>.yaml`; returns the exit code.
-
-    Of `variants`, `group=option` to app, the first runs in its place whose option the command line
-    (or a recipe on it) chooses; the option may be a pattern, as in `env=cluster*`. A run that is
-    resumed is of the app whose keys its config has.
+def main_of(verb: str) -> Callable[..., int]:
+    """The `main(arguments)` of a command: it runs what is given, or the process's command line.
 
     The run folder receives `config.yaml` (resolved), `environment.json` (package versions,
     machine) and `result.json`. With `json=true` the content of `result.json` is all that reaches
@@ -102,30 +73,28 @@ def run_app(
     error; 2 for bad input, or what this machine has no room for, told in one line; 130 when
     interrupted by Ctrl-C, 143 by SIGTERM, in either case within seconds.
     """
-    app = Variant(config_name, schema, task)
-    given = sys.argv[1:] if arguments is None else arguments
-    return told(lambda: _run_app(app, given, variants or {}), last=arguments is None)
-
-
-def main_of(
-    config_name: str,
-    schema: type[Config],
-    task: Callable[[Config, Run], Result],
-    variants: Mapping[str, Variant] | None = None,
-) -> Callable[..., int]:
-    """The `main(arguments)` of an app: `run_app` of what is given, or of the command line."""
 
     def main(arguments: list[str] | None = None) -> int:
-        return run_app(config_name, schema, task, arguments, variants)
+        given = sys.argv[1:] if arguments is None else arguments
+        return told(lambda: _run_verb(verb, given), last=arguments is None)
 
     return main
 
 
-def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Variant]) -> None:
-    """What `run_app` does, with its faults as exceptions."""
+def job_of(verb: str, words: Sequence[str]) -> Job:
+    """The job that a command line means; a run that is resumed is of the job with its keys."""
+    meant = chosen_job(verb, with_recipes(words))
+    chosen = dict(word.split("=", 1) for word in words if "=" in word)
+    keys = saved_keys(chosen["resume"].strip("'\"")) if "resume" in chosen else None
+    same = (x for x in jobs_of(verb) if keys == {knob.name for knob in knobs(x.schema) or ()})
+    return meant if keys is None else next(same, jobs_of(verb)[0])
+
+
+def _run_verb(verb: str, arguments: Sequence[str]) -> None:
+    """What a command does, with its faults as exceptions."""
     require_text(arguments)
     command = command_line()
-    words, flags, folders = command_words(arguments)
+    words, flags, folders = command_words(listed(LISTED.get(verb), arguments))
     for flag in flags:
         if flag.partition("=")[0] not in (*FLAGS, TRUST):
             known = ", ".join((*FLAGS, *CONFIG_DIR, TRUST))
@@ -133,16 +102,21 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
     take_config_folders(folders)
     use_command_line([*words, *flags])
     flags = [flag for flag in flags if not flag.startswith(TRUST)]
-    app = chosen_variant(variants, words) or app
-    if set(flags) <= MULTIRUN and flags:
-        from experiments.run.multirun import multirun
-
-        multirun(app.config_name, app.schema, words)
+    job = job_of(verb, words)
+    if set(flags) & set(HELP_FLAGS):
+        print(verb_help(verb, words, _called(verb)))
+        return
+    if flags and not set(flags) <= MULTIRUN:
+        answer_by_hydra(flags, words, job.config)
         return
     if flags:
-        _answer(flags, words, app)
+        from experiments.run.multirun import multirun
+
+        multirun(job.config, _loaded(job)[0], words)
         return
-    composed = check_command_line(words, app.config_name, app.schema)
+    whole = composed_words(words, job.config)  # a misspelt key is told before anything is loaded
+    schema, task = _loaded(job)
+    composed = of_schema(whole, schema)
     config, folder = composed.config, composed.folder
     stdout = _claim_stdout() if config.json else sys.stdout
     provenance = Provenance(seed=config.seed, command=command)
@@ -152,14 +126,29 @@ def _run_app(app: Variant, arguments: Sequence[str], variants: Mapping[str, Vari
         if getattr(config, "resume", None) is not None:
             provenance, text = _gone_on_with(folder, provenance), ""  # its config is there already
         try:
-            _run(composed, app.task, _called(app, _python()), stdout, provenance, text)
+            _run(composed, task, _called(verb, _python()), stdout, provenance, text)
         except Exception as error:
-            fault = _without_extra(error, app) or fault_of(error)
+            fault = _without_extra(error, verb) or fault_of(error)
             if fault is not None:
                 _discard(folder, before)
             if fault is None or fault is error:
                 raise
             raise fault from error
+
+
+def _loaded(job: Job) -> tuple[type[Any], Callable[[Any, Run], Result]]:
+    """The dataclass and the task of a job.
+
+    Raises:
+        InputError: it needs an extra that is not installed.
+    """
+    try:
+        return get_class(job.schema), get_object(job.task)
+    except Exception as error:
+        told = missing_extra(error)
+        if told is None:
+            raise
+        raise InputError(f"{job.verb!r} {told}") from error
 
 
 def _gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
@@ -172,55 +161,24 @@ def _gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
     return replace(provenance, command=command, seed=origin.get("seed"))
 
 
-def _without_extra(error: Exception, app: Variant) -> InputError | None:
+def _without_extra(error: Exception, verb: str) -> InputError | None:
     """What is told where a module of an extra is not installed."""
     if not isinstance(error, ImportError | InstantiationException):
         return None
     told = missing_extra(error)
-    return None if told is None else InputError(f"{form_of(app.config_name).name!r} {told}")
+    return None if told is None else InputError(f"{verb!r} {told}")
 
 
-def chosen_variant(variants: Mapping[str, Variant], words: Sequence[str]) -> Variant | None:
-    """The variant that a command line is about; None: the app itself."""
-    chosen = dict(word.split("=", 1) for word in with_recipes(words) if "=" in word)
-    keys = saved_keys(chosen["resume"].strip("'\"")) if "resume" in chosen else None
-    if keys is None:
-        named = variant_of(variants, words)
-        return None if named is None else variants[named]
-    of_keys = (x for x in variants.values() if keys == {key.name for key in fields(x.schema)})
-    return next(of_keys, None)
-
-
-def _called(app: Variant, python: str = "python") -> str:
+def _called(verb: str, python: str = "python") -> str:
     """What is typed for it."""
     words = sys.argv[0]
-    by_verb = words.startswith("meshwright ")
-    return words if by_verb else f"{python} -m {EXPERIMENTS}.{form_of(app.config_name).name}"
+    return words if words.startswith("meshwright ") else f"{python} -m {EXPERIMENTS}.{verb}"
 
 
 def _python() -> str:
     """What is typed for the Python that runs."""
     typed = shutil.which("python") == sys.executable
     return "python" if typed else shlex.quote(sys.executable)
-
-
-def _answer(flags: Sequence[str], words: Sequence[str], app: Variant) -> None:
-    """Print what the flags ask for: help, the config, Hydra's own; nothing runs."""
-    if set(flags) & set(HELP_FLAGS):
-        form = form_of(app.config_name)
-        print(app_help(form, words, _called(app)))
-        return
-    given = [word for word in words if "=" in word]
-    asked = [word for word in words if "=" not in word]
-    overrides = [*asked, *check_command_line(given, app.config_name, app.schema).overrides]
-    overrides += [flag for flag in own_flags() if not flag.startswith(TRUST)]
-
-    def nothing(_: object) -> None:
-        """What Hydra is to run if it does not print."""
-
-    sys.argv[1:] = [*flags, *overrides]
-    module = f"pkg://{CONFIG_MODULE}"
-    hydra.main(config_path=module, config_name=app.config_name, version_base="1.3")(nothing)()
 
 
 def _run(

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envs.errors import InputError
+from experiments.run.composing import CONFIG_FILE
 from experiments.run.one_run import RESULT_FILE
-from experiments.run.overrides import CONFIG_FILE
 
 
 @contextmanager

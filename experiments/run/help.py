@@ -1,31 +1,30 @@
-"""What `--help` prints: what an app is for, its groups with the options that fit, its keys."""
+"""What `--help` prints, and what a shell completes: read from signatures, docstrings and names."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from experiments.run.declared import (
-    EXPERIMENTS,
+from experiments.run.command_words import (
     RECIPE,
-    AppForm,
-    Choice,
-    Key,
-    app_form,
-    app_keys,
-    app_names,
-    choices,
     command_words,
-    fitting,
-    fitting_of,
-    option_keys,
-    option_summary,
-    recipes,
+    recipe_choices,
     use_config_folders,
-    variant_of,
+    with_recipes,
 )
+from experiments.run.config_source import (
+    SHIPPED_CONFIGS,
+    choices,
+    fitting,
+    job_config,
+    options,
+)
+from experiments.run.registry import GROUP_HELP
+from experiments.run.signatures import definition, knobs
+from experiments.run.verbs import EXPERIMENTS, VERBS, Job, chosen_job, jobs_of
 
 HELP_FLAGS = ("--help", "-h")
 FLAGS = {
@@ -37,36 +36,64 @@ FLAGS = {
     "--info searchpath": "where configs are looked for, and more (defaults-tree, plugins, ...)",
     "--version": "the version of Hydra, which composes the config",
 }
+COMMON = {"seed": "of everything random in the run", "json": "standard output is one JSON document"}
 NAME_WIDTH = 26
+SCRIPTS = {
+    "bash": """\
+_meshwright() {
+    local line=${COMP_LINE:0:$COMP_POINT} word
+    word=${line##*[[:space:]]}
+    mapfile -t COMPREPLY < <(meshwright --complete "$line" 2>/dev/null)
+    # bash takes "=" and ":" for the ends of words, and puts what it is given behind the last
+    local break=${word%"${word##*[=:]}"}
+    COMPREPLY=("${COMPREPLY[@]#"$break"}")
+}
+complete -o default -o nospace -F _meshwright meshwright
+""",
+    "zsh": """\
+#compdef meshwright
+_meshwright() {
+    local -a found
+    found=("${(@f)$(meshwright --complete "${words[1,CURRENT]}" 2>/dev/null)}")
+    if [[ -n ${found[1]} ]]; then compadd -S '' -a found; else _files; fi
+}
+compdef _meshwright meshwright
+""",
+    "fish": "complete -c meshwright -a '(meshwright --complete (commandline -cp) 2>/dev/null)'\n",
+}
 
 
-def app_help(app: AppForm, words: Sequence[str], command: str) -> str:
-    """The help of the app, or of the one behind the same command that `words` choose.
+def verb_help(verb: str, words: Sequence[str], command: str) -> str:
+    """The help of the job that the words of a command mean.
 
-    `command` is what the app was called by, `python -m experiments.plan` for example.
+    `command` is what it was called by, `python -m experiments.plan` for example.
     """
-    pattern = variant_of(app.variants, words)
-    shown = app if pattern is None else app.variants[pattern]
-    width = max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
-    lines = [_as_called(shown.about, app.name, command), "", f"{command} key=value ...", ""]
-    if shown is app and app.variants:
-        lines += ["Other apps behind this command, each with a --help of its own:", ""]
-        for word, variant in app.variants.items():
-            lines += _entry(word.replace("?*", "[...]"), variant.summary, width)
+    shown, width = chosen_job(verb, with_recipes(words)), _width()
+    about = shown.about.replace("python -m experiments.", command.removesuffix(verb))
+    lines = [about, "", f"{command} key=value ...", ""]
+    others = [job for job in jobs_of(verb) if job.words and not shown.words]
+    if others:
+        lines += ["Other jobs behind this command, each with a --help of its own:", ""]
+        for job in others:
+            lines += _entry(job.words.replace("?*", "[...]"), job.summary, width)
         lines.append("")
-    lines += _groups(app, shown, width)
+    lines += _groups(shown, width)
     lines += ["Keys (key=value; what is given here is the default):", ""]
-    lines += _key_lines("", app_keys(shown.config_name), width)
+    taken = {choice.package.partition(".")[0] or choice.group for choice in choices(shown.config)}
+    config = {key: x for key, x in job_config(shown.config).items() if key not in taken}
+    told = _helps(shown.schema) | COMMON
+    lines += _keys("", {**config, "seed": 0, "json": False}, told, width)
     named = dict(word.split("=", 1) for word in words if "=" in word)
-    for choice in _distinct(choices(shown.config_name)):
-        name = _package(choice)
-        option = named.get(_group_word(choice), choice.option)
-        only = not choice.package and len(fitting(choice)) == 1
-        keys = option_keys(choice.group, option)
-        if keys and (only or _group_word(choice) in named):
-            lines += ["", f"Keys of {choice.group}={option}: "
-                      f"{option_summary(choice.group, option)}", ""]  # fmt: skip
-            lines += _key_lines(f"{name}.", keys, width)
+    for choice in choices(shown.config):
+        if choice.word in named or (
+            not choice.package and len(fitting(choice.group, shown.config)) == 1
+        ):
+            option = named.get(choice.word, choice.option)
+            node = _node(choice.group, option)
+            if node:
+                about = _summary(node)
+                lines += ["", f"Keys of {choice.group}={option}: {about}", ""]
+                lines += _keys(f"{choice.package or choice.group}.", node, {}, width)
     lines += ["", "Options:", ""]
     for flag, meaning in FLAGS.items():
         lines += _entry(flag, meaning, width)
@@ -74,70 +101,144 @@ def app_help(app: AppForm, words: Sequence[str], command: str) -> str:
 
 
 def answer(command: Sequence[str]) -> None:
-    """Print the help that a whole command line asks for, and end, if it runs an app."""
+    """Print the help that a whole command line asks for, and end, if it runs a command."""
     at = command.index("-m") + 1 if "-m" in command else len(command)
     package, _, name = "".join(command[at : at + 1]).rpartition(".")
-    if package == EXPERIMENTS and name in app_names():
+    if package == EXPERIMENTS and name in VERBS:
         words, _, folders = command_words(command[at + 1 :])
         use_config_folders(folders)
-        print(app_help(app_form(name), words, f"python -m {package}.{name}"))
+        print(verb_help(name, words, f"python -m {package}.{name}"))
         sys.exit()
 
 
-def _as_called(about: str, name: str, command: str) -> str:
-    """The text with its examples as they are to be typed here."""
-    for written in dict.fromkeys((f"python -m {EXPERIMENTS}.", "python -m experiments.")):
-        called = command.removesuffix(name)
-        about = about.replace(written, called)
-    return about
+def candidates(line: str) -> list[str]:
+    """Whole words that the last word of `line`, which begins with the command, may be meant as."""
+    _, *words = line.split(" ") if " " in line else [line, line]
+    words = [word for word in words[:-1] if word] + words[-1:]
+    last = words[-1]
+    if len(words) == 1:
+        found = [*(f"{name} " for name in VERBS), "--help ", "--version ", "--completion "]
+    elif words[0] == "--completion":
+        found = list(SCRIPTS)
+    elif words[0] in VERBS:
+        found = list(_of_verb(words[0], words[1:-1], last))
+    else:
+        found = []
+    return [word for word in dict.fromkeys(found) if word.startswith(last)]
 
 
-def _groups(app: AppForm, shown: AppForm, width: int) -> list[str]:
-    taken = choices(shown.config_name)
-    lines = []
-    if taken:
-        lines += ["Groups (group=option; what is given here is the default):", ""]
-    for choice in _distinct(taken):
-        same = [x for x in taken if (x.group, _stem(x)) == (choice.group, _stem(choice))]
-        listed = ", ".join(dict.fromkeys(x.option for x in same))
-        lines += _entry(f"{_group_word(choice)}={listed}", choice.comment, width)
-        lines += _wrapped(", ".join(fitting_of(app, shown, choice)), "      ", width)
-    found = recipes(shown.config_name)
-    if found:
+def _of_verb(verb: str, before: Sequence[str], last: str) -> Iterator[str]:
+    if last.startswith("-"):
+        yield from (flag.partition(" ")[0].rstrip(",") for flag in FLAGS)
+        return
+    words, _, folders = command_words(before)
+    use_config_folders(folders)
+    shown = chosen_job(verb, with_recipes([*words, last]))
+    named = dict(word.split("=", 1) for word in words if "=" in word)
+    yield from (f"+{RECIPE}={name} " if "=" in last else f"+{RECIPE}=" for name in _recipes(shown))
+    for job in jobs_of(verb) if "=" in last else ():  # the words that lead to another job
+        group = job.words.partition("=")[0]
+        yield from (f"{group}={x} " for x in options(group) if group and job.is_meant(x, group))
+    for choice in choices(shown.config):
+        if "=" not in last:
+            yield f"{choice.word}="
+        elif last.startswith(f"{choice.word}="):
+            yield from (f"{choice.word}={x} " for x in fitting(choice.group, shown.config))
+        node = _node(choice.group, named.get(choice.word, choice.option))
+        yield from _completed(f"{choice.package or choice.group}.", node, last)
+    yield from _completed("", {**job_config(shown.config), "seed": 0, "json": False}, last)
+
+
+def _completed(prefix: str, node: Mapping[str, Any], last: str) -> Iterator[str]:
+    for name, value, _ in _flat(prefix, node, {}):
+        if isinstance(value, bool) and last.startswith(f"{name}="):
+            yield from (f"{name}=true ", f"{name}=false ")
+        elif "=" not in last:
+            yield f"{name}="
+
+
+def _groups(shown: Job, width: int) -> list[str]:
+    lines, seen = [], set()
+    for choice in choices(shown.config):
+        stem = choice.package.partition(".")[0]
+        if (choice.group, stem) in seen:
+            continue
+        seen.add((choice.group, stem))
+        same = [x for x in choices(shown.config) if (x.group, x.package.partition(".")[0]) ==
+                (choice.group, stem)]  # fmt: skip
+        word = f"{choice.group}@{stem}.<name>" if "." in choice.package else choice.word
+        chosen = ", ".join(dict.fromkeys(x.option for x in same))
+        lines += _entry(f"{word}={chosen}", GROUP_HELP.get(choice.group, ""), width)
+        others = {job.words for job in jobs_of(shown.verb) if job.words and job is not shown}
+        fit = [x for x in fitting(choice.group, shown.config) if choice.package or not any(
+            job.is_meant(x, choice.group) for job in jobs_of(shown.verb) if job.words in others
+        )]  # fmt: skip
+        lines += _wrapped(", ".join(fit), "      ", width)
+    if found := _recipes(shown):
         lines += _entry(f"+{RECIPE}=", "what is chosen together", width)
         lines += _wrapped(", ".join(found), "      ", width)
-    return [*lines, ""] if lines else []
+    head = "Groups (group=option; what is given here is the default):"
+    return [head, "", *lines, ""] if lines else []
 
 
-def _stem(choice: Choice) -> str:
-    return choice.package.partition(".")[0]
+def _recipes(job: Job) -> list[str]:
+    """The recipes all of whose groups a job takes."""
+    groups = {choice.group for choice in choices(job.config)}
+    named = {x: {w.partition("=")[0] for w in recipe_choices(x)} for x in options(RECIPE)}
+    taken = {x: {w for w in words if not w.startswith(RECIPE)} for x, words in named.items()}
+    return [name for name, words in taken.items() if words and words <= groups]
 
 
-def _distinct(taken: Sequence[Choice]) -> list[Choice]:
-    """The first choice of each group and package; `agents.fifo` and `agents.easy` are one."""
-    found: dict[tuple[str, str], Choice] = {}
-    for choice in taken:
-        found.setdefault((choice.group, _stem(choice)), choice)
-    return list(found.values())
+def _node(group: str, option: str) -> dict[str, Any]:
+    """The config of an option, over those that it inherits from."""
+    if not SHIPPED_CONFIGS.is_config(f"{group}/{option}"):
+        return {}
+    node = SHIPPED_CONFIGS.node(f"{group}/{option}")
+    above = [x for x in node.get("defaults", ()) if isinstance(x, str) and x != "_self_"]
+    return {key: x for one in above for key, x in _node(group, one).items()} | node
 
 
-def _group_word(choice: Choice) -> str:
-    """What stands before `=` on a command line."""
-    if "." in choice.package:
-        return f"{choice.group}@{_stem(choice)}.<name>"
-    return f"{choice.group}@{choice.package}" if choice.package else choice.group
+def _summary(node: Mapping[str, Any]) -> str:
+    found = definition(str(node.get("_target_")))
+    return "" if found is None else found.about.partition("\n")[0]
 
 
-def _package(choice: Choice) -> str:
-    return choice.package or choice.group
+def _helps(target: str) -> dict[str, str]:
+    return {knob.name: knob.help for knob in knobs(target) or ()}
 
 
-def _key_lines(prefix: str, keys: Sequence[Key], width: int) -> Iterator[str]:
-    for key in keys:
-        value = "" if key.value is None else f"={key.value}"
-        name = f"{prefix}{key.name}"
-        if key.value is not None or key.comment:
-            yield from _entry(f"{name}{value}", key.comment, width)
+def _flat(
+    prefix: str, node: Mapping[str, Any], told: Mapping[str, str]
+) -> Iterator[tuple[str, Any, str]]:
+    """(dotted key, value, help) of everything in a config that can be given."""
+    told = {**_helps(str(node.get("_target_"))), **told}
+    for key, value in node.items():
+        if key in {"defaults", "hydra"} or str(key).startswith("_"):
+            continue
+        if isinstance(value, Mapping) and value:
+            if told.get(key):
+                yield f"{prefix}{key}", None, told[key]
+            yield from _flat(f"{prefix}{key}.", value, {})
+        else:
+            yield f"{prefix}{key}", value, told.get(key, "")
+
+
+def _keys(
+    prefix: str, node: Mapping[str, Any], told: Mapping[str, str], width: int
+) -> Iterator[str]:
+    for name, value, meaning in _flat(prefix, node, told):
+        shown = "" if value is None and meaning and name.count(".") == 0 else _text(value)
+        yield from _entry(f"{name}{shown}", meaning, width)
+
+
+def _text(value: object) -> str:
+    known = {None: "null", True: "true", False: "false"}
+    text = known[value] if value is None or isinstance(value, bool) else str(value)
+    return f"={text}"
+
+
+def _width() -> int:
+    return max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
 
 
 def _entry(name: str, meaning: str, width: int) -> list[str]:

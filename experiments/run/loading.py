@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -48,6 +49,27 @@ def loaded() -> float | None:
     began, _began = _began, None
     _loaded.set()
     return began
+
+
+def run_command(package: str, typed: list[str]) -> None:
+    """Run `python -m <package>.<command> ...` and end, where it is one: its module may load long.
+
+    `typed` is the whole command line of the process.
+    """
+    from experiments.run.verbs import VERBS
+
+    name = typed[typed.index("-m") + 1].removeprefix(f"{package}.")
+    if name not in VERBS:
+        return
+    end_at_once_on_signals()
+    if (fault := environment_fault()) is not None:
+        print(f"error: {fault}", file=sys.stderr)
+        sys.exit(2)
+    say_that_it_loads()
+    sys.argv[0] = f"python -m {package}.{name}"
+    from experiments.run.app import main_of
+
+    sys.exit(main_of(name)())
 
 
 def environment_fault() -> str | None:

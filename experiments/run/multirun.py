@@ -31,13 +31,18 @@ from omegaconf.errors import OmegaConfBaseException
 from envs.errors import InputError
 from envs.files import read_json
 from experiments.run.artifacts import to_json, write_json
-from experiments.run.declared import (
+from experiments.run.command_words import (
     command_words,
     config_folders,
-    form_of,
     own_flags,
     use_command_line,
     use_config_folders,
+)
+from experiments.run.composing import (
+    check_command_line,
+    hydra_over_configs,
+    hydra_words,
+    plain_groups,
 )
 from experiments.run.display import ProgressDisplay
 from experiments.run.folders import require_own_folder
@@ -45,15 +50,10 @@ from experiments.run.grid import AppCell, Grid, quoted
 from experiments.run.heartbeat import RunConsole
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run
-from experiments.run.overrides import (
-    check_command_line,
-    hydra_over_configs,
-    hydra_words,
-    plain_groups,
-)
 from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.tables import Table, write_tables
+from experiments.run.verbs import JOBS
 
 OBJECTIVES = "objectives.yaml"  # of conf: what a sweep takes of each result
 OBJECTIVE, RECIPES = "objective", "sweep"  # a word of the sweep's own, and the group of its recipes
@@ -133,7 +133,7 @@ def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
     objective, given, quiet, parsed = check_sweep(config_name, schema, words)
     fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
     task = SweepCell(
-        form_of(config_name).name,
+        JOBS[config_name].verb,
         tuple(fixed),
         objective,
         tuple(own_flags()),

@@ -56,7 +56,7 @@ def command_line() -> str:
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     program = sys.argv[:1]
-    if program[0].startswith(f"{DISTRIBUTION} "):  # the command and its verb
+    if program[0].startswith((f"{DISTRIBUTION} ", "python -m ")):  # the command and its verb
         program = program[0].split(" ")
     elif spec is not None:
         program = ["python", "-m", spec.name]

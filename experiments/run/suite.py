@@ -14,10 +14,10 @@ from hydra.utils import get_class
 from envs.bounds import Count
 from envs.errors import InputError
 from experiments.run.artifacts import write_figure
+from experiments.run.composing import check_command_line, check_words
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import AppCell, Document, Grid
 from experiments.run.one_run import Result, Run
-from experiments.run.overrides import check_command_line, check_words
 from experiments.run.processes import Executor
 from experiments.run.saved_run import resumed_config
 from experiments.run.tables import TABLE_FILE, Table, write_tables
@@ -149,18 +149,18 @@ CELL_FOLDER = "cells"
 class RayConfig:
     """Which Ray cluster there is; null: one of this machine is started when it is needed."""
 
-    address: str | None
+    address: str | None = None  # of a Ray cluster; null: one is started here when it is needed
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BenchmarkConfig:
     """`conf/benchmark.yaml`; the suite and the executor are objects by `_target_`."""
 
     suite: Any
     executor: Any
-    workers: Count
-    ray: RayConfig
-    resume: str | None
+    workers: Count = 1  # runs at a time; more than one disturbs the timing of each
+    ray: RayConfig = field(default_factory=RayConfig)
+    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
     seed: int
     json: bool
 

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import logging
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
 
 from envs.errors import InputError, meant
-from envs.files import read_content
-from experiments.run.declared import FLOORS, TRUST, config_folders, names_in, names_typed
+from experiments.run.command_words import TRUST, config_folders, names_in, names_typed
 from experiments.run.extras import missing_extra
 from experiments.run.provenance import DISTRIBUTION
+from experiments.run.registry import GROUPS, target_of
+from experiments.run.signatures import PREFIX, described, is_ours, local
+from experiments.run.yaml_files import yaml_document
 
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
-SIMPLE_TYPES: dict[type, str] = {
-    bool: "true or false", int: "an integer", float: "a number", str: "a text",
+TYPES = {  # of pydantic's errors
+    "bool_type": "true or false", "int_type": "an integer", "int_from_float": "an integer",
+    "float_type": "a number", "string_type": "a text", "none_required": "null",
+    "list_type": "a list", "dict_type": "a mapping", "path_type": "a text",
 }  # fmt: skip
-OURS = ("agents", "envs", "experiments", "models")  # packages of this project
-_TREE = Path(__file__).parents[2]  # where they lie
 PLAIN_MODULES = frozenset({"builtins", "typing", "collections.abc", "types", "numpy"})
 ADDRESSES = ("address", "ray_address")  # of Ray clusters, which run what they are sent
 UNUSED = "learner."  # what is trained with is training.learner
 FULL_KEY = "full_key: "  # what Hydra tells of the node inside the one that is built
 Kind = TypeVar("Kind")
 
-MOST_NODES = 1_000_000  # of a YAML file, each counted as often as it is meant
 SEEDS = 2**32  # every generator in use takes seeds below
 
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what it logs, it raises as well
@@ -51,10 +52,7 @@ def name_here(name: str) -> str:
     Names in anybody else's modules are left alone.
     """
     flat = name.removeprefix(f"{DISTRIBUTION}.")
-    floor, _, rest = flat.partition(".")
-    path = _TREE / floor / rest.partition(".")[0]
-    ours = floor in OURS and bool(rest) and (path.is_dir() or path.with_suffix(".py").is_file())
-    return f"{FLOORS}{flat}" if ours else name
+    return PREFIX + flat if is_ours(flat) else name
 
 
 def targets_here(node: Any) -> Any:
@@ -109,18 +107,34 @@ def may_be_named(name: str) -> bool:
 
 @cache
 def _names_of(ours: Path, *theirs: Path) -> frozenset[str]:
-    """The names in folders of configs; of our own, those of this project."""
+    """The names in folders of configs and in the registry, and those that their defaults have.
+
+    Of the shipped folder those of this project alone.
+    """
     shipped, own = (
         {name_here(x) for folder in folders for path in folder.rglob("*.yaml")
          for x in names_in(path.read_text(encoding="utf-8", errors="replace"))}
         for folders in ([ours], theirs)
     )  # fmt: skip
-    floors = tuple(f"{FLOORS}{floor}." for floor in OURS)
-    return frozenset(own | {name for name in shipped if name.startswith(floors)})
+    rows = {target_of(group, name) for group, names in GROUPS.items() for name in names}
+    begun = {name for name in {*shipped, *rows} if name and is_ours(local(name))}
+    return frozenset(own | begun | {name for x in begun for name in _built(described(x))})
+
+
+def _built(node: object) -> Iterator[str]:
+    """The names in a plain config that objects are made of."""
+    inner: Iterable[object] = ()
+    if isinstance(node, Mapping):
+        yield from (str(value) for key, value in node.items() if key == "_target_")
+        inner = node.values()
+    elif isinstance(node, list):
+        inner = node
+    for item in inner:
+        yield from _built(item)
 
 
 def check_targets(node: object, key: str = "") -> None:
-    """Check every `_target_` mapping in a plain config: keys, missing keys, simple types.
+    """Check every `_target_` mapping in a plain config, keys and types, and every `seed`.
 
     Raises:
         InputError: naming the config key, and the alternatives where it is unknown.
@@ -129,26 +143,13 @@ def check_targets(node: object, key: str = "") -> None:
         if "_target_" in node:
             _check_call(node, key)
         for name, value in node.items():
-            check_targets(value, f"{key}.{name}" if key else str(name))
+            where = f"{key}.{name}" if key else str(name)
+            if name == "seed" and isinstance(value, int) and not 0 <= value < SEEDS:
+                raise InputError(f"config key '{where}': {value} is not in 0..{SEEDS - 1}")
+            check_targets(value, where)
     elif isinstance(node, list):
         for index, value in enumerate(node):
             check_targets(value, f"{key}[{index}]")
-
-
-def check_seeds(node: object, key: str = "") -> None:
-    """Check every `seed` in a plain config.
-
-    Raises:
-        InputError: naming the config key of one that is out of range.
-    """
-    items: Sequence[tuple[object, object]] = ()
-    if isinstance(node, Mapping):
-        items = list(node.items())
-    for name, value in items:
-        where = f"{key}.{name}" if key else str(name)
-        if name == "seed" and isinstance(value, int) and not 0 <= value < SEEDS:
-            raise InputError(f"config key '{where}': {value} is not in 0..{SEEDS - 1}")
-        check_seeds(value, where)
 
 
 def build(node: Mapping[str, object], key: str | None = None) -> Any:
@@ -267,77 +268,73 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> str:
 
 
 def check_type(value: object, hint: Any, key: str) -> None:
-    """Check a config value against a hint.
-
-    The hint may be made of bool, int, float, str, Path, None and unions of them, or be a
-    dataclass, a protocol or a callable, a sequence or mapping of one of those, or one of those or
-    None. Other hints are left to the constructor.
+    """Check a config value against a hint: plain types strictly, objects by what describes them.
 
     Raises:
         InputError: naming the key and what it must be.
     """
     union = typing.get_origin(hint) in {typing.Union, types.UnionType}
-    kinds = typing.get_args(hint) if union else (hint,)
-    kinds = tuple(dict.fromkeys(str if kind is Path else kind for kind in kinds))
-    if value is None and type(None) in kinds:
-        return
-    if not all(kind in SIMPLE_TYPES or kind is type(None) for kind in kinds):
-        objects = [kind for kind in kinds if kind is not type(None)]
-        if len(objects) == 1:
-            _check_object(value, objects[0], key)
-        return
-    for kind in kinds:
-        fits = isinstance(value, int | float) if kind is float else isinstance(value, kind)
-        if fits and (kind is bool or not isinstance(value, bool)):
-            return
-    expected = " or ".join(SIMPLE_TYPES.get(kind, "null") for kind in kinds)
-    raise InputError(f"config key '{key}': {value!r} is not {expected}")
+    kinds = [x for x in (typing.get_args(hint) if union else (hint,)) if x is not type(None)]
+    if _is_plain(hint):
+        try:
+            TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            raise InputError(type_fault(error, key)) from error
+    elif len(kinds) == 1 and (value is not None or not union):
+        origin, inner = typing.get_origin(kinds[0]), typing.get_args(kinds[0])
+        if origin is Mapping:
+            for name, one in _as(dict, value, "a mapping", key).items():
+                check_type(one, inner[1], f"{key}.{name}")
+        elif origin in {Sequence, list}:
+            for index, one in enumerate(_as(list, value, "a list", key)):
+                check_type(one, inner[0], f"{key}[{index}]")
+        else:
+            _check_object(value, kinds[0], key)
+
+
+def type_fault(error: ValidationError, key: str) -> str:
+    """The one line for a value of the wrong type, somewhere in what stands under `key`."""
+    fault = error.errors()[0]
+    place = [x if isinstance(x, int) else str(x) for x in fault["loc"]]
+    inner = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in place)
+    named = re.sub(r"\.(int|float|str|bool|none|constrained-\w+|function-\S+|\w+\[.*)$", "", inner)
+    said = TYPES.get(fault["type"]) or fault["msg"].replace("Input should be", "").strip()
+    return f"config key '{(key + named).lstrip('.')}': {fault['input']!r} is not {said}"
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether a hint is made of numbers, texts and sequences and mappings of these."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return True
+    if origin is not None and origin is not Callable:
+        return all(_is_plain(x) for x in inner if x is not Ellipsis)
+    return hint in {bool, int, float, str, Path, type(None)}
+
+
+def _as(kind: type[Kind], value: object, thing: str, key: str) -> Kind:
+    if not isinstance(value, kind):
+        raise InputError(f"config key '{key}': {value!r} is not {thing}")
+    return value
 
 
 def _check_object(value: object, hint: Any, key: str) -> None:
-    """Check a value that an object, or a sequence or mapping of objects, is to be built from."""
-    if typing.get_origin(hint) is Mapping:
-        if not isinstance(value, Mapping):
-            raise InputError(f"config key '{key}': {value!r} is not a mapping")
-        for name, one in value.items():
-            check_type(one, typing.get_args(hint)[1], f"{key}.{name}")
-        return
-    if typing.get_origin(hint) in {Sequence, list}:
-        (item,) = typing.get_args(hint)
-        if not isinstance(value, list):
-            raise InputError(f"config key '{key}': {value!r} is not a list")
-        for index, one in enumerate(value):
-            check_type(one, item, f"{key}[{index}]")
-        return
+    """Check a value that an object is to be built from."""
     is_function = typing.get_origin(hint) is Callable
     is_record = dataclasses.is_dataclass(hint)
     is_protocol = bool(getattr(hint, "_is_protocol", False))
-    if not (is_function or is_record or is_protocol or _is_class_of_objects(hint)):
+    if not (is_function or (inspect.isclass(hint) and hint.__module__ not in PLAIN_MODULES)):
         return
     expected = "function" if is_function else hint.__name__
     if not isinstance(value, Mapping) or "_target_" not in value:
         described = "a mapping without _target_" if isinstance(value, Mapping) else repr(value)
         raise InputError(f"config key '{key}': {described} is no {expected}")
-    try:
-        target = get_object(name_here(str(value["_target_"])))
-    except Exception:  # told by the check of the node itself
-        return
-    if not inspect.isclass(target) or not (is_record or is_protocol):
-        return
-    fits = issubclass(target, hint) if is_record else _has_methods(target, hint)
-    if not fits:
-        raise no_such_thing(key, value, expected)
-
-
-def _is_class_of_objects(hint: Any) -> bool:
-    """Whether values of a hint can come from `_target_` alone, as those of plain types cannot."""
-    return inspect.isclass(hint) and hint.__module__ not in PLAIN_MODULES
-
-
-def _has_methods(target: type, hint: Any) -> bool:
-    """Whether a class has the methods of a protocol; true of other hints."""
-    names = [name for name, value in getattr(hint, "__dict__", {}).items() if callable(value)]
-    return all(hasattr(target, name) for name in names if not name.startswith("_"))
+    target = get_object(name_here(str(value["_target_"])))
+    if inspect.isclass(target) and (is_record or is_protocol):
+        names = [name for name, member in vars(hint).items() if callable(member)]
+        has_all = all(hasattr(target, name) for name in names if not name.startswith("_"))
+        if not (issubclass(target, hint) if is_record else has_all):
+            raise no_such_thing(key, value, expected)
 
 
 def _hints(function: Any) -> dict[str, Any]:
@@ -366,61 +363,3 @@ def object_in_file(path: str, group: str) -> Any:
         return build(node, group)
     except InputError as error:
         raise InputError(str(error), file=path) from error
-
-
-def yaml_document(path: str | Path) -> Any:
-    """What a YAML file holds: mappings, lists and scalars.
-
-    Raises:
-        InputError: as `yaml_text`.
-    """
-    return yaml.safe_load(yaml_text(path))
-
-
-def yaml_text(path: str | Path) -> str:
-    """The text of a YAML file.
-
-    Raises:
-        InputError: the file cannot be read, a key stands twice in a mapping, a node contains
-            itself, or aliases repeat nodes without measure.
-    """
-    try:
-        text = read_content(path).decode()
-        _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, (), count(1))
-        yaml.safe_load(text)  # which refuses more
-    except (RecursionError, ValueError, yaml.YAMLError) as error:
-        told = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
-        raise InputError(f"cannot be read ({told})", file=path) from error
-    return text
-
-
-MOST_DEEP = 32  # mappings and lists inside one another
-
-
-def _check_keys(
-    node: yaml.Node | None, path: str | Path, above: tuple[yaml.Node, ...], visits: Iterator[int]
-) -> None:
-    """Refuse a key that stands twice, of which YAML would keep the last, and a node in itself."""
-    if next(visits) > MOST_NODES:
-        raise InputError(f"its aliases make more than {MOST_NODES:,} nodes of it", file=path)
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return
-    line = f"line {node.start_mark.line + 1}"
-    if len(above) > MOST_DEEP:
-        raise InputError("is nested too deeply", file=path, record=line)
-    if any(node is one for one in above):
-        raise InputError("contains itself", file=path, record=line)
-    items: list[yaml.Node] = []
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            name = str(key.value)
-            if name in seen:
-                line = f"line {key.start_mark.line + 1}"
-                raise InputError("stands twice", file=path, record=line, field=name)
-            seen.add(name)
-            items.append(value)
-    elif isinstance(node, yaml.SequenceNode):
-        items = node.value
-    for item in items:
-        _check_keys(item, path, (*above, node), visits)

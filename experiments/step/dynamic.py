@@ -41,17 +41,18 @@ class BudgetConfig:
     traffic: Positive | None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DynamicConfig:
     """`conf/dynamic.yaml`; `layers` and `slots` are objects by `_target_`."""
 
     layers: Any
     slots: Any
-    samples: Count
+    samples: Count = 256  # of a batch; a slot is one batch
     budget: BudgetConfig
-    weight: Positive
-    seeds: Count
-    bootstrap: Count
+    # V: what the time of the static plan counts, against a queue of one budget
+    weight: Positive = 3.0
+    seeds: Count = 5  # seed, seed + 1, ...
+    bootstrap: Count = 2000  # samples of the interval over seeds
     seed: int
     json: bool
 

@@ -31,7 +31,7 @@ from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
 from experiments.run.artifacts import write_text
 from experiments.run.provenance import Provenance
-from experiments.run.targets import yaml_document
+from experiments.run.yaml_files import yaml_document
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
 _FILE = ("mtu", "line_overhead", "servers")

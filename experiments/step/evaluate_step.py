@@ -15,7 +15,7 @@ from experiments.step.problem import load_problem, order_rule_of
 from experiments.step.search import planner_of
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EvaluateConfig:
     """`conf/evaluate.yaml`; groups are objects by `_target_`."""
 
@@ -26,8 +26,8 @@ class EvaluateConfig:
     cost: Any
     communication: Any
     order: Any
-    plan: str | None
-    budget_s: Positive
+    plan: str | None = None  # a plan file to simulate in place of the agent
+    budget_s: Positive = 30.0  # wall time of the search, for agents that use it
     seed: int
     json: bool
 

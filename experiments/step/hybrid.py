@@ -41,11 +41,12 @@ class Pipeline:
     """The time of one step of stages, replicas and shards of the graph's layers."""
 
     name: ClassVar[str] = "pipeline"
-    layers: Count  # into which a captured graph is divided, at most
-    micro_batches: Count | None  # of a step, each like the graph's first; None: the graph's own
-    degrees: Sequence[int]  # of tensor shards that a plan may have, beside 1
-    synchronisation: SynchronisationPlanner | None  # how replicas sum gradients; None: by rings
-    aggregation: bool  # whether switches between servers add them
+    layers: Count = 64  # into which a captured graph is divided, at most
+    micro_batches: Count | None = 8  # of a step, each like the graph's first; None: the graph's own
+    degrees: Sequence[int] = (2, 4, 8)  # of tensor shards that a plan may have, beside 1
+    # how replicas sum gradients; None: by rings
+    synchronisation: SynchronisationPlanner | None = None
+    aggregation: bool = False  # whether switches between servers add them
 
     def load(self, env: Node, graph: Node, topology: Node, cost: Node) -> LoadedProblem:
         """The step of a graph; a file with a forward pass alone is read as training, if it can be.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from agents.base import Planner
-from agents.placement.baselines import ContiguousSplit, EqualShares
+from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
@@ -19,6 +19,7 @@ from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.placement.episodes import OneProblem
 from envs.placement.toy import toy_pipeline
+from envs.step.fair import Fair
 from envs.step.order import OneFOneB, OrderRule, checked_orders
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem, checked_moves
@@ -75,9 +76,18 @@ class Makespan(FromStep):
     """The time of one step, placed and ordered, in the simulator under `single_port`."""
 
     name: ClassVar[str] = "makespan"
-    memory: bool  # whether the capacities of the devices count
-    orders: Sequence[str]  # that a plan may have, of `envs.step.order.ORDERS`
-    memory_moves: Sequence[str]  # of `MEMORY_MOVES`: what plans may do with saved activations
+    memory: bool = True  # whether the capacities of the devices count
+    orders: Sequence[str] = (
+        "gpipe",
+        "one_f_one_b",
+        "interleaved",
+        "zb_h1",
+        "zb_h2",
+        "zb_v",
+        "dualpipe_v",
+        "free",
+    )  # that a plan may have, of `envs.step.order.ORDERS`
+    memory_moves: Sequence[str] = ()  # of `MEMORY_MOVES`: what plans may do with saved activations
 
     def __post_init__(self) -> None:
         checked_orders(self.orders)
@@ -95,7 +105,7 @@ class MaxLoad(FromStep):
     """The load of the busiest device: the time per sample of a pipeline."""
 
     name: ClassVar[str] = "max_load"
-    contiguous: bool  # only splits along which the forward pass never returns to a device
+    contiguous: bool = False  # only splits along which the forward pass never returns to a device
 
     def of(self, step: StepProblem) -> Task:
         return PartitionTask(MaxLoadProblem(step, contiguous=self.contiguous), self.name)
@@ -130,10 +140,10 @@ class Bandwidth:
     """The time of one step under an allocation of bandwidth to a placement and order."""
 
     name: ClassVar[str] = "bandwidth"
-    plan: str | None  # a file, whose own bandwidth is decided anew; None: the placer plans
-    placer: Planner  # under `single_port`
-    placer_budget_s: Positive
-    order: OrderRule  # of a plan file that gives none
+    placer: Planner = ContiguousSplit(shares=SpeedShares())  # under `single_port`
+    placer_budget_s: Positive = 10.0
+    order: OrderRule = OneFOneB()  # of a plan file that gives none
+    plan: str | None = None  # a file, whose own bandwidth is decided anew; None: the placer plans
 
     def of(self, step: StepProblem) -> BandwidthTask:
         if self.plan is not None:
@@ -154,8 +164,8 @@ class Shared:
 
     name: ClassVar[str] = "shared"
     plans: Sequence[str]  # files to start from; bandwidth in them does not count
-    communication: Communication
-    order: OrderRule  # of a plan file that gives none
+    communication: Communication = Fair()
+    order: OrderRule = OneFOneB()  # of a plan file that gives none
 
     def __post_init__(self) -> None:
         if isinstance(self.plans, str) or not self.plans:
@@ -193,9 +203,7 @@ def learnable(
         InputError: nothing can be learned in it, or the placer finds no plan.
     """
     env = build(node, "env")
-    bandwidth = Bandwidth(
-        None, build_as(Planner, placer, "placer", "planner"), placer_budget_s, OneFOneB()
-    )
+    bandwidth = Bandwidth(build_as(Planner, placer, "placer", "planner"), placer_budget_s)
     if node.get("_partial_") and _class_of(env) is BandwidthEnv:
         env = env(problem, bandwidth.of(problem).plan)
     if isinstance(env, BandwidthEnv):

@@ -38,20 +38,22 @@ LARGE = 0.5  # share of the problems of the last stage; the others are of all st
 NO_DATA = ("folder", "problems", "processes", "json")  # what no problem or label depends on
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PlacementDataConfig:
     """`conf/placement_data.yaml`; groups are objects by `_target_`."""
 
     distribution: Any
     teacher: Any
-    folder: str
-    problems: Count
-    shard_size: Count
-    first_stage: Share
-    last_stage: Share
-    budget_s: Positive
-    piece_s: Positive
-    processes: Annotated[int, Ge(1), Le(256)]
+    folder: str  # of the dataset; what is missing there is made, what is there is kept
+    problems: Count = 2000  # to draw
+    shard_size: Count = 20  # problems in one file
+    # of the curriculum in size; half of the problems are drawn evenly from it on
+    first_stage: Share = 0.0
+    last_stage: Share = 1.0  # ... up to this one, the other half are of this one
+    budget_s: Positive = 2.0  # wall time of the teacher for a large problem
+    # and for every piece (an operator of the fused graph) of a smaller one
+    piece_s: Positive = 0.001
+    processes: Annotated[int, Ge(1), Le(256)] = 2  # that label side by side, one thread each
     seed: int
     json: bool
 

@@ -117,24 +117,38 @@ class RunnableSource(Protocol):
 class ZooGraph:
     """A model of the zoo; `envs.graphs.zoo.ZooModel` says what the fields mean.
 
-    `cache` is whether `load` may take the graph from the disk cache.
+    What is None is the model's own.
+
+    Args:
+        name: a model of the zoo.
+        batch: samples in one step, over all micro-batches.
+        sequence: tokens of a sample.
+        micro_batches: equal parts of the batch; a good placement pipelines them.
+        head: what the model is trained for: masked_lm, causal_lm, ..., or none.
+        optimizer: adam, adamw, momentum or sgd.
+        dtype: of weights, activations and optimizer state: float32, float16 or bfloat16.
+        one_operator: modules of which every call is one operator: dotted paths, with *, or classes.
+        cache: take the graph from the disk cache, or capture it and keep it there.
 
     Raises:
         InputError: a value the model cannot have.
     """
 
     name: str
-    batch: int
-    sequence: int | None
-    micro_batches: int
-    head: str
-    optimizer: str
-    dtype: str
-    one_operator: Sequence[str]
-    cache: bool
+    batch: int | None = None
+    sequence: int | None = None
+    micro_batches: int | None = None
+    head: str | None = None
+    optimizer: str = "adam"
+    dtype: str = "float32"
+    one_operator: Sequence[str] = ()
+    cache: bool = True
 
     def __post_init__(self) -> None:
-        self._model()
+        model = self._model()
+        for key in ZooShape.__annotations__:
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, getattr(model, key))
 
     def capture(self) -> OpGraph:
         """The graph, traced now."""
@@ -273,7 +287,7 @@ class TightMemory:
     """The topology `base`, each device with a share of what the step needs on one device alone."""
 
     base: Topology
-    share: Positive
+    share: Positive = 0.3
 
     def __call__(self, file: GraphFile) -> Topology:
         memory = self.share * single_device_peak(file.graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, cast, get_args
 
 from annotated_types import Ge
@@ -26,27 +26,37 @@ ONE_CHUNK = frozenset({"gpipe", "1f1b", "zb_h2"})
 MOST_TASKS = 100_000  # stages times micro-batches
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ScheduleConfig:
     """`conf/schedule.yaml`; durations are a number or one per stage."""
 
-    name: str
-    ranks: Count
-    micro_batches: Count
-    chunks: Count | None
-    forward: Any
-    input_gradient: Any
-    weight_gradient: Any
-    communication: Any
-    overlap: str
-    memory_limit: Any
-    memory: Any
-    objective: str | None
-    tries: Annotated[int, Ge(0)]
-    shape: str
-    split_backward: bool
-    budget_s: Positive
-    workers: Count
+    # gpipe, 1f1b, looped_bfs, interleaved, zb_h1, zb_h2, zb_v, dualpipe_v, or exact: the
+    # optimum
+    name: str = "1f1b"
+    ranks: Count = 4  # devices in a row
+    micro_batches: Count = 8
+    chunks: Count | None = None  # stages a rank; null: 2 in a V (zb_v, dualpipe_v), else 1
+    forward: Any = 1
+    input_gradient: Any = 1  # a whole backward pass takes both gradients
+    weight_gradient: Any = 1
+    communication: Any = 0  # from rank to rank: a latency that occupies nobody
+    # of dualpipe_v's pairs: serial, one after the other; atomic, as one action
+    overlap: str = "serial"
+    memory_limit: Any = None
+    # what an action adds to its rank, a number or one per stage
+    memory: Any = field(
+        default_factory=lambda: {"forward": 2, "input_gradient": -1, "weight_gradient": -1}
+    )
+    # of a search: span (the longest of a rank) or makespan; null: span, of exact makespan
+    objective: str | None = None
+    # orders that a search under a limit looks at; 0: the best of its starts
+    tries: Annotated[int, Ge(0)] = 200000
+    # linear, loop (stage s on rank s mod ranks), v, or bidirectional: two pipelines,
+    # Chimera
+    shape: str = "linear"
+    split_backward: bool = True  # whether the gradient of weights is an action of its own
+    budget_s: Positive = 30.0  # wall time of CP-SAT
+    workers: Count = 1  # its threads
     seed: int
     json: bool
 

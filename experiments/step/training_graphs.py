@@ -39,8 +39,28 @@ class TrainingGraphs:
         InputError: an entry has no name.
     """
 
-    models: Sequence[Mapping[str, Any]]
-    groups: int
+    models: Sequence[Mapping[str, Any]] = (
+        {"name": "bert_base", "batch": 128, "sequence": 128, "micro_batches": 16},
+        {"name": "bert_base", "batch": 32, "sequence": 512, "micro_batches": 16},
+        {"name": "bert_large", "batch": 64, "sequence": 128, "micro_batches": 16},
+        {"name": "bert_large", "batch": 16, "sequence": 512, "micro_batches": 16},
+        {"name": "gpt2", "batch": 64, "sequence": 512, "micro_batches": 16},
+        {"name": "gpt2", "batch": 16, "sequence": 1024, "micro_batches": 16},
+        {"name": "gpt2_medium", "batch": 32, "sequence": 512, "micro_batches": 16},
+        {"name": "gpt2_large", "batch": 16, "sequence": 512, "micro_batches": 16},
+        {"name": "gpt2_xl", "batch": 8, "sequence": 512, "micro_batches": 8},
+        {"name": "llama_7b", "batch": 16, "sequence": 512, "micro_batches": 16},
+        {"name": "llama_7b", "batch": 16, "sequence": 2048, "micro_batches": 16},
+        {"name": "resnet50", "batch": 512, "micro_batches": 16},
+        {"name": "resnet50", "batch": 128, "micro_batches": 16},
+        {"name": "vit_base", "batch": 256, "micro_batches": 16},
+        {"name": "vit_base", "batch": 64, "micro_batches": 16},
+        {"name": "recommender", "batch": 16384, "micro_batches": 16},
+        {"name": "swin", "batch": 256, "micro_batches": 16},
+        {"name": "segformer", "batch": 64, "micro_batches": 16},
+        {"name": "clip", "batch": 512, "micro_batches": 16},
+    )
+    groups: int = 128
 
     def __post_init__(self) -> None:
         for number, model in enumerate(self.models):

@@ -157,15 +157,15 @@ class HierarchicalConfig:
             learning; Silver et al., arXiv:1812.06298).
     """
 
-    hidden: Annotated[int, Ge(2)]
-    rounds: Annotated[int, Ge(0)]
-    heads: Count
-    hierarchy: bool
-    use_interference: bool
-    initial_scale: NonNegative
-    initial_index_weight: float
-    initial_speed_weight: float
-    initial_advice_weight: float
+    hidden: Annotated[int, Ge(2)] = 64
+    rounds: Annotated[int, Ge(0)] = 2
+    heads: Count = 4
+    hierarchy: bool = True
+    use_interference: bool = True
+    initial_scale: NonNegative = 0.1
+    initial_index_weight: float = 0.0
+    initial_speed_weight: float = 0.0
+    initial_advice_weight: float = 8.0
 
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]

@@ -30,8 +30,8 @@ class PairsConfig:
         head_start: logit of the rule's choice beside the others, before training.
     """
 
-    hidden: Count
-    head_start: NonNegative
+    hidden: Count = 32
+    head_start: NonNegative = 2.0
 
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]

@@ -85,16 +85,16 @@ class DurationConfig:
         weight_decay: AdamW's.
     """
 
-    history: Count
-    hidden: Count
-    readout: Count
-    heads: Count
-    dropout: Annotated[float, Ge(0.0), Lt(1.0)]
-    stretch: Annotated[float, Ge(1.0)]
-    epochs: Count
-    batch: Count
-    learning_rate: Positive
-    weight_decay: NonNegative
+    history: Count = 12
+    hidden: Count = 32
+    readout: Count = 128
+    heads: Count = 2
+    dropout: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1
+    stretch: Annotated[float, Ge(1.0)] = 5.0
+    epochs: Count = 6
+    batch: Count = 512
+    learning_rate: Positive = 0.001
+    weight_decay: NonNegative = 0.01
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the network's weights by name."""

@@ -132,14 +132,14 @@ class FitConfig:
         inner_members: networks of an ensemble in inner folds.
     """
 
-    hidden: Count
-    steps: Count
-    learning_rate: Positive
-    weight_decay: NonNegative
-    jitter: Annotated[Sequence[NonNegative], MinLen(1)]
-    fingerprint_weight: Positive
-    members: Count
-    inner_members: Count
+    hidden: Count = 32
+    steps: Count = 400
+    learning_rate: Positive = 0.01
+    weight_decay: NonNegative = 0.01
+    jitter: Annotated[Sequence[NonNegative], MinLen(1)] = (0.15, 0.3)
+    fingerprint_weight: Positive = 2.0
+    members: Count = 8
+    inner_members: Count = 2
 
 
 @dataclass(frozen=True, eq=False)

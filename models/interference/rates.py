@@ -248,7 +248,14 @@ class LearnedInterference(TabulatedRates):
     """
 
     def __init__(
-        self, path: str, source: str, table: str, largest: int, alone: RateModel, seed: int
+        self,
+        path: str,
+        source: str = "gavel",
+        table: str = "v100",
+        largest: int = 2,
+        *,
+        alone: RateModel,
+        seed: int = 0,
     ) -> None:
         predictor = load_predictor(find_predictor(path, source))
         predict = OneTable(predictor, predictor.table(table))
@@ -270,7 +277,7 @@ class PredictedPairs:
         InputError: the folder or one of the values is wrong, or the predictor is of other pairs.
     """
 
-    def __init__(self, path: str, source: str, table: str) -> None:
+    def __init__(self, path: str, source: str = "gavel", table: str = "v100") -> None:
         self.predictor = load_predictor(find_predictor(path, source))
         self.table = self.predictor.table(table)
         if self.predictor.scope != ON_GPU:

@@ -40,10 +40,10 @@ class ChannelPolicyConfig:
             level, the width of the bell over all levels, whose ends are 1 and -1.
     """
 
-    hidden: Count
-    rounds: Annotated[int, Ge(0)]
-    initial_scale: NonNegative
-    initial_deviation: Positive
+    hidden: Count = 32
+    rounds: Annotated[int, Ge(0)] = 1
+    initial_scale: NonNegative = 0.1
+    initial_deviation: Positive = 0.1
 
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]

@@ -18,19 +18,6 @@ from envs.joint.whole import LEVELS, PIPE, SERVER, TOP
 from models.architecture import Appraisal, Architecture, Composed, Policy
 
 
-@dataclass(frozen=True)
-class TeamConfig:
-    """What a person chooses about the policies of a team for whole problems.
-
-    Attributes:
-        placer: decides where the groups of the step run.
-        allocator: decides on bandwidth, for each server the same weights.
-    """
-
-    placer: Architecture
-    allocator: Architecture
-
-
 @bounded
 @dataclass(frozen=True)
 class PipesConfig:
@@ -43,9 +30,9 @@ class PipesConfig:
         initial_spread: first standard deviation of a level.
     """
 
-    hidden: Count
-    initial_root: float
-    initial_spread: Positive
+    hidden: Count = 64
+    initial_root: float = 1.0
+    initial_spread: Positive = 1.5
 
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
@@ -58,6 +45,19 @@ class PipesConfig:
         if "pipe_mask" not in observation_space.spaces:
             raise InputError("an allocator of whole problems reads pipes", field="model")
         return PipesPolicy(self)
+
+
+@dataclass(frozen=True)
+class TeamConfig:
+    """What a person chooses about the policies of a team for whole problems.
+
+    Attributes:
+        placer: decides where the groups of the step run.
+        allocator: decides on bandwidth, for each server the same weights.
+    """
+
+    placer: Architecture
+    allocator: Architecture = PipesConfig()
 
 
 class PipesPolicy(Policy):

@@ -50,11 +50,11 @@ class PlacerConfig:
         topology: whether links between devices are encoded.
     """
 
-    hidden: Annotated[int, Ge(8)]
-    rounds: Count
-    heads: Count
-    sweeps: Annotated[Sequence[str], MinLen(1)]
-    topology: bool
+    hidden: Annotated[int, Ge(8)] = 64
+    rounds: Count = 3
+    heads: Count = 4
+    sweeps: Annotated[Sequence[str], MinLen(1)] = ("sequential",)
+    topology: bool = True
 
     def __post_init__(self) -> None:
         for kind in self.sweeps:

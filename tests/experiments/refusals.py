@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from envs.errors import InputError
 from experiments.run.app import Variant, run_app
-from experiments.run.overrides import check_command_line
+from experiments.run.composing import check_command_line
 from experiments.run.targets import build, check_seeds, check_targets
 from tests.paths import CONF
 

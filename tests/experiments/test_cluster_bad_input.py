@@ -16,7 +16,7 @@ from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.evaluate import main
-from experiments.run.overrides import check_command_line
+from experiments.run.composing import check_command_line
 from experiments.run.targets import build, check_targets
 from tests.refusal import refusal
 

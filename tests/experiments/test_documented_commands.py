@@ -16,8 +16,8 @@ import pytest
 from envs.errors import InputError
 from experiments.catalogue.entries import entries
 from experiments.run.app import Variant, chosen_variant
+from experiments.run.composing import CONFIG_FILE, check_command_line
 from experiments.run.multirun import check_sweep
-from experiments.run.overrides import CONFIG_FILE, check_command_line
 from tests.paths import ROOT
 
 PAGES = [

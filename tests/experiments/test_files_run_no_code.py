@@ -28,8 +28,8 @@ from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.train_step import TrainConfig
 from experiments.network import gradients
 from experiments.reporting.claims import _number_of
-from experiments.run.declared import use_command_line, use_config_folders
-from experiments.run.overrides import check_words, hydra_over_configs, hydra_words
+from experiments.run.command_words import use_command_line, use_config_folders
+from experiments.run.composing import check_words, hydra_over_configs, hydra_words
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.run.suite import BenchmarkConfig, suite_file
 from experiments.run.targets import may_be_named, object_in_file

@@ -20,9 +20,9 @@ from experiments.cluster.headroom import headroom as task
 from experiments.cluster.problem import built_policy
 from experiments.learning.train_rule import TrainRuleConfig, train_rule
 from experiments.run.app import run_app
+from experiments.run.composing import check_command_line
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Run
-from experiments.run.overrides import check_command_line
 from experiments.run.provenance import Provenance
 from tests.refusal import refusal
 

@@ -11,7 +11,6 @@ import yaml
 from in_this_process import cells_in_this_process
 
 from experiments import evaluate
-from experiments.run.declared import app_form, app_names
 from experiments.run.multirun import OBJECTIVES
 from tests.paths import CONF
 

@@ -17,7 +17,7 @@ from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.files import read_json
 from experiments.packing import PackingConfig, packing
 from experiments.run.app import run_app
-from experiments.run.overrides import typed
+from experiments.run.composing import typed
 from tests.refusal import refusal
 
 PODS = """\

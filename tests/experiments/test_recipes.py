@@ -19,8 +19,8 @@ from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig
 from experiments.learning.train_step import TrainConfig
 from experiments.run.app import chosen_variant
-from experiments.run.declared import with_recipes
-from experiments.run.overrides import check_command_line
+from experiments.run.command_words import with_recipes
+from experiments.run.composing import check_command_line
 from experiments.train import VARIANTS, main
 from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF

@@ -23,10 +23,10 @@ from experiments.cluster.baselines import (
 from experiments.cluster.split_facts import check_facts, facts_of
 from experiments.cluster.split_windows import Split, SplitWindow, reference_load
 from experiments.run.app import run_app
+from experiments.run.composing import check_command_line
 from experiments.run.display import ProgressDisplay
 from experiments.run.grid import FunctionCell, Grid, Outcomes
 from experiments.run.heartbeat import RunConsole
-from experiments.run.overrides import check_command_line
 from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance
 from experiments.split import SplitAppConfig, split

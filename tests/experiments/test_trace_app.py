@@ -20,7 +20,7 @@ from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
 from experiments.cluster.trace_source import load_trace
 from experiments.run.app import run_app
-from experiments.run.overrides import check_command_line
+from experiments.run.composing import check_command_line
 from experiments.trace import TraceAppConfig, trace
 from tests.paths import CONF
 

@@ -23,7 +23,7 @@ from experiments.learning.train_priority import (
     replays,
     start_of,
 )
-from experiments.run.overrides import check_command_line
+from experiments.run.composing import check_command_line
 from experiments.train import main
 from models.durations.network import DurationConfig, DurationPosterior, save_durations
 from tests.refusal import refusal

@@ -16,7 +16,7 @@ from experiments.cluster.split_windows import Split
 from experiments.generalise import GeneraliseConfig, generalise
 from experiments.pictures.comparison import draw_forest
 from experiments.run.app import run_app
-from experiments.run.overrides import check_command_line
+from experiments.run.composing import check_command_line
 from experiments.run.statistics import Interval
 from tests.refusal import refusal
 

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from envs.files import read_json
-from experiments.run.completion import SCRIPTS, candidates
-from experiments.run.declared import app_form, app_names
+from experiments.run.composing import take_config_folders
 from experiments.run.extras import EXTRAS
-from experiments.run.overrides import take_config_folders
+from experiments.run.help import SCRIPTS, candidates
 from meshwright import command
 from meshwright.command import main
 from tests.paths import CONF, ROOT

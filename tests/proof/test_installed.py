@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run.declared import app_names
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(3600)]

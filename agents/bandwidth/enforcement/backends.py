@@ -43,8 +43,8 @@ class PolicyRouting:
         InputError: a number is out of range.
     """
 
-    first_table: int
-    first_priority: int
+    first_table: int = 4000
+    first_priority: int = 4000
 
     def __post_init__(self) -> None:
         self._check(1)
@@ -162,10 +162,10 @@ class Queues:
         least_burst: bytes; and on as much at least: one segment as large as they get.
     """
 
-    routing: PolicyRouting
-    rest_share: Annotated[float, Ge(0.0001), Le(1.0)]
-    burst_s: Share
-    least_burst: Annotated[int, Ge(1600), Le(2**24)]
+    routing: PolicyRouting = PolicyRouting()
+    rest_share: Annotated[float, Ge(0.0001), Le(1.0)] = 0.03
+    burst_s: Share = 0.002
+    least_burst: Annotated[int, Ge(1600), Le(2**24)] = 65536
 
     def burst(self, bits: int) -> int:
         """Bytes that a queue of `bits` bit/s may send at once."""
@@ -194,7 +194,7 @@ class TrafficControl(Queues):
         quantum: bytes a class sends in turn; HTB's own choice is too large for fast classes.
     """
 
-    quantum: Annotated[int, Ge(1500), Le(200_000)]
+    quantum: Annotated[int, Ge(1500), Le(200_000)] = 60000
 
     def script(self, plan: ServerPlan) -> Script:
         """What one server runs."""
@@ -282,7 +282,7 @@ class OpenVSwitch(Queues):
         flow_priority: of our flows in the bridges' tables.
     """
 
-    flow_priority: Annotated[int, Ge(1), Le(65_535)]
+    flow_priority: Annotated[int, Ge(1), Le(65_535)] = 4000
 
     def script(self, plan: ServerPlan) -> Script:
         """What one server runs.

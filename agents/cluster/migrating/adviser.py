@@ -19,7 +19,7 @@ from agents.cluster.migrating.policy import (
     plan_spec,
     startable,
 )
-from agents.cluster.migrating.priorities import Priority, Spec
+from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, Spec
 from agents.cluster.policy import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.views import Situation
@@ -44,9 +44,9 @@ class MigrationAdviser:
         least_run_s: seconds for which a job runs before it moves for speed alone.
     """
 
-    priority: MakesPriority
-    gain: float
-    least_run_s: float
+    priority: MakesPriority = AttainedServiceClasses
+    gain: float = 1.33
+    least_run_s: float = 600.0
 
     @property
     def knows(self) -> Knowledge:

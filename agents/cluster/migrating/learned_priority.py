@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from math import exp, log
 from pathlib import Path
 from reprlib import repr as shortened
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,6 +183,14 @@ def compare(
 
 
 Told = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+# Added to a log index where nothing else is given; by `COLUMNS`, and `runs` for a running job.
+WEIGHTS: Mapping[str, float] = MappingProxyType({
+    "runs": 1.0, "gpus": -0.85, "fresh": 0.0, "attained": 0.0, "gpus_attained": 0.0, "age": 0.0,
+    "expected": 0.0, "spread": 0.0, "unseen": 0.0, "finished_long": 0.0, "finished": 0.0,
+    "ahead_running": 0.0, "ahead_waiting": 0.0, "ahead_together": 0.0, "behind": 0.0,
+    "behind_running": 0.0, "behind_together": 0.0, "before": 0.0, "before_together": 0.0,
+    "overdue": 1.0,
+})  # fmt: skip
 WEIGHTS_KIND = "meshwright.priority_weights"
 
 
@@ -285,7 +294,7 @@ def checked(weights: Mapping[str, float]) -> dict[str, float]:
     return {name: float(weights[name]) for name in NAMES}
 
 
-def from_folder(path: str, weights: Mapping[str, float] | str) -> LearnedPriority:
+def from_folder(path: str, weights: Mapping[str, float] | str = WEIGHTS) -> LearnedPriority:
     """A fresh order by the posterior in a folder, which is read when it is first asked for.
 
     Args:

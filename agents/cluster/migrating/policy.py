@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.priorities import Priority, Spec, spec_of
+from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, Spec, spec_of
 from agents.cluster.policy import Knowledge, Scheduler
 from envs.bounds import bounded
 from envs.cluster.environment.play_kernel import room, start_on
@@ -322,10 +322,10 @@ class Migrating(Scheduler):
 
     def __init__(
         self,
-        priority: Priority,
-        gain: Annotated[float, Ge(1.0), Lt(np.inf)],
-        least_run_s: Annotated[float, Gt(0.0)],
-        wake_s: Annotated[float, Gt(0.0)],
+        priority: Priority = AttainedServiceClasses(),
+        gain: Annotated[float, Ge(1.0), Lt(np.inf)] = 1.33,
+        least_run_s: Annotated[float, Gt(0.0)] = 600.0,
+        wake_s: Annotated[float, Gt(0.0)] = 600.0,
     ) -> None:
         self.priority, self.gain = priority, gain
         self.least_run_s, self.wake_s = least_run_s, wake_s

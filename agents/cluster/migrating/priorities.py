@@ -96,7 +96,7 @@ class AttainedServiceClasses(Stateless):
     name = "attained_service_classes"
     knows: Knowledge = "nothing"
 
-    def __init__(self, first: Positive) -> None:
+    def __init__(self, first: Positive = 600.0) -> None:
         self.first = first
 
     def spec(self) -> Spec:

@@ -33,14 +33,14 @@ class WeightSearchConfig:
         limit: of half the difference of a pair's log mean JCTs; larger ones count as that.
     """
 
-    rounds: Count
-    pairs: Count
-    spread: Positive
-    memory: Count
-    fade: Annotated[float, Gt(0.0), Le(1.0)]
-    prior: Positive
-    step: Positive
-    limit: Positive
+    rounds: Count = 15
+    pairs: Count = 8
+    spread: Positive = 0.3
+    memory: Count = 160
+    fade: Annotated[float, Gt(0.0), Le(1.0)] = 0.99
+    prior: Positive = 8.0
+    step: Positive = 2.0
+    limit: Positive = 0.25
 
 
 class WeightSearch:

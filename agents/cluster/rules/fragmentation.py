@@ -50,8 +50,8 @@ class FragmentationGradientDescent:
         name: of the rule.
     """
 
-    typical_share: ShareAboveZero
-    score_levels: Annotated[int, Ge(0)]
+    typical_share: ShareAboveZero = 0.95
+    score_levels: Annotated[int, Ge(0)] = 100
     name: str = "fgd"
 
     def chooser(

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from agents.cluster.policy import PartialGpuShares, PlacementRule, Share
 from agents.cluster.rules.bins import Bins, RequestClasses, fitting_nodes
-from agents.cluster.rules.fractional import Chooser, FractionalRule
+from agents.cluster.rules.fractional import BestFit, Chooser, FractionalRule
+from agents.cluster.rules.gangs import FirstFit
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
@@ -29,7 +30,7 @@ class SharedGpuPlacement:
         gangs: places the jobs that no node, were it empty, could hold alone.
     """
 
-    def __init__(self, rule: FractionalRule, gangs: PlacementRule) -> None:
+    def __init__(self, rule: FractionalRule = BestFit(), gangs: PlacementRule = FirstFit()) -> None:
         self.rule, self.gangs, self.name = rule, gangs, rule.name
         self._mirror: _Mirror | None = None
 

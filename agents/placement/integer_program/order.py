@@ -30,8 +30,8 @@ class OrderFormulation:
         at_once: disjunctions of each kind that one solution adds, at most.
     """
 
-    gap: Annotated[float, Ge(0.0), Lt(1.0)]
-    at_once: Count
+    gap: Annotated[float, Ge(0.0), Lt(1.0)] = 1e-06
+    at_once: Count = 30
 
     def __call__(self, grouped: GroupedProblem) -> OrderModel:
         """The model of `grouped`."""

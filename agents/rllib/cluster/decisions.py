@@ -44,12 +44,12 @@ class DecisionsConfig:
         futures: makes of a base who forks its decisions.
     """
 
-    first: Count
-    nodes: Count
-    kept: Count
-    most: Positive
-    sure: NonNegative
     futures: Callable[[JointChoice], PairedFutures]
+    first: Count = 8
+    nodes: Count = 24
+    kept: Count = 4000
+    most: Positive = 0.02
+    sure: NonNegative = 1.0
 
 
 class Decisions:

@@ -36,10 +36,10 @@ class LabelledProblems:
         self,
         folder: str,
         *,
-        layout: WholeLayout,
+        layout: WholeLayout = WholeLayout(groups=128),
         sweeps: int,
-        unfit: NonNegative,
-        kept_back: Count,
+        unfit: NonNegative = 2.0,
+        kept_back: Count = 64,
     ) -> None:
         self.problems, self.layout, self.unfit = read_dataset(folder), layout, unfit
         self.trained = len(self.problems) - kept_back

@@ -90,8 +90,8 @@ class Continued:
         InputError: by `policy` and `sweeps`: the folder holds none, or is damaged.
     """
 
-    checkpoint: str
-    changed_sweeps: Sequence[str] | None
+    checkpoint: str = "any_step"
+    changed_sweeps: Sequence[str] | None = None
 
     @property
     def sweeps(self) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -9,8 +10,13 @@ import numpy as np
 
 from envs.arrays import BoolArray
 from envs.cluster.allocation.episode import AllocationEpisode
-from envs.cluster.allocation.observation import AllocationGraph
-from envs.cluster.allocation.parallel_env import AllocationParallelEnv
+from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
+from envs.cluster.allocation.parallel_env import (
+    TERMS,
+    AllocationParallelEnv,
+    Problems,
+    default_generator,
+)
 from envs.errors import InputError
 
 
@@ -35,9 +41,16 @@ class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
 
-    def __init__(self, *arguments: Any, render_mode: str | None = None, **others: Any) -> None:
+    def __init__(
+        self,
+        generator: Problems = default_generator,
+        *,
+        observation: AllocationObservation = AllocationObservation(),
+        weights: Mapping[str, float] = TERMS,
+        render_mode: str | None = None,
+    ) -> None:
         self.parallel = AllocationParallelEnv(
-            *arguments, queues=1, render_mode=render_mode, **others
+            generator, queues=1, observation=observation, weights=weights, render_mode=render_mode
         )
         self.render_mode = render_mode
         (self._agent,) = self.parallel.possible_agents

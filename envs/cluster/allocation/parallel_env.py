@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,15 @@ from envs.spaces import begun, checked_actions
 Problems = Callable[[np.random.Generator], AllocationProblem]
 
 
+# Every term and its weight.
+TERMS: Mapping[str, float] = MappingProxyType({"utility": 1.0, "not_allowed": 1.0})
+
+
 class AllocationReward(WeightedTerms):
     """The terms that `AllocationParallelEnv` says."""
 
-    known = ("utility", "not_allowed")
+    def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
+        super().__init__(weights, TERMS)
 
 
 def default_generator(rng: np.random.Generator) -> AllocationProblem:
@@ -101,13 +107,12 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
         generator: Problems = default_generator,
         *,
         queues: Count = 2,
-        observation: AllocationObservation | None = None,
-        weights: Mapping[str, float] | None = None,
+        observation: AllocationObservation = AllocationObservation(),
+        weights: Mapping[str, float] = TERMS,
         render_mode: str | None = None,
     ) -> None:
         self.generator, self.queues, self.render_mode = generator, queues, render_mode
-        self.observation = observation if observation is not None else AllocationObservation()
-        self.reward = AllocationReward(weights)
+        self.observation, self.reward = observation, AllocationReward(weights)
         self.possible_agents = [f"queue_{number}" for number in range(queues)]
         self.agents: list[str] = []
         self.observation_spaces = dict.fromkeys(self.possible_agents, self.observation.space)

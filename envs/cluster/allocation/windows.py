@@ -38,13 +38,13 @@ class TraceProblems:
         self,
         traces: Sequence[Trace],
         *,
-        speeds: Annotated[Sequence[SpeedName], MinLen(1)],
-        machines: tuple[int, int],
-        gpus: Count,
-        load: tuple[float, float],
-        jobs: Count,
-        slots: Count,
-        slot_s: Positive,
+        speeds: Annotated[Sequence[SpeedName], MinLen(1)] = ("ring", "parameter_server", "layered"),
+        machines: tuple[int, int] = (4, 4),
+        gpus: Count = 8,
+        load: tuple[float, float] = (1.5, 4.0),
+        jobs: Count = 180,
+        slots: Count = 60,
+        slot_s: Positive = 1800.0,
     ) -> None:
         fitting = [at_most_gpus(trace, machines[0] * gpus) for trace in traces]
         self.traces = [trace for trace in fitting if len(trace) >= jobs]

@@ -112,9 +112,9 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
         *,
         rates: RateModel | None = None,
         overheads: Overheads = FREE_OF_CHARGE,
-        actions: ClusterActions | None = None,
+        actions: ClusterActions = ClusterActions(),
         observation: Callable[[ClusterBounds], ClusterObservation] = ClusterObservation,
-        reward: ClusterReward | None = None,
+        reward: ClusterReward = ClusterReward(),
         horizon: int = HORIZON,
         keep_runs: bool = False,
         render_mode: str | None = None,
@@ -224,11 +224,12 @@ def preemptive_environment(**arguments: Any) -> ClusterEnv:
     return ClusterEnv(**{"actions": actions, **arguments})
 
 
-def toy_environment(**arguments: Any) -> ClusterEnv:
+def toy_environment(
+    actions: ClusterActions = ClusterActions(racks=False, all_servers=False), **arguments: Any
+) -> ClusterEnv:
     """`meshwright/ClusterToy-v0`: `ClusterEnv` about `toy_cluster`, whose optimum is known."""
     cluster, trace = toy_cluster()
     sizes = partial(ClusterObservation, window=len(trace), running=4, shares=4)
-    groups = ClusterActions(racks=False, all_servers=False)
     return ClusterEnv.of_trace(
-        cluster, trace, **{"observation": sizes, "actions": groups, **arguments}
+        cluster, trace, **{"observation": sizes, "actions": actions, **arguments}
     )

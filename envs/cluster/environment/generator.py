@@ -155,7 +155,7 @@ class TraceWindows:
         cluster: Cluster | Sequence[Cluster],
         trace: Trace,
         *,
-        jobs: Sequence[int],
+        jobs: Sequence[int] = (128, 128),
         load: Sequence[float] | None = None,
         max_gpus: int | None = None,
         speeds: Mapping[str, float] | None = None,

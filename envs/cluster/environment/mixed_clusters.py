@@ -75,11 +75,11 @@ class Curriculum:
     def __init__(
         self,
         *,
-        first_load: Sequence[float],
-        load: Sequence[float],
-        first_gpus: int,
-        gpus: int,
-        until: Part,
+        first_load: Sequence[float] = (0.5, 0.8),
+        load: Sequence[float] = (0.7, 1.3),
+        first_gpus: int = 64,
+        gpus: int = 512,
+        until: Part = 0.5,
     ) -> None:
         self._first_load, self._load = (
             np.array(checked_range("first_load", first_load)),
@@ -138,9 +138,9 @@ class MixedClusters:
         clusters: Cluster | Sequence[Cluster],
         traces: Trace | Sequence[Trace],
         *,
-        stages: Stages,
-        jobs_per_gpu: Sequence[float],
-        max_share: Part,
+        stages: Stages = Curriculum(),
+        jobs_per_gpu: Sequence[float] = (2.0, 6.0),
+        max_share: Part = 0.25,
         speeds: Mapping[str, float] | None = None,
     ) -> None:
         clusters = (clusters,) if isinstance(clusters, Cluster) else tuple(clusters)

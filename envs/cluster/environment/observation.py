@@ -188,11 +188,10 @@ class ClusterObservation:
         running: Count = RUNNING,
         shares: Count = SHARES,
         known_durations: bool = True,
-        order: WindowOrder | None = None,
+        order: WindowOrder = QueueOrder(),
         history: Annotated[int, Ge(0)] = 0,
         adviser: Adviser | None = None,
     ) -> None:
-        order = order if order is not None else QueueOrder()
         if order.needs_durations and not known_durations:
             raise InputError(f"{type(order).__name__} needs known durations", field="order")
         self.bounds, self.adviser = bounds, adviser

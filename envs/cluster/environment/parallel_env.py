@@ -144,16 +144,16 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
         generator: ClusterGenerator | None = None,
         *,
         schedulers: Count = 2,
-        partition: RackOwners | None = None,
-        routing: Routing | None = None,
-        credit: Credit | None = None,
+        partition: RackOwners = ConsecutiveRacks(),
+        routing: Routing = RandomRouting(),
+        credit: Credit = TeamCredit(),
         forwards: Annotated[int, Ge(0)] = 1,
         forward_s: NonNegative = 0.0,
         rates: RateModel | None = None,
         overheads: Overheads = FREE_OF_CHARGE,
-        actions: ClusterActions | None = None,
+        actions: ClusterActions = ClusterActions(),
         observation: Callable[[ClusterBounds, int], ClusterObservation] = ClusterObservation,
-        reward: ClusterReward | None = None,
+        reward: ClusterReward = ClusterReward(),
         state_in_observation: bool = False,
         horizon: Count = HORIZON,
         keep_runs: bool = False,
@@ -161,15 +161,12 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
     ) -> None:
         self.generator = generator if generator is not None else default_generator()
         self.schedulers, self.forwards, self.forward_s = schedulers, forwards, forward_s
-        self.partition: RackOwners = partition if partition is not None else ConsecutiveRacks()
-        self.routing: Routing = routing if routing is not None else RandomRouting()
-        self.credit: Credit = credit if credit is not None else TeamCredit()
+        self.partition, self.routing, self.credit = partition, routing, credit
         self.rates: RateModel = rates if rates is not None else NoInterference()
         self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
-        self.actions = actions if actions is not None else ClusterActions()
+        self.actions, self.reward = actions, reward
         self.bounds = self.generator.bounds.part(schedulers)
         self.observation = observation(self.bounds, schedulers - 1)
-        self.reward = reward if reward is not None else ClusterReward()
         self.render_mode = render_mode
         sizes = self.observation.table
         table = self.actions.table(self.bounds, sizes.window, sizes.running, schedulers - 1)

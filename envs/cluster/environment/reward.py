@@ -25,6 +25,13 @@ class Passed:
     not_allowed: int  # actions outside the mask
 
 
+# Every term and its weight.
+TERMS: Mapping[str, float] = MappingProxyType({
+    "jct": 1.0, "gpu_jct": 0.0, "slowdown": 0.0, "queueing": 0.0, "utilisation": 0.0,
+    "preemptions": 0.0, "forwards": 0.0, "not_allowed": 1.0,
+})  # fmt: skip
+
+
 class ClusterReward(WeightedTerms):
     """A weighted sum of named terms.
 
@@ -43,18 +50,14 @@ class ClusterReward(WeightedTerms):
     all is the integral of the number of unfinished jobs over time.
 
     Args:
-        weights: weight of each term; terms left out have weight 0. Without it, `jct` and
-            `not_allowed` have weight 1.
+        weights: weight of each term; terms left out have weight 0.
 
     Raises:
         InputError: a weight for a term that does not exist.
     """
 
-    known = (
-        "jct", "gpu_jct", "slowdown", "queueing", "utilisation", "preemptions", "forwards",
-        "not_allowed",
-    )  # fmt: skip
-    usual = MappingProxyType({"jct": 1.0, "not_allowed": 1.0})
+    def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
+        super().__init__(weights, TERMS)
 
     def terms(self, passed: Passed) -> dict[str, float]:
         """The weighted terms; the reward is their sum."""

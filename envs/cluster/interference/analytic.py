@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -148,9 +148,25 @@ class StepModel:
     """
 
     network: NodeNetwork
-    devices: Mapping[str, str]
-    reference: str
-    overlap: float
+    devices: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "V100": "V100-16GB",
+            "V100M16": "V100-16GB",
+            "V100M32": "V100-32GB",
+            "P100": "P100-16GB",
+            "T4": "T4",
+            "A10": "A10",
+            "A100": "A100-40GB",
+            "H100": "H100",
+            "H200": "H200",
+            "B200": "B200",
+            "L4": "L4",
+            "L40S": "L40S",
+            "MI300X": "MI300X",
+        }
+    )
+    reference: str = "V100-16GB"
+    overlap: float = 0.6667
     synchronisation: Synchroniser | None = None
 
     def __post_init__(self) -> None:
@@ -282,7 +298,7 @@ class SharedBottleneck:
 
     name = "analytic"
 
-    def __init__(self, profiles: Profiles, step: StepModel, seed: int) -> None:
+    def __init__(self, profiles: Profiles, step: StepModel, seed: int = 0) -> None:
         self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
@@ -317,7 +333,12 @@ class AllReduceContention:
     name = "contention"
 
     def __init__(
-        self, profiles: Profiles, step: StepModel, beta: float, eta: float, seed: int
+        self,
+        profiles: Profiles,
+        step: StepModel,
+        beta: float = 1.0,
+        eta: float = 0.3,
+        seed: int = 0,
     ) -> None:
         self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
         self.beta, self.eta = read_number(beta, key="beta"), read_number(eta, key="eta")

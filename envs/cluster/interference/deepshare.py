@@ -135,7 +135,7 @@ class DeepShareContention:
 
     name = "deepshare"
 
-    def __init__(self, path: str, floor: float, seed: int) -> None:
+    def __init__(self, path: str, floor: float = 0.35, seed: int = 0) -> None:
         self.path = Path(path)
         self.table = read_deepshare(self.path)
         self.floor = read_share(floor, key="floor")

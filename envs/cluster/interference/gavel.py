@@ -10,6 +10,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,14 @@ class GavelPairs:
     name = "gavel"
 
     def __init__(
-        self, path: str, gpu_types: Mapping[str, str], reference: str, turns: float, seed: int
+        self,
+        path: str,
+        gpu_types: Mapping[str, str] = MappingProxyType(
+            {"V100": "v100", "P100": "p100", "K80": "k80"}
+        ),
+        reference: str = "v100",
+        turns: float = 0.5,
+        seed: int = 0,
     ) -> None:
         self.path = Path(path)
         self.all = read_gavel(self.path)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -197,6 +198,12 @@ def _seconds(path: Path, number: int, row: dict[str, str], field: str) -> float:
 MOST_NODES = 16  # the measurements go no further
 
 
+# Samples per GPU and step, for the models that jobs may have.
+LOCAL_BATCH: Mapping[str, int] = MappingProxyType(
+    {"bert": 8, "cifar10": 129, "deepspeech2": 14, "imagenet": 81, "ncf": 363, "yolov3": 8}
+)
+
+
 class PolluxLocality:
     """Step times measured by Qiao et al., Pollux, OSDI 2021, on nodes with four T4.
 
@@ -223,7 +230,11 @@ class PolluxLocality:
     name = "pollux"
 
     def __init__(
-        self, path: str, local_batch: Mapping[str, int], eta: float | None, seed: int
+        self,
+        path: str,
+        local_batch: Mapping[str, int] = LOCAL_BATCH,
+        eta: float | None = None,
+        seed: int = 0,
     ) -> None:
         self.path = Path(path)
         measured = read_pollux(self.path)

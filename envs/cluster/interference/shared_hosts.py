@@ -77,13 +77,13 @@ class SharedHosts:
         profiles: Profiles,
         step: StepModel,
         path: str,
-        table: str,
-        turns: float,
-        cores: int | None,
-        core_input: str | float,
-        uplink: str | float | None,
-        predicted: PairRates | None,
-        seed: int,
+        table: str = "v100",
+        turns: float = 0.5,
+        cores: int | None = 12,
+        core_input: str | float = "60MB/s",
+        uplink: str | float | None = "25Gbps",
+        predicted: PairRates | None = None,
+        seed: int = 0,
     ) -> None:
         self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
         self.pairs = GavelPairs(path, {}, table, turns, self.seed)

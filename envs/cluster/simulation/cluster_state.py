@@ -146,8 +146,8 @@ class Overheads(NamedTuple):
     node's failure takes what a job has done since its last checkpoint.
     """
 
-    restart_s: float  # seconds
-    checkpoint_s: float  # seconds of progress between checkpoints; 0: nothing is ever lost
+    restart_s: float = 0.0  # seconds
+    checkpoint_s: float = 0.0  # seconds of progress between checkpoints; 0: nothing is ever lost
 
 
 class ClusterState(NamedTuple):

@@ -173,7 +173,7 @@ class PaiReader:
     fraction beyond the first GPU: no gang of whole GPUs says that.
     """
 
-    milli: int
+    milli: int = 10
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
         table = read_table(path, PAI_COLUMNS)

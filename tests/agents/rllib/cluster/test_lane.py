@@ -23,7 +23,7 @@ from tests.refusal import refusal
 EVERYTHING = {
     "state_in_observation": True,
     "credit": OwnCredit(),
-    "reward": ClusterReward(dict.fromkeys(ClusterReward.known, 1.0)),
+    "reward": ClusterReward(dict.fromkeys(TERMS, 1.0)),
     "forward_s": 60.0,
 }
 

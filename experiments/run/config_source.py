@@ -1,0 +1,232 @@
+"""Where Hydra finds configs: files of a folder, and names of the registry, with their defaults.
+
+A plugin by Hydra's public API. In every file each `_target_` mapping gets the defaults of its
+signature, so that files say only what differs; a name without a file is a row of
+`experiments.run.registry`. The config of a command has the defaults of its dataclass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+
+from experiments.run.command_words import config_folders
+from experiments.run.registry import GROUPS, RECORDS, is_partial, target_of
+from experiments.run.signatures import NOTHING, OURS, PREFIX, completed, described, knobs, local
+from experiments.run.verbs import JOBS
+
+SCHEME = "meshwright"
+SHIPPED = config_folders()[0]
+STEP = frozenset({"bandwidth", "cost", "graphs", "hardware", "joint", "network", "partition",
+                  "placement", "step"})  # fmt: skip
+CLUSTER = frozenset({"cluster", "durations", "interference"})
+_TARGET = re.compile(r"^_target_:\s*(\S+)", re.MULTILINE)
+_INHERITED = re.compile(r"^  - (\w+)$", re.MULTILINE)
+
+
+class CompletedConfigs(ConfigSource):
+    """Configs of a folder; for the shipped one with the registry's names."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """A config with its defaults.
+
+        Raises:
+            ConfigLoadError: there is none.
+        """
+        file = self._file(config_path)
+        header: dict[str, str | None] = {"package": None}
+        if file.is_file():
+            header = self._get_header_dict(file.read_text(encoding="utf-8"))
+        found = OmegaConf.create(self.node(config_path))
+        return ConfigResult(self.provider, f"{SCHEME}://{self.path}", found, header)
+
+    def node(self, config_path: str) -> dict[str, Any]:
+        """The same as plain data.
+
+        Raises:
+            ConfigLoadError: there is none.
+        """
+        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        file = self._file(config_path)
+        node: Any = self._row(group, name)
+        if file.is_file():
+            node = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        if node is None:
+            raise ConfigLoadError(f"there is no config {config_path!r}")
+        if not isinstance(node, dict):
+            raise ConfigLoadError(f"{file} is no mapping")
+        node = completed(node, _elsewhere(node))
+        if group in RECORDS:
+            return {**_record(PREFIX + RECORDS[group]), **node}
+        return node if group else _with_schema(node, name)
+
+    def available(self) -> bool:
+        return Path(self.path).is_dir()
+
+    def is_group(self, config_path: str) -> bool:
+        path = config_path.rstrip("/")
+        return (Path(self.path) / path).is_dir() or (self._ours and path in GROUPS)
+
+    def is_config(self, config_path: str) -> bool:
+        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        return self._file(config_path).is_file() or self._row(group, name) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """Groups and configs below a group."""
+        path, folder = config_path.rstrip("/"), Path(self.path) / config_path
+        inside = sorted(folder.iterdir()) if folder.is_dir() else []
+        groups = {x.name for x in inside if x.is_dir() and x.name != "__pycache__"}
+        configs = {x.stem for x in inside if x.suffix == ".yaml"}
+        if self._ours:
+            configs |= set(GROUPS.get(path, ()))
+            groups |= set() if path else set(GROUPS)
+        kept = {ObjectType.GROUP: groups, ObjectType.CONFIG: configs}
+        return sorted(groups | configs if results_filter is None else kept[results_filter])
+
+    @property
+    def _ours(self) -> bool:
+        return Path(self.path) == SHIPPED
+
+    def _file(self, config_path: str) -> Path:
+        return Path(self.path) / f"{config_path.removesuffix('.yaml')}.yaml"
+
+    def _row(self, group: str, name: str) -> dict[str, Any] | None:
+        """The node of a name that has no file."""
+        if not self._ours:
+            return None
+        if not group:
+            return {} if name in JOBS else None
+        target = target_of(group, name)
+        if target is None:
+            return None
+        node = described(target)
+        node |= {"name": name} if node.get("name") == "???" else {}
+        return node | ({"_partial_": True} if is_partial(group, name) else {})
+
+
+SHIPPED_CONFIGS = CompletedConfigs("main", f"{SCHEME}://{SHIPPED}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A group that a job takes an option of, at `package` where it is not the group's name."""
+
+    group: str
+    package: str
+    option: str
+
+    @property
+    def word(self) -> str:
+        """What stands before `=` on a command line."""
+        return f"{self.group}@{self.package}" if self.package else self.group
+
+
+@cache
+def job_config(name: str) -> dict[str, Any]:
+    """The config of a job as it is before any option is chosen, with its defaults list."""
+    return SHIPPED_CONFIGS.node(name)
+
+
+def choices(name: str) -> list[Choice]:
+    """The groups that a job takes, in the order of its config."""
+    found = []
+    for item in job_config(name)["defaults"]:
+        for word, option in item.items() if isinstance(item, Mapping) else ():
+            if not str(word).startswith("override "):
+                group, _, package = str(word).partition("@")
+                found.append(Choice(group, package, str(option)))
+    return found
+
+
+def options(group: str) -> list[str]:
+    """The names in a group."""
+    files = (path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml"))
+    return sorted({*files, *GROUPS.get(group, ())})
+
+
+def fitting(group: str, job: str) -> list[str]:
+    """The options of a group that are of the same kind as the one that a job has."""
+    own = next((choice.option for choice in choices(job) if choice.group == group), None)
+    wanted = None if own is None else _kind(group, own)
+    kinds = {name: _kind(group, name) for name in options(group)}
+    return [name for name, kind in kinds.items() if None in (wanted, kind) or kind == wanted]
+
+
+def _kind(group: str, option: str) -> str | None:
+    """What an option is for, by the room of its class; None: it names none of ours.
+
+    A planner, a step's model or environment is of the `step`, a scheduler of the `cluster`, what is
+    learned with Ray of `rllib`.
+    """
+    target = target_of(group, option)
+    files = (folder / group / f"{option}.yaml" for folder in config_folders())
+    for text in (file.read_text(encoding="utf-8") for file in files if file.is_file()):
+        named, inherited = _TARGET.search(text), _INHERITED.search(text)
+        if named is None and inherited is not None:
+            return _kind(group, inherited[1])
+        target = None if named is None else named[1]
+    floor, _, rest = local(target or "").partition(".")
+    if floor not in OURS:
+        return None
+    room = rest.partition(".")[0]
+    return "step" if room in STEP else "cluster" if room in CLUSTER else room
+
+
+def _elsewhere(node: Mapping[str, Any]) -> frozenset[str]:
+    """The keys that a config's own defaults list fills."""
+    words = [
+        x
+        for item in node.get("defaults") or ()
+        for x in (item if isinstance(item, dict) else [item])
+    ]
+    return frozenset(str(word).partition("@")[2].partition(".")[0] for word in words)
+
+
+def _record(schema: str) -> dict[str, Any]:
+    """The defaults of a dataclass as keys of a config; `???` where it has none."""
+    found: dict[str, Any] = {}
+    for knob in knobs(schema) or ():
+        if knob.name == "seed":
+            found["seed"] = "${seed}"
+        elif knob.default is NOTHING:
+            found |= {knob.name: "???"} if knob.required else {}
+        else:
+            found[knob.name] = completed(knob.default)
+            if isinstance(knob.default, dict):  # a part of the config, and no object
+                found[knob.name].pop("_target_", None)
+    return found
+
+
+def _with_schema(node: dict[str, Any], name: str) -> dict[str, Any]:
+    """The config of a command: what every command has, and the defaults of its dataclass."""
+    if name not in JOBS:
+        return node
+    given = list(node.pop("defaults", []))
+    taken = {
+        str(word).rpartition("@")[2].partition(".")[0]
+        for item in given if isinstance(item, Mapping) for word in item
+    }  # fmt: skip
+    taken |= {"seed", "json"}  # of every command
+    values = {key: x for key, x in _record(JOBS[name].schema).items() if key not in taken}
+    quiet = [{f"override hydra/{log}_logging": "none"} for log in ("job", "hydra")]
+    last = [] if "_self_" in given else ["_self_"]
+    verb = JOBS[name].verb
+    folder = "${run_folder:" + verb + (",${resume}}" if "resume" in values else "}")
+    hydra = {"job": {"name": verb}, "run": {"dir": folder}}
+    return {"defaults": ["app", *given, *quiet, *last], "hydra": hydra, **values, **node}
+
+
+Plugins.instance().register(CompletedConfigs)

@@ -1,0 +1,225 @@
+"""What a name in a config group stands for: `name -> module:Class`.
+
+A name here needs no file: its config node is the class with the defaults of its signature, read
+without importing it (`experiments.run.signatures`). To add a policy, a solver, a rule or a cost is
+one row here. What differs from the defaults is a file of the group's folder in `conf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from experiments.run.signatures import PREFIX, local
+
+PARTIAL = "partial "  # before what the program calls with arguments of its own
+
+_ROOMS: Mapping[str, Mapping[str, str]] = {
+    "agent": {
+        # step planners
+        "contiguous": "agents.placement.baselines:ContiguousSplit",
+        "cp_sat": "agents.placement.cp_sat:CpSat",
+        "dp": "agents.partition.dp:ContiguousDP",
+        "fusion_milp": "agents.placement.fusion_milp:FusionMilp",
+        "heft": "agents.placement.list_planners:Heft",
+        "learned": "agents.placement.policy:LearnedPlanner",
+        "local_search": "agents.placement.local_search:LocalSearch",
+        "m_etf": "agents.placement.list_planners:MEtf",
+        "m_sct": "agents.placement.list_planners:MSct",
+        "milp": "agents.placement.milp:Milp",
+        "random": "agents.placement.baselines:RandomPlacement",
+        "single_device": "agents.placement.baselines:SingleDevice",
+        # bandwidth, alone and with the placement
+        "alternation": "agents.bandwidth.joint:Alternation",
+        "convex": "agents.bandwidth.convex:ConvexRates",
+        "joint_milp": "agents.bandwidth.joint:JointMilp",
+        "placement_alone": "agents.bandwidth.joint:PlacementAlone",
+        "proportional": "agents.bandwidth.rules:ProportionalShares",
+        "shared_placement": "agents.bandwidth.shared_placement:SharedPlacement",
+        "square_root": "agents.bandwidth.rules:SquareRootShares",
+        "uniform": "agents.bandwidth.rules:UniformShares",
+        # stages, replicas and shards
+        "alpa": "agents.hybrid.alpa:Alpa",
+        "dapple": "agents.hybrid.dapple:Dapple",
+        "fused_stages": "agents.hybrid.fusion:FusedStages",
+        "pipedream": "agents.hybrid.pipedream:PipeDream",
+        "sbp": "agents.hybrid.sbp:SBP",
+        "spp": "agents.hybrid.spp:SPP",
+        # synchronisation
+        "double_tree": "agents.synchronisation.classical:DoubleTree",
+        "forest": "agents.synchronisation.forest:Forest",
+        "halving_doubling": "agents.synchronisation.classical:HalvingDoubling",
+        "hierarchical": "agents.synchronisation.classical:Hierarchical",
+        "omnireduce": "agents.synchronisation.in_network:OmniReduce",
+        "parameter_server": "agents.synchronisation.classical:ParameterServer",
+        "ring": "agents.synchronisation.classical:Ring",
+        "switchml": "agents.synchronisation.in_network:SwitchMl",
+        # schedulers of a cluster
+        "checkpoint": "agents.cluster.checkpoint:CheckpointScheduler",
+        "easy": "agents.cluster.queue:EASY",
+        "fifo": "agents.cluster.queue:FIFO",
+        "fifo_backfill": "agents.cluster.queue:FIFOBackfill",
+        "gandiva": "agents.cluster.gandiva:Gandiva",
+        "gittins": "agents.cluster.gittins:Gittins",
+        "joint_choice": "agents.cluster.joint_choice:JointChoice",
+        "las_2d": "agents.cluster.queue:LAS2D",
+        "las_2d_tiresias": "agents.cluster.queue:LAS2DTiresias",
+        "migrating_las": "agents.cluster.migrating.policy:Migrating",
+        "qssf": "agents.cluster.prediction:QuasiShortestServiceFirst",
+        "sjf": "agents.cluster.queue:SJF",
+        "sjf_strict": "agents.cluster.queue:SJFStrict",
+        "srsf": "agents.cluster.queue:SRSF",
+        "srtf": "agents.cluster.queue:SRTF",
+        "themis": "agents.cluster.themis:Themis",
+        # learners
+        "ppo_cluster": "agents.rllib.config:PPO",
+    },
+    "action": {
+        "convert": "experiments.cluster.trace_actions:Convert",
+        "fit": "experiments.cluster.trace_actions:Fit",
+        "summary": "experiments.cluster.trace_actions:Summarise",
+        "synthesise": "experiments.cluster.trace_actions:Synthesise",
+    },
+    "adviser": {"las": "agents.cluster.migrating.adviser:MigrationAdviser"},
+    "backend": {
+        "ovs": "agents.bandwidth.enforcement.backends:OpenVSwitch",
+        "tc": "agents.bandwidth.enforcement.backends:TrafficControl",
+    },
+    "communication": {
+        "allocated": "envs.step.allocated:Allocated",
+        "fair": "envs.step.fair:Fair",
+        "single_port": "envs.step.step:Ports",
+    },
+    "cost": {
+        "by_graph": "envs.cost:CostByGraph",
+        "kineto": "envs.cost:TracedCost",
+        "roofline": "envs.cost:RooflineCost",
+        "tabulated": "envs.cost:TabulatedCost",
+    },
+    "env": {
+        "allocation": "partial envs.cluster.allocation.env:AllocationEnv",
+        "allocation_parallel": (
+            "partial envs.cluster.allocation.parallel_env:AllocationParallelEnv"
+        ),
+        "bandwidth": "envs.bandwidth.env:BandwidthEnv.of_plan",
+        "bandwidth_toy": "envs.bandwidth.env:toy_environment",
+        "placement_toy": "envs.placement.env:toy_environment",
+    },
+    "graph": {
+        "bert_base": "experiments.step.problem:ZooGraph",
+        "bert_large": "experiments.step.problem:ZooGraph",
+        "file": "experiments.step.problem:StoredGraph",
+        "gpt2": "experiments.step.problem:ZooGraph",
+        "gpt2_large": "experiments.step.problem:ZooGraph",
+        "gpt2_medium": "experiments.step.problem:ZooGraph",
+        "gpt2_xl": "experiments.step.problem:ZooGraph",
+        "llama_7b": "experiments.step.problem:ZooGraph",
+        "moe": "experiments.step.problem:ZooGraph",
+        "resnet50": "experiments.step.problem:ZooGraph",
+        "t5_small": "experiments.step.problem:ZooGraph",
+        "vgg19": "experiments.step.problem:ZooGraph",
+        "vit_base": "experiments.step.problem:ZooGraph",
+    },
+    "interference": {"none": "envs.cluster.interference.rates:NoInterference"},
+    "layers": {"transformer": "experiments.execution.layers:Transformer"},
+    "model": {
+        "channels": "models.step.channels:ChannelPolicyConfig",
+        "durations": "models.durations.network:DurationConfig",
+        "hierarchical": "models.cluster.hierarchical:HierarchicalConfig",
+        "interference": "models.interference.fit:FitConfig",
+        "pairs": "models.cluster.pairs:PairsConfig",
+        "placer": "models.step.placer:PlacerConfig",
+        "placer_continued": "agents.rllib.step.problems:Continued",
+        "priority": "agents.cluster.migrating.weight_search:WeightSearchConfig",
+    },
+    "order": {
+        "one_f_one_b": "envs.step.order:OneFOneB",
+        "topological": "envs.step.order:TopologicalOrder",
+    },
+    "packing_rule": {
+        "best_fit": "agents.cluster.rules.fractional:BestFit",
+        "dot_product": "agents.cluster.rules.fractional:DotProduct",
+        "fgd": "agents.cluster.rules.fragmentation:FragmentationGradientDescent",
+        "first_fit": "agents.cluster.rules.fractional:FirstFit",
+        "gpu_packing": "agents.cluster.rules.fractional:GpuPacking",
+        "random_fit": "agents.cluster.rules.fractional:RandomFit",
+    },
+    "placement": {
+        "best_fit": "agents.cluster.rules.gangs:BestFit",
+        "best_fit_fractional": "agents.cluster.rules.shared_gpus:SharedGpuPlacement",
+        "count": "agents.cluster.rules.gangs:Count",
+        "first_fit": "agents.cluster.rules.gangs:FirstFit",
+        "helios_consolidate": "agents.cluster.rules.gangs:HeliosConsolidate",
+        "least_interference": "agents.cluster.rules.gangs:LeastInterference",
+        "random": "agents.cluster.rules.gangs:Random",
+        "spread": "agents.cluster.rules.gangs:Spread",
+        "yarn": "agents.cluster.rules.gangs:Yarn",
+    },
+    "priority": {"learned": "agents.cluster.migrating.learned_priority:from_folder"},
+    "problem": {
+        "bandwidth": "experiments.step.objectives:Bandwidth",
+        "joint": "experiments.step.objectives:Joint",
+        "latency": "experiments.step.objectives:Latency",
+        "makespan": "experiments.step.objectives:Makespan",
+        "max_load": "experiments.step.objectives:MaxLoad",
+        "pipeline": "experiments.step.hybrid:Pipeline",
+        "shared": "experiments.step.objectives:Shared",
+    },
+    "slots": {
+        "file": "envs.hybrid.slots:SlotFile",
+        "markov": "envs.hybrid.slots:GeneratedSlots",
+    },
+    "suite": {"file": "experiments.run.suite:suite_file"},
+    "topology": {
+        "file": "experiments.step.problem:network_file",
+        "from_graph": "experiments.step.problem:FromGraph",
+    },
+    "tracking": {
+        "files": "agents.rllib.metrics:TensorBoard",
+        "mlflow": "agents.rllib.mlflow_tracking:MLflow",
+    },
+    "workload": {"file": "experiments.cluster.trace_source:read_workload"},
+}
+GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(_ROOMS)
+
+# Groups whose options are no objects but parts of a config, with the defaults of a dataclass.
+RECORDS: Mapping[str, str] = {"trace": "experiments.cluster.trace_source.TraceConfig"}
+# What a group is about, for `--help`.
+GROUP_HELP: Mapping[str, str] = {
+    "action": "what to do",
+    "adviser": "whose action a cluster's environment shows",
+    "agent": "who decides: a name, or anybody's class by its dotted name",
+    "backend": "what enforces the plan",
+    "baselines": "planners on the same problem, in the table and the learning curve",
+    "communication": "how transfers share the network; a plan with bandwidth brings its own",
+    "conditions": "what is changed of the split, and the policies beside",
+    "cost": "how long operators and transfers take",
+    "distribution": "where problems are drawn from",
+    "env": "where the problem comes from: a toy brings its own",
+    "executor": "where the runs take place",
+    "graph": "a name, or the path of a graph file",
+    "interference": "how jobs slow each other down",
+    "layers": "layers in a row with the names that the plan has",
+    "learner": "where sampling and learning take place",
+    "model": "what is learned",
+    "order": "the order of a plan file that gives none",
+    "placement": "where a gang starts, for policies that leave it open",
+    "problem": "what is to be small, and what is decided",
+    "split": "traces, clusters, windows",
+    "suite": "what is run and what is said of it",
+    "topology": "a name, from_graph, or the path of a topology file",
+    "trace": "the jobs: trace.path and trace.format, or trace.format=synthetic",
+    "tracking": "where metrics go",
+    "training": "how long it is learned, imitation, the exams",
+}
+
+
+def target_of(group: str, name: str) -> str | None:
+    """The dotted name that a group's name stands for; None: it is none here."""
+    row = GROUPS.get(group, {}).get(name)
+    return None if row is None else PREFIX + local(row.removeprefix(PARTIAL)).replace(":", ".")
+
+
+def is_partial(group: str, name: str) -> bool:
+    """Whether the program calls what a name stands for, with arguments of its own."""
+    return GROUPS[group][name].startswith(PARTIAL)

@@ -1,0 +1,396 @@
+"""Constructors as their source says them: knobs, defaults, help. Nothing is imported for it.
+
+A default stands in the signature of a class. To list it, to compose it into a config, or to say
+what it means, the source is parsed: so `--help` and a misspelt key need no torch, Ray or numba.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+OURS = ("agents", "envs", "experiments", "models")  # packages of this project
+PREFIX = __name__.rpartition("experiments.")[0]  # before their names where the wheel is installed
+NOTHING: Final = object()  # a default that no config can say, or none
+SCALARS = re.compile(r"\b(bool|int|float|str|Path|Count|Positive|NonNegative|Share)\b")
+_TREE = Path(__file__).parents[2]
+_ENTRY = re.compile(r"^(?P<indent> *)(?P<names>`?\w+`?(?:, `?\w+`?)*): (?P<text>.*)$")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A class or a function of this project."""
+
+    module: str
+    name: str  # within it, `ClusterEnv.of_trace` for example
+    node: ast.ClassDef | Function
+
+    @property
+    def dotted(self) -> str:
+        return f"{PREFIX}{self.module}.{self.name}"
+
+    @property
+    def about(self) -> str:
+        """Its docstring."""
+        return ast.get_docstring(self.node) or ""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """An argument of a constructor: its default, `NOTHING` if it has none a config can say."""
+
+    name: str
+    default: Any
+    required: bool
+    annotation: str
+    help: str
+
+
+def local(dotted: str) -> str:
+    """A name of this project as it is in a checkout: in the wheel it begins with `meshwright.`."""
+    return dotted.removeprefix(PREFIX or "meshwright.")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name, as in a checkout, is of a module of this project."""
+    floor, *rest = name.split(".")
+    path = _TREE / floor / (rest[0] if rest else "")
+    return floor in OURS and bool(rest) and (path.is_dir() or path.with_suffix(".py").is_file())
+
+
+@cache
+def definition(dotted: str) -> Definition | None:
+    """What a dotted name of this project stands for; None of another's, or if there is none."""
+    parts = local(dotted).split(".")
+    if parts[0] not in OURS:
+        return None
+    for end in range(len(parts) - 1, 0, -1):
+        if _file(".".join(parts[:end])) is not None:
+            return _within(".".join(parts[:end]), parts[end:])
+    return None
+
+
+@cache
+def knobs(dotted: str) -> tuple[Knob, ...] | None:
+    """The arguments of a class or a function; None if it is none of ours, or takes any."""
+    found = definition(dotted)
+    return None if found is None else tuple(_knobs(found))
+
+
+def described(dotted: str) -> dict[str, Any]:
+    """The config node of an object with every default.
+
+    `seed` and `placement` come from the run. What is required and can be typed is missing
+    (`???`); where something else is required the program gives it later: the node is partial.
+    """
+    found: dict[str, Any] = completed({"_target_": dotted}, alone=True)
+    return found
+
+
+def completed(node: Any, filled: frozenset[str] = frozenset(), *, alone: bool = False) -> Any:
+    """A plain config in which every `_target_` mapping of ours has the defaults of its signature.
+
+    Args:
+        filled: keys of the outermost mapping that are given elsewhere.
+        alone: nothing else is given: what is required is shown too.
+    """
+    if isinstance(node, list):
+        return [completed(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    found = {key: completed(value) for key, value in node.items()}
+    target = node.get("_target_")
+    taken = knobs(target) if isinstance(target, str) and "_args_" not in node else None
+    for knob in taken or ():
+        if knob.name in found or knob.name in filled:
+            continue
+        if knob.name == "seed" and "int" in knob.annotation:
+            found["seed"] = "${seed}"
+        elif knob.name == "placement" and "PlacementRule" in knob.annotation:
+            found["placement"] = "${placement}"
+        elif knob.default is not NOTHING:
+            found[knob.name] = completed(knob.default)
+        elif knob.required and alone and SCALARS.search(knob.annotation):
+            found[knob.name] = "???"
+        elif knob.required and alone:
+            found["_partial_"] = True
+    return found
+
+
+def module_about(module: str) -> str:
+    """The docstring of a module of ours."""
+    return ast.get_docstring(_tree(local(module))) or ""
+
+
+def _file(module: str) -> Path | None:
+    path = _TREE.joinpath(*module.split("."))
+    found = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in found if file.is_file()), None)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    path = _file(module)
+    assert path is not None
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _names(module: str) -> dict[str, ast.AST]:
+    """What the names at the top of a module stand for: definitions, imports, constants."""
+    found: dict[str, ast.AST] = {}
+    for node in _tree(module).body:
+        if isinstance(node, ast.ClassDef | Function):
+            found[node.name] = node
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: node for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                names = target.elts if isinstance(target, ast.Tuple) else [target]
+                values = node.value.elts if isinstance(node.value, ast.Tuple) and (
+                    isinstance(target, ast.Tuple)
+                ) else [node.value] * len(names)  # fmt: skip
+                found |= {
+                    name.id: value
+                    for name, value in zip(names, values, strict=False)
+                    if isinstance(name, ast.Name)
+                }
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            found[node.target.id] = node.value
+    return found
+
+
+def _within(module: str, parts: list[str]) -> Definition | None:
+    """The definition that names in a module lead to, through imports."""
+    node = _names(module).get(parts[0])
+    if isinstance(node, ast.ImportFrom):
+        original = next(x.name for x in node.names if parts[0] in (x.asname, x.name))
+        return definition(".".join([str(node.module), original, *parts[1:]]))
+    for name in parts[1:]:
+        inner = node.body if isinstance(node, ast.ClassDef) else ()
+        same = [x for x in inner if isinstance(x, ast.ClassDef | Function) and x.name == name]
+        node = same[0] if same else None
+    return Definition(module, ".".join(parts), node) if isinstance(
+        node, ast.ClassDef | Function
+    ) else None  # fmt: skip
+
+
+def _bases(found: Definition) -> Iterator[Definition]:
+    assert isinstance(found.node, ast.ClassDef)
+    for base in found.node.bases:
+        name = base.value if isinstance(base, ast.Subscript) else base
+        if isinstance(name, ast.Name) and (above := _within(found.module, [name.id])) is not None:
+            yield above
+
+
+def _knobs(found: Definition) -> Iterator[Knob]:
+    node = found.node
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        bound = any(_called(x) == "classmethod" for x in node.decorator_list)
+        yield from _arguments(found, node, skipped=int(bound), about=found.about)
+        return
+    inits = _inits(found)
+    is_record = any(_called(x) == "dataclass" for x in node.decorator_list)
+    is_record = is_record or any(_called(x) == "NamedTuple" for x in node.bases)
+    if inits:
+        told = "\n".join(_docs(found))
+        yield from _arguments(found, inits[0], skipped=1, about=told)
+    elif is_record:
+        own = list(_fields(found))
+        names = {knob.name for knob in own}
+        for base in _bases(found):
+            yield from (knob for knob in _knobs(base) if knob.name not in names)
+        yield from own
+    else:
+        for base in _bases(found):
+            if inherited := list(_knobs(base)):
+                yield from inherited
+                return
+
+
+def _docs(found: Definition) -> Iterator[str]:
+    yield found.about
+    if isinstance(found.node, ast.ClassDef):
+        for base in _bases(found):
+            yield from _docs(base)
+
+
+def _arguments(found: Definition, node: Function, skipped: int, about: str) -> Iterator[Knob]:
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    pairs = list(zip(positional, defaults, strict=True))[skipped:]
+    pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    for argument, default in pairs:
+        yield _knob(found, argument.arg, argument.annotation, default, about, argument.lineno)
+    if given.kwarg is not None and isinstance(node.returns, ast.Name):
+        yield from _handed_on(found, node, {argument.arg for argument, _ in pairs})
+
+
+def _handed_on(found: Definition, node: Function, given: set[str]) -> Iterator[Knob]:
+    """The knobs of the class that a function returns: those that it hands on as `**arguments`."""
+    returned = _within(found.module, [ast.unparse(node.returns)]) if node.returns else None
+    inner = [x for statement in node.body for x in ast.walk(statement)]
+    said: set[object] = {x.arg for call in inner if isinstance(call, ast.Call)
+                         for x in call.keywords}  # fmt: skip
+    said |= {x.value for x in inner if isinstance(x, ast.Constant)}
+    if returned is None:
+        return
+    for base in _inits(returned):
+        by_keyword = {argument.arg for argument in base.args.kwonlyargs}
+        for knob in _knobs(returned):
+            if knob.name in by_keyword - given - said and not knob.required:
+                yield knob
+
+
+def _inits(found: Definition) -> list[ast.FunctionDef]:
+    body = found.node.body if isinstance(found.node, ast.ClassDef) else []
+    return [x for x in body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
+
+
+def _fields(found: Definition) -> Iterator[Knob]:
+    assert isinstance(found.node, ast.ClassDef)
+    about = "\n".join(_docs(found))
+    for item in found.node.body:
+        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+            continue
+        default = item.value
+        if "ClassVar" in ast.unparse(item.annotation):
+            continue
+        if isinstance(default, ast.Call) and _called(default.func) == "field":
+            said = {word.arg: word.value for word in default.keywords}
+            if isinstance(said.get("init"), ast.Constant):
+                continue
+            made = said.get("default_factory")
+            default = said.get("default")
+            if made is not None:
+                default = made.body if isinstance(made, ast.Lambda) else ast.Call(made, [], [])
+        yield _knob(found, item.target.id, item.annotation, default, about, item.lineno)
+
+
+def _knob(
+    found: Definition, name: str, hint: ast.expr | None, value: ast.expr | None, about: str,
+    line: int,
+) -> Knob:  # fmt: skip
+    default = NOTHING if value is None else _value(value, found)
+    written = "" if hint is None else ast.unparse(hint)
+    text = _entries(about).get(name) or _comment(found.module, line)
+    return Knob(name, default, value is None, written, text)
+
+
+@cache
+def _entries(about: str) -> dict[str, str]:
+    """What the `name: text` entries of a docstring's lists say; of a name said twice, the first."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    indent = -1
+    for line in inspect.cleandoc(about).splitlines():
+        entry = _ENTRY.match(line)
+        if entry and entry["indent"]:
+            names = [name.strip("` ") for name in entry["names"].split(",")]
+            indent = len(entry["indent"])
+            for name in names:
+                found.setdefault(name, entry["text"].strip())
+        elif names and line.strip() and len(line) - len(line.lstrip()) > indent:
+            for name in names:
+                found[name] += f" {line.strip()}"
+        else:
+            names = []
+    return found
+
+
+def _comment(module: str, line: int) -> str:
+    """What stands behind an argument or a field on its line, or in the lines above it."""
+    path = _file(module)
+    assert path is not None
+    lines = _lines(path)
+    _, _, told = lines[line - 1].partition("  # ")
+    if told and not told.startswith(("noqa", "type:", "fmt:")):
+        return told.strip()
+    above: list[str] = []
+    while line > 1 and lines[line - 2].strip().startswith("# "):
+        line -= 1
+        above.insert(0, lines[line - 1].strip()[2:])
+    return " ".join(above)
+
+
+@cache
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _called(node: ast.expr) -> str:
+    """The last name of a decorator, a base or what is called."""
+    node = node.func if isinstance(node, ast.Call) else node
+    node = node.value if isinstance(node, ast.Subscript) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _value(node: ast.AST, found: Definition) -> Any:  # noqa: PLR0911
+    """What an expression comes to in a config; `NOTHING` where no config can say it."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str | int | float | None) else NOTHING
+    if isinstance(node, ast.Tuple | ast.List):
+        return _all([_value(item, found) for item in node.elts])
+    if isinstance(node, ast.Dict):
+        keys = [NOTHING if key is None else _value(key, found) for key in node.keys]
+        values = _all([_value(value, found) for value in node.values])
+        return NOTHING if NOTHING in (*keys, values) else dict(zip(keys, values, strict=True))
+    if isinstance(node, ast.UnaryOp | ast.BinOp):
+        try:
+            return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
+        except NameError:
+            return NOTHING
+    if isinstance(node, ast.Name | ast.Attribute):
+        return _named(node, found)
+    return _made(node, found) if isinstance(node, ast.Call) else NOTHING
+
+
+def _all(items: list[Any]) -> Any:
+    return NOTHING if any(item is NOTHING for item in items) else items
+
+
+def _named(node: ast.Name | ast.Attribute, found: Definition) -> Any:
+    """A constant, or a class or function that is to be called later."""
+    if _called(node) == "inf":
+        return float("inf")
+    target = _within(found.module, ast.unparse(node).split("."))
+    if target is not None:
+        return {"_target_": target.dotted, "_partial_": True}
+    value = _names(found.module).get(_called(node))
+    if isinstance(value, ast.ImportFrom):
+        module = local(value.module or "")
+        if _file(module) is None:
+            return NOTHING
+        original = next(x.name for x in value.names if _called(node) in (x.asname, x.name))
+        value, found = _names(module).get(original), Definition(module, original, found.node)
+    return NOTHING if value is None or isinstance(value, ast.ImportFrom) else _value(value, found)
+
+
+def _made(node: ast.Call, found: Definition) -> Any:
+    """An object of ours; of the rest `tuple`, `dict`, `Path`, `MappingProxyType` and `partial`."""
+    name, inner = _called(node.func), list(node.args)
+    if name in {"tuple", "list", "dict"} and not inner and not node.keywords:
+        return {} if name == "dict" else []
+    if name in {"MappingProxyType", "Path", "tuple", "list", "frozendict"} and len(inner) == 1:
+        return _value(inner[0], found)
+    is_partial = name == "partial" and bool(inner)
+    callee = inner.pop(0) if is_partial else node.func
+    target = _within(found.module, ast.unparse(callee).split("."))
+    taken = None if target is None else knobs(target.dotted)
+    if target is None or taken is None:
+        return NOTHING
+    words = {knob.name: value for knob, value in zip(taken, inner, strict=False)}
+    words |= {word.arg: word.value for word in node.keywords if word.arg}
+    values = {key: _value(value, found) for key, value in words.items()}
+    if any(value is NOTHING for value in values.values()):
+        return NOTHING
+    partial = {"_partial_": True} if is_partial else {}
+    return {"_target_": target.dotted, **partial, **values}
