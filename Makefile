@@ -94,7 +94,7 @@ test: $(STAMP)  ## every property on a sample of its examples: minutes
 proof: $(STAMP)  ## every property at full strength, and the frozen figures: an hour (MESHWRIGHT_DATA)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1800 --hypothesis-profile=proof tests
 
-mutations: $(STAMP)  ## twenty faults, one at a time: which test catches each? (ARGS="--only WORD")
+mutations: $(STAMP)  ## forty faults, one at a time: which test catches each? (ARGS="--only WORD")
 	@$(BIN)/python -m tests.proof.mutations $(ARGS)
 
 check: $(STAMP)  ## formatting, lint, types, dependency rule
