@@ -32,7 +32,7 @@ from tests.paths import ROOT
 UNSEEN_ALLOWED = 4
 LONGEST_S = 1800
 PYTEST = (
-    "-m", "pytest", "-x", "-n", "2", "--dist", "worksteal", "--timeout", "300",
+    "-m", "pytest", "-x", "-n", "2", "--dist", "worksteal",
     "--hypothesis-profile=unshrunk", "--hypothesis-seed=0",
     "--ignore=tests/proof/test_mutations.py",  # which looks for the sound texts
 )  # fmt: skip
