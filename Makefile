@@ -97,7 +97,7 @@ frozen: $(STAMP)  ## figures that may not move, those of torch beside an older t
 proof: $(STAMP)  ## every property at full strength, and the frozen figures: an hour (MESHWRIGHT_DATA)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1800 --hypothesis-profile=proof tests
 
-mutations: $(STAMP)  ## twenty faults, one at a time: which test catches each? (ARGS="--only WORD")
+mutations: $(STAMP)  ## forty faults, one at a time: which test catches each? (ARGS="--only WORD")
 	@$(BIN)/python -m tests.proof.mutations $(ARGS)
 
 check: $(STAMP)  ## formatting, lint, types, dependency rule

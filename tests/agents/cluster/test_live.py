@@ -85,6 +85,13 @@ def test_a_waiting_job_gets_the_free_server(decider: Decider) -> None:
     )
 
 
+@pytest.mark.parametrize("told", [{"free_gpus": 0}, {"up": False}])
+def test_what_is_not_free_is_given_to_nobody(decider: Decider, told: dict[str, Any]) -> None:
+    taken = state()
+    taken["nodes"][1] |= told
+    assert not any("n1" in action["on"] for action in decider.decide(taken).actions)
+
+
 def test_nothing_to_decide_is_decided(decider: Decider) -> None:
     for jobs in ([], state()["jobs"][:1]):
         decision = decider.decide({**state(), "jobs": jobs})

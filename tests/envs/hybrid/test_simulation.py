@@ -65,6 +65,13 @@ def test_gradients_are_summed_beside_the_last_backward_pass(
     assert alone.step_time == 36
 
 
+def test_gradients_are_summed_when_the_slowest_replica_has_them() -> None:
+    """One does 3/4 of 8 s; then a ring of two sends 5 bytes, 1 byte/s."""
+    problem = row(servers([1, 1], 1, 1), [4], [4], [0], gradients=[5])
+    stage = Stage(0, 1, (0, 1), shares=(0.75, 0.25))
+    assert simulate(problem, ordered([stage], 1, gpipe)).step_time == 6 + 5
+
+
 def test_stages_that_share_servers_sum_one_after_the_other() -> None:
     problem = row(servers([2, 2], 9, 1), [1, 1], [1, 1], [1, 1], gradients=[10, 10])
     apart = (Stage(0, 1, (0, 1)), Stage(1, 2, (2, 3)))
