@@ -52,13 +52,17 @@ LIGHTEST = 0.62  # how far the first micro-batch is mixed with white
 
 
 def draw_gantt(
-    problem: StepProblem, timeline: Timeline, title: str, names: Mapping[int, str] | None = None
+    problem: StepProblem,
+    timeline: Timeline,
+    title: str,
+    names: Mapping[int, str] | None = None,
+    bound_s: float = 0.0,
 ) -> Figure:
     """Devices as rows, under them the ports that carry transfers as thin rows.
 
     Colour tells the phase, its depth the micro-batch (light: first, dark: last), the number in a
     bar the micro-batch too. At the right of each device: the share of the step it computes.
-    With `names` only devices that these name are rows.
+    With `names` only devices that these name are rows. A dotted line marks a lower bound.
     """
     graph, topology = problem.graph, problem.topology
     scale, unit = (1e3, "ms") if timeline.step_time < 10 else (1.0, "s")
@@ -106,6 +110,8 @@ def draw_gantt(
     axes.set_ylim(max(positions) + 0.5, -0.6)
     axes.set_xlim(0, end * 1.07)
     axes.axvline(end, color="black", linewidth=0.8)
+    if bound_s > 0:
+        axes.axvline(bound_s * scale, **LIMIT)
     axes.set_xlabel(f"time since the start of the step ({unit})")
     axes.tick_params(axis="y", length=0)
     frame(axes, "x", hidden=("top", "right", "left"))
