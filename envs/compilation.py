@@ -9,8 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from numba import njit
@@ -117,24 +116,3 @@ event.register("numba:compile", _watch)
 def clock() -> float:
     """Seconds of a clock that stands still while this process compiles kernels."""
     return time.perf_counter() - _watch.so_far()
-
-
-def kernels_compiled() -> int:
-    """By this process so far; what the cache has does not count."""
-    return _watch.kernels
-
-
-def compiling() -> str | None:
-    """What is being compiled now; None: nothing is."""
-    subjects = _watch.subjects[:1]
-    return subjects[0] if subjects else None
-
-
-@contextmanager
-def telling(told: Told) -> Iterator[None]:
-    """Inside, what begins to be compiled is told to `told`; elsewhere on standard error."""
-    _watch.told.append(told)
-    try:
-        yield
-    finally:
-        _watch.told.remove(told)
