@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from numba import njit
@@ -116,3 +117,19 @@ event.register("numba:compile", _watch)
 def clock() -> float:
     """Seconds of a clock that stands still while this process compiles kernels."""
     return time.perf_counter() - _watch.so_far()
+
+
+def compiling() -> str | None:
+    """What is being compiled now; None: nothing is."""
+    subjects = _watch.subjects[:1]
+    return subjects[0] if subjects else None
+
+
+@contextmanager
+def telling(told: Told) -> Iterator[None]:
+    """Inside, what begins to be compiled is told to `told`; elsewhere on standard error."""
+    _watch.told.append(told)
+    try:
+        yield
+    finally:
+        _watch.told.remove(told)
