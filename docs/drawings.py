@@ -26,6 +26,7 @@ from agents.base import (
     SharedPlanner,
     SynchronisationPlanner,
 )
+from agents.cluster.shipped import SHIPPED
 from docs.entries import Entry
 from envs.graphs.storage import save_graph
 from envs.joint import toy as four_servers
@@ -57,7 +58,8 @@ def draw(entry: Entry, path: Path) -> None:
             return
         if entry.kind == "scheduler":
             learned = "/priority@priority: learned" in entry.text
-            shipped = ["agent.priority.path=unknown_durations"] if learned else []
+            folder_of = SHIPPED / "unknown_durations" / "durations"
+            shipped = [f"agent.priority.path={folder_of}"] if learned else []
             mw.run("evaluate", agent, *TRACE, *shipped, into)
         elif SynchronisationPlanner in entry.answers:
             mw.run(*shlex.split(entry.command)[1:], "optimum=false", into)
