@@ -30,19 +30,21 @@ def read_form(form: type[Kind], document: object, file: object = None) -> Kind:
         return form.model_validate(document)
     except ValidationError as error:
         faults = error.errors(include_url=False)
-        fault = min(faults, key=lambda one: one["type"] != "extra_forbidden")
-        raise InputError(_told(form, fault), file=file, **_place(fault["loc"])) from None
+        unknown = "extra_forbidden"
+        fault = min(faults, key=lambda one: (one["loc"] != ("kind",), one["type"] != unknown))
+        where = fault["loc"] or tuple(key for key in ("kind",) if key in form.model_fields)
+        raise InputError(_told(form, fault), file=file, **_place(where)) from None
 
 
 def _place(where: tuple[Any, ...]) -> dict[str, Any]:
     """`stages[2]` and `shards`, or the operator and `placement`."""
-    first, *rest = where or ("kind",)
+    first, *rest = where or (None,)
     if rest and isinstance(rest[0], int):
         key = ".".join(map(str, rest[1:]))
         return {"record": f"{first}[{rest[0]}]", "field": key or str(first)}
     if len(rest) > 1:
         return {"record": ".".join(map(str, rest[:-1])), "field": str(rest[-1])}
-    return {"record": rest[0] if rest else None, "field": str(first)}
+    return {"record": rest[0] if rest else None, "field": first}
 
 
 def _told(form: type[Form], fault: Any) -> str:
@@ -51,5 +53,12 @@ def _told(form: type[Form], fault: Any) -> str:
     if fault["type"] == "extra_forbidden":
         known = f" (known: {', '.join(form.model_fields)})" if len(fault["loc"]) == 1 else ""
         return f"unknown key{known}"
-    wanted = str(fault["msg"]).replace("valid dictionary", "mapping").replace("valid ", "")
+    if fault["type"] == "model_type":
+        return f"{shortened(fault['input'])} is not a mapping"
+    wanted = (
+        str(fault["msg"])
+        .replace("valid dictionary", "mapping")
+        .replace("a valid int", "an int")
+        .replace("valid ", "")
+    )
     return f"{shortened(fault['input'])} is not {wanted.removeprefix('Input should be ')}"

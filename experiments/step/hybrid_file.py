@@ -25,9 +25,9 @@ Texts = Annotated[Sequence[str], MinLen(1)]
 
 
 class _Problem(Form):
-    name: str
+    name: str = ""
     layers: Texts
-    model: dict[str, Any] | None
+    model: dict[str, Any] | None = None
 
 
 class _Stage(Form):
@@ -45,7 +45,7 @@ class _Document(Form):
     kind: Literal["meshwright.hybrid_plan"]
     schema_version: Literal[1]
     problem: _Problem
-    topology: str
+    topology: str = ""
     micro_batches: Count
     stages: Annotated[Sequence[_Stage], MinLen(1)]
     orders: Sequence[Sequence[str]]
