@@ -367,9 +367,9 @@ class _Named(_Header):
 
 
 class _Records(_Header):
-    operators: Sequence[_Operator]
-    tensors: Sequence[_Tensor]
-    parameters: Sequence[_Parameter]
+    operators: list[_Operator]
+    tensors: list[_Tensor]
+    parameters: list[_Parameter]
 
 
 def from_records(document: Json) -> OpGraph:
