@@ -15,12 +15,11 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments.catalogue.drawings import NoPictureError, draw  # noqa: E402
-from experiments.catalogue.entries import KINDS, entries  # noqa: E402
-from experiments.catalogue.pages import ABOUT, kind_folder, pages, picture_path  # noqa: E402
+from docs.drawings import draw  # noqa: E402
+from docs.entries import ABOUT, entries, index, page  # noqa: E402
 
 CACHE = ROOT / ".cache" / "catalogue"
-SOURCES = ("envs", "agents", "models", "experiments", "conf")
+SOURCES = ("envs", "agents", "models", "experiments", "meshwright", "conf")
 NAMED = re.compile(r"`docs/((?:\w+/)*)(\w+)\.md`")
 LOG = logging.getLogger("mkdocs.plugins.catalogue")
 
@@ -29,33 +28,33 @@ def on_config(config: Any) -> Any:
     """Put the catalogue where the navigation says `Catalogue`."""
     for section in config.nav:
         if "Catalogue" in section:
-            for kind in KINDS:
-                mine = [entry.name for entry in entries() if entry.kind == kind]
-                folder = kind_folder(kind)
-                inside = [f"{folder}/index.md", *(f"{folder}/{name}.md" for name in mine)]
-                section["Catalogue"].append({ABOUT[kind][0]: inside})
+            for kind in ABOUT:
+                inside = [entry.path for entry in entries() if entry.kind == kind]
+                pages = [f"catalogue/{kind}s/index.md", *inside]
+                section["Catalogue"].append({f"{kind.title()}s": pages})
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages and the pictures; a picture is drawn anew when the code has changed."""
-    for page in pages():
-        files.append(File.generated(config, page.path, content=page.text))
+    for kind in ABOUT:
+        path = f"catalogue/{kind}s/index.md"
+        files.append(File.generated(config, path, content=index(kind)))
     folder = CACHE / _digest()
     if not folder.exists():
         shutil.rmtree(CACHE, ignore_errors=True)
         folder.mkdir(parents=True)
     for entry in entries():
-        picture = folder / f"{entry.kind}_{entry.name}.png"
-        try:
-            if not picture.exists():
-                LOG.info("drawing %s", picture.name)
-                part = picture.with_suffix(".part.png")  # a build that is stopped leaves no half
-                draw(entry, part)
-                part.replace(picture)
-        except NoPictureError:
-            continue
-        files.append(File.generated(config, picture_path(entry), content=picture.read_bytes()))
+        files.append(File.generated(config, entry.path, content=page(entry)))
+        if entry.picture.startswith("pictures/"):
+            continue  # a training run, kept in `docs`
+        picture = folder / Path(entry.picture).name
+        if not picture.exists():
+            LOG.info("drawing %s", picture.name)
+            part = picture.with_suffix(".part.png")  # a build that is stopped leaves no half
+            draw(entry, part)
+            part.replace(picture)
+        files.append(File.generated(config, entry.picture, content=picture.read_bytes()))
     return files
 
 

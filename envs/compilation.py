@@ -119,11 +119,6 @@ def clock() -> float:
     return time.perf_counter() - _watch.so_far()
 
 
-def kernels_compiled() -> int:
-    """By this process so far; what the cache has does not count."""
-    return _watch.kernels
-
-
 def compiling() -> str | None:
     """What is being compiled now; None: nothing is."""
     subjects = _watch.subjects[:1]

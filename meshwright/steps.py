@@ -331,10 +331,12 @@ class PlanResult:
         self._some_plan()
         if self._evaluation is None:
             raise InputError(f"problem={self.problem} plays no step to draw", file=self.planner)
-        step = self.loaded.problem
+        step = self._evaluation.problem
         title = f"{step.graph.name} on {step.topology.name}: {self.planner}, "
         title += _time(self.step_time_s)
-        return draw_gantt(step, self._evaluation.timeline, title)
+        if self.lower_bound_s > 0:
+            title += f", no plan less than {_time(self.lower_bound_s)} (dotted)"
+        return draw_gantt(step, self._evaluation.timeline, title, bound_s=self.lower_bound_s)
 
 
 def plan(

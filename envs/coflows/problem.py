@@ -8,8 +8,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.errors import InputError
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
@@ -19,10 +17,8 @@ class CoflowProblem:
     """n coflows of F flows; a coflow is done when the last of its flows is.
 
     Sizes and times are in the units of the file, rates in sizes per time: MB and ms in the
-    coflow-benchmark trace, units and time units in Sincronia's.
-
-    Raises:
-        InputError: an array has the wrong shape, or a value out of its range.
+    coflow-benchmark trace, units and time units in Sincronia's. Flows ascend by coflow, destination
+    and source.
     """
 
     ports: int  # N on each side
@@ -35,30 +31,6 @@ class CoflowProblem:
     source: IntArray  # (F,) ingress port
     destination: IntArray  # (F,) egress port
     size: FloatArray  # (F,) positive
-
-    def __post_init__(self) -> None:
-        n, flows = self.num_coflows, len(self.size)
-        if self.ports < 1 or not 0.0 < self.rate < np.inf:
-            raise InputError("a switch has at least one port and a positive rate", field="ports")
-        if self.weight.shape != (n,) or self.flow_ptr.shape != (n + 1,):
-            raise InputError(f"does not fit {n} coflows", field="flow_ptr")
-        if (
-            self.flow_ptr[0] != 0
-            or self.flow_ptr[-1] != flows
-            or np.any(np.diff(self.flow_ptr) < 0)
-        ):
-            raise InputError("is no row pointer of the flows", field="flow_ptr")
-        for name, port in (("source", self.source), ("destination", self.destination)):
-            if port.shape != (flows,) or np.any((port < 0) | (port >= self.ports)):
-                raise InputError(f"is none of the {self.ports} ports", field=name)
-        key = (self.coflow * self.ports + self.destination) * self.ports + self.source
-        if np.any(np.diff(key) <= 0):
-            raise InputError("do not ascend by coflow, destination and source", field="source")
-        if not np.all((self.size > 0.0) & np.isfinite(self.size)):
-            raise InputError("is not positive and finite", field="size")
-        for name, value in (("arrival", self.arrival), ("weight", self.weight)):
-            if not np.all((value >= 0.0) & np.isfinite(value)):
-                raise InputError("is negative or not finite", field=name)
 
     @property
     def num_coflows(self) -> int:

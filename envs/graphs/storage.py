@@ -10,13 +10,16 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Lt
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from envs.errors import InputError
 from envs.files import parse_json, read_content, write_atomically
+from envs.forms import Form, read_form
 from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
 from envs.units import DTYPES, parse_seconds
 
@@ -138,18 +141,6 @@ def time_unit(path: str | Path, header: Json) -> str:
     return str(units.get("time", UNITS["time"]))
 
 
-def load_provenance(path: str | Path) -> Json:
-    """The provenance recorded in a graph file.
-
-    Raises:
-        InputError: as `load_graph`.
-    """
-    provenance = _open(Path(path))[1].get("provenance")
-    if not isinstance(provenance, dict):
-        raise InputError("is not a mapping", file=path, field="provenance")
-    return provenance
-
-
 def graph_hash(graph: OpGraph) -> str:
     """SHA-256 over every column; the graph's name is no column."""
     digest = hashlib.sha256()
@@ -255,8 +246,9 @@ def _from_arrays(content: bytes, header: Json) -> OpGraph:
         **_read_archive(content, INT_COLUMNS, np.int64),
         **_read_archive(content, (*FLOAT_COLUMNS, *TABLE_COLUMNS), np.float64),
     }
-    text = {column: texts(header, column) for column in TEXT_COLUMNS}
-    return OpGraph(name=_name(header), **text, **columns)  # type: ignore[arg-type]
+    names = read_form(_Named, header)
+    text = {column: tuple(getattr(names, column)) for column in TEXT_COLUMNS}
+    return OpGraph(name=names.name, **text, **columns)  # type: ignore[arg-type]
 
 
 def _encode_json(graph: OpGraph, header: Json) -> bytes:
@@ -271,8 +263,6 @@ _ENCODERS: dict[str, Callable[[OpGraph, Json], bytes]] = {
 }
 
 
-Element = TypeVar("Element")
-Number = TypeVar("Number", np.int64, np.float64)
 Json = dict[str, object]
 
 
@@ -326,141 +316,121 @@ def _row(table: FloatArray, index: int) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in table[index]]
 
 
+Natural = Annotated[int, Ge(-(2**63)), Lt(2**63)]
+Row = Sequence[float | None]
+
+
+class _Record(Form):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Operator(_Record):
+    name: str
+    kind: str
+    phase: str
+    micro_batch: Natural
+    replica: Natural
+    flop: float
+    bytes_read: float
+    bytes_written: float
+    dtype: str
+    colocation: Natural
+    mirror: str | None
+    profile_seconds: Row
+
+
+class _Tensor(_Record):
+    producer: str
+    consumers: Sequence[str]
+    bytes: float
+    dtype: str
+    link_seconds: Row
+
+
+class _Parameter(_Record):
+    name: str
+    owner: str
+    parameter_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+
+
+class _Header(_Record):
+    name: str
+    profile_classes: Sequence[str]
+    link_classes: Sequence[str]
+
+
+class _Named(_Header):
+    op_names: Sequence[str]
+    parameter_names: Sequence[str]
+
+
+class _Records(_Header):
+    operators: list[_Operator]
+    tensors: list[_Tensor]
+    parameters: list[_Parameter]
+
+
 def from_records(document: Json) -> OpGraph:
     """The graph of the records `to_records` makes, with `name`, `profile_classes`, `link_classes`.
 
     Raises:
         InputError: naming record and field.
     """
-    operators = _records(document, "operators")
-    tensors = _records(document, "tensors")
-    parameters = _records(document, "parameters")
-    op_names = tuple(_texts_of(operators, "operators", "name"))
+    read = read_form(_Records, document)
     number: dict[str, int] = {}
-    for index, name in enumerate(op_names):
-        if number.setdefault(name, index) != index:
-            raise InputError(f"{name!r} stands twice", record=f"operators[{index}]", field="name")
-    kinds = {kind.name: int(kind) for kind in Kind}
-    phases = {phase.name: int(phase) for phase in Phase}
-    dtypes = {name: index for index, name in enumerate(DTYPES)}
-    profile_classes, link_classes = (texts(document, f"{x}_classes") for x in ("profile", "link"))
+    for index, operator in enumerate(read.operators):
+        if number.setdefault(operator.name, index) != index:
+            told, record = f"{operator.name!r} stands twice", f"operators[{index}]"
+            raise InputError(told, record=record, field="name")
 
-    def ints(records: list[Json], what: str, key: str) -> IntArray:
-        return _array(_column(records, what, key, int), what, key, np.int64)
+    def column(what: str, key: str) -> Any:
+        return [getattr(record, key) for record in getattr(read, what)]
 
-    def floats(records: list[Json], what: str, key: str) -> FloatArray:
-        return _array(_column(records, what, key, (int, float)), what, key, np.float64)
+    def looked_up(what: str, key: str, known: Mapping[Any, int]) -> IntArray:
+        for index, value in enumerate(column(what, key)):
+            for one in value if isinstance(value, list) else [value]:
+                if one not in known:
+                    record = f"{what}[{index}]"
+                    raise InputError(f"unknown {one!r}", record=record, field=key)
+        flat = (x for v in column(what, key) for x in (v if isinstance(v, list) else [v]))
+        return np.array([known[value] for value in flat], dtype=np.int64)
 
-    def looked_up(records: list[Json], what: str, key: str, known: Mapping[str, int]) -> IntArray:
-        values = _texts_of(records, what, key)
-        for index, value in enumerate(values):
-            if value not in known:
-                raise InputError(f"unknown {value!r}", record=f"{what}[{index}]", field=key)
-        return np.array([known[value] for value in values], dtype=np.int64)
-
-    def table(records: list[Json], what: str, key: str, classes: tuple[str, ...]) -> FloatArray:
-        rows = _column(records, what, key, list)
+    def table(what: str, key: str, classes: Sequence[str]) -> FloatArray:
+        rows = column(what, key)
         for index, row in enumerate(rows):
-            if len(row) != len(classes) or not all(x is None or _is_number(x) for x in row):
-                raise InputError(
-                    f"{row} is not {len(classes)} numbers or nulls",
-                    record=f"{what}[{index}]",
-                    field=key,
-                )
+            if len(row) != len(classes):
+                told, record = f"{row} is not {len(classes)} numbers or nulls", f"{what}[{index}]"
+                raise InputError(told, record=record, field=key)
         values = [[np.inf if x is None else x for x in row] for row in rows]
         return np.array(values, dtype=np.float64).reshape(len(rows), len(classes))
 
-    uses = _column(tensors, "tensors", "consumers", list)
-    for index, names in enumerate(uses):
-        unknown = [name for name in names if not isinstance(name, str) or name not in number]
-        if unknown:
-            raise InputError(
-                f"unknown {unknown[0]!r}", record=f"tensors[{index}]", field="consumers"
-            )
-    rows = [sorted(number[name] for name in names) for names in uses]
-    flat = [consumer for row in rows for consumer in row]
-    mirrors = _column(operators, "operators", "mirror", (str, type(None)))
-    for index, mirror in enumerate(mirrors):
-        if mirror is not None and mirror not in number:
-            raise InputError(f"unknown {mirror!r}", record=f"operators[{index}]", field="mirror")
+    dtypes = {name: index for index, name in enumerate(DTYPES)}
+    consumers = looked_up("tensors", "consumers", number)
+    pointer = np.cumsum([0, *map(len, column("tensors", "consumers"))]).astype(np.int64)
+    order = np.lexsort((consumers, np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))))
+    numbers: dict[str, Any] = {}
+    for key in ("micro_batch", "replica", "colocation", *FLOAT_COLUMNS[:3], *FLOAT_COLUMNS[4:]):
+        what = "operators" if key in _Operator.model_fields else "parameters"
+        numbers[key] = np.array(column(what, key), _dtype(key))
     return OpGraph(
-        name=_name(document),
-        op_names=op_names,
-        kind=looked_up(operators, "operators", "kind", kinds),
-        phase=looked_up(operators, "operators", "phase", phases),
-        micro_batch=ints(operators, "operators", "micro_batch"),
-        replica=ints(operators, "operators", "replica"),
-        flop=floats(operators, "operators", "flop"),
-        bytes_read=floats(operators, "operators", "bytes_read"),
-        bytes_written=floats(operators, "operators", "bytes_written"),
-        op_dtype=looked_up(operators, "operators", "dtype", dtypes),
-        colocation=ints(operators, "operators", "colocation"),
-        mirror=np.array(
-            [NONE if name is None else number[name] for name in mirrors], dtype=np.int64
-        ),
-        tensor_bytes=floats(tensors, "tensors", "bytes"),
-        tensor_dtype=looked_up(tensors, "tensors", "dtype", dtypes),
-        producer=looked_up(tensors, "tensors", "producer", number),
-        consumer_ptr=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
-        consumer=np.array(flat, dtype=np.int64),
-        parameter_names=tuple(_texts_of(parameters, "parameters", "name")),
-        parameter_bytes=floats(parameters, "parameters", "parameter_bytes"),
-        gradient_bytes=floats(parameters, "parameters", "gradient_bytes"),
-        optimizer_bytes=floats(parameters, "parameters", "optimizer_bytes"),
-        parameter_owner=looked_up(parameters, "parameters", "owner", number),
-        profile_classes=profile_classes,
-        profile_seconds=table(operators, "operators", "profile_seconds", profile_classes),
-        link_classes=link_classes,
-        link_seconds=table(tensors, "tensors", "link_seconds", link_classes),
+        name=read.name,
+        op_names=tuple(number),
+        kind=looked_up("operators", "kind", {kind.name: int(kind) for kind in Kind}),
+        phase=looked_up("operators", "phase", {phase.name: int(phase) for phase in Phase}),
+        **numbers,
+        op_dtype=looked_up("operators", "dtype", dtypes),
+        mirror=looked_up("operators", "mirror", {**number, None: NONE}),
+        tensor_bytes=np.array(column("tensors", "bytes"), np.float64),
+        tensor_dtype=looked_up("tensors", "dtype", dtypes),
+        producer=looked_up("tensors", "producer", number),
+        consumer_ptr=pointer,
+        consumer=consumers[order],
+        parameter_names=tuple(column("parameters", "name")),
+        parameter_owner=looked_up("parameters", "owner", number),
+        profile_classes=tuple(read.profile_classes),
+        profile_seconds=table("operators", "profile_seconds", read.profile_classes),
+        link_classes=tuple(read.link_classes),
+        link_seconds=table("tensors", "link_seconds", read.link_classes),
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _records(document: Json, key: str) -> list[Json]:
-    records = document.get(key)
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise InputError("is not a list of records", field=key)
-    return records
-
-
-def _column(
-    records: list[Json], what: str, key: str, kind: type[Element] | tuple[type[Element], ...]
-) -> list[Element]:
-    """Field `key` of every record, checked to be of type `kind`."""
-    for index, record in enumerate(records):
-        value = record.get(key)
-        if key not in record or not isinstance(value, kind) or isinstance(value, bool):
-            fault = f"{value!r} has the wrong type" if key in record else "is missing"
-            raise InputError(fault, record=f"{what}[{index}]", field=key)
-    return [cast(Element, record[key]) for record in records]
-
-
-def _array(
-    values: list[Element], what: str, key: str, dtype: type[Number]
-) -> np.ndarray[tuple[int, ...], np.dtype[Number]]:
-    try:
-        return np.array(values, dtype=dtype)
-    except OverflowError as error:
-        raise InputError(f"holds a number out of range ({error})", record=what, field=key) from None
-
-
-def _name(document: Json) -> str:
-    name = document.get("name")
-    if not isinstance(name, str):
-        raise InputError(f"{name!r} is no text", field="name")
-    return name
-
-
-def _texts_of(records: list[Json], what: str, key: str) -> list[str]:
-    return _column(records, what, key, str)
-
-
-def texts(document: Json, key: str) -> tuple[str, ...]:
-    """Field `key` as names; InputError when it is no list of them."""
-    values = document.get(key)
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InputError("is not a list of names", field=key)
-    return tuple(values)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from envs.arrays import FloatArray
-from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.hybrid.states import LayerGraph
 from envs.synchronisation.planned import PlannedSums
@@ -44,9 +43,6 @@ class HybridProblem:
     Seconds and bytes of layers are those of a whole micro-batch; a replica that gets a share of it
     takes that share of both. Layers pass bytes only to the layer after them: what a later one reads
     travels through those between.
-
-    Raises:
-        InputError: a column has another shape, is negative or not a number.
     """
 
     name: str
@@ -65,22 +61,6 @@ class HybridProblem:
     sharding: Sharding
     profile: LayerGraph | None = None  # what the row was made of, with its branches
     sums: PlannedSums | None = None  # how replicas sum gradients; None: by rings
-
-    def __post_init__(self) -> None:
-        layers, devices = self.num_layers, self.topology.num_devices
-        shapes = dict.fromkeys(
-            ("forward", "input_gradient", "weight_gradient", "update"), (layers, devices)
-        ) | dict.fromkeys(("gradient_bytes", "state_bytes", "saved_bytes"), (layers,))
-        columns = {**shapes, "cut_bytes": (layers + 1,), "capacity": (devices,)}
-        if layers == 0 or self.micro_batches < 1:
-            raise InputError("has no layers or no micro-batches", file=f"problem {self.name}")
-        for name, shape in columns.items():
-            values = getattr(self, name)
-            if values.shape != shape:
-                fault = f"has shape {values.shape}, not {shape}"
-                raise InputError(fault, file=f"problem {self.name}", field=name)
-            if np.isnan(values).any() or (values < 0).any():
-                raise InputError("is negative or missing", file=f"problem {self.name}", field=name)
 
     @property
     def num_layers(self) -> int:

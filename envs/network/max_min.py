@@ -42,21 +42,16 @@ def max_min_rates(
         priority: (F,) class of each flow, the smallest is served first. All 0 by default.
 
     Raises:
-        InputError: naming the flow or link and the argument at fault, or a flow of positive weight
-            that nothing holds back: no link of finite capacity and no limit.
+        InputError: naming a flow whose weight is none, or a flow of positive weight that nothing
+            holds back: no link of finite capacity and no limit.
     """
     capacity, flow_links = _floats(capacity), np.ascontiguousarray(flow_links, dtype=np.int64)
     flow_ptr = np.ascontiguousarray(flow_ptr, dtype=np.int64)
     flows = len(flow_ptr) - 1
-    _check_routes(capacity, flow_ptr, flow_links)
     weight = np.ones(flows) if weight is None else _floats(weight)
     limit = np.full(flows, np.inf) if limit is None else _floats(limit)
     priority = np.zeros(flows, np.int64) if priority is None else np.asarray(priority, np.int64)
-    for name, values in (("weight", weight), ("limit", limit), ("priority", priority)):
-        if values.shape != (flows,):
-            raise InputError(f"has shape {values.shape}, there are {flows} flows", field=name)
     weight = checked_weights(weight, "flow")
-    _refuse(~(limit >= 0.0), limit, "flow", "limit", "is not a rate")
     ptr, links, rooms = with_limits(capacity, flow_ptr, flow_links, limit, np.arange(flows))
     active = np.argsort(priority, kind="stable")
     rate = np.zeros(flows)
@@ -101,33 +96,6 @@ def checked_weights(weight: FloatArray, owner: str) -> FloatArray:
     light = (weight > 0.0) & (scaled < _LIGHTEST)
     _refuse(light, weight, owner, "weight", f"is too small beside the largest, {heaviest}")
     return scaled
-
-
-def _check_routes(capacity: FloatArray, flow_ptr: IntArray, flow_links: IntArray) -> None:
-    _refuse(~(capacity >= 0.0), capacity, "link", "capacity", "is not a rate")
-    if (
-        flow_ptr.ndim != 1
-        or not len(flow_ptr)
-        or flow_ptr[0] != 0
-        or flow_ptr[-1] != len(flow_links)
-        or np.any(np.diff(flow_ptr) < 0)
-    ):
-        raise InputError("is no row pointer of flow_links", field="flow_ptr")
-    flow = np.repeat(np.arange(len(flow_ptr) - 1), np.diff(flow_ptr))
-    for entry in np.flatnonzero((flow_links < 0) | (flow_links >= len(capacity))):
-        raise InputError(
-            f"link {flow_links[entry]} is none of the {len(capacity)}",
-            record=f"flow {flow[entry]}",
-            field="flow_links",
-        )
-    order = np.lexsort((flow_links, flow))
-    again = (np.diff(flow[order]) == 0) & (np.diff(flow_links[order]) == 0)
-    for entry in order[1:][again]:
-        raise InputError(
-            f"crosses link {flow_links[entry]} twice",
-            record=f"flow {flow[entry]}",
-            field="flow_links",
-        )
 
 
 def _refuse(wrong: NDArray[np.bool_], values: FloatArray, owner: str, field: str, why: str) -> None:

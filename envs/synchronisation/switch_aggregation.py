@@ -101,26 +101,12 @@ class SwitchTree:
     """N nodes: `workers` of them first, then switches; every node but the root has a link up.
 
     A link carries its rate both ways at once.
-
-    Raises:
-        InputError: the nodes are no tree of switches with workers for leaves.
     """
 
     workers: int
     parent: IntArray  # (N,) switch above; -1: the root, the last node
     rate: FloatArray  # (N,) bytes/s of the link up
     latency: FloatArray  # (N,) seconds of the link up
-
-    def __post_init__(self) -> None:
-        nodes = np.arange(len(self.parent))
-        inner = self.parent[:-1]
-        switches = set(range(self.workers, len(nodes)))
-        if self.workers < 1 or self.parent[-1] != _NONE or set(inner.tolist()) != switches:
-            raise InputError("a tree of switches needs workers below every switch", field="parent")
-        if (inner <= nodes[:-1]).any():
-            raise InputError("a switch stands before one of its own", field="parent")
-        if not ((self.rate > 0).all() and (self.latency >= 0).all()):
-            raise InputError("a link without a rate or with a negative latency", field="rate")
 
     @staticmethod
     def racks(workers: Sequence[int], rate: float, latency: float) -> SwitchTree:

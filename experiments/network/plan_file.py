@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict
+
 from envs.errors import InputError, require_one_of
+from envs.forms import Form, read_form
 from envs.synchronisation.link_graph import LinkGraph, described, description
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
-from envs.units import check_keys, parse_bytes, read_quantity
+from envs.units import parse_bytes, read_quantity
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 from models.artifacts import read_kind
 
 KIND = "meshwright.synchronisation_plan"
 SCHEMA_VERSION = 1
+
+
+class _Network(Form):
+    name: str
+    vertices: dict[str, Any]
+    links: Sequence[Any]
+
+
+class _Asked(Form):
+    bytes: float | str
+    primitive: str
+
+
+class _Tree(Form):
+    root: str
+    share: str | float
+    reduce: Sequence[Sequence[str]]
+    broadcast: Sequence[Sequence[str]]
+
+
+class _Plan(Form):
+    name: str
+    chunk: float | str | None
+    trees: Sequence[_Tree]
+
+
+class _Document(Form):
+    model_config = ConfigDict(extra="ignore")
+
+    network: _Network
+    problem: _Asked
+    plan: _Plan
 
 
 def write_plan(
@@ -54,10 +89,13 @@ def read_plan(path: str | Path) -> tuple[SynchronisationProblem, Synchronisation
     Raises:
         InputError: naming the file and the field at fault, or the first violation.
     """
-    document = read_kind(Path(path), KIND, SCHEMA_VERSION)
+    document = read_form(_Document, read_kind(Path(path), KIND, SCHEMA_VERSION), path)
     try:
-        problem = _problem(document)
-        plan = _plan(document, problem.network)
+        network = described(**document.network.model_dump())
+        size = read_quantity(parse_bytes, document.problem.bytes, key="problem.bytes")
+        primitive = primitive_of(document.problem.primitive, "problem.primitive")
+        problem = SynchronisationProblem(network, size, primitive)
+        plan = _plan(document.plan, network)
     except InputError as error:
         field = f"field {error.field!r}: " if error.field else ""
         raise InputError(f"{field}{error.message}", file=path, record=error.record) from error
@@ -78,43 +116,27 @@ def primitive_of(name: str, key: str = "primitive") -> Primitive:
     return known[name]
 
 
-def _problem(document: Mapping[str, Any]) -> SynchronisationProblem:
-    keys = ("name", "vertices", "links")
-    network = check_keys(document.get("network"), keys, key="network")
-    if not isinstance(network["vertices"], dict) or not isinstance(network["links"], list):
-        raise InputError("is not {vertices: {name: kind}, links: [...]}", field="network")
-    asked = check_keys(document.get("problem"), ("bytes", "primitive"), key="problem")
-    size = read_quantity(parse_bytes, asked["bytes"], key="problem.bytes")
-    primitive = primitive_of(str(asked["primitive"]), "problem.primitive")
-    return SynchronisationProblem(described(**network), size, primitive)
-
-
-def _plan(document: Mapping[str, Any], network: LinkGraph) -> SynchronisationPlan:
-    section = check_keys(document.get("plan"), ("name", "chunk", "trees"), key="plan")
+def _plan(section: _Plan, network: LinkGraph) -> SynchronisationPlan:
     number = {name: vertex for vertex, name in enumerate(network.vertices)}
-    if not isinstance(section["trees"], list):
-        raise InputError("is no list of trees", field="plan.trees")
 
-    def vertex(name: object, key: str) -> int:
-        if not isinstance(name, str) or name not in number:
+    def vertex(name: str, key: str) -> int:
+        if name not in number:
             raise InputError(f"{name!r} is no vertex of the network", field=key)
         return number[name]
 
     trees = []
-    for place, tree in enumerate(section["trees"]):
+    for place, row in enumerate(section.trees):
         key = f"plan.trees.{place}"
-        row = check_keys(tree, ("root", "share", "reduce", "broadcast"), key=key)
-        ways: list[tuple[Way, ...]] = []
-        for name in ("reduce", "broadcast"):
-            if not isinstance(row[name], list) or not all(isinstance(x, list) for x in row[name]):
-                raise InputError("is no list of lists of vertices", field=f"{key}.{name}")
-            ways.append(tuple(tuple(vertex(v, f"{key}.{name}") for v in way) for way in row[name]))
+        ways: list[tuple[Way, ...]] = [
+            tuple(tuple(vertex(v, f"{key}.{name}") for v in way) for way in given)
+            for name, given in (("reduce", row.reduce), ("broadcast", row.broadcast))
+        ]
         try:
-            share = Fraction(str(row["share"]))
+            share = Fraction(str(row.share))
         except (ValueError, ZeroDivisionError) as error:
-            told = f"{row['share']!r} is no share such as 1/8"
+            told = f"{row.share!r} is no share such as 1/8"
             raise InputError(told, field=f"{key}.share") from error
-        trees.append(Tree(vertex(row["root"], f"{key}.root"), share, *ways))
-    chunk = section["chunk"]
+        trees.append(Tree(vertex(row.root, f"{key}.root"), share, *ways))
+    chunk = section.chunk
     pieces = float("inf") if chunk is None else read_quantity(parse_bytes, chunk, key="plan.chunk")
-    return SynchronisationPlan(str(section["name"]), tuple(trees), pieces)
+    return SynchronisationPlan(section.name, tuple(trees), pieces)

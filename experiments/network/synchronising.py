@@ -23,9 +23,10 @@ from envs.synchronisation.link_graph import (
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import Played, play
 from envs.synchronisation.problem import SynchronisationProblem
-from envs.units import MICROSECOND, parse_bytes, parse_seconds, read_quantity
+from envs.units import parse_bytes, parse_seconds, read_quantity
 from experiments.network.gradients import sparse_blocks
 from experiments.network.plan_file import primitive_of, read_plan
+from experiments.pictures.perfetto import Event, happened, process, thread
 from experiments.pictures.synchronisation import draw_trees
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance, stamp
@@ -198,19 +199,14 @@ def judge(
 
 def trace_document(problem: SynchronisationProblem, played: Played) -> dict[str, object]:
     """Vertices as processes, their connections as threads, chunks as slices; for Perfetto."""
-    names, events = problem.network.vertices, list[dict[str, object]]()
+    names, events = problem.network.vertices, list[Event]()
     for vertex in sorted({way[0] for way in played.ways}):
-        events.append({"ph": "M", "name": "process_name", "pid": vertex,
-                       "args": {"name": names[vertex]}})  # fmt: skip
+        events.append(process(vertex, names[vertex]))
     for c, (tree, way) in enumerate(zip(played.tree, played.ways, strict=True)):
         what = "sum" if played.reduces[c] else "result"
-        place = {"pid": way[0], "tid": c}
-        label = f"tree {tree}: {what} to {names[way[-1]]}"
-        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": label}})
+        events.append(thread(way[0], c, f"tree {tree}: {what} to {names[way[-1]]}"))
         for chunk, m in enumerate(range(played.first[c], played.first[c + 1])):
-            start, end = played.start[m] / MICROSECOND, played.drained[m] / MICROSECOND
-            events.append(
-                {"ph": "X", "name": f"chunk {chunk}", "cat": what, **place, "ts": start,
-                 "dur": end - start, "args": {"arrived_s": played.arrived[m]}}
-            )  # fmt: skip
+            start, end, arrived = (a[m] for a in (played.start, played.drained, played.arrived))
+            name, place = f"chunk {chunk}", (way[0], c)
+            events.append(happened(name, what, place, start, end, arrived_s=arrived))
     return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -20,7 +20,7 @@ from envs.cluster.simulation.cluster_metrics import pending_jobs
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.units import MICROSECOND
+from experiments.pictures.perfetto import Event, happened, process, thread
 from experiments.pictures.style import (
     IDLE,
     PALE,
@@ -224,34 +224,22 @@ def cluster_trace(
     A job on several GPUs, or on a part of one, stands on each that it touches.
     """
     runs = _log(schedule)
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     for node in window.nodes:
-        name = f"node {node}"
-        events.append({"ph": "M", "name": "process_name", "pid": node, "args": {"name": name}})
-        for gpu in range(int(cluster.gpus[node])):
-            label = {"name": f"{name}, GPU {gpu}"}
-            place = {"pid": node, "tid": gpu}
-            events.append({"ph": "M", "name": "thread_name", **place, "args": label})
+        name, gpus = f"node {node}", int(cluster.gpus[node])
+        events.append(process(node, name))
+        events += [thread(node, gpu, f"{name}, GPU {gpu}") for gpu in range(gpus)]
         here = runs[(runs["node"] == node) & (runs["gpus"] > 0)]
-        for bar in assign_lanes(here, int(cluster.gpus[node])):
+        for bar in assign_lanes(here, gpus):
             run = here[bar.run]
             start = max(float(run["start"]), window.start_s)
             end = min(float(run["end"]), window.end_s)
             job = int(run["job"])
             stopped = bool(run["end"] != schedule.finish[job])
+            kind = f"job {job % len(JOB_COLOURS)}"
+            told = {"job": job, "stopped_before_its_end": stopped}
             for gpu in range(int(bar.low), int(np.ceil(bar.high))) if end > start else ():
-                events.append(
-                    {
-                        "ph": "X",
-                        "name": f"job {job}",
-                        "cat": f"job {job % len(JOB_COLOURS)}",
-                        "pid": node,
-                        "tid": gpu,
-                        "ts": start / MICROSECOND,
-                        "dur": (end - start) / MICROSECOND,
-                        "args": {"job": job, "stopped_before_its_end": stopped},
-                    }
-                )
+                events.append(happened(f"job {job}", kind, (node, gpu), start, end, **told))
     return {"traceEvents": events}
 
 

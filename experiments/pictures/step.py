@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from envs.hybrid.simulation import HybridStep
 from envs.step.pipeline import Pipeline, PlayedPipeline, Work
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
-from envs.units import MICROSECOND
+from experiments.pictures.perfetto import Event, happened, process, thread
 from experiments.pictures.style import (
     BLUE,
     GIVEN_UP,
@@ -52,13 +52,17 @@ LIGHTEST = 0.62  # how far the first micro-batch is mixed with white
 
 
 def draw_gantt(
-    problem: StepProblem, timeline: Timeline, title: str, names: Mapping[int, str] | None = None
+    problem: StepProblem,
+    timeline: Timeline,
+    title: str,
+    names: Mapping[int, str] | None = None,
+    bound_s: float = 0.0,
 ) -> Figure:
     """Devices as rows, under them the ports that carry transfers as thin rows.
 
     Colour tells the phase, its depth the micro-batch (light: first, dark: last), the number in a
     bar the micro-batch too. At the right of each device: the share of the step it computes.
-    With `names` only devices that these name are rows.
+    With `names` only devices that these name are rows. A dotted line marks a lower bound.
     """
     graph, topology = problem.graph, problem.topology
     scale, unit = (1e3, "ms") if timeline.step_time < 10 else (1.0, "s")
@@ -106,6 +110,8 @@ def draw_gantt(
     axes.set_ylim(max(positions) + 0.5, -0.6)
     axes.set_xlim(0, end * 1.07)
     axes.axvline(end, color="black", linewidth=0.8)
+    if bound_s > 0:
+        axes.axvline(bound_s * scale, **LIMIT)
     axes.set_xlabel(f"time since the start of the step ({unit})")
     axes.tick_params(axis="y", length=0)
     frame(axes, "x", hidden=("top", "right", "left"))
@@ -263,8 +269,6 @@ def _legend(micro_batches: int, transfers: bool) -> list[Patch]:
 
 DEVICES, PORTS = 1, 2  # process ids
 
-Event = dict[str, object]
-
 
 def trace_document(problem: StepProblem, timeline: Timeline) -> dict[str, object]:
     """Devices as the threads of one process, ports as those of a second; times in microseconds.
@@ -282,66 +286,38 @@ def trace_document(problem: StepProblem, timeline: Timeline) -> dict[str, object
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _names(process: int, name: str, threads: list[str]) -> list[Event]:
-    events: list[Event] = [
-        {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
-    ]
-    for thread, label in enumerate(threads):
-        place = {"pid": process, "tid": thread}
-        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": label}})
-        events.append(
-            {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": thread}}
-        )
-    return events
+def _names(number: int, name: str, threads: list[str]) -> Iterator[Event]:
+    yield process(number, name)
+    for place, label in enumerate(threads):
+        yield thread(number, place, label)
+        order = {"ph": "M", "name": "thread_sort_index", "args": {"sort_index": place}}
+        yield {**order, "pid": number, "tid": place}
 
 
-def _operators(problem: StepProblem, timeline: Timeline) -> list[Event]:
+def _operators(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
     graph = problem.graph
-    return [
-        {
-            "ph": "X",
-            "name": graph.op_names[op],
-            "cat": Phase(graph.phase[op]).name.lower(),
-            "pid": DEVICES,
-            "tid": int(timeline.device[op]),
-            "ts": float(timeline.op_start[op]) / MICROSECOND,
-            "dur": float(timeline.op_finish[op] - timeline.op_start[op]) / MICROSECOND,
-            "args": {
-                "micro_batch": int(graph.micro_batch[op]),
-                "kind": Kind(graph.kind[op]).name.lower(),
-                "flop": float(graph.flop[op]),
-            },
-        }
-        for op in range(graph.num_operators)
-    ]
+    for op, name in enumerate(graph.op_names):
+        phase, place = Phase(graph.phase[op]).name.lower(), (DEVICES, int(timeline.device[op]))
+        yield happened(
+            name, phase, place, timeline.op_start[op], timeline.op_finish[op],
+            micro_batch=int(graph.micro_batch[op]), kind=Kind(graph.kind[op]).name.lower(),
+            flop=float(graph.flop[op]),
+        )  # fmt: skip
 
 
-def _transfers(problem: StepProblem, timeline: Timeline) -> list[Event]:
+def _transfers(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
     graph, topology = problem.graph, problem.topology
-    events: list[Event] = []
     for index, tensor in enumerate(timeline.transfer_tensor):
-        source = int(timeline.transfer_source[index])
-        destination = int(timeline.transfer_destination[index])
+        ends = int(timeline.transfer_source[index]), int(timeline.transfer_destination[index])
+        source, destination = (topology.devices[end].name for end in ends)
+        name = f"{graph.op_names[graph.producer[tensor]]} -> {destination}"
         start, finish = timeline.transfer_start[index], timeline.transfer_finish[index]
-        producer = graph.op_names[graph.producer[tensor]]
+        size = float(graph.tensor_bytes[tensor])
         for ports in (topology.send_port, topology.receive_port):
-            events.append(
-                {
-                    "ph": "X",
-                    "name": f"{producer} -> {topology.devices[destination].name}",
-                    "cat": "transfer",
-                    "pid": PORTS,
-                    "tid": int(ports[source, destination]),
-                    "ts": float(start) / MICROSECOND,
-                    "dur": float(finish - start) / MICROSECOND,
-                    "args": {
-                        "bytes": float(graph.tensor_bytes[tensor]),
-                        "source": topology.devices[source].name,
-                        "destination": topology.devices[destination].name,
-                    },
-                }
-            )
-    return events
+            yield happened(
+                name, "transfer", (PORTS, int(ports[ends])), start, finish, bytes=size,
+                source=source, destination=destination,
+            )  # fmt: skip
 
 
 BEST: Mapping[str, Any] = {"color": NOTE, "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.0}

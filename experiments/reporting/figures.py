@@ -1,13 +1,16 @@
-"""Interactive figures as data for plotly.js; colours with an @ are those of the reader's theme."""
+"""Interactive figures for plotly.js; what all have in common is the template of `page.SCRIPT`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from typing import Any, TypeGuard
+
+import numpy as np
+import polars as pl
 
 from experiments.pictures.style import BLUE, GREEN, ORANGE, PALETTE, PURPLE, mixed_with_white
 from experiments.reporting.measures import is_number
@@ -15,20 +18,21 @@ from experiments.reporting.run_folder import RunFolder
 from experiments.reporting.sheets import Job, Sheet
 from experiments.run.statistics import half_width
 
-INK, GRID, PAGE = "@ink", "@grid", "@page"
 MOST_ROWS, MOST_LINES, MOST_POINTS, MOST_BARS = 40, 8, 500, 6000
 ROW, FRAME = 38, 96  # pixels of a row of a ranking; of a figure around its rows
 LANE, THIN_LANE, LEAST_LANES = 24, 9, 8  # pixels of a device or GPU in a Gantt chart; of few, many
 NAMED_LANES = 24  # up to which every lane has its name, beyond its node's
 WIDE = 20.0  # times between the least and the largest value from which an axis is logarithmic
 MERGE = 5e-4  # share of the time below which neighbours of one kind in a Gantt chart are one bar
+MARGIN = 0.06  # of an axis, at both ends
+DIGITS = 7  # significant, of what is drawn
+LINE = "%{x:,.4g}: %{y:.5g}<extra>%{fullData.name}</extra>"  # beside the mouse
 PHASES = {
     "forward": BLUE, "backward": ORANGE, "optimizer": GREEN, "transfer": PURPLE,
 }  # fmt: skip
 
-IN_THE_DARK = {own: mixed_with_white(own, 0.3) for own in PALETTE}  # on a dark page
-
-Spec = dict[str, Any]
+LIGHTER = {own: mixed_with_white(own, 0.3) for own in PALETTE}
+IN_THE_DARK = {**LIGHTER, "#ffffff": "#0d1117"}  # on a dark page
 
 
 @dataclass(frozen=True)
@@ -36,79 +40,68 @@ class Figure:
     """One figure; `title` stands above it where no heading does, `note` says what is not drawn."""
 
     title: str
-    data: Sequence[Spec]
-    layout: Spec
-    height: int
+    drawn: Any  # plotly's
     note: str = ""
 
 
 def ranking(sheet: Sheet) -> Figure | None:
     """The first measure of a sheet, the best on top, each row named on its own line."""
-    measure = sheet.kind.measures[0]
-    known = [
-        (entry, entry.found[measure.key])
-        for entry in sheet.entries
-        if math.isfinite(entry.found[measure.key].mean)
-    ]
+    from plotly import graph_objects as go
+
+    measure, levels = sheet.kind.measures[0], dict(sheet.kind.level)
+    known = [entry for entry in sheet.entries if math.isfinite(entry.found[measure.key].mean)]
     if len(known) < 2:
         return None
     shown = known[:MOST_ROWS]
-    levels = dict(sheet.kind.level)
+    found = [entry.found[measure.key] for entry in shown]
     if sheet.kind.bound:
-        bounds = [entry.found[sheet.kind.bound].mean for entry, _ in shown]
-        if bounds and all(math.isfinite(bound) for bound in bounds):
-            levels["proved lower bound"] = max(bounds)
-    means = [found.mean for _, found in shown]
-    least, most = min([*means, *levels.values()]), max([*means, *levels.values()])
+        bound = max(entry.found[sheet.kind.bound].mean for entry in shown)
+        levels |= {"proved lower bound": bound} if math.isfinite(bound) else {}
+    mean = np.array([x.mean for x in found])
+    ends = np.array([(x.low, x.high) for x in found]).T
+    low, high = np.where(np.isfinite(ends).all(axis=0), ends, mean)
+    least, most = (f([*mean, *levels.values()]) for f in (min, max))
     room = max(most - least, 0.02 * abs(most))  # an interval may be wider than all there is to see
     floor = least - room if least < 0 else max(least - room, 0.0)  # no time is negative
-    low, high = (
-        min([least, *(found.low for _, found in shown if found.low < least)]),
-        max([most, *(found.high for _, found in shown if found.high > most)]),
-    )
-    beyond = low < floor or high > most + room
-    least, most = max(low, floor), min(high, most + room)
+    beyond = low.min() < floor or high.max() > most + room
+    least, most = max(min(least, low.min()), floor), min(max(most, high.max()), most + room)
     logarithmic = least > 0 and most > WIDE * least
-    rows = list(range(len(shown)))
-    reach = [
-        (0.0, 0.0)
-        if not math.isfinite(found.low + found.high)
-        else (found.mean - found.low, found.high - found.mean)
-        for _, found in shown
-    ]
-    names = [entry.names[0] for entry, _ in shown]
-    labels = []
-    for row, (entry, found) in enumerate(shown):
-        job = entry.job if names.count(names[row]) > 1 else None
-        labels.append(_label(names[row], measure.text(found), row, job))
-    points = {
-        "type": "scatter", "mode": "markers", "x": means, "y": rows,
-        "marker": {"color": BLUE, "size": 10},
-        "error_x": {
-            "type": "data", "symmetric": False, "array": [up for _, up in reach],
-            "arrayminus": [down for down, _ in reach], "color": BLUE, "thickness": 1.6, "width": 4,
-        },
-        "text": [escape(" / ".join(entry.names)) for entry, _ in shown],
-        "hovertemplate": "%{text}<br>%{x}<extra></extra>",
-    }  # fmt: skip
-    axis = {"title": {"text": escape(measure.label)}, "gridcolor": GRID, "zeroline": False}
-    axis |= _range(least, most, logarithmic)
-    middle = math.sqrt(least * most) if logarithmic else (least + most) / 2
-    labels += [_level_name(name, value, middle, logarithmic) for name, value in levels.items()]
-    layout = _layout(showlegend=False, annotations=labels)
-    layout["xaxis"] = axis
-    layout["yaxis"] = {
-        "tickvals": rows, "showticklabels": False, "gridcolor": GRID, "zeroline": False,
-        "range": [len(rows) - 0.4, -0.8], "fixedrange": True,
-    }  # fmt: skip
-    layout["shapes"] = [_level(value) for value in levels.values()]
-    layout["margin"] |= {"t": 26 if levels else 8}
+    names = [entry.names[0] for entry in shown]
+    points = go.Scatter(
+        mode="markers", x=mean, y=np.arange(len(mean)), marker={"color": BLUE, "size": 10},
+        error_x={"array": high - mean, "arrayminus": mean - low, "color": BLUE},
+        text=[escape(" / ".join(entry.names)) for entry in shown],
+        hovertemplate="%{text}<br>%{x}<extra></extra>",
+    )  # fmt: skip
+    figure = _figure(points, height=FRAME + ROW * len(mean), x=measure.label, y="")
+    place = np.log10 if logarithmic else float
+    edges = [place(least), place(most)]
+    margin = MARGIN * (edges[1] - edges[0]) or MARGIN * abs(most) or 1.0
+    figure.update_xaxes(range=[edges[0] - margin, edges[1] + margin])
+    if logarithmic:
+        figure.update_xaxes(type="log", dtick=1)
+    figure.update_yaxes(showticklabels=False, range=[len(mean) - 0.4, -0.8], tickvals=points.y)
+    for row, (entry, name) in enumerate(zip(shown, names, strict=True)):
+        run = f" [{entry.job.number}]" if names.count(name) > 1 else ""
+        short = escape(name if len(name) <= 34 else f"{name[:33]}…")
+        text = f"<b>{short}</b>{run}  {measure.text(found[row])}"
+        figure.add_annotation(
+            text=text, xref="paper", x=0, y=row, xanchor="left", yanchor="bottom", yshift=6
+        )
+    for name, value in levels.items():  # named on the side where there is more room
+        side = "left" if place(value) <= sum(edges) / 2 else "right"
+        text = f"{escape(name)} {value:,.4g}"
+        figure.add_vline(value)
+        figure.add_annotation(
+            text=text, x=place(value), yref="paper", y=1, yanchor="bottom", xanchor=side
+        )
+    figure.update_layout(margin_t=26 if levels else 8, showlegend=False)
     note = ""
     if len(known) > len(shown):
         note = f"The best {len(shown)} of {len(known)} are drawn; the table has all. "
     if beyond:
         note += "Intervals that end at the edge go on beyond it."
-    return Figure("", [points], layout, FRAME + ROW * len(rows), note.strip())
+    return Figure("", figure, note.strip())
 
 
 def learning_curves(job: Job) -> Iterator[Figure]:
@@ -126,9 +119,8 @@ def learning_curves(job: Job) -> Iterator[Figure]:
         series = {"exams": ("exam/score", BLUE)}
         yield from _curves(job, series, "mean JCT / reference's", 1.0, {"reference": 1.0})
     else:
-        for name in list(columns)[1:]:
+        for name in list(columns)[1:2]:
             yield from _curves(job, {name: (name, BLUE)}, name, 1.0, {})
-            break
 
 
 def _curves(
@@ -140,141 +132,123 @@ def _curves(
 ) -> Iterator[Figure]:
     steps = "charts/global_step"
     over = steps if steps in job.first.metrics else next(iter(job.first.metrics), "")
-    data: list[Spec] = []
+    figure = _figure(height=420, x="steps" if over == steps else over, y=label)
     for name, (column, colour) in series.items():
         lines = [line for run in job.runs if (line := _line(run, over, column, scale))]
+        curve: dict[str, Any] = {"name": escape(name), "line": {"color": colour, "width": 2.3}}
         if len(lines) > 1:
-            pale = mixed_with_white(colour, 0.45)
-            for points in lines:
-                data.append(_trace("one seed", points, pale, 1.0, showlegend=False, hover=False))
+            silent = {"showlegend": False, "hoverinfo": "skip", "mode": "lines"}
+            pale = {"color": mixed_with_white(colour, 0.45), "width": 1}
+            for line in lines:
+                figure.add_scatter(x=list(line), y=list(line.values()), line=pale, **silent)
             shared = sorted(set(lines[0]).intersection(*lines[1:]))
-            mean = {x: math.fsum(line[x] for line in lines) / len(lines) for x in shared}
-            half = {x: half_width([line[x] for line in lines]) for x in shared}
-            data.append(_band(shared, mean, half, colour))
-            data.append(_trace(f"{name}, mean of {len(lines)} seeds", mean, colour, 2.4))
-        elif lines:
-            data.append(_trace(name, lines[0], colour, 2.2))
-    if not data:
+            mean = np.array([math.fsum(line[x] for line in lines) / len(lines) for x in shared])
+            half = np.array([half_width([line[x] for line in lines]) for x in shared])
+            figure.add_scatter(
+                x=[*shared, *shared[::-1]], y=[*(mean + half), *(mean - half)[::-1]],
+                fill="toself", fillcolor=colour, opacity=0.18, line_width=0, **silent,
+            )  # fmt: skip
+            lines = [dict(zip(shared, mean, strict=True))]
+            curve["name"] += f", mean of {len(job.runs)} seeds"
+        for line in lines:
+            mode = "lines+markers" if len(line) <= 30 else "lines"
+            points = {"x": list(line), "y": list(line.values()), "mode": mode}
+            figure.add_scatter(**points, hovertemplate=LINE, **curve)
+    if not figure.data:
         return
-    layout = _layout(annotations=[_height_name(name, value) for name, value in levels.items()])
-    layout["xaxis"] = _axis("steps" if over == steps else over)
-    layout["yaxis"] = _axis(label)
-    layout["shapes"] = [_level(value, vertical=False) for value in levels.values()]
-    yield Figure(f"Training: {label}", data, layout, 420)
+    for name, value in levels.items():
+        text = f"{escape(name)} {value:,.4g}"
+        figure.add_hline(value, annotation={"text": text, "bgcolor": "rgba(0,0,0,0)"})
+    yield Figure(f"Training: {label}", figure)
 
 
 def anytime(job: Job) -> Figure | None:
     """The best value so far over the seconds of search, of every planner in the first run."""
+    from plotly import express as px
+
     result = job.first.result
     rows = result.get("methods")
-    if isinstance(rows, list):
-        named = [(str(row.get("method")), row) for row in rows if isinstance(row, Mapping)]
-    else:
-        named = [(str(result.get("agent")), result)]
-    label, scale = ("step time (ms)", 1e3) if isinstance(rows, list) else ("objective", 1.0)
-    found = []
-    for name, row in named:
-        trajectory = row.get("trajectory")
+    several = isinstance(rows, list)
+    found = {}
+    for row in rows if isinstance(rows, list) else [{**result, "method": result.get("agent")}]:
+        trajectory = row.get("trajectory") if isinstance(row, Mapping) else None
         if isinstance(trajectory, list) and len(trajectory) > 1:
-            points = {
-                float(pair[0]): float(pair[1]) * scale
+            points = [
+                (float(pair[0]), float(pair[1]) * (1e3 if several else 1.0))
                 for pair in trajectory
                 if isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))
-            }
+            ]
             if points:
-                found.append((name, points))
-    if len(found) == 1 and job.first.metrics:
+                found[escape(str(row["method"]))] = points
+    if not found or (len(found) == 1 and job.first.metrics):
         return None  # the curve of its training tells the same
-    found.sort(key=lambda pair: min(pair[1].values()))
-    data = [
-        _trace(name, points, PALETTE[number], 2.0, steps=True)
-        for number, (name, points) in enumerate(found[:MOST_LINES])
-    ]
-    if not data:
-        return None
-    layout = _layout()
-    layout["xaxis"] = _axis("seconds of search") | {"rangemode": "tozero"}
-    layout["yaxis"] = _axis(label)
-    left_out = len(found) - len(data)
+    best = sorted(found, key=lambda name: min(y for _, y in found[name]))[:MOST_LINES]
+    rows = [(name, *point) for name in best for point in found[name]]
+    frame = pl.DataFrame(rows, ["planner", "x", "y"], orient="row")
+    drawn = px.line(
+        frame, "x", "y", color="planner", line_shape="hv", color_discrete_sequence=PALETTE
+    )
+    label = "step time (ms)" if several else "objective"
+    figure = _figure(*drawn.data, height=400, x="seconds of search", y=label)
+    figure.update_traces(hovertemplate=LINE, mode="lines+markers").update_xaxes(rangemode="tozero")
+    left_out = len(found) - len(best)
     note = f"The {MOST_LINES} best are drawn; {left_out} more have a curve." if left_out else ""
-    return Figure("The best so far over the search", data, layout, 400, note)
-
-
-@dataclass
-class Bar:
-    """A bar of a Gantt chart: what it is of, on which row, from when to when (seconds)."""
-
-    kind: str
-    row: float
-    start: float
-    end: float
-    label: str
-    number: int = 1  # of events in it
+    return Figure("The best so far over the search", figure, note)
 
 
 def gantt(run: RunFolder) -> Figure | None:
     """What happened when, of a trace in Chrome's format: devices, ports, or the GPUs of nodes."""
-    lanes, bars, left_out = _bars_of(run.timeline)
+    from plotly import express as px
+
+    lanes, bars = _bars_of(run.timeline)
     if not bars:
         return None
-    span = max(bar.end for bar in bars) - min(0.0, *(bar.start for bar in bars))
-    unit, seconds = next(
-        (pair for pair in (("d", 86400.0), ("h", 3600.0), ("s", 1.0)) if span > 3 * pair[1]),
-        ("ms", 1e-3),
-    )
-    kinds = dict.fromkeys(bar.kind for bar in bars)
-    phases = set(kinds) <= set(PHASES)
-    data = []
-    for number, kind in enumerate(kinds):
-        own = [bar for bar in bars if bar.kind == kind]
-        colour = PHASES[kind] if phases else mixed_with_white(PALETTE[number % len(PALETTE)], 0.3)
-        data.append(
-            {
-                "type": "bar", "orientation": "h", "name": escape(kind), "showlegend": phases,
-                "base": [_rounded(bar.start / seconds) for bar in own],
-                "x": [_rounded((bar.end - bar.start) / seconds) for bar in own],
-                "y": [bar.row for bar in own],
-                "width": [0.8 if phases else 1.0] * len(own),
-                "marker": {"color": colour, "line": {"width": 0}},
-                "text": [escape(bar.label) for bar in own], "textposition": "none",
-                "hovertemplate": f"%{{text}}<br>from %{{base:.6g}} for %{{x:.6g}} {unit}"
-                "<extra></extra>",
-            }
-        )  # fmt: skip
-    layout = _layout(barmode="overlay", bargap=0)
-    layout["xaxis"] = _axis(f"time since the start ({unit})") | {"rangemode": "tozero"}
+    frame = pl.DataFrame(bars[:MOST_BARS], ["kind", "row", "start", "end", "label"], orient="row")
+    span = max(bar[3] for bar in bars) - min(0.0, *(bar[2] for bar in bars))
+    units = {"d": 86400.0, "h": 3600.0, "s": 1.0}
+    unit = next((name for name, seconds in units.items() if span > 3 * seconds), "ms")
+    seconds = units.get(unit, 1e-3)
+    phases = {bar[0] for bar in bars} <= set(PHASES)
+    start, lasts = pl.col("start") / seconds, (pl.col("end") - pl.col("start")) / seconds
+    drawn = px.bar(
+        frame.with_columns(start.round_sig_figs(DIGITS), lasts=lasts.round_sig_figs(DIGITS)),
+        "lasts", "row", "kind", base="start", custom_data=["label"], orientation="h",
+        color_discrete_sequence=list(LIGHTER.values()),
+        color_discrete_map=PHASES if phases else {},
+    )  # fmt: skip
     many = len(lanes) > NAMED_LANES and len({process for process, _ in lanes}) > 1
-    names = (
-        _groups(lanes) if many else {name: float(row) for row, name in enumerate(lanes.values())}
+    height = 110 + (THIN_LANE if many else LANE) * max(len(lanes), LEAST_LANES)
+    figure = _figure(*drawn.data, height=height, x=f"time since the start ({unit})", y="")
+    hover = f"%{{customdata[0]}}<br>from %{{base:.6g}} for %{{x:.6g}} {unit}<extra></extra>"
+    figure.update_traces(
+        width=0.8 if phases else 1.0, marker_line_width=0, hovertemplate=hover, showlegend=phases
     )
-    layout["yaxis"] = {
-        "tickvals": list(names.values()),
-        "ticktext": [_middle(name) for name in names],
-        "range": [len(lanes) - 0.4, -0.6], "automargin": True, "tickfont": {"size": 11},
-        "showgrid": False, "zeroline": False,
-    }  # fmt: skip
-    ends = [row for row, (this, after) in enumerate(pairwise(lanes)) if this[0] != after[0]]
-    layout["shapes"] = [
-        _level(row + 0.5, vertical=False, colour=PAGE, dash="solid") for row in ends
-    ]
-    note = f"{left_out:,} further bars are not drawn." if left_out else ""
+    figure.update_xaxes(rangemode="tozero")
+    middles: dict[str, list[int]] = {}  # rows of every process, by the name before a comma
+    first = {process: name for (process, _), name in reversed(lanes.items())}
+    for row, ((process, _), name) in enumerate(lanes.items()):
+        middles.setdefault(first[process].partition(",")[0] if many else name, []).append(row)
+    short = [name if len(name) <= 24 else f"{name[:12]}…{name[-12:]}" for name in middles]
+    figure.update_yaxes(
+        tickvals=[sum(own) / len(own) for own in middles.values()], ticktext=short,
+        range=[len(lanes) - 0.4, -0.6], showgrid=False, tickfont_size=11,
+    )  # fmt: skip
+    for row, (this, after) in enumerate(pairwise(lanes)):
+        if this[0] != after[0]:
+            figure.add_hline(row + 0.5, line={"color": "#ffffff", "dash": "solid"})
+    figure.update_layout(barmode="overlay", bargap=0)
+    left_out = len(bars) - MOST_BARS
+    note = f"{left_out:,} further bars are not drawn." if left_out > 0 else ""
     if not phases:
         note = f"A job has one colour; there are {len(PALETTE)} of them. {note}".strip()
-    height = 110 + (THIN_LANE if many else LANE) * max(len(lanes), LEAST_LANES)
-    return Figure(f"What ran when, seed {run.origin.get('seed')}", data, layout, height, note)
+    return Figure(f"What ran when, seed {run.origin.get('seed')}", figure, note)
 
 
-def _groups(lanes: Mapping[tuple[int, int], str]) -> dict[str, float]:
-    """The middle row of every process, by the part of its rows' names before a comma."""
-    rows: dict[int, list[int]] = {}
-    for row, (process, _) in enumerate(lanes):
-        rows.setdefault(process, []).append(row)
-    names = list(lanes.values())
-    return {names[own[0]].partition(",")[0]: sum(own) / len(own) for own in rows.values()}
+Bar = tuple[str, int, float, float, str]  # kind, row, from when to when in seconds, label
 
 
-def _bars_of(trace: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list[Bar], int]:
-    """Names of the rows by (process, thread); bars; how many events there is no room for."""
+def _bars_of(trace: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list[Bar]]:
+    """Names of the rows by (process, thread), and bars in the order in which they begin."""
     events = trace.get("traceEvents")
     processes: dict[int, str] = {}
     lanes: dict[tuple[int, int], str] = {}
@@ -287,39 +261,41 @@ def _bars_of(trace: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list
         given = given if isinstance(given, Mapping) else {}
         if not all(isinstance(number, int) for number in place):
             continue
-        if event.get("ph") == "M" and event.get("name") == "thread_name":
-            lanes[place] = str(given.get("name"))
-        elif event.get("ph") == "M" and event.get("name") == "process_name":
-            processes[place[0]] = str(given.get("name"))
-        elif (
-            event.get("ph") == "X" and _is_number(event.get("ts")) and _is_number(event.get("dur"))
-        ):
+        kind, name = event.get("ph"), escape(str(given.get("name")))
+        if kind == "M" and event.get("name") == "thread_name":
+            lanes[place] = name
+        elif kind == "M" and event.get("name") == "process_name":
+            processes[place[0]] = name
+        elif kind == "X" and _is_number(event.get("ts")) and _is_number(event.get("dur")):
             start, lasts = event["ts"] * 1e-6, event["dur"] * 1e-6
             part = f", micro-batch {given['micro_batch']}" if "micro_batch" in given else ""
             kind = str(event.get("cat"))
             label = f"{kind}{part}" if kind in PHASES and part else str(event.get("name"))
             if lasts > 0:
-                spans.append((place, start, start + lasts, kind, label))
+                spans.append((place, start, start + lasts, escape(kind), escape(label)))
     used = {place for place, *_ in spans}
     order = [place for place in lanes if place in used]
     order += sorted(used - set(order))
-    names = {
-        place: lanes.get(place, f"{processes.get(place[0], place[0])} {place[1]}")
-        for place in order
-    }
+    names = {p: lanes.get(p, f"{processes.get(p[0], p[0])} {p[1]}") for p in order}
     row = {place: number for number, place in enumerate(order)}
     length = max((end for _, _, end, _, _ in spans), default=0.0)
     bars: list[Bar] = []
-    last: dict[tuple[int, int], Bar] = {}
+    last: dict[tuple[int, int], int] = {}
     for place, start, end, kind, label in sorted(spans, key=lambda span: span[1]):
-        before = last.get(place)
-        alike = before is not None and (before.kind, before.label) == (kind, label)
-        if before is not None and alike and start - before.end <= MERGE * length:
-            before.end, before.number = max(before.end, end), before.number + 1
+        number = last.get(place)
+        before = None if number is None else bars[number]
+        alike = before is not None and (before[0], before[4]) == (kind, label)
+        if (
+            number is not None
+            and before is not None
+            and alike
+            and start - before[3] <= MERGE * length
+        ):
+            bars[number] = (kind, row[place], before[2], max(before[3], end), label)
         else:
-            last[place] = Bar(kind, row[place], start, end, label)
-            bars.append(last[place])
-    return names, bars[:MOST_BARS], max(0, len(bars) - MOST_BARS)
+            last[place] = len(bars)
+            bars.append((kind, row[place], start, end, label))
+    return names, bars
 
 
 def _line(run: RunFolder, over: str, column: str, scale: float) -> dict[float, float]:
@@ -333,125 +309,11 @@ def _line(run: RunFolder, over: str, column: str, scale: float) -> dict[float, f
     return dict([*pairs[::step], *pairs[-1:]])
 
 
-def _trace(
-    name: str,
-    points: Mapping[float, float],
-    colour: str,
-    width: float,
-    *,
-    steps: bool = False,
-    showlegend: bool = True,
-    hover: bool = True,
-) -> Spec:
-    shape = {"shape": "hv"} if steps else {}
-    few = len(points) <= 30
-    return {
-        "type": "scatter", "mode": "lines+markers" if few else "lines", "name": escape(name),
-        "x": [_rounded(x) for x in points], "y": [_rounded(y) for y in points.values()],
-        "line": {"color": colour, "width": width, **shape}, "marker": {"size": 5},
-        "showlegend": showlegend,
-        "hovertemplate": "%{x:,.4g}: %{y:.5g}<extra>" + escape(name) + "</extra>",
-    } | ({} if hover else {"hoverinfo": "skip", "hovertemplate": None})  # fmt: skip
+def _figure(*data: Any, height: int, x: str, y: str) -> Any:
+    from plotly import graph_objects as go
 
-
-def _band(
-    steps: Sequence[float], mean: Mapping[float, float], half: Mapping[float, float], colour: str
-) -> Spec:
-    """The interval of the mean, there and back."""
-    upper = [_rounded(mean[x] + half[x]) for x in steps]
-    lower = [_rounded(mean[x] - half[x]) for x in reversed(steps)]
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return {
-        "type": "scatter", "mode": "lines", "fill": "toself", "line": {"width": 0},
-        "fillcolor": f"rgba({red},{green},{blue},0.18)", "x": [*steps, *reversed(steps)],
-        "y": [*upper, *lower], "showlegend": False, "hoverinfo": "skip",
-    }  # fmt: skip
-
-
-def _layout(**more: Any) -> Spec:
-    return {
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": INK, "size": 13, "family": "system-ui, sans-serif"},
-        "margin": {"l": 12, "r": 16, "t": 12, "b": 46},
-        "legend": {"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top", "font": {"size": 12}},
-        "hoverlabel": {"font": {"size": 12}}, "dragmode": False,
-        **more,
-    }  # fmt: skip
-
-
-def _axis(label: str) -> Spec:
-    return {
-        "title": {"text": escape(label), "standoff": 8}, "gridcolor": GRID, "linecolor": GRID,
-        "zeroline": False, "automargin": True,
-    }  # fmt: skip
-
-
-def _range(least: float, most: float, logarithmic: bool) -> Spec:
-    if logarithmic:
-        low, high = math.log10(least), math.log10(most)
-        margin = 0.06 * (high - low)
-        return {"type": "log", "range": [low - margin, high + margin], "dtick": 1}
-    margin = 0.06 * (most - least) or 0.06 * abs(most) or 1.0
-    return {"range": [least - margin, most + margin]}
-
-
-def _level(value: float, *, vertical: bool = True, colour: str = INK, dash: str = "dot") -> Spec:
-    line = {"color": colour, "dash": dash, "width": 1.4}
-    if vertical:
-        return {
-            "type": "line", "x0": value, "x1": value, "yref": "paper", "y0": 0, "y1": 1,
-            "line": line,
-        }  # fmt: skip
-    return {
-        "type": "line",
-        "y0": value,
-        "y1": value,
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "line": line,
-    }
-
-
-def _level_name(name: str, value: float, middle: float, logarithmic: bool) -> Spec:
-    """The name on top of a vertical line, on the side where there is more room."""
-    return {
-        "text": f"{escape(name)} {value:,.4g}", "showarrow": False, "font": {"size": 12},
-        "x": math.log10(value) if logarithmic else value, "yref": "paper", "y": 1,
-        "yanchor": "bottom", "xanchor": "left" if value <= middle else "right",
-    }  # fmt: skip
-
-
-def _height_name(name: str, value: float) -> Spec:
-    """The name at the right end of a horizontal line."""
-    return {
-        "text": f"{escape(name)} {value:,.4g}", "showarrow": False, "font": {"size": 12},
-        "xref": "paper", "x": 1, "xanchor": "right", "y": value, "yanchor": "bottom",
-    }  # fmt: skip
-
-
-def _label(name: str, value: str, row: int, job: Job | None) -> Spec:
-    """A name and its value above their row; the run as well where another has the same name."""
-    run = f" [{job.number}]" if job is not None else ""
-    return {
-        "text": f"<b>{_short(name)}</b>{run}  {value}", "xref": "paper", "x": 0, "xanchor": "left",
-        "y": row, "yanchor": "bottom", "yshift": 6, "showarrow": False, "align": "left",
-        "font": {"size": 12}, "bgcolor": PAGE, "borderpad": 1,
-    }  # fmt: skip
-
-
-def _short(name: str, most: int = 34) -> str:
-    return escape(name if len(name) <= most else f"{name[: most - 1]}…")
-
-
-def _middle(name: str, most: int = 24) -> str:
-    """Names that differ at their ends, cut in the middle."""
-    half = most // 2
-    return escape(name if len(name) <= most else f"{name[:half]}…{name[-half:]}")
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.7g}") if math.isfinite(value) else None
+    figure = go.Figure(data).update_layout(template=None, height=height)
+    return figure.update_xaxes(title_text=escape(x)).update_yaxes(title_text=escape(y))
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -58,38 +58,42 @@ img{max-width:100%;height:auto;background:#fff;border-radius:4px}
 SCRIPT = """
 (() => {
   const lighter = JSON.parse(document.getElementById('lighter').textContent);
-  const root = document.documentElement, names = ['ink', 'grid', 'page'];
+  const root = document.documentElement;
   const button = document.getElementById('theme');
   const dark = matchMedia('(prefers-color-scheme: dark)');
   const touch = matchMedia('(hover: none)').matches;
   const isDark = () => root.dataset.theme ? root.dataset.theme === 'dark' : dark.matches;
-  const colours = () => {
+  const template = () => {
     const style = getComputedStyle(root);
-    const own = Object.fromEntries(
-      names.map(name => ['@' + name, style.getPropertyValue('--' + name).trim()]));
-    return isDark() ? {...own, ...lighter} : own;
+    const [ink, grid, page] = ['ink', 'grid', 'page'].map(
+      name => style.getPropertyValue('--' + name).trim());
+    const axis = {gridcolor: grid, linecolor: grid, zeroline: false, automargin: true,
+                  title: {standoff: 8}};
+    const clear = 'rgba(0,0,0,0)';
+    return {layout: {
+      paper_bgcolor: clear, plot_bgcolor: clear, margin: {l: 12, r: 16, t: 12, b: 46},
+      font: {color: ink, size: 13, family: 'system-ui, sans-serif'},
+      legend: {orientation: 'h', x: 0, y: -0.22, yanchor: 'top', font: {size: 12}},
+      hoverlabel: {bgcolor: page, font: {size: 12, color: ink}}, xaxis: axis, yaxis: axis,
+      dragmode: touch ? false : 'zoom',
+      shapedefaults: {line: {color: ink, dash: 'dot', width: 1.4}},
+      annotationdefaults: {showarrow: false, font: {size: 12}, bgcolor: page, borderpad: 1}}};
   };
-  const themed = (value, own) => {
-    if (typeof value === 'string') return own[value] ?? value;
-    if (Array.isArray(value)) return value.map(item => themed(item, own));
+  const themed = value => {
+    if (typeof value === 'string') return lighter[value] ?? value;
+    if (Array.isArray(value)) return value.map(themed);
     if (value === null || typeof value !== 'object') return value;
-    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, themed(v, own)]));
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, themed(v)]));
   };
   const config = {responsive: true, displaylogo: false, displayModeBar: touch ? false : 'hover',
                   modeBarButtonsToRemove: ['lasso2d', 'select2d']};
   const plots = [...document.querySelectorAll('.plot')];
   const specs = plots.map(p => JSON.parse(document.getElementById(p.id + '-data').textContent));
-  const draw = (number, own) => {
-    const {data, layout} = themed(specs[number], own);
-    layout.hoverlabel = {...layout.hoverlabel, bgcolor: own['@page'], font: {color: own['@ink']}};
-    if (!touch) layout.dragmode = 'zoom';
-    return Plotly.react(plots[number], data, layout, config);
-  };
   const drawAll = async () => {
     button.textContent = isDark() ? 'Light' : 'Dark';
-    const own = colours();
     for (let number = 0; number < plots.length; number++) {
-      await draw(number, own);
+      const {data, layout} = isDark() ? themed(specs[number]) : specs[number];
+      await Plotly.react(plots[number], data, {...layout, template: template()}, config);
       await new Promise(next => setTimeout(next));
     }
     root.dataset.drawn = plots.length;
@@ -143,15 +147,14 @@ class Page:
     def figure(self, figure: Figure) -> None:
         self._figures += 1
         name = f"figure-{self._figures}"
-        spec = {"data": figure.data, "layout": {**figure.layout, "height": figure.height}}
         title = f"<figcaption><b>{escape(figure.title)}</b></figcaption>" if figure.title else ""
         note = f"<figcaption>{escape(figure.note)}</figcaption>" if figure.note else ""
         self._body.append(
             f'<figure>{title}<div class="plot" id="{name}" role="img" '
             f'aria-label="{escape(figure.title or self._contents[-1][2])}" '
-            f'style="height:{figure.height}px"></div>{note}'
-            f'<script type="application/json" id="{name}-data">{script_json(spec)}</script>'
-            "</figure>"
+            f'style="height:{figure.drawn.layout.height}px"></div>{note}'
+            f'<script type="application/json" id="{name}-data">'
+            f"{script_json(json.loads(figure.drawn.to_json()))}</script></figure>"
         )
 
     def run(self, anchor: str, title: str) -> None:

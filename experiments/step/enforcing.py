@@ -16,10 +16,11 @@ servers:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import MinLen
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +28,7 @@ from rich.table import Table
 from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts, server_plans
 from agents.bandwidth.enforcement.scripts import Backend, enforcement_files
 from envs.errors import InputError
+from envs.forms import Form, read_form
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
 from experiments.run.artifacts import write_text
@@ -34,10 +36,24 @@ from experiments.run.provenance import Provenance
 from experiments.run.yaml_files import yaml_document
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
-_FILE = ("mtu", "line_overhead", "servers")
-_SERVER = ("address", "nics")
-_NIC = ("interface", "address")
 _LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file
+
+
+class _Nic(Form):
+    interface: str
+    address: str
+    bridge: str | None = None
+
+
+class _Server(Form):
+    address: str
+    nics: Annotated[dict[str | int, _Nic], MinLen(1)]
+
+
+class _File(Form):
+    mtu: int
+    line_overhead: int
+    servers: Annotated[dict[str | int, _Server], MinLen(1)]
 
 
 def read_hosts(path: str) -> Hosts:
@@ -46,70 +62,20 @@ def read_hosts(path: str) -> Hosts:
     Raises:
         InputError: naming the file, the server or NIC, and the field that is wrong.
     """
-    document = _mapping(yaml_document(path), path, None, "hosts file", _FILE)
-    framing = _made(
-        path, None, Framing,
-        _integer(document, "mtu", path), _integer(document, "line_overhead", path),
-    )  # fmt: skip
-    servers = document["servers"]
-    if not isinstance(servers, dict) or not servers:
-        raise InputError("is not a mapping of servers", file=path, field="servers")
-    hosts = tuple(_host(str(name), node, path) for name, node in servers.items())
-    found = _made(path, None, Hosts, framing, hosts)
-    assert isinstance(found, Hosts)
+    document = read_form(_File, yaml_document(path), path)
+    framing = _made(path, None, Framing, document.mtu, document.line_overhead)
+    hosts = []
+    for name, server in document.servers.items():
+        if len(str(name)) > _LONGEST_NAME:
+            fault = f"{str(name)[:20]!r}... has more than {_LONGEST_NAME} characters"
+            raise InputError(fault, file=path, field="servers")
+        nics = {
+            str(nic): _made(path, f"{name}, {nic}", HostNic, **given.model_dump(exclude_unset=True))
+            for nic, given in server.nics.items()
+        }
+        hosts.append(_made(path, str(name), Host, str(name), server.address, nics))
+    found: Hosts = _made(path, None, Hosts, framing, tuple(hosts))
     return found
-
-
-def _host(name: str, node: object, path: str) -> Host:
-    if len(name) > _LONGEST_NAME:
-        fault = f"{name[:20]!r}... has {len(name)} characters, more than {_LONGEST_NAME}"
-        raise InputError(fault, file=path, field="servers")
-    server = _mapping(node, path, name, "server", _SERVER)
-    if not isinstance(server["nics"], dict) or not server["nics"]:
-        raise InputError("is not a mapping of NICs", file=path, record=name, field="nics")
-    nics = {}
-    for nic, description in server["nics"].items():
-        record = f"{name}, {nic}"
-        given = _mapping(description, path, record, "NIC", _NIC, ("bridge",))
-        for key, value in given.items():
-            if not isinstance(value, str):
-                raise InputError(f"{value!r} is not a text", file=path, record=record, field=key)
-        nics[str(nic)] = _made(path, record, HostNic, **given)
-    if not isinstance(server["address"], str):
-        fault = f"{server['address']!r} is not a text"
-        raise InputError(fault, file=path, record=name, field="address")
-    host = _made(path, name, Host, name, server["address"], nics)
-    assert isinstance(host, Host)
-    return host
-
-
-def _mapping(
-    node: object,
-    path: str,
-    record: str | None,
-    thing: str,
-    needed: Collection[str],
-    possible: Collection[str] = (),
-) -> Mapping[str, Any]:
-    """`node`, with all `needed` keys and none beside those and the `possible` ones."""
-    if not isinstance(node, dict):
-        raise InputError(f"is no {thing}: not a mapping", file=path, record=record)
-    known = (*needed, *possible)
-    for key in node:
-        if key not in known:
-            fault = f"is unknown (known: {', '.join(known)})"
-            raise InputError(fault, file=path, record=record, field=str(key))
-    for key in needed:
-        if key not in node:
-            raise InputError("is missing", file=path, record=record, field=key)
-    return node
-
-
-def _integer(document: Mapping[str, Any], key: str, path: str) -> int:
-    value = document[key]
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(f"{value!r} is not an integer", file=path, field=key)
-    return value
 
 
 def _made(path: str, record: str | None, kind: Any, *args: object, **named: object) -> Any:

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import MinLen
+from pydantic import ConfigDict
+
+from envs.bounds import Count, Positive
 from envs.errors import InputError
 from envs.files import read_json
+from envs.forms import Form, read_form
 from envs.hybrid.plan import HybridPlan, Stage, order_of_texts, order_texts
 from envs.hybrid.problem import HybridProblem
 from envs.step.pipeline import play
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 
-KIND = "meshwright.hybrid_plan"
 SCHEMA_VERSION = 1
-_STAGE = ("first", "end", "devices", "shards", "shares", "recompute")
+Texts = Annotated[Sequence[str], MinLen(1)]
+
+
+class _Problem(Form):
+    name: str = ""
+    layers: Texts
+    model: dict[str, Any] | None = None
+
+
+class _Stage(Form):
+    first: int
+    end: int
+    devices: Texts
+    shards: Count
+    shares: Sequence[Positive] | None = None
+    recompute: bool
+
+
+class _Document(Form):
+    model_config = ConfigDict(extra="allow")  # seconds, by name
+
+    kind: Literal["meshwright.hybrid_plan"]
+    schema_version: Literal[1]
+    problem: _Problem
+    topology: str = ""
+    micro_batches: Count
+    stages: Annotated[Sequence[_Stage], MinLen(1)]
+    orders: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -76,99 +107,42 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
         InputError: naming the file, the stage or rank and the field: no plan file, stages that do
             not cover the layers, an order that leaves an action out or waits for ever.
     """
-    document = read_json(path)
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise InputError(f"is no hybrid plan: 'kind' is not {KIND!r}", file=path, field="kind")
-    if document.get("schema_version") != SCHEMA_VERSION:
-        told = f"is {document.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
-        raise InputError(told, file=path, field="schema_version")
-    described = _field(document, "problem", dict, path)
-    layers = _texts(described, "layers", path, "problem")
-    rows = _field(document, "stages", list, path)
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        raise InputError("is not a list of stages", file=path, field="stages")
-    names = list(
-        dict.fromkeys(
-            name
-            for number, row in enumerate(rows)
-            for name in _texts(row, "devices", path, f"stage {number}")
-        )
-    )
-    stages = tuple(_stage(row, names, path, f"stage {number}") for number, row in enumerate(rows))
+    document = read_form(_Document, read_json(path), path)
+    layers, rows = document.problem.layers, document.stages
+    names = list(dict.fromkeys(name for row in rows for name in row.devices))
+    stages = tuple(_stage(row, names, path, f"stages[{number}]") for number, row in enumerate(rows))
     ends = [0, *(stage.end for stage in stages)]
     for number, (stage, begin) in enumerate(zip(stages, ends, strict=False)):
         if stage.first != begin or stage.end <= begin:
             told = f"covers layers {stage.first} to {stage.end}, after {begin}"
-            raise InputError(told, file=path, record=f"stage {number}", field="first")
+            raise InputError(told, file=path, record=f"stages[{number}]", field="first")
     if ends[-1] != len(layers):
         told = f"ends at layer {ends[-1]} of {len(layers)}"
-        raise InputError(told, file=path, record=f"stage {len(stages) - 1}", field="end")
-    micro_batches = _field(document, "micro_batches", int, path)
-    orders = order_of_texts(_field(document, "orders", list, path), path)
-    if micro_batches * len(stages) > sum(map(len, orders)):
+        raise InputError(told, file=path, record=f"stages[{len(stages) - 1}]", field="end")
+    orders = order_of_texts(document.orders, path)
+    if document.micro_batches * len(stages) > sum(map(len, orders)):
         raise InputError("leave actions out", file=path, field="orders")
-    plan = HybridPlan(stages, micro_batches, orders)
+    plan = HybridPlan(stages, document.micro_batches, orders)
     try:
         play(plan.untimed(), orders)
     except InputError as error:
         raise InputError(error.message, file=path, field="orders") from error
+    more = document.model_extra or {}
+    seconds = {key: value for key, value in more.items() if isinstance(value, float)}
+    problem, used = document.problem, tuple(names)
     return HybridDocument(
-        plan,
-        str(described.get("name")),
-        tuple(layers),
-        str(document.get("topology")),
-        tuple(names),
-        {key: seconds for key, seconds in document.items() if isinstance(seconds, float)},
-        None
-        if described.get("model") is None
-        else _field(described, "model", dict, path, "problem"),
+        plan, problem.name, tuple(layers), document.topology, used, seconds, problem.model
     )
 
 
-def _stage(row: Mapping[str, Any], names: list[Any], path: str | Path, record: str) -> Stage:
-    for key in row:
-        if key not in _STAGE:
-            known = ", ".join(_STAGE)
-            raise InputError(f"unknown key (known: {known})", file=path, record=record, field=key)
-    devices = tuple(names.index(name) for name in row["devices"])
-    shards = _field(row, "shards", int, path, record)
-    shares = row.get("shares")
-    if not devices or len(set(devices)) < len(devices) or shards < 1 or len(devices) % shards:
-        told = f"{len(devices)} devices are not replicas of {shards} shards, each device once"
+def _stage(row: _Stage, names: list[str], path: str | Path, record: str) -> Stage:
+    devices, shares = tuple(names.index(name) for name in row.devices), row.shares
+    if len(set(devices)) < len(devices) or len(devices) % row.shards:
+        told = f"{len(devices)} devices are not replicas of {row.shards} shards, each device once"
         raise InputError(told, file=path, record=record, field="devices")
-    stage = Stage(
-        _field(row, "first", int, path, record),
-        _field(row, "end", int, path, record),
-        devices,
-        shards,
-        recompute=bool(_field(row, "recompute", bool, path, record)),
-    )
-    if shares is None:
-        return stage
-    numbers = isinstance(shares, list) and all(
-        isinstance(share, int | float) and not isinstance(share, bool) and share > 0
-        for share in shares
-    )
-    if not numbers or len(shares) != stage.replicas or abs(sum(shares) - 1.0) > 1e-6:
+    known = None if shares is None else tuple(map(float, shares))
+    stage = Stage(row.first, row.end, devices, row.shards, known, row.recompute)
+    if known is not None and (len(known) != stage.replicas or abs(sum(known) - 1.0) > 1e-6):
         told = f"are not {stage.replicas} positive numbers with the sum 1"
         raise InputError(told, file=path, record=record, field="shares")
-    return Stage(
-        stage.first, stage.end, devices, shards, tuple(map(float, shares)), stage.recompute
-    )
-
-
-def _texts(row: Mapping[str, Any], key: str, path: str | Path, record: str) -> list[str]:
-    found: list[str] = _field(row, key, list, path, record)
-    if not all(isinstance(text, str) for text in found):
-        raise InputError("is no list of texts", file=path, record=record, field=key)
-    return found
-
-
-def _field(
-    row: Mapping[str, Any], key: str, kind: type, path: str | Path, record: str | None = None
-) -> Any:
-    value = row.get(key)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        told = "is missing" if key not in row else f"{value!r} is no {kind.__name__}"
-        raise InputError(told, file=path, record=record, field=key)
-    return value
+    return stage

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from reprlib import repr as shortened
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from envs.arrays import IntArray
+from envs.arrays import BoolArray, IntArray
 from envs.errors import InputError
 from envs.files import read_json
+from envs.forms import Form, read_form
 from envs.graphs.op_graph import OpGraph, Phase
 from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
@@ -28,14 +28,30 @@ from experiments.run.provenance import Provenance, stamp
 from experiments.step.problem import communication_of
 
 ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
-KIND = "meshwright.plan"
-KEYS = (
-    "kind", "schema_version", "units", "provenance", "graph", "topology", "placement", "order",
-    "bandwidth", "residence",
-)  # fmt: skip
+MOST_NAMED = 40  # channels that a fault names
 SCHEMA_VERSION = 1
 BANDWIDTH_SCHEMA_VERSION = 2  # readers of version 1 know no bandwidth and would leave it out
 RESIDENCE_SCHEMA_VERSION = 3  # nor do those of version 2 know that anything is not kept
+
+SINCE = {"bandwidth": BANDWIDTH_SCHEMA_VERSION, "residence": RESIDENCE_SCHEMA_VERSION}
+
+
+class _Graph(Form):
+    name: str | None = None
+    sha256: str | None = None
+
+
+class _Document(Form):
+    kind: Literal["meshwright.plan"]
+    schema_version: Annotated[int, Ge(1), Le(3)]
+    units: Any = None
+    provenance: Any = None
+    graph: _Graph | None = None
+    topology: str | None = None
+    placement: dict[str, str]
+    order: list[str] | None = None
+    bandwidth: dict[str, Annotated[float, Ge(0)]] | None = None
+    residence: dict[str, Literal["keep", "recompute", "offload"]] | None = None
 
 
 def write_plan(
@@ -75,15 +91,13 @@ def read_plan(path: str | Path, problem: StepProblem, order_rule: OrderRule) -> 
             standing twice, an order that runs an operator before its input, a residence that is
             none or not of a forward operator.
     """
-    document = _document(path)
-    graph = problem.graph
+    document, graph = _document(path), problem.graph
     _same_problem(document, problem, path)
-    device = _placement(document.get("placement"), graph, problem.topology, path)
-    residence = _residence(document.get("residence"), graph, path)
-    if document.get("order") is None:
+    device = _placement(document.placement, graph, problem.topology, path)
+    residence = _residence(document.residence, graph, path)
+    if document.order is None:
         return Plan(Placement(device), order_rule(graph, device), residence)
-    order = _order(document["order"], graph, path)
-    _check_topological(order, graph, path)
+    order = _order(document.order, graph, path)
     return Plan(Placement(device), order, residence)
 
 
@@ -110,162 +124,109 @@ def read_bandwidth(path: str | Path, network: Network) -> BandwidthAllocation | 
             plan file, an unknown channel, a rate that is no number or negative, a link that would
             carry more than its capacity.
     """
-    rates = _document(path).get("bandwidth")
+    rates = _document(path).bandwidth
     if rates is None:
         return None
-    field = "bandwidth"
-    if not isinstance(rates, dict):
-        raise InputError("is not a mapping of channels to bytes/s", file=path, field=field)
-    channels = {name: number for number, name in enumerate(network.channel_names)}
-    found = np.zeros(network.num_channels)
-    for name, rate in rates.items():
-        if name not in channels:
-            known = ", ".join(network.channel_names)
-            raise InputError(
-                f"unknown channel (known: {known})", file=path, record=name, field=field
-            )
-        number = isinstance(rate, int | float) and not isinstance(rate, bool)
-        if not number or not 0 <= rate <= sys.float_info.max:
-            fault = f"{shortened(rate)} is not a rate in bytes/s, 0 or more"
-            raise InputError(fault, file=path, record=name, field=field)
-        found[channels[name]] = rate
+    found, channels = np.zeros(network.num_channels), network.channel_names
+    found[_numbers(rates, channels, "bandwidth", path)] = [*rates.values()]
     allocation = BandwidthAllocation(found)
     if allocation.violations(network):
         excess = network.incidence @ found - network.link_capacity
         link = int(np.argmax(excess / network.link_capacity))
         fault = f"the channels over this link are given {excess[link]:.6g} bytes/s too many"
-        raise InputError(fault, file=path, record=network.link_names[link], field=field)
+        raise InputError(fault, file=path, record=network.link_names[link], field="bandwidth")
     return allocation
 
 
-def _document(path: str | Path) -> dict[str, object]:
-    document = read_json(path)
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise InputError(f"is no plan file: 'kind' is not {KIND!r}", file=path, field="kind")
-    known = (SCHEMA_VERSION, BANDWIDTH_SCHEMA_VERSION, RESIDENCE_SCHEMA_VERSION)
-    version = document.get("schema_version")
-    if version not in known or isinstance(version, bool | float):
-        raise InputError(
-            f"is {version!r}, this release reads {', '.join(map(str, known))}",
-            file=path,
-            field="schema_version",
-        )
-    for key in document:
-        if key not in KEYS:
-            told = f"unknown key (known: {', '.join(KEYS)})"
-            raise InputError(told, file=path, field=key)
-    since = {"bandwidth": BANDWIDTH_SCHEMA_VERSION, "residence": RESIDENCE_SCHEMA_VERSION}
-    for key, first in since.items():
-        if version < first and key in document:
-            fault = f"needs schema_version {first}, the file has {version}"
+def _document(path: str | Path) -> _Document:
+    document = read_form(_Document, read_json(path), path)
+    for key, first in SINCE.items():
+        if document.schema_version < first and key in document.model_fields_set:
+            fault = f"needs schema_version {first}, the file has {document.schema_version}"
             raise InputError(fault, file=path, field=key)
-        if version == first and document.get(key) is None:
-            fault = f"is missing: a plan with schema_version {version} has it"
+        if document.schema_version == first and getattr(document, key) is None:
+            fault = f"is missing: a plan with schema_version {first} has it"
             raise InputError(fault, file=path, field=key)
     return document
 
 
-def _same_problem(document: Mapping[str, object], problem: StepProblem, path: str | Path) -> None:
-    described = document.get("graph")
-    if described is not None and not isinstance(described, dict):
-        raise InputError("is not a mapping with 'name' and 'sha256'", file=path, field="graph")
-    if described is not None and described.get("sha256") not in (None, graph_hash(problem.graph)):
-        raise InputError(
-            f"the plan was made for another graph ({described.get('name')!r}, "
-            f"this one is {problem.graph.name!r}; their SHA-256 differ)",
-            file=path,
-            field="graph",
-        )
-    topology = document.get("topology")
-    if topology is not None and topology != problem.topology.name:
-        raise InputError(
-            f"the plan was made for topology {topology!r}, this one is {problem.topology.name!r}",
-            file=path,
-            field="topology",
-        )
+def _same_problem(document: _Document, problem: StepProblem, path: str | Path) -> None:
+    graph, own = document.graph or _Graph(), problem.graph
+    if graph.sha256 not in (None, graph_hash(own)):
+        told = f"the plan was made for another graph ({graph.name!r}, this one is {own.name!r}; "
+        raise InputError(f"{told}their SHA-256 differ)", file=path, field="graph")
+    if document.topology not in (None, problem.topology.name):
+        told = f"topology {document.topology!r}, this one is {problem.topology.name!r}"
+        raise InputError(f"the plan was made for {told}", file=path, field="topology")
 
 
-def _placement(placement: object, graph: OpGraph, topology: Topology, path: str | Path) -> IntArray:
-    if not isinstance(placement, dict):
-        raise InputError(
-            "is missing or not a mapping of operators to devices", file=path, field="placement"
-        )
-    operators = {name: number for number, name in enumerate(graph.op_names)}
-    devices = {device.name: number for number, device in enumerate(topology.devices)}
+def _numbers(names: Iterable[str], known: Sequence[str], field: str, path: str | Path) -> list[int]:
+    """The places of names among those that are known.
+
+    Raises:
+        InputError: one is not known.
+    """
+    number = {name: place for place, name in enumerate(known)}
+    for name in names:
+        if name not in number:
+            thing = "channel" if field == "bandwidth" else "operator"
+            more = f" (known: {', '.join(known)})" if len(known) <= MOST_NAMED else ""
+            raise InputError(f"unknown {thing}{more}", file=path, record=name, field=field)
+    return [number[name] for name in names]
+
+
+def _placement(
+    placement: Mapping[str, str], graph: OpGraph, topology: Topology, path: str | Path
+) -> IntArray:
+    devices = [device.name for device in topology.devices]
     found = np.full(graph.num_operators, -1, dtype=np.int64)
-    for name, device in placement.items():
-        if name not in operators:
-            raise InputError("unknown operator", file=path, record=name, field="placement")
-        if not isinstance(device, str) or device not in devices:
-            raise InputError(
-                f"unknown device {device!r} (known: {', '.join(devices)})",
-                file=path,
-                record=name,
-                field="placement",
-            )
-        found[operators[name]] = devices[device]
-    missing = np.flatnonzero(found < 0)
-    if len(missing):
-        raise InputError(
-            f"is not placed (and {len(missing) - 1} more)" if len(missing) > 1 else "is not placed",
-            file=path,
-            record=graph.op_names[missing[0]],
-            field="placement",
-        )
+    numbers = _numbers(placement, graph.op_names, "placement", path)
+    for number, (name, device) in zip(numbers, placement.items(), strict=True):
+        if device not in devices:
+            told = f"unknown device {device!r} (known: {', '.join(devices)})"
+            raise InputError(told, file=path, record=name, field="placement")
+        found[number] = devices.index(device)
+    _none_missing(found < 0, graph, "placement", "is not placed", path)
     return found
 
 
-def _residence(residence: object, graph: OpGraph, path: str | Path) -> IntArray | None:
+def _residence(
+    residence: Mapping[str, str] | None, graph: OpGraph, path: str | Path
+) -> IntArray | None:
     if residence is None:
         return None
-    field = "residence"
-    if not isinstance(residence, dict):
-        raise InputError("is not a mapping of operators", file=path, field=field)
-    operators = {name: number for number, name in enumerate(graph.op_names)}
     found = np.zeros(graph.num_operators, dtype=np.int64)
-    known = {move.name.lower(): int(move) for move in Residence}
-    for name, move in residence.items():
-        if name not in operators:
-            raise InputError("unknown operator", file=path, record=name, field=field)
-        if not isinstance(move, str) or move not in known:
-            fault = f"{shortened(move)} is none of {', '.join(known)}"
-            raise InputError(fault, file=path, record=name, field=field)
-        if graph.phase[operators[name]] != Phase.FORWARD:
-            raise InputError("is no forward operator", file=path, record=name, field=field)
-        found[operators[name]] = known[move]
+    numbers = _numbers(residence, graph.op_names, "residence", path)
+    found[numbers] = [Residence[move.upper()] for move in residence.values()]
+    for number in numbers:
+        if graph.phase[number] != Phase.FORWARD:
+            name = graph.op_names[number]
+            raise InputError("is no forward operator", file=path, record=name, field="residence")
     return found
 
 
-def _order(order: object, graph: OpGraph, path: str | Path) -> IntArray:
-    if not isinstance(order, list):
-        raise InputError("is not a list of operators", file=path, field="order")
-    operators = {name: number for number, name in enumerate(graph.op_names)}
-    seen: set[str] = set()
-    for name in order:
-        if not isinstance(name, str) or name not in operators:
-            raise InputError("unknown operator", file=path, record=name, field="order")
-        if name in seen:
-            raise InputError("stands twice", file=path, record=name, field="order")
-        seen.add(name)
-    for name in graph.op_names:
-        if name not in seen:
-            raise InputError("is not ordered", file=path, record=name, field="order")
-    return np.array([operators[name] for name in order], dtype=np.int64)
-
-
-def _check_topological(order: IntArray, graph: OpGraph, path: str | Path) -> None:
-    position = np.empty(graph.num_operators, dtype=np.int64)
-    position[order] = np.arange(graph.num_operators)
-    edges = graph.edges
-    wrong = np.flatnonzero(position[edges[:, 0]] >= position[edges[:, 1]])
+def _order(names: Sequence[str], graph: OpGraph, path: str | Path) -> IntArray:
+    order = np.array(_numbers(names, graph.op_names, "order", path), dtype=np.int64)
+    count = np.bincount(order, minlength=graph.num_operators)
+    _none_missing(count > 1, graph, "order", "stands twice", path)
+    _none_missing(count < 1, graph, "order", "is not ordered", path)
+    position = np.argsort(order)
+    wrong = np.flatnonzero(position[graph.edges[:, 0]] >= position[graph.edges[:, 1]])
     if len(wrong):
-        before, after, _ = edges[wrong[0]]
-        raise InputError(
-            f"is ordered before its input {graph.op_names[before]!r}",
-            file=path,
-            record=graph.op_names[after],
-            field="order",
-        )
+        before, after = (graph.op_names[op] for op in graph.edges[wrong[0], :2])
+        told = f"is ordered before its input {before!r}"
+        raise InputError(told, file=path, record=after, field="order")
+    return order
+
+
+def _none_missing(
+    wrong: BoolArray, graph: OpGraph, field: str, fault: str, path: str | Path
+) -> None:
+    """Refuse a field where an operator is wrong."""
+    if count := int(wrong.sum()):
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        name = graph.op_names[int(np.argmax(wrong))]
+        raise InputError(f"{fault}{more}", file=path, record=name, field=field)
 
 
 def plan_communication(

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.base import SynchronisationPlanner
+from docs.entries import CONF, entries, read_option
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
-from experiments.catalogue.entries import entries, read_option
 from experiments.network.synchronising import largest_error
 from experiments.run.targets import build
 from tests.envs.synchronisation.made_networks import networks
@@ -22,7 +22,7 @@ from tests.strength import examples
 
 @cache
 def planner(name: str) -> Any:
-    return build(read_option("agent", name)[1], "agent")
+    return build(read_option(CONF / "agent" / f"{name}.yaml")[1], "agent")
 
 
 PLANNERS = [entry.name for entry in entries() if SynchronisationPlanner in entry.answers]

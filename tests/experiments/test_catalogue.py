@@ -6,8 +6,7 @@ import importlib
 
 import gymnasium as gym
 
-from experiments.catalogue.entries import KNOWLEDGE, Docstring, entries, gymnasium_id
-from experiments.catalogue.pages import page_path, page_text, pages, picture_path
+from docs.entries import KNOWLEDGE, entries, page, section
 from tests.paths import ROOT
 
 SOURCES = {
@@ -20,17 +19,15 @@ SOURCES = {
 
 
 def test_each_option_has_its_page() -> None:
-    known = {page.path for page in pages()}
-    for group, kinds in (("env", {"environment"}), ("agent", {"planner", "learner", "scheduler"})):
+    for group, environments in (("env", True), ("agent", False)):
         options = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
-        mine = {entry.name: entry for entry in entries() if entry.kind in kinds}
-        assert set(mine) == options - SOURCES
-        assert {page_path(entry) for entry in mine.values()} <= known
+        mine = {entry.name for entry in entries() if (entry.kind == "environment") == environments}
+        assert mine == options - SOURCES
 
 
 def test_each_registered_environment_is_on_a_page() -> None:
     importlib.import_module("envs")
-    told = {gymnasium_id(entry) for entry in entries() if entry.kind == "environment"}
+    told = {entry.id for entry in entries() if entry.kind == "environment"}
     ids = {name for name in gym.registry if name.startswith("meshwright/")}
     pettingzoo = {"Joint-v0", "JointToy-v0", "ClusterParallel-v0", "ClusterParallelToy-v0"}
     pettingzoo |= {"AllocationParallel-v0"}
@@ -42,11 +39,11 @@ def test_an_entry_says_what_it_knows_guarantees_and_comes_from() -> None:
         assert all((entry.summary, entry.knows, entry.fact("Guarantees"))), entry.name
         assert entry.fact("Source"), entry.name
         assert entry.command.startswith(("meshwright ", "python -c ")), entry.name
-        text = page_text(entry)
+        text = page(entry)
         assert entry.command in text
-        assert picture_path(entry) in text
-        if picture_path(entry).startswith("pictures/"):
-            assert (ROOT / "docs" / picture_path(entry)).is_file(), entry.name
+        assert entry.picture in text
+        if entry.picture.startswith("pictures/"):
+            assert (ROOT / "docs" / entry.picture).is_file(), entry.name
 
 
 def test_a_scheduler_is_told_by_its_class_of_information() -> None:
@@ -56,19 +53,14 @@ def test_a_scheduler_is_told_by_its_class_of_information() -> None:
     assert by_name["srtf"] == by_name["migrating_srsf"] == by_name["afs"] == KNOWLEDGE["durations"]
 
 
-def test_facts_are_taken_out_of_a_docstring() -> None:
+def test_sections_are_taken_out_of_a_docstring() -> None:
     class Documented:
         """First line
         goes on.
 
-        More.
-
         Guarantees:
             A lot,
             and more.
-
-        Args:
-            left: out.
 
         ## Source
         A paper.
@@ -77,9 +69,6 @@ def test_facts_are_taken_out_of_a_docstring() -> None:
         v0
         """
 
-    doc = Docstring.of(Documented)
-    assert doc.first == "First line goes on."
-    assert doc.facts == {"Guarantees": "A lot,\nand more.", "Source": "A paper."}
-    assert "left" not in doc.body
-    assert "More." in doc.body
-    assert "v0" in doc.body
+    assert section(Documented, "Guarantees") == "A lot, and more."
+    assert section(Documented, "Source") == "A paper."
+    assert section(Documented, "Knows") == ""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from docs.entries import entries
 from envs.errors import InputError
-from experiments.catalogue.entries import entries
 from experiments.run.app import Variant, chosen_variant
 from experiments.run.composing import CONFIG_FILE, check_command_line
 from experiments.run.multirun import check_sweep

@@ -189,10 +189,10 @@ def test_neighbours_of_one_micro_batch_are_one_bar(tmp_path: Path) -> None:
     (folder / "trace.json").write_text(json.dumps(timeline()))
     figure = gantt(RunFolder.read(folder))
     assert figure is not None
-    forward, backward = figure.data
-    assert (forward["base"], forward["x"], forward["y"]) == ([0.0, 2.0], [2.0, 1.0], [0, 0])
-    assert (backward["base"], backward["x"], backward["y"]) == ([3.0], [1.0], [1])
-    assert figure.layout["yaxis"]["ticktext"] == ["gpu0", "gpu1"]
+    forward, backward = ([*map(list, (b.base, b.x, b.y))] for b in figure.drawn.data)
+    assert forward == [[0.0, 2.0], [2.0, 1.0], [0, 0]]
+    assert backward == [[3.0], [1.0], [1]]
+    assert figure.drawn.layout.yaxis.ticktext == ("gpu0", "gpu1")
 
 
 def test_curves_of_seeds_have_their_mean_where_all_have_been(tmp_path: Path) -> None:
@@ -201,10 +201,10 @@ def test_curves_of_seeds_have_their_mean_where_all_have_been(tmp_path: Path) -> 
         (folder / "metrics.csv").write_text(metrics(scale))
     (job,) = Reported.of([tmp_path / "0", tmp_path / "1"]).jobs
     (figure,) = learning_curves(job)
-    mean = next(t for t in figure.data if t.get("name", "").startswith("best so far"))
-    assert mean["x"] == [100.0, 200.0, 300.0]
-    assert mean["y"] == pytest.approx([800.0, 600.0, 400.0])  # ms
-    assert figure.layout["shapes"][0]["y0"] == pytest.approx(100.0)  # the bound
+    mean = next(t for t in figure.drawn.data if (t.name or "").startswith("best so far"))
+    assert list(mean.x) == [100.0, 200.0, 300.0]
+    assert list(mean.y) == pytest.approx([800.0, 600.0, 400.0])  # ms
+    assert figure.drawn.layout.shapes[0].y0 == pytest.approx(100.0)  # the bound
 
 
 def test_wide_intervals_do_not_rule_the_axis(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_wide_intervals_do_not_rule_the_axis(tmp_path: Path) -> None:
     (sheet,) = Reported.of([tmp_path / name for name in ("0", "1", "b")]).sheets
     figure = ranking(sheet)
     assert figure is not None
-    low, high = figure.layout["xaxis"]["range"]
+    low, high = figure.drawn.layout.xaxis.range
     assert -300.0 < low < 100.0  # the bound
     assert 350.0 < high < 700.0  # the slowest mean
     assert "beyond" in figure.note

@@ -17,6 +17,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, IntArray
+from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.allocation.speeds import SpeedModel
 from envs.cluster.allocation.utilities import Utility
 from envs.errors import InputError
@@ -44,6 +45,7 @@ def check_size(slots: int, jobs: int, machines: int) -> None:
             raise InputError(f"{slots} times {of} is above {most}", field="slots")
 
 
+@bounded
 @dataclass(frozen=True)
 class MalleableJob:
     """A job that takes any number of workers, slot by slot.
@@ -53,35 +55,27 @@ class MalleableJob:
     """
 
     name: str
-    arrival: int  # the first slot in which it may run
+    arrival: Annotated[int, Ge(0)]  # the first slot in which it may run
     deadline: int  # the first slot in which it may not; at most the problem's slots count
-    samples: float  # to train
-    least_workers: int  # in a slot in which it has any
+    samples: Positive  # to train
+    least_workers: Count  # in a slot in which it has any
     most_workers: int
     most_servers: int  # parameter servers; 0 where the speed model needs none
-    worker: tuple[float, float, float]  # GPUs, cores and bytes of one worker
-    server: tuple[float, float, float]  # of one parameter server
-    reserved: float  # bytes/s for each end at a NIC
+    worker: tuple[NonNegative, NonNegative, NonNegative]  # GPUs, cores and bytes of one worker
+    server: tuple[NonNegative, NonNegative, NonNegative]  # of one parameter server
+    reserved: Positive  # bytes/s for each end at a NIC
     speed: SpeedModel
     utility: Utility
 
     def __post_init__(self) -> None:
-        def wrong(message: str, field: str) -> InputError:
-            return InputError(message, record=self.name, field=field)
-
-        if not 0 <= self.arrival < self.deadline:
-            raise wrong("is not before the deadline, from 0 on", "arrival")
-        if not 0.0 < self.samples < np.inf:
-            raise wrong("is not positive and finite", "samples")
-        if not 1 <= self.least_workers <= self.most_workers:
-            raise wrong("is not between 1 and 'most_workers'", "least_workers")
-        if (self.most_servers > 0) != self.speed.needs_servers:
-            raise wrong("does not go with the speed model", "most_servers")
-        for field, demand in (("worker", self.worker), ("server", self.server)):
-            if not all(0.0 <= part < np.inf for part in demand):
-                raise wrong("is negative or not finite", field)
-        if not 0.0 < self.reserved < np.inf:
-            raise wrong("is not positive and finite", "reserved")
+        for field, fault in (
+            ("arrival", self.arrival >= self.deadline),
+            ("least_workers", self.least_workers > self.most_workers),
+            ("most_servers", (self.most_servers > 0) != self.speed.needs_servers),
+        ):
+            if fault:
+                told = "goes with neither the deadline, the most workers nor the speed model"
+                raise InputError(told, record=self.name, field=field)
 
     def demand(self, workers: IntArray, servers: IntArray) -> FloatArray:
         """(M, R) what it takes of each machine."""
@@ -103,7 +97,7 @@ class AllocationProblem:
     """J jobs on M machines over T slots.
 
     Raises:
-        InputError: an array has the wrong shape, or a value out of its range.
+        InputError: it is too large, two jobs have one name, or one arrives too late.
     """
 
     jobs: tuple[MalleableJob, ...]
@@ -113,12 +107,6 @@ class AllocationProblem:
     slot_s: float  # seconds
 
     def __post_init__(self) -> None:
-        if self.capacity.ndim != 2 or self.capacity.shape[1] != len(RESOURCES):
-            raise InputError(f"is not of shape (machines, {len(RESOURCES)})", field="capacity")
-        if not np.all((self.capacity >= 0.0) & np.isfinite(self.capacity)):
-            raise InputError("is negative or not finite", field="capacity")
-        if self.slots < 1 or not 0.0 < self.slot_s < np.inf or not 0.0 < self.inside < np.inf:
-            raise InputError("time and bandwidth are positive", field="slots")
         check_size(self.slots, len(self.jobs), self.machines)
         if len({job.name for job in self.jobs}) < len(self.jobs):
             raise InputError("two jobs have one name", field="name")

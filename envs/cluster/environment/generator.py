@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import numpy as np
-from annotated_types import Ge
 
-from envs.bounds import Count, bounded
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.workload.slicing import at_most_gpus, stretch
@@ -31,38 +29,6 @@ def checked_whole_range(field: str, bounds: Sequence[int]) -> tuple[int, int]:
     """`checked_range` of whole numbers."""
     least, most = checked_range(field, bounds)
     return int(least), int(most)
-
-
-@bounded
-def cluster_of_racks(
-    racks: Mapping[str, Annotated[int, Ge(0)]], *, nodes_per_rack: Count, gpus_per_node: Count
-) -> Cluster:
-    """Equal racks, each of one GPU type.
-
-    Args:
-        racks: how many of each type, in the order of the GPU types; 0: the type has a number, but
-            no rack.
-        nodes_per_rack: nodes of each rack.
-        gpus_per_node: GPUs of each node.
-
-    Raises:
-        InputError: there is no rack.
-    """
-    in_all = sum(racks.values())
-    if in_all < 1:
-        raise InputError("no rack", field="racks")
-    nodes = in_all * nodes_per_rack
-    types = np.repeat(np.arange(len(racks)), [n * nodes_per_rack for n in racks.values()])
-    mix = "+".join(f"{number} {name}" for name, number in racks.items() if number)
-    return Cluster(
-        name=f"{mix} racks of {nodes_per_rack}x{gpus_per_node}",
-        gpus=np.full(nodes, gpus_per_node, np.int32),
-        rack=(np.arange(nodes) // nodes_per_rack).astype(np.int32),
-        gpu_type=types.astype(np.int32),
-        gpu_types=tuple(racks),
-        cpu_milli=np.full(nodes, UNLIMITED, np.int64),
-        memory_mib=np.full(nodes, UNLIMITED, np.int64),
-    )
 
 
 def reference_gpus(cluster: Cluster, speeds: Mapping[str, float] | None) -> float:

@@ -26,7 +26,6 @@ from envs.graphs.storage import (
     graph_hash,
     graph_of,
     load_graph,
-    load_provenance,
     save_graph,
 )
 from envs.graphs.synthetic import synthetic_training_graph
@@ -70,7 +69,6 @@ def test_a_saved_graph_loads_exactly(tmp_path: Path, suffix: str) -> None:
     graph = small_graph()
     save_graph(graph, tmp_path / f"g{suffix}", {"model": "toy", "batch": 2})
     assert_same(load_graph(tmp_path / f"g{suffix}"), graph)
-    assert load_provenance(tmp_path / f"g{suffix}") == {"model": "toy", "batch": 2}
     assert [file.name for file in tmp_path.iterdir()] == [f"g{suffix}"]
 
 
@@ -193,10 +191,10 @@ def edited(path: Path, record: tuple[str, int], field: str, value: object) -> Pa
     [
         (("operators", 0), "flop", -1.0, "record embed é: field 'flop'", "-1.0 is negative"),
         (("operators", 0), "flop", ..., "record operators[0]: field 'flop'", "is missing"),
-        (("operators", 0), "flop", "9", "record operators[0]: field 'flop'", "wrong type"),
+        (("operators", 0), "flop", "9", "record operators[0]: field 'flop'", "'9' is not"),
         (("operators", 1), "kind", "MAGIC", "record operators[1]: field 'kind'", "unknown 'MAGIC'"),
         (("operators", 1), "name", "embed é", "record operators[1]: field 'name'", "stands twice"),
-        (("operators", 1), "replica", 10**30, "field 'replica'", "out of range"),
+        (("operators", 1), "replica", 10**30, "field 'replica'", "is not"),
         (("operators", 1), "profile_seconds", [1.0], "field 'profile_seconds'", "not 2 numbers"),
         (("tensors", 0), "producer", "x", "record tensors[0]: field 'producer'", "unknown 'x'"),
         (("tensors", 0), "consumers", ["x"], "record tensors[0]: field 'consumers'", "unknown 'x'"),
@@ -225,7 +223,7 @@ def test_a_faulty_record_is_named(
         (b"[1, 2]", "'format' is not"),
         (b'{"format": "other"}', "'format' is not"),
         (b'{"format": "meshwright.graph", "schema_version": 99}', "this release reads 1"),
-        (b'{"format": "meshwright.graph", "schema_version": 1}', "not a list of records"),
+        (b'{"format": "meshwright.graph", "schema_version": 1}', "is missing"),
         (gzip.compress(b"{}", mtime=0)[:-4], "truncated or damaged"),
         (b"PK\x03\x04 nothing", "truncated or damaged"),
         (b"\xff\xfe\x00", "not JSON"),

@@ -27,7 +27,6 @@ from envs.cluster.environment.generator import (
     SUBMIT_S,
     FixedCluster,
     RandomJobs,
-    cluster_of_racks,
     toy_cluster,
 )
 from envs.cluster.environment.observation import ClusterObservation
@@ -37,6 +36,7 @@ from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, Queue
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
 from experiments.run.targets import check_targets
+from tests.envs.cluster.environment.racks import cluster_of_racks
 from tests.paths import CONF
 from tests.refusal import refusal
 from tests.strength import examples

@@ -7,10 +7,10 @@ from cluster_instances import clusters
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.cluster.environment.generator import cluster_of_racks
 from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, RackOwners
 from envs.cluster.nodes import Cluster
+from tests.envs.cluster.environment.racks import cluster_of_racks
 from tests.refusal import refusal
 
 PARTITIONS: tuple[RackOwners, ...] = (ConsecutiveRacks(), MixedRacks())

@@ -1,0 +1,124 @@
+"""The picture of an entry: its environment, its plan of one step, or its schedule of one trace.
+
+All planners are asked about the same small training step, all schedulers about the same 24 jobs.
+What learns has no plan before it has been trained: its picture is a training curve, kept in
+`docs/pictures`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from matplotlib.image import imsave
+
+import meshwright as mw
+from agents.base import (
+    BandwidthPlanner,
+    HybridPlanner,
+    JointPlanner,
+    Planner,
+    SharedPlanner,
+    SynchronisationPlanner,
+)
+from agents.cluster.shipped import SHIPPED
+from docs.entries import Entry
+from envs.graphs.storage import save_graph
+from envs.joint import toy as four_servers
+from envs.placement import generator as mixed_devices
+
+BUDGET_S = 4.0  # of a search
+STEPS, TOY_STEPS = 40, 3  # of an environment before it is drawn, or until its episode ends
+PROBLEMS: dict[type, tuple[Any, str, str]] = {  # a random graph, where it runs, what is asked
+    Planner: (mixed_devices, "mixed_v100_p100", "makespan"),
+    HybridPlanner: (mixed_devices, "mixed_v100_p100", "pipeline"),
+    BandwidthPlanner: (four_servers, "planes_4x1", "bandwidth"),
+    JointPlanner: (four_servers, "planes_4x1", "joint"),
+    SharedPlanner: (four_servers, "planes_4x1", "shared"),
+}
+STAGES = ("problem.layers=16", "problem.micro_batches=4", "problem.degrees=[2]")
+TRACE = (
+    "env=cluster", "pictures=true", "trace.format=synthetic", "trace.jobs=24", "trace.max_gpus=8",
+    "cluster.nodes=4", "cluster.gpus_per_node=4", "cluster.nodes_per_rack=2",
+    "cluster.gpu_types=[V100,P100]", "interference=analytic", "overheads.restart_s=20",
+)  # fmt: skip
+
+
+def draw(entry: Entry, path: Path) -> None:
+    """Write the picture of `entry` to `path`, a PNG."""
+    with TemporaryDirectory() as folder:
+        agent, into, made = f"agent={entry.name}", f"hydra.run.dir={folder}/run", "run/gantt.png"
+        if entry.kind == "environment":
+            imsave(path, _frame(entry))
+            return
+        if entry.kind == "scheduler":
+            learned = "/priority@priority: learned" in entry.text
+            folder_of = SHIPPED / "unknown_durations" / "durations"
+            shipped = [f"agent.priority.path={folder_of}"] if learned else []
+            mw.run("evaluate", agent, *TRACE, *shipped, into)
+        elif SynchronisationPlanner in entry.answers:
+            mw.run(*shlex.split(entry.command)[1:], "optimum=false", into)
+            made = "run/trees.png"
+        else:
+            made = _planned(entry, folder, agent, into)
+        shutil.move(f"{folder}/{made}", path)
+
+
+def _planned(entry: Entry, folder: str, agent: str, into: str) -> str:
+    """A picture in `folder` of what a planner finds for the example."""
+    module, topology, problem = next(PROBLEMS[one] for one in entry.answers if one in PROBLEMS)
+    graph = f"{folder}/graph.json"
+    save_graph(module.default_generator()(np.random.default_rng(3)).problem.graph, graph)
+    budget = f"budget_s={BUDGET_S}"
+    words = (agent, f"graph={graph}", f"topology={topology}", f"problem={problem}")
+    if problem == "pipeline":
+        mw.run("plan", *words, *STAGES, budget, into)
+        return "run/hybrid_plan.png"
+    if problem == "shared":
+        mw.plan(graph, topology, "contiguous_speed").save(f"{folder}/given.json")
+        plan = mw.run("plan", *words, budget, into, f"problem.plans=[{folder}/given.json]")["plan"]
+        mw.run(
+            "plot",
+            f"plan={plan}",
+            *words[1:3],
+            "communication=fair",
+            f"hydra.run.dir={folder}/plot",
+        )
+        return "plot/gantt.png"
+    found = mw.plan(graph, topology, entry.name, problem=problem, budget_s=BUDGET_S)
+    found.draw(f"{folder}/gantt.png")
+    return "gantt.png"
+
+
+def _frame(entry: Entry) -> Any:
+    """(320, 640, 3) what the environment draws of itself after a few random allowed actions."""
+    if entry.id in gym.registry:
+        env: Any = gym.make(entry.id, render_mode="rgb_array").unwrapped
+        env.action_space.seed(0)
+    else:
+        env = entry.made(render_mode="rgb_array")
+    rng, (seen, _) = np.random.default_rng(1), env.reset(seed=0)
+
+    def action(space: Any, observation: Any) -> Any:
+        if "action_mask" not in observation:
+            return space.sample()
+        rows = map(np.flatnonzero, np.atleast_2d(observation["action_mask"]))
+        # the last action, which lets time pass, less often than the others
+        drawn = np.array([row[rng.integers(max(1, len(row) - 1))] for row in rows])
+        return drawn if observation["action_mask"].ndim == 2 else drawn[0]
+
+    for _ in range(TOY_STEPS if entry.name.endswith("toy") else STEPS):
+        if hasattr(env, "possible_agents"):
+            after = env.step({one: action(env.action_space(one), seen[one]) for one in seen})
+            seen, over = after[0], not env.agents
+        else:
+            seen, _, terminated, truncated, _ = env.step(action(env.action_space, seen))
+            over = terminated or truncated
+        if over:
+            break
+    return env.render()
