@@ -19,25 +19,19 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from agents.base import (
-    BandwidthPlanner,
-    HybridPlanner,
-    JointPlanner,
-    Planner,
-    SharedPlanner,
-    SynchronisationPlanner,
-)
 from agents.cluster.lower_bound import completion_bound
 from agents.cluster.shipped import SHIPPED
+from agents.solver import Budget
+from agents.step.problems import BandwidthPlanning, JointPlanning, StepPlanning, Verdict
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.workload.trace import Trace
+from envs.hybrid.problem import HybridProblem
 from envs.joint import toy as four_servers
 from envs.joint.env import JointEnv
 from envs.placement import generator as mixed_devices
 from envs.step.problem import StepProblem
-from envs.step.step import SINGLE_PORT
 from envs.synchronisation.link_graph import VertexSpec, graph_of
 from envs.synchronisation.playing import seconds_of
 from envs.synchronisation.problem import SynchronisationProblem
@@ -51,9 +45,9 @@ from experiments.run.declared import CONFIG_MODULE
 from experiments.run.targets import build
 from experiments.step.hybrid import Pipeline, ask_hybrid
 from experiments.step.problem import communication_of
-from experiments.step.tasks import BandwidthTask, JointTask, SharedTask, StepTask, Verdict
+from experiments.step.tasks import BandwidthTask, JointTask, SharedTask, StepTask
 
-BUDGET_S = 4.0  # of a search
+BUDGET = Budget(4.0)  # of a search
 JOBS, NODES, GPUS = 24, 4, 4  # of the trace; of the cluster, and of each node
 STEPS, TOY_STEPS = 40, 3  # of an environment before it is drawn, or until its episode ends
 DOTS_PER_INCH = 110
@@ -128,43 +122,40 @@ def _environment(entry: Entry) -> Any:
 def _plan(entry: Entry) -> Any:
     """A Gantt chart of the plan that a planner makes of the example."""
     agent = _built(entry.name)
-    if isinstance(agent, HybridPlanner) and not isinstance(agent, Planner):
+    if agent.solves[0] is HybridProblem:
         return _stages(entry, agent)
-    if isinstance(agent, SynchronisationPlanner):
+    if agent.solves[0] is SynchronisationProblem:
         return _trees(entry, agent)
     task = _task(agent)
-    search = task.search(agent)
-    assert search is not None
-    search(0.2, None)  # compiles
-    found = search(BUDGET_S, None)
-    assert found.plan is not None, found.reason
-    verdict = task.judge(found.plan, found.allocation)
-    return _gantt(entry, verdict, max(task.bound(), found.lower_bound))
+    agent.solve(task, Budget(0.2), task.start)  # compiles
+    found = agent.solve(task, BUDGET, task.start)
+    assert found.solution is not None, found.reason
+    return _gantt(entry, task.judge(found.solution), max(task.bound(), found.bound))
 
 
-def _stages(entry: Entry, agent: HybridPlanner) -> Any:
+def _stages(entry: Entry, agent: Any) -> Any:
     """The step of a plan of stages."""
     asked = Pipeline(
         layers=16, micro_batches=4, degrees=[2], synchronisation=None, aggregation=False
     )
-    planned = ask_hybrid(agent, asked.of(example_step(network=False)), BUDGET_S)
+    planned = ask_hybrid(agent, asked.of(example_step(network=False)), BUDGET)
     assert planned.step is not None, planned.found.reason
     seconds = planned.step.step_time * 1e3
-    bound = planned.problem.lower_bound() * 1e3
+    bound = planned.problem.bound() * 1e3
     title = (
         f"{entry.name}: a step of four micro-batches takes {seconds:.2f} ms, {bound:.2f} at best"
     )
     return draw_stages(planned.step, title)
 
 
-def _trees(entry: Entry, agent: SynchronisationPlanner) -> Any:
+def _trees(entry: Entry, agent: Any) -> Any:
     """The trees of a plan for 100 MB on the example network."""
     problem = example_network()
-    found = agent.synchronise(problem)
-    assert found.plan is not None, found.reason
-    seconds = seconds_of(problem, found.plan)
+    found = agent.solve(problem)
+    assert found.solution is not None, found.reason
+    seconds = seconds_of(problem, found.solution)
     title = f"{entry.name}: 100 MB are summed in {seconds * 1e3:.2f} ms"
-    return draw_trees(problem, found.plan, title)
+    return draw_trees(problem, found.solution, title)
 
 
 @cache
@@ -192,15 +183,14 @@ def _gantt(entry: Entry, verdict: Verdict, bound: float) -> Any:
 
 def _task(agent: Any) -> Any:
     """What a planner is asked: the example that its kind is made for."""
-    if isinstance(agent, Planner):
+    if StepPlanning in agent.solves:
         return StepTask(example_step(network=False))
     problem = example_step(network=True)
-    plan = _built("contiguous_speed").plan(problem, BUDGET_S).plan
-    if isinstance(agent, BandwidthPlanner):
-        return BandwidthTask(problem, plan, communication=SINGLE_PORT)
-    if isinstance(agent, JointPlanner):
+    plan = _built("contiguous_speed").solve(StepPlanning(problem), BUDGET).solution
+    if BandwidthPlanning in agent.solves:
+        return BandwidthTask(problem, plan)
+    if JointPlanning in agent.solves:
         return JointTask(problem)
-    assert isinstance(agent, SharedPlanner)
     fair = communication_of(_option("communication", "fair"))
     return SharedTask(problem, (plan,), communication=fair)
 

@@ -20,32 +20,27 @@ from typing import Any, Literal
 import yaml
 from hydra.utils import get_object
 
-from agents.base import (
-    BandwidthPlanner,
-    HybridPlanner,
-    JointPlanner,
-    PartitionPlanner,
-    Planner,
-    SharedPlanner,
-    SynchronisationPlanner,
+from agents.step.problems import (
+    BandwidthPlanning,
+    JointPlanning,
+    SharedPlanning,
+    StepPlanning,
 )
+from envs.hybrid.problem import HybridProblem
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.run.declared import CONFIG_MODULE
 
 Kind = Literal["environment", "planner", "learner", "scheduler"]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 FACTS = ("Knows", "Guarantees", "Source")
-PLANNERS = (
-    Planner, PartitionPlanner, BandwidthPlanner, JointPlanner, SharedPlanner, HybridPlanner,
-    SynchronisationPlanner,
-)  # fmt: skip
-ASKED = {  # how the commands that a user copies ask each kind of planner
-    Planner: "graph=gpt2 topology=mixed_v100_p100",
-    BandwidthPlanner: "problem=bandwidth graph=gpt2 topology=planes_4x1",
-    JointPlanner: "problem=joint graph=gpt2 topology=planes_4x1",
-    HybridPlanner: "problem=pipeline graph=gpt2 topology=a100_4x8",
-    SharedPlanner: "problem=shared 'problem.plans=[<plan file>]' graph=gpt2 topology=planes_4x1",
+ASKED = {  # how the commands that a user copies ask for each kind of problem
+    StepPlanning: "graph=gpt2 topology=mixed_v100_p100",
+    BandwidthPlanning: "problem=bandwidth graph=gpt2 topology=planes_4x1",
+    JointPlanning: "problem=joint graph=gpt2 topology=planes_4x1",
+    HybridProblem: "problem=pipeline graph=gpt2 topology=a100_4x8",
+    SharedPlanning: "problem=shared 'problem.plans=[<plan file>]' graph=gpt2 topology=planes_4x1",
 }
-KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`
+KNOWLEDGE = {  # the classes of `agents.solver.Knowledge`
     "nothing": "nothing of a job that has not finished but its gang, its owner and its progress",
     "predictions": "predictions: what jobs that have finished tell of the others",
     "durations": "durations: how long every job takes",
@@ -137,9 +132,9 @@ class Entry:
         return " ".join(Docstring.of(kind).facts.get("Knows", "") for kind in self.answers[:1])
 
     @property
-    def answers(self) -> list[type]:
-        """The kinds of planner that it is."""
-        return [kind for kind in PLANNERS if issubclass(_class_of(self.made), kind)]
+    def answers(self) -> tuple[type, ...]:
+        """The kinds of problem that it solves."""
+        return getattr(_class_of(self.made), "solves", ())
 
 
 @cache
@@ -186,7 +181,7 @@ def _entry(group: str, name: str) -> Entry:
     made = _named(target)
     if group == "env":
         kind: Kind = "environment"
-    elif any(issubclass(_class_of(made), protocol) for protocol in PLANNERS):
+    elif hasattr(_class_of(made), "solves"):
         kind = "planner"
     elif "agents.rllib." in target:
         kind = "learner"
@@ -243,7 +238,7 @@ def _command(entry: Entry, node: Mapping[str, Any]) -> str:
         if node.get("schedulers", 1) > 1:  # each has racks, which hold its jobs
             jobs += " cluster.nodes_per_rack=2 trace.max_gpus=32"
         return f"meshwright evaluate env=cluster agent={entry.name}{given} {jobs}"
-    if SynchronisationPlanner in entry.answers:
+    if SynchronisationProblem in entry.answers:
         return f"meshwright synchronise agent={entry.name}{given} topology=h100_2x8"
     asked = next((ASKED[kind] for kind in entry.answers if kind in ASKED), "")
     return f"meshwright plan agent={entry.name}{given} {asked} budget_s=10"

@@ -19,6 +19,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
 
+from agents.solver import Solver
 from envs.errors import InputError, meant
 from envs.files import read_content
 from experiments.run.declared import FLOORS, TRUST, config_folders, names_in, names_typed
@@ -218,6 +219,18 @@ def build_as(kind: type[Kind], node: Mapping[str, object], key: str, thing: str)
     return built
 
 
+def build_solver(problem: type, node: Mapping[str, object], key: str, thing: str) -> Any:
+    """The solver of a kind of problem that the config node under `key` describes.
+
+    Raises:
+        InputError: as `build_as`.
+    """
+    built = build(node, key)
+    if problem not in getattr(built, "solves", ()):
+        raise no_such_thing(key, node, thing)
+    return built
+
+
 def no_such_thing(key: str, node: object, thing: str) -> InputError:
     """The fault of a config node that describes something else than `thing`."""
     described = node.get("_target_") if isinstance(node, Mapping) else repr(node)
@@ -314,7 +327,7 @@ def _check_object(value: object, hint: Any, key: str) -> None:
     is_protocol = bool(getattr(hint, "_is_protocol", False))
     if not (is_function or is_record or is_protocol or _is_class_of_objects(hint)):
         return
-    expected = "function" if is_function else hint.__name__
+    expected = "function" if is_function else _name(hint)
     if not isinstance(value, Mapping) or "_target_" not in value:
         described = "a mapping without _target_" if isinstance(value, Mapping) else repr(value)
         raise InputError(f"config key '{key}': {described} is no {expected}")
@@ -324,8 +337,7 @@ def _check_object(value: object, hint: Any, key: str) -> None:
         return
     if not inspect.isclass(target) or not (is_record or is_protocol):
         return
-    fits = issubclass(target, hint) if is_record else _has_methods(target, hint)
-    if not fits:
+    if not (issubclass(target, hint) if is_record else _has_methods(target, hint)):
         raise no_such_thing(key, value, expected)
 
 
@@ -334,8 +346,15 @@ def _is_class_of_objects(hint: Any) -> bool:
     return inspect.isclass(hint) and hint.__module__ not in PLAIN_MODULES
 
 
+def _name(hint: Any) -> str:
+    solved = typing.get_args(hint)
+    return f"solver of {solved[0].__name__}" if solved else str(hint.__name__)
+
+
 def _has_methods(target: type, hint: Any) -> bool:
-    """Whether a class has the methods of a protocol; true of other hints."""
+    """Whether a class has the methods of a protocol and solves its problem; true of other hints."""
+    if typing.get_origin(hint) is Solver:
+        return typing.get_args(hint)[0] in getattr(target, "solves", ())
     names = [name for name, value in getattr(hint, "__dict__", {}).items() if callable(value)]
     return all(hasattr(target, name) for name in names if not name.startswith("_"))
 

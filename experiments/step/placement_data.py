@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.base import Planner
 from agents.placement.labelled import (
     Dataset,
     LabelledProblem,
@@ -23,13 +22,15 @@ from agents.placement.labelled import (
     write_shard,
 )
 from agents.placement.labelling import label
+from agents.solver import Budget
+from agents.step.problems import Planner, StepPlanning
 from envs.bounds import Count, Positive, Share
 from envs.errors import InputError
 from envs.placement.distribution import TrainingProblems
 from envs.placement.toy import toy_pipeline
 from envs.step.problem import StepProblem
 from experiments.run.display import ProgressDisplay
-from experiments.run.targets import build_as
+from experiments.run.targets import build_as, build_solver
 from experiments.run.threads import one_thread_each
 
 WARM_UP_S = 0.2
@@ -95,7 +96,9 @@ class _Worker:
 
     def __init__(self, config: PlacementDataConfig) -> None:
         self.config = config
-        self.teacher = build_as(Planner, config.teacher, "teacher", "planner of a step")
+        self.teacher: Planner = build_solver(
+            StepPlanning, config.teacher, "teacher", "planner of a step"
+        )
         node = config.distribution
         self.source = build_as(TrainingProblems, node, "distribution", "distribution")
 
@@ -119,7 +122,7 @@ class _Worker:
     @cached_property
     def _warm(self) -> Planner:
         """The teacher, its kernels compiled."""
-        self.teacher.plan(toy_pipeline(), WARM_UP_S)
+        self.teacher.solve(StepPlanning(toy_pipeline()), Budget(WARM_UP_S))
         return self.teacher
 
 

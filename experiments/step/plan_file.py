@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from agents.step.problems import ALLOCATED
 from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.files import read_json
@@ -27,7 +28,6 @@ from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.problem import communication_of
 
-ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
 KIND = "meshwright.plan"
 KEYS = (
     "kind", "schema_version", "units", "provenance", "graph", "topology", "placement", "order",

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.policy import Scheduler
+from agents.solver import Knowledge
 from agents.cluster.queue import FIFO, FIFOBackfill, NonPreemptive
 from agents.cluster.replay import replay
 from agents.cluster.rules.gangs import BestFit, Count

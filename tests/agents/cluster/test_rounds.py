@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agents.cluster.fairness import LeastAttainedService, MaxMinFairness
-from agents.cluster.policy import Knowledge
+from agents.solver import Knowledge
 from agents.cluster.replay import simulate
 from agents.cluster.rounds import (
     Demand,
