@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.base import SynchronisationPlanner
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from experiments.catalogue.entries import entries, read_option
@@ -25,7 +24,7 @@ def planner(name: str) -> Any:
     return build(read_option("agent", name)[1], "agent")
 
 
-PLANNERS = [entry.name for entry in entries() if SynchronisationPlanner in entry.answers]
+PLANNERS = [entry.name for entry in entries() if SynchronisationProblem in entry.answers]
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -37,7 +36,7 @@ def test_a_plan_is_allowed_sums_rightly_and_takes_no_less_than_its_busiest_link(
     if adding:
         network = replace(network, sums=network.sums | network.forwards)
     problem = SynchronisationProblem(network, 1e3, primitive)
-    found = planner(name).synchronise(problem)
+    found = planner(name).solve(problem)
     if found.plan is None:
         assert found.reason
         assert found.status in ("infeasible", "limit")

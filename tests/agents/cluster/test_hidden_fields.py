@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from agents.cluster.policy import Scheduler
-from agents.solver import Knowledge
 from agents.cluster.queue import FIFO, FIFOBackfill, NonPreemptive
 from agents.cluster.replay import replay
 from agents.cluster.rules.gangs import BestFit, Count
+from agents.solver import Knowledge
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Schedule
