@@ -48,6 +48,6 @@ def test_no_rule_is_above_the_optimum(name: str) -> None:
     for seed, speed in enumerate(("ring", "parameter_server", "layered")):
         small = random_problem(np.random.default_rng(seed), speed, jobs=3, slots=3)  # type: ignore[arg-type]
         result = BASELINES[name]().solve(small)
-        assert result.plan is not None
-        assert small.violations(result.plan) == []
-        assert result.utility <= ExactAllocation().solve(small).value * (1.0 + 1e-6)
+        assert result.solution is not None
+        assert small.violations(result.solution) == []
+        assert result.value <= ExactAllocation().solve(small).value * (1.0 + 1e-6)
