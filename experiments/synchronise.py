@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.synchronisation.optimum import optimum
-from envs.synchronisation.problem import SynchronisationProblem
+from agents.synchronisation.ways import Synchroniser
 from envs.units import parse_bytes, read_quantity
 from experiments.network.forest_study import study
 from experiments.network.plan_file import write_plan
@@ -19,7 +19,7 @@ from experiments.run.app import main_of
 from experiments.run.artifacts import to_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
-from experiments.run.targets import build_solver
+from experiments.run.targets import build_as
 
 PLAN_FILE = "plan.json"
 SHOWN = (
@@ -48,8 +48,7 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     if config.study is not None:
         size = read_quantity(parse_bytes, config.bytes, key="bytes")
         return Result(study(config.study, size), run.provenance, STUDY)
-    thing = "planner of synchronisation"
-    agent = build_solver(SynchronisationProblem, config.agent, "agent", thing)
+    agent = build_as(Synchroniser, config.agent, "agent", "planner of synchronisation")
     problem = config.problem()
     topology = problem.network.name
     provenance = run.provenance.with_inputs(**{topology: text_hash(to_json(config.topology))})

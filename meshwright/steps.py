@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.placement.baselines import SingleDevice
 from agents.solver import Budget, Result
-from agents.step.problems import Evaluation, StepPlanning, allocation_of
+from agents.step.problems import Evaluation, StepPlanning
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
@@ -24,7 +24,7 @@ from envs.hardware.devices import device_spec
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
 from envs.placement.generator import FixedInstance
-from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.plans import Phases, Plan
 from experiments.plan import PlanConfig
 from experiments.run.targets import build, build_as
 from experiments.step.hybrid import Pipeline
@@ -258,11 +258,10 @@ class PlanResult:
             InputError: there is no plan, or the file cannot be written.
         """
         plan = self._some_plan()
-        allocation = allocation_of(plan)
-        assert allocation is None or isinstance(allocation, BandwidthAllocation)
+        assert not isinstance(plan.allocation, Phases)
         stamped = self.loaded.stamp_on(provenance("plan", self.seed))
         with writing(path):
-            write_plan(Path(path), plan, self.loaded.problem, stamped, allocation)
+            write_plan(Path(path), plan, self.loaded.problem, stamped, plan.allocation)
         return Path(path)
 
     def draw(self, path: str | Path) -> Path:

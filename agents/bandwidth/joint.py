@@ -17,13 +17,11 @@ from agents.solver import Budget, Result
 from agents.step.incumbent import AT_THE_BOUND
 from agents.step.lower_bound import lower_bound
 from agents.step.problems import (
-    AllocatedPlan,
     BandwidthPlanner,
     BandwidthPlanning,
     JointPlanning,
     Planner,
     StepPlanning,
-    allocation_of,
 )
 from envs.bounds import Count, bounded
 from envs.errors import InputError
@@ -74,7 +72,7 @@ class PlacementAlone:
         at_bound = found.value <= bound * (1.0 + AT_THE_BOUND)
         return replace(
             found,
-            solution=AllocatedPlan.of(found.solution, allocation),
+            solution=replace(found.solution, allocation=allocation),
             bound=bound,
             status="optimal" if at_bound else "feasible",
         )
@@ -158,7 +156,7 @@ class Alternation:
             seconds = max(budget_s - incumbent.seconds, 0.0)
             found = self.bandwidth.solve(BandwidthPlanning(step, plan), Budget(seconds))
             incumbent.evaluations += found.evaluations
-            allocation = found.solution and allocation_of(found.solution)
+            allocation = found.solution and found.solution.allocation
             if not isinstance(allocation, BandwidthAllocation):
                 break
             incumbent.offer_with(plan, allocation)

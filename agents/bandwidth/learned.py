@@ -128,8 +128,9 @@ class LearnedJoint:
             left = budget.seconds - incumbent.seconds
             if left < (self.turn_s / 2.0 if turns and incumbent.plan is not None else 0.0):
                 break
-            step, rates, best, given = incumbent.whole, None, incumbent.plan, incumbent.allocation
-            if turns % 2 == 0 and given is not None:
+            step, rates, best = incumbent.whole, None, incumbent.plan
+            given = best and best.allocation
+            if turns % 2 == 0 and isinstance(given, BandwidthAllocation):
                 mixed = (1.0 - self.spared) * given.rate + self.spared * incumbent.uniform.rate
                 rates = BandwidthAllocation(mixed)
                 step = allocated_problem(step, rates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -116,9 +116,8 @@ class AllocationIncumbent(Incumbent):
         simulator = StepSimulator(allocated)
         self.take(
             simulator.step_time(self.given.placement.device, self.given.order),
-            lambda: self.given,
+            lambda: replace(self.given, allocation=allocation),
             lambda plan: plan.violations(allocated, simulator),
-            allocation,
         )
 
     def result(self, reason: str = "") -> Result[Plan]:

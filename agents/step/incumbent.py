@@ -14,12 +14,12 @@ from agents.solver import Budget, Result, Status
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import lower_bound, why_no_plan
 from agents.step.memory_moves import MemoryMoves, Moved, compile_kernels
-from agents.step.problems import AllocatedPlan, Partition, StepPlanning
+from agents.step.problems import Partition, StepPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
 from envs.step.fusion import fuse
-from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.plans import Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 from envs.step.step import Simulator, StepSimulator
@@ -55,7 +55,6 @@ class Incumbent:
         self.gap = gap
         self.step_time = np.inf  # seconds, of the objective
         self.plan: Plan | None = None
-        self.allocation: BandwidthAllocation | None = None
         self.evaluations = 0  # simulations, and whatever else a solver counts
         self.trajectory: list[tuple[float, float]] = []
         self.refusal = ""  # why the last plan that was faster than the best was refused
@@ -90,7 +89,6 @@ class Incumbent:
         step_time: float,
         plan: Callable[[], Plan],
         violations: Callable[[Plan], Sequence[str]],
-        allocation: BandwidthAllocation | None = None,
     ) -> bool:
         """Keep the plan if it is the best so far; False where it was better and broke a rule."""
         if step_time >= self.step_time:
@@ -101,7 +99,7 @@ class Incumbent:
             self.refusal = "; ".join(broken)
             return False
         self.refusal = ""
-        self.plan, self.allocation, self.step_time = made, allocation, step_time
+        self.plan, self.step_time = made, step_time
         self.trajectory.append((self.seconds, step_time))
         return True
 
@@ -118,8 +116,6 @@ class Incumbent:
         else:
             reason = "; ".join(part for part in (reason, self.refusal) if part)
             reason = reason or self.nothing
-        if plan is not None and self.allocation is not None:
-            plan = AllocatedPlan.of(plan, self.allocation)
         return Result(
             plan,
             status,

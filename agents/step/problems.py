@@ -10,7 +10,7 @@ import numpy as np
 
 from agents.solver import Sense, Solver
 from agents.step.lower_bound import LowerBound, lower_bound
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.hosts import HOST
 from envs.hybrid.plan import HybridPlan
@@ -18,37 +18,12 @@ from envs.hybrid.problem import HybridProblem
 from envs.partition.problem import PartitionProblem
 from envs.step.allocated import Allocated
 from envs.step.phased import PhasedSimulator
-from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.plans import Phases, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import SINGLE_PORT, Communication, Ports
 from envs.step.timeline import Timeline
 
 ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
-
-
-@dataclass(frozen=True, eq=False)
-class Phases:
-    """An allocation of bandwidth for every phase of a step."""
-
-    begins: IntArray  # (P,) first position of each phase, see `envs.bandwidth.phases`
-    allocations: tuple[BandwidthAllocation, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class AllocatedPlan(Plan):
-    """A plan with the bandwidth that it is given."""
-
-    allocation: BandwidthAllocation | Phases | None = None
-
-    @classmethod
-    def of(cls, plan: Plan, allocation: BandwidthAllocation | Phases) -> AllocatedPlan:
-        """`plan` with an allocation."""
-        return cls(plan.placement, plan.order, plan.residence, allocation)
-
-
-def allocation_of(plan: Plan) -> BandwidthAllocation | Phases | None:
-    """The bandwidth that was decided with a plan; None: none was."""
-    return plan.allocation if isinstance(plan, AllocatedPlan) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +133,7 @@ class SharedPlanning(_OfStep):
 class _WithBandwidth(_OfStep):
     def judge(self, plan: Plan) -> Verdict:
         """The plan as the simulator plays it through pipes of the allocated rates."""
-        allocation = allocation_of(plan)
+        allocation = plan.allocation
         if isinstance(allocation, Phases):
             return Verdict.of(_in_phases(self.step, plan, allocation))
         if allocation is None:
@@ -170,7 +145,7 @@ class _WithBandwidth(_OfStep):
 
 
 class JointPlanning(_WithBandwidth):
-    """The placement and the order of a step, and the bandwidth of its channels: `AllocatedPlan`.
+    """The placement and the order of a step, and the bandwidth of its channels.
 
     Knows:
         The whole step and the physical links. It decides the placement, the order and the rate of

@@ -29,7 +29,6 @@ from agents.solver import Budget
 from envs.bounds import Count
 from envs.cluster.allocation.env import AllocationEnv
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
-from envs.cluster.allocation.problem import AllocationProblem
 from envs.cluster.allocation.windows import TraceProblems
 from envs.errors import InputError
 from experiments.cluster.sampled_windows import check_windows
@@ -39,7 +38,7 @@ from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
 from experiments.run.statistics import bootstrap
 from experiments.run.tables import Table, write_tables
-from experiments.run.targets import build, build_as, build_solver
+from experiments.run.targets import build, build_as
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.allocation import Allocations
@@ -102,7 +101,7 @@ def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
         raise InputError(f"config key 'model': {told}")
     teacher = None
     if config.teacher is not None:
-        teacher = build_solver(AllocationProblem, config.teacher, "teacher", "planner")
+        teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
     make = build(config.env, "env")
     sources = problems_of(config.splits, config.window, config.exam_window, config.problems)
     first, exam = (partial(_queues, make, source) for source in sources)

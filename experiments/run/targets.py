@@ -213,20 +213,8 @@ def build_as(kind: type[Kind], node: Mapping[str, object], key: str, thing: str)
     Raises:
         InputError: the node describes no `thing`, or as `build`.
     """
-    built = build(node, key)
-    if not isinstance(built, kind):
-        raise no_such_thing(key, node, thing)
-    return built
-
-
-def build_solver(problem: type, node: Mapping[str, object], key: str, thing: str) -> Any:
-    """The solver of a kind of problem that the config node under `key` describes.
-
-    Raises:
-        InputError: as `build_as`.
-    """
-    built = build(node, key)
-    if problem not in getattr(built, "solves", ()):
+    built: Kind = build(node, key)
+    if not (_solves(built, kind) if typing.get_args(kind) else isinstance(built, kind)):
         raise no_such_thing(key, node, thing)
     return built
 
@@ -346,6 +334,11 @@ def _is_class_of_objects(hint: Any) -> bool:
     return inspect.isclass(hint) and hint.__module__ not in PLAIN_MODULES
 
 
+def _solves(thing: object, hint: Any) -> bool:
+    """Whether an object, or a class, is the `Solver` of a hint."""
+    return typing.get_args(hint)[0] in getattr(thing, "solves", ())
+
+
 def _name(hint: Any) -> str:
     solved = typing.get_args(hint)
     return f"solver of {solved[0].__name__}" if solved else str(hint.__name__)
@@ -354,7 +347,7 @@ def _name(hint: Any) -> str:
 def _has_methods(target: type, hint: Any) -> bool:
     """Whether a class has the methods of a protocol and solves its problem; true of other hints."""
     if typing.get_origin(hint) is Solver:
-        return typing.get_args(hint)[0] in getattr(target, "solves", ())
+        return _solves(target, hint)
     names = [name for name, value in getattr(hint, "__dict__", {}).items() if callable(value)]
     return all(hasattr(target, name) for name in names if not name.startswith("_"))
 

@@ -25,7 +25,7 @@ from envs.step.plans import Plan
 from envs.step.problem import StepProblem, checked_moves
 from envs.step.step import Communication
 from experiments.run.provenance import file_hash
-from experiments.run.targets import build, build_solver
+from experiments.run.targets import build, build_as
 from experiments.step.plan_file import read_kept_plan
 from experiments.step.tasks import (
     BandwidthTask,
@@ -196,7 +196,10 @@ def learnable(
     """
     env = build(node, "env")
     bandwidth = Bandwidth(
-        None, build_solver(StepPlanning, placer, "placer", "Planner"), placer_budget_s, OneFOneB()
+        None,
+        build_as(Planner, placer, "placer", "solver of StepPlanning"),
+        placer_budget_s,
+        OneFOneB(),
     )
     if node.get("_partial_") and _class_of(env) is BandwidthEnv:
         env = env(problem, bandwidth.of(problem).plan)

@@ -30,7 +30,7 @@ from envs.placement.distribution import TrainingProblems
 from envs.placement.toy import toy_pipeline
 from envs.step.problem import StepProblem
 from experiments.run.display import ProgressDisplay
-from experiments.run.targets import build_as, build_solver
+from experiments.run.targets import build_as
 from experiments.run.threads import one_thread_each
 
 WARM_UP_S = 0.2
@@ -96,9 +96,7 @@ class _Worker:
 
     def __init__(self, config: PlacementDataConfig) -> None:
         self.config = config
-        self.teacher: Planner = build_solver(
-            StepPlanning, config.teacher, "teacher", "planner of a step"
-        )
+        self.teacher = build_as(Planner, config.teacher, "teacher", "planner of a step")
         node = config.distribution
         self.source = build_as(TrainingProblems, node, "distribution", "distribution")
 

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agents.solver import Problem, Solver
 from agents.step.problems import (
-    AllocatedPlan,
     BandwidthPlanning,
     JointPlanning,
     Partition,
-    Phases,
     SharedPlanning,
     StepPlanning,
     Verdict,
-    allocation_of,
 )
 from envs.bandwidth.env import BandwidthEnv
 from envs.errors import InputError
@@ -29,7 +26,7 @@ from envs.graphs.storage import graph_hash
 from envs.hybrid.problem import HybridProblem
 from envs.step.allocated import uniform_allocation
 from envs.step.fusion import fuse
-from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.plans import BandwidthAllocation, Phases, Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 from experiments.run.artifacts import write_json
@@ -73,7 +70,7 @@ class _PlanFile:
 
     def write(self, folder: Path, plan: Plan, provenance: Provenance) -> Path:
         """`plan.json`, with the bandwidth where it is one for the whole step."""
-        allocation = allocation_of(plan)
+        allocation = plan.allocation
         whole = allocation if isinstance(allocation, BandwidthAllocation) else None
         write_plan(folder / "plan.json", plan, self.step, provenance, whole)
         return folder / "plan.json"
@@ -135,11 +132,11 @@ class BandwidthTask(_PlanFile, BandwidthPlanning):
         """The rates of every phase."""
         allocations = tuple(BandwidthAllocation(rate) for rate in found.decisions["rate"])
         phases = Phases(begun(self.env).instance.begins, allocations)
-        return AllocatedPlan.of(self.plan, phases)
+        return replace(self.plan, allocation=phases)
 
     def write(self, folder: Path, plan: Plan, provenance: Provenance) -> Path:
         """`plan.json`; beside it `phases.json`, where every phase has its own rates."""
-        allocation = allocation_of(plan)
+        allocation = plan.allocation
         if isinstance(allocation, Phases):
             names = self.step.topology.network.channel_names
             phases = [
@@ -151,7 +148,7 @@ class BandwidthTask(_PlanFile, BandwidthPlanning):
             ]
             write_json(folder / "phases.json", stamp({"phases": phases}, provenance, kind="phases"))
             if len(phases) == 1:
-                plan = AllocatedPlan.of(plan, allocation.allocations[0])
+                plan = replace(plan, allocation=allocation.allocations[0])
         return super().write(folder, plan, provenance)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from refusals import command_refused, option_of, option_refused, told
 from agents.placement.baselines import ContiguousSplit, EqualShares
 from agents.solver import Budget, Result
 from agents.step.problems import (
-    AllocatedPlan,
     BandwidthPlanning,
     JointPlanning,
     StepPlanning,
@@ -56,7 +56,7 @@ class UniformJoint:
         found = split.solve(StepPlanning(problem.step), budget)
         assert found.solution is not None
         shares = uniform_allocation(problem.step.topology.network)
-        return Result(AllocatedPlan.of(found.solution, shares), "feasible", 1.0, 0.1)
+        return Result(replace(found.solution, allocation=shares), "feasible", 1.0, 0.1)
 
 
 class Greedy:
@@ -66,7 +66,7 @@ class Greedy:
 
     def solve(self, problem: BandwidthPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
         rates = np.full(problem.step.topology.network.num_channels, 1e12)
-        plan = AllocatedPlan.of(problem.plan, BandwidthAllocation(rates))
+        plan = replace(problem.plan, allocation=BandwidthAllocation(rates))
         return Result(plan, "optimal", 1e-9, 0.1)
 
 
@@ -83,7 +83,7 @@ class Meddler(Greedy):
     def solve(self, problem: BandwidthPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
         placement = Placement(np.zeros_like(problem.plan.placement.device))
         shares = uniform_allocation(problem.step.topology.network)
-        other = AllocatedPlan(placement, problem.plan.order, allocation=shares)
+        other = Plan(placement, problem.plan.order, allocation=shares)
         return Result(other, "feasible", 1e-9, 0.1)
 
 
@@ -266,7 +266,7 @@ def test_an_option_is_refused_by_name(text: str) -> None:
 
 def test_a_placer_plans() -> None:
     asked = ["agent=convex", "problem=bandwidth", "agent@problem.placer=uniform"]
-    command_refused("plan", asked, ["placer", "Planner"])
+    command_refused("plan", asked, ["placer", "StepPlanning"])
 
 
 def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:

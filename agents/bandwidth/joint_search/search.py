@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from agents.placement.integer_program.refinement import SimulatedRefinement
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-from agents.step.problems import BandwidthPlanner, BandwidthPlanning, allocation_of
+from agents.step.problems import BandwidthPlanner, BandwidthPlanning
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
@@ -93,7 +94,7 @@ class JointIncumbent(StepIncumbent):
             return excess
         found = self.allocator.solve(BandwidthPlanning(self.whole, plan), Budget(seconds))
         self.evaluations += found.evaluations
-        allocation = found.solution and allocation_of(found.solution)
+        allocation = found.solution and found.solution.allocation
         if isinstance(allocation, BandwidthAllocation):
             return self.offer_with(plan, allocation)
         return excess
@@ -111,9 +112,8 @@ class JointIncumbent(StepIncumbent):
         simulator = StepSimulator(allocated)
         device = plan.placement.device
         step_time = simulator.step_time(device, plan.order)
-        if self.take(
-            step_time, lambda: plan, lambda plan: plan.violations(allocated, simulator), allocation
-        ):
+        made = replace(plan, allocation=allocation)
+        if self.take(step_time, lambda: made, lambda plan: plan.violations(allocated, simulator)):
             return np.zeros(len(self.problem.capacity))
         return self.excess(simulator, device, plan.order)
 
