@@ -154,7 +154,7 @@ class PipeDream(HybridSolver):
     The optimizer plans for devices that are alike (the mean of them) on levels of links that are as
     slow as the slowest one: servers of equal size, and the devices in each. It lets replicas sum
     gradients after every micro-batch, as they do without a flush, and knows no memory: where its
-    plan does not fit, a straight pipeline is made, and then all stages recompute. `predicted` is
+    plan does not fit, a straight pipeline is made, and then all stages recompute. `predicted_s` is
     what the micro-batches of a step take once the pipeline is full. Of a profile there are the
     figures of PipeDream's own program, whose stages may part branches; the plan's are of a row.
 
