@@ -359,7 +359,7 @@ def plan(
             graph file.
         topology: what `topology` takes, or "from_graph": the devices of the graph's own file.
         planner: a name of `conf/agent` ("fusion_milp", "heft", "local_search"), the dotted path of
-            a class, or an object with `solve(problem, budget)` (`agents.solver.Solver`).
+            a class, or an `agents.solver.Solver` of a step.
         budget_s: wall time of the search in seconds, for planners that use it.
         problem: a name of `conf/problem`: makespan, max_load, latency, joint.
         seed: of what a planner draws.

@@ -1,41 +1,32 @@
-"""Solvers asked in one line."""
+"""Solvers asked in one line; a budget is seconds, and maybe evaluations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from agents.solver import Budget, Result, Solver
+from agents.solver import Budget, Result
 from agents.step.problems import BandwidthPlanning, JointPlanning, Partition, StepPlanning
-from envs.partition.problem import PartitionProblem
-from envs.step.plans import Plan
-from envs.step.problem import StepProblem
-
-Asked = Solver[Any, Plan]
 
 
-def planned(
-    solver: Asked, step: StepProblem, seconds: float, evaluations: int | None = None
-) -> Result[Plan]:
+def planned(solver: Any, step: Any, *budget: Any) -> Result[Any]:
     """The placement and the order of a step."""
-    return solver.solve(StepPlanning(step), Budget(seconds, evaluations))
+    return _asked(solver, StepPlanning(step), budget)
 
 
-def jointly(
-    solver: Asked, step: StepProblem, seconds: float, evaluations: int | None = None
-) -> Result[Plan]:
+def jointly(solver: Any, step: Any, *budget: Any) -> Result[Any]:
     """The bandwidth, too."""
-    return solver.solve(JointPlanning(step), Budget(seconds, evaluations))
+    return _asked(solver, JointPlanning(step), budget)
 
 
-def allocated(
-    solver: Asked, step: StepProblem, plan: Plan, seconds: float, evaluations: int | None = None
-) -> Result[Plan]:
+def allocated(solver: Any, step: Any, plan: Any, *budget: Any) -> Result[Any]:
     """The bandwidth of a plan."""
-    return solver.solve(BandwidthPlanning(step, plan), Budget(seconds, evaluations))
+    return _asked(solver, BandwidthPlanning(step, plan), budget)
 
 
-def partitioned(
-    solver: Asked, problem: PartitionProblem, seconds: float, evaluations: int | None = None
-) -> Result[Plan]:
+def partitioned(solver: Any, problem: Any, *budget: Any) -> Result[Any]:
     """The placement for max-load or latency."""
-    return solver.solve(Partition(problem), Budget(seconds, evaluations))
+    return _asked(solver, Partition(problem), budget)
+
+
+def _asked(solver: Any, problem: Any, budget: Any) -> Result[Any]:
+    return solver.solve(problem, Budget(*budget))  # type: ignore[no-any-return]

@@ -32,7 +32,7 @@ problem = AllocationProblem((ring, wide), np.array([[6.0, 32.0, 0.0, 1e9]]), 1e1
     ],
 )
 def test_one_slot_by_hand(name: str, workers: list[int]) -> None:
-    plan = BASELINES[name]().solve(problem).plan
+    plan = BASELINES[name]().solve(problem).solution
     assert plan is not None
     assert plan.workers[0, :, 0].tolist() == workers
 
