@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agents.solver import Budget
 from envs.bounds import Count, Positive
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
@@ -48,22 +49,21 @@ def plan(config: PlanConfig, run: Run) -> Result:
     """Search a plan, judge it, write it."""
     agent, target = build(config.agent, "agent"), config.agent.get("_target_")
     asked = build(config.problem, "problem")
+    budget = Budget(config.budget_s, config.deterministic_limit)
     if isinstance(asked, Pipeline):
         run.begin(BUILDING)
         layers = asked.load(config.env, config.graph, config.topology, config.cost)
-        budgets = config.budget_s, config.deterministic_limit
-        result = plan_hybrid(agent, target, asked, layers, *budgets, run)
+        result = plan_hybrid(agent, target, asked, layers, budget, run)
         name = run.choice("agent", config.agent)
         return replace(result, values={"agent": name, **result.values})
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     run.begin("searching on a toy, to compile")
-    rehearse(agent, objective, target)
+    solver = rehearse(agent, objective, target)
     run.begin(BUILDING)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())
-    budget = (config.budget_s, config.deterministic_limit)
     run.begin(f"searching, budget {config.budget_s:g} s")
-    planned = ask(agent, objective, loaded, *budget, target)
+    planned = ask(solver, objective, loaded, budget, target)
     run.begin("judging and drawing")
     path = planned.write(run.folder, provenance)
     for violation in planned.verdict.violations if planned.verdict is not None else ():

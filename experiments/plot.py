@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from agents.step.problems import evaluate_plan
 from envs.errors import InputError
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
-from experiments.step.evaluation import evaluate_plan
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan
 from experiments.step.problem import load_problem, order_rule_of
 

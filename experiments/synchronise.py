@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agents.base import SynchronisationPlanner
 from agents.synchronisation.optimum import optimum
+from agents.synchronisation.ways import Synchroniser
 from envs.units import parse_bytes, read_quantity
 from experiments.network.forest_study import study
 from experiments.network.plan_file import write_plan
@@ -49,11 +49,11 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
     if config.study is not None:
         size = read_quantity(parse_bytes, config.bytes, key="bytes")
         return Result(study(config.study, size), run.provenance, STUDY)
-    agent = build_as(SynchronisationPlanner, config.agent, "agent", "planner of synchronisation")
+    agent = build_as(Synchroniser, config.agent, "agent", "planner of synchronisation")
     problem = config.problem()
     topology = problem.network.name
     provenance = run.provenance.with_inputs(**{topology: text_hash(to_json(config.topology))})
-    found = agent.synchronise(problem)
+    found = agent.solve(problem)
     values: dict[str, object] = {
         "agent": run.choice("agent", config.agent),
         "topology": topology,
@@ -66,9 +66,9 @@ def synchronise(config: SynchroniseConfig, run: Run) -> Result:
         "figures": dict(found.figures),
     }
     warnings = []
-    if found.plan is not None:
+    if found.solution is not None:
         settings = {key: getattr(config, key) for key in ("chunk", "summing", "overhead")}
-        judged = judge(problem, found, settings)
+        judged = judge(problem, found.solution, settings)
         best = optimum(problem) if config.optimum else None
         values |= judged.values(best)
         dense = float("inf") if best is None else problem.size / float(best)

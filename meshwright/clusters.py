@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 
 from agents.cluster.own_order import Jobs, OwnOrder
-from agents.cluster.policy import Knowledge, PlacementRule
+from agents.cluster.policy import PlacementRule
 from agents.cluster.policy import Scheduler as Policy
 from agents.cluster.shipped import shipped_schedulers
+from agents.solver import Knowledge
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads

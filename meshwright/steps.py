@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.base import PlannerResult
 from agents.placement.baselines import SingleDevice
+from agents.solver import Budget, Result
+from agents.step.problems import Evaluation, StepPlanning
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
@@ -23,10 +24,9 @@ from envs.hardware.devices import device_spec
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
 from envs.placement.generator import FixedInstance
-from envs.step.plans import Plan
+from envs.step.plans import Phases, Plan
 from experiments.plan import PlanConfig
 from experiments.run.targets import build, build_as
-from experiments.step.evaluation import Evaluation
 from experiments.step.hybrid import Pipeline
 from experiments.step.objectives import Objective
 from experiments.step.plan_file import write_plan
@@ -175,7 +175,7 @@ class PlanResult:
     problem: str  # the objective, as in `problem=`
     loaded: LoadedProblem
     planned: Planned
-    single_device: PlannerResult | None  # the best one; None: another objective than the makespan
+    single_device: Result[Plan] | None  # the best one; None: another objective than the makespan
     seed: int
 
     @property
@@ -215,7 +215,7 @@ class PlanResult:
     def best_single_device_s(self) -> float | None:
         """Step time of everything on the fastest device that holds it; None: none does."""
         found = self.single_device
-        return None if found is None or found.plan is None else found.step_time
+        return None if found is None or found.solution is None else found.value
 
     @property
     def peak_memory_bytes(self) -> dict[str, float]:
@@ -257,10 +257,11 @@ class PlanResult:
         Raises:
             InputError: there is no plan, or the file cannot be written.
         """
-        plan, found = self._some_plan(), self.planned.found
+        plan = self._some_plan()
+        assert not isinstance(plan.allocation, Phases)
         stamped = self.loaded.stamp_on(provenance("plan", self.seed))
         with writing(path):
-            write_plan(Path(path), plan, self.loaded.problem, stamped, found.allocation)
+            write_plan(Path(path), plan, self.loaded.problem, stamped, plan.allocation)
         return Path(path)
 
     def draw(self, path: str | Path) -> Path:
@@ -313,7 +314,7 @@ class PlanResult:
 
     @property
     def _plan(self) -> Plan | None:
-        return self.planned.found.plan
+        return self.planned.found.solution
 
     def _some_plan(self) -> Plan:
         if self._plan is None:
@@ -360,7 +361,7 @@ def plan(
             graph file.
         topology: what `topology` takes, or "from_graph": the devices of the graph's own file.
         planner: a name of `conf/agent` ("fusion_milp", "heft", "local_search"), the dotted path of
-            a class, or an object with `plan(problem, budget_s, deterministic_limit)`.
+            a class, or an `agents.solver.Solver` of a step.
         budget_s: wall time of the search in seconds, for planners that use it.
         problem: a name of `conf/problem`: makespan, max_load, latency, joint.
         seed: of what a planner draws.
@@ -391,11 +392,11 @@ def plan(
     agent = planner if own else build(config.agent, "agent")
     name = planner if isinstance(planner, str) else type(agent).__name__
     loaded = _loaded(graph, topology, config)
-    rehearse(agent, objective, name)
-    planned = ask(agent, objective, loaded, config.budget_s, config.deterministic_limit, name)
+    budget = Budget(config.budget_s, config.deterministic_limit)
+    planned = ask(rehearse(agent, objective, name), objective, loaded, budget, name)
     alone = None
     if objective.name == "makespan":
-        alone = SingleDevice().plan(loaded.problem, config.budget_s)
+        alone = SingleDevice().solve(StepPlanning(loaded.problem), budget)
     return PlanResult(name, objective.name, loaded, planned, alone, config.seed)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import highspy
 import numpy as np
@@ -17,13 +19,13 @@ from agents.bandwidth.rules import (
     proportional_allocation,
     square_root_allocation,
 )
-from agents.base import PlannerResult
 from agents.linear_program import LinearProgram
+from agents.solver import Budget, Result
+from agents.step.problems import BandwidthPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Share, bounded
 from envs.step.allocated import uniform_allocation, weighted_allocation
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
-from envs.step.problem import StepProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,29 +260,27 @@ class ConvexRates:
         rounds: of the linear program, at most.
     """
 
+    solves: ClassVar = (BandwidthPlanning,)
+
     gap: Share = 1e-07
     rounds: Count = 400
 
-    def allocate(
-        self,
-        problem: StepProblem,
-        plan: Plan,
-        budget_s: float,
-        deterministic_limit: int | None = None,
-    ) -> PlannerResult:
-        """As `BandwidthPlanner.allocate`; the limit is on longest paths computed."""
-        deadline = time.perf_counter() + budget_s
-        incumbent = AllocationIncumbent(problem, plan, self.gap)
+    def solve(
+        self, problem: BandwidthPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`; `Budget.evaluations` counts longest paths."""
+        deadline, given = time.perf_counter() + budget.seconds, (problem.step, problem.plan)
+        incumbent = AllocationIncumbent(*given, self.gap)
         if incumbent.step is None:
             return incumbent.result()
-        search = _Search(incumbent, incumbent.step, PipeTraffic.of(problem, plan))
-        for start in (
-            square_root_allocation(problem, plan),
-            proportional_allocation(problem, plan),
+        search = _Search(incumbent, incumbent.step, PipeTraffic.of(*given))
+        for first in (
+            square_root_allocation(*given),
+            proportional_allocation(*given),
             uniform_allocation(incumbent.network),
         ):
-            search.visit(start)
-        limit = np.inf if deterministic_limit is None else deterministic_limit
+            search.visit(first)
+        limit = np.inf if budget.evaluations is None else budget.evaluations
         rounds, reason = 0, ""
         while not search.closed(self.gap) and not reason:
             if search.evaluations >= limit or time.perf_counter() >= deadline:
@@ -291,7 +291,8 @@ class ConvexRates:
                 reason = "the linear program was not solved"
             rounds += 1
         incumbent.prove(search.lower_bound)
-        return incumbent.result(evaluations=search.evaluations, reason=reason)
+        incumbent.evaluations += search.evaluations
+        return incumbent.result(reason)
 
 
 class _Search:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint_search.rates import RateFormulation
 from agents.bandwidth.joint_search.search import JointIncumbent, JointRefinement
-from agents.base import BandwidthPlanner, Planner, PlannerResult
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.refinement import compile_kernels
+from agents.solver import Budget, Result
 from agents.step.incumbent import AT_THE_BOUND
 from agents.step.lower_bound import lower_bound
+from agents.step.problems import (
+    BandwidthPlanner,
+    BandwidthPlanning,
+    JointPlanning,
+    Planner,
+    StepPlanning,
+)
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem, uniform_allocation
-from envs.step.plans import BandwidthAllocation
-from envs.step.problem import StepProblem
+from envs.step.plans import BandwidthAllocation, Plan
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,13 +47,15 @@ class PlacementAlone:
             `envs.step.allocated.uniform_allocation`.
     """
 
+    solves: ClassVar = (JointPlanning,)
+
     placement: Planner = FusionMilp()
     allocation: Callable[[Network], BandwidthAllocation] = uniform_allocation
 
-    def plan_jointly(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `JointPlanner.plan_jointly`; the limit is that of `placement`.
+    def solve(
+        self, problem: JointPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`; the budget is that of `placement`.
 
         The bound is the step without communication: what `placement` proves holds for these shares
         only.
@@ -55,19 +63,19 @@ class PlacementAlone:
         Raises:
             InputError: the allocation breaks a rule of its own.
         """
-        allocation = self.allocation(problem.topology.network)
-        found = self.placement.plan(
-            allocated_problem(problem, allocation), budget_s, deterministic_limit
-        )
-        bound = lower_bound(problem).seconds
-        if found.plan is None:
-            return replace(found, lower_bound=bound)
-        at_bound = found.step_time <= bound * (1.0 + AT_THE_BOUND)
+        step = problem.step
+        allocation = self.allocation(step.topology.network)
+        shared = StepPlanning(allocated_problem(step, allocation))
+        found = self.placement.solve(shared, budget, start)
+        bound = lower_bound(step).seconds
+        if found.solution is None:
+            return replace(found, bound=bound)
+        at_bound = found.value <= bound * (1.0 + AT_THE_BOUND)
         return replace(
             found,
-            lower_bound=bound,
+            solution=replace(found.solution, allocation=allocation),
+            bound=bound,
             status="optimal" if at_bound else "feasible",
-            allocation=allocation,
         )
 
 
@@ -87,7 +95,7 @@ class Alternation:
     would ever use them again: each turn therefore keeps `spared` of the uniform shares. It ends
     with the budget, or after `patience` turns in a row that gain nothing.
 
-    `PlannerResult.lower_bound` is that of the step without any communication, so it holds for
+    `Result.bound` is that of the step without any communication, so it holds for
     every plan with every allocation.
 
     Guarantees:
@@ -105,53 +113,60 @@ class Alternation:
         patience: turns.
     """
 
+    solves: ClassVar = (JointPlanning,)
+
     placement: Planner = FusionMilp()
     bandwidth: BandwidthPlanner = ConvexRates(gap=1e-6)
     turn_share: Annotated[float, Gt(0.0), Le(1.0)] = 0.2
     spared: Inside = 0.2
     patience: Count = 3
 
-    def plan_jointly(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `JointPlanner.plan_jointly`; the limit is shared out to the turns of `placement`.
+    def solve(
+        self, problem: JointPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`; the limit is shared out to the turns of `placement`.
 
         Raises:
             InputError: the topology has no bandwidth between some servers.
         """
+        budget_s, step = budget.seconds, problem.step
         incumbent = JointIncumbent(
-            problem,
+            step,
+            start,
             allocator=self.bandwidth,
             promising=1.0,
             allocation_s=budget_s,
             budget_s=budget_s,
         )
-        limit = deterministic_limit and math.ceil(self.turn_share * deterministic_limit)
-        rates, left, vain = incumbent.uniform, deterministic_limit or 0, 0
-        evaluations, reason = 0, ""
+        limit = budget.evaluations and math.ceil(self.turn_share * budget.evaluations)
+        rates, left, vain = incumbent.uniform, budget.evaluations or 0, 0
+        reason = ""
         while not incumbent.impossible and vain < self.patience:
             seconds = budget_s - incumbent.seconds
             if (seconds <= 0.0 or incumbent.optimal) and incumbent.plan is not None:
                 break
             turn_s = max(min(self.turn_share * budget_s, seconds), 0.0)
-            placed = self.placement.plan(allocated_problem(problem, rates), turn_s, limit)
-            evaluations, reason = evaluations + placed.evaluations, placed.reason
-            if placed.plan is None:
+            shared = StepPlanning(allocated_problem(step, rates))
+            placed = self.placement.solve(shared, Budget(turn_s, limit))
+            plan, reason = placed.solution, placed.reason
+            incumbent.evaluations += placed.evaluations
+            if plan is None:
                 break
             before = incumbent.step_time
-            incumbent.offer_with(placed.plan, rates)
+            incumbent.offer_with(plan, rates)
             seconds = max(budget_s - incumbent.seconds, 0.0)
-            found = self.bandwidth.allocate(problem, placed.plan, seconds)
-            evaluations += found.evaluations
-            if found.allocation is None:
+            found = self.bandwidth.solve(BandwidthPlanning(step, plan), Budget(seconds))
+            incumbent.evaluations += found.evaluations
+            allocation = found.solution and found.solution.allocation
+            if not isinstance(allocation, BandwidthAllocation):
                 break
-            incumbent.offer_with(placed.plan, found.allocation)
+            incumbent.offer_with(plan, allocation)
             vain = 0 if incumbent.step_time < before * (1.0 - _LEAST_GAIN) else vain + 1
-            rates = self._towards(incumbent.uniform, found.allocation)
+            rates = self._towards(incumbent.uniform, allocation)
             left -= limit or 0
             if limit is not None and left <= 0:
                 break
-        return incumbent.result(evaluations=evaluations, reason=reason)
+        return incumbent.result(reason)
 
     def _towards(
         self, uniform: BandwidthAllocation, found: BandwidthAllocation
@@ -177,9 +192,9 @@ class JointMilp:
     of its own, and a placement that gains nothing at fixed rates may gain with its own. Rates are
     per channel: a pipe has as much of several links as its channels can carry together.
 
-    `PlannerResult.lower_bound` is that of the step without any communication
+    `Result.bound` is that of the step without any communication
     (`agents.step.lower_bound`), so it holds for every placement and order with every
-    allocation; nothing sharper is claimed. `PlannerResult.reason` states what HiGHS proved of the
+    allocation; nothing sharper is claimed. `Result.reason` states what HiGHS proved of the
     last coarse model, for rates at its levels.
 
     Guarantees:
@@ -202,6 +217,8 @@ class JointMilp:
         allocation_s: seconds of one call of `allocator`, at most.
         seed: of HiGHS and of what is drawn at random.
     """
+
+    solves = (JointPlanning,)
 
     def __init__(
         self,
@@ -232,17 +249,19 @@ class JointMilp:
         self.allocation_s = allocation_s
         self.seed = seed
 
-    def plan_jointly(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `JointPlanner.plan_jointly`; the limit counts branch-and-bound nodes.
+    def solve(
+        self, problem: JointPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`; `Budget.evaluations` counts branch-and-bound nodes.
 
         Raises:
             InputError: the topology has no bandwidth between some servers.
         """
-        compile_kernels(problem)
+        compile_kernels(problem.step)
+        budget_s, nodes = budget.seconds, budget.evaluations
         incumbent = JointIncumbent(
-            problem,
+            problem.step,
+            start,
             allocator=self.allocator,
             promising=self.promising,
             allocation_s=self.allocation_s,
@@ -250,12 +269,12 @@ class JointMilp:
         )
         if incumbent.impossible:
             return incumbent.result()
-        uniform = incumbent.problem
-        limit = deterministic_limit and math.ceil(self.start_share * deterministic_limit)
-        first = self.start.plan(uniform, self.start_share * budget_s, limit)
-        if first.plan is not None:
-            incumbent.offer_with(first.plan, incumbent.uniform)
-            incumbent.offer(first.plan.placement.device, first.plan.order)
+        limit = nodes and math.ceil(self.start_share * nodes)
+        uniform, share = StepPlanning(incumbent.problem), Budget(self.start_share * budget_s, limit)
+        first = self.start.solve(uniform, share).solution
+        if first is not None:
+            incumbent.offer_with(first, incumbent.uniform)
+            incumbent.offer(first.placement.device, first.order)
         formulation = RateFormulation(incumbent.pipes, self.rates, self.gap, self.at_once)
         refinement = JointRefinement(
             incumbent, levels=self.levels, kick_groups=self.coarse[-1],
@@ -265,8 +284,9 @@ class JointMilp:
             coarse=self.coarse, levels=self.levels, formulation=formulation,
             starts=None, polish=None, polish_share=0.0, hybrid=None, seed=self.seed,
         )  # fmt: skip
-        if first.plan is not None:
-            refinement.descend(first.plan.placement.device, budget_s)
-        left = deterministic_limit and max(deterministic_limit - (limit or 0), 1)
+        if first is not None:
+            refinement.descend(first.placement.device, budget_s)
+        left = nodes and max(nodes - (limit or 0), 1)
         reason = planner.search(incumbent, refinement, budget_s, left, ())
-        return incumbent.result(evaluations=refinement.simulations, reason=reason)
+        incumbent.evaluations += refinement.simulations
+        return incumbent.result(reason)

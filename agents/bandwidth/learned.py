@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint_search.search import JointIncumbent
 from agents.bandwidth.shipped import allocator_folder
-from agents.base import BandwidthPlanner, PlannerResult
 from agents.placement.local_search import Guide
 from agents.placement.policy import Answer, LearnedPlanner
+from agents.solver import Budget, Result
 from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from agents.step.problems import BandwidthPlanner, JointPlanning
 from envs.bounds import Positive, Share, bounded
 from envs.joint.whole import PipedGroups
 from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.price import BestOrder
-from envs.step.problem import StepProblem
 from models.export.allocator import OnnxAllocator
 
 
@@ -53,6 +54,8 @@ class LearnedJoint:
         InputError: a folder is no such policy's.
     """
 
+    solves = (JointPlanning,)
+
     def __init__(
         self,
         *,
@@ -69,27 +72,31 @@ class LearnedJoint:
         self.allocation_s, self.promising = allocation_s, promising
         self.turn_s, self.spared = turn_s, spared
 
-    def plan_jointly(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `JointPlanner.plan_jointly`; the limit counts the moves proposed in each of two turns.
+    def solve(
+        self, problem: JointPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`.
+
+        `Budget.evaluations` counts the moves proposed in each of two turns.
 
         Raises:
             InputError: the topology has no bandwidth between some servers.
         """
+        step = problem.step
         incumbent = JointIncumbent(
-            problem,
+            step,
+            start,
             allocator=self.allocation,
             promising=self.promising,
             allocation_s=self.allocation_s,
-            budget_s=budget_s,
+            budget_s=budget.seconds,
         )
         if incumbent.impossible:
             return incumbent.result()
-        grouped = GroupedProblem.of(problem, self.placement.groups)
+        grouped = GroupedProblem.of(step, self.placement.groups)
         answer = Answer(self.placement, grouped)
         plans, evaluations = answer.best_first()
-        piped = PipedGroups(problem, grouped.fusion)
+        piped = PipedGroups(step, grouped.fusion)
         ranked = []
         for number, device in enumerate(plans):
             traffic = piped.traffic(device)
@@ -102,29 +109,29 @@ class LearnedJoint:
         devices = [grouped.fusion.expand(plans[number]) for *_, number, _ in ranked]
         for device, (*_, rates) in zip(devices, ranked, strict=True):
             if incumbent.plan is None:
-                order = BestOrder(allocated_problem(problem, rates)).order(device)
+                order = BestOrder(allocated_problem(step, rates)).order(device)
                 incumbent.offer_with(Plan(Placement(device), order), rates)
         if incumbent.plan is None:
-            fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+            fitting = Fitting(incumbent, budget)
             fitting.run(grouped, answer.with_less_room)
             fitting.insist()
         guide = Guide(devices, grouped.fusion.group, answer.chances, self.placement.guided)
-        evaluations += self._improve(incumbent, guide, budget_s, deterministic_limit)
-        return incumbent.result(evaluations=evaluations + len(ranked))
+        evaluations += self._improve(incumbent, guide, budget) + len(ranked)
+        incumbent.evaluations += evaluations
+        return incumbent.result()
 
-    def _improve(
-        self, incumbent: JointIncumbent, guide: Guide, budget_s: float, limit: int | None
-    ) -> int:
+    def _improve(self, incumbent: JointIncumbent, guide: Guide, budget: Budget) -> int:
         """Placement and order, rates for them, in turns; the moves judged."""
         search, judged, turns = self.placement.search, 0, 0
         if search is not None and incumbent.plan is not None:
             incumbent.offer(incumbent.plan.placement.device, incumbent.plan.order)
         while search is not None and not incumbent.optimal:
-            left = budget_s - incumbent.seconds
+            left = budget.seconds - incumbent.seconds
             if left < (self.turn_s / 2.0 if turns and incumbent.plan is not None else 0.0):
                 break
-            step, rates, best, given = incumbent.whole, None, incumbent.plan, incumbent.allocation
-            if turns % 2 == 0 and given is not None:
+            step, rates, best = incumbent.whole, None, incumbent.plan
+            given = best and best.allocation
+            if turns % 2 == 0 and isinstance(given, BandwidthAllocation):
                 mixed = (1.0 - self.spared) * given.rate + self.spared * incumbent.uniform.rate
                 rates = BandwidthAllocation(mixed)
                 step = allocated_problem(step, rates)
@@ -132,12 +139,13 @@ class LearnedJoint:
             if best is not None:
                 guide = replace(guide, plans=[best.placement.device])
                 turn.offer_plan(best)
-            judged += search.improve(turn, min(self.turn_s, left), limit, guide)
+            spell = replace(budget, seconds=min(self.turn_s, left))
+            judged += search.improve(turn, spell, guide)
             turns += 1
             if turn.plan is not None:
                 if rates is not None:
                     incumbent.offer_with(turn.plan, rates)
                 incumbent.offer(turn.plan.placement.device, turn.plan.order)
-            if limit is not None and turns == 2:
+            if budget.evaluations is not None and turns == 2:
                 break
         return judged

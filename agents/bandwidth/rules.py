@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from agents.bandwidth.piped_step import PATH_ROUNDING, PipedStep
-from agents.base import PlannerResult, Status
+from agents.solver import UNLIMITED, Budget, Result
 from agents.step.incumbent import AT_THE_BOUND, Incumbent
+from agents.step.problems import BandwidthPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
@@ -114,43 +116,37 @@ class AllocationIncumbent(Incumbent):
         simulator = StepSimulator(allocated)
         self.take(
             simulator.step_time(self.given.placement.device, self.given.order),
-            lambda: self.given,
+            lambda: replace(self.given, allocation=allocation),
             lambda plan: plan.violations(allocated, simulator),
-            allocation,
         )
 
-    def result(
-        self, *, evaluations: int = 0, reason: str = "", without_plan: Status = "limit"
-    ) -> PlannerResult:
-        """As `Incumbent.result`; `evaluations` are longest paths computed elsewhere."""
+    def result(self, reason: str = "") -> Result[Plan]:
         if self.refusal and not (self.plan and self.optimal):
             refused = f"the fastest allocation was refused: {self.refusal}"
             reason, self.refusal = "; ".join(part for part in (reason, refused) if part), ""
         self.lower_bound = min(self.lower_bound, self.step_time)
-        return super().result(evaluations=evaluations, reason=reason, without_plan=without_plan)
+        return super().result(reason)
 
 
 class RuleOfShares(ABC):
     """One allocation for each plan."""
 
+    solves = (BandwidthPlanning,)
+
     @abstractmethod
     def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
         """The rates for `plan`, which can run on its devices."""
 
-    def allocate(
-        self,
-        problem: StepProblem,
-        plan: Plan,
-        budget_s: float,
-        deterministic_limit: int | None = None,
-    ) -> PlannerResult:
-        """As `BandwidthPlanner.allocate`; needs neither budget nor limit.
+    def solve(
+        self, problem: BandwidthPlanning, budget: Budget = UNLIMITED, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`; needs no budget.
 
         The bound is the step in which every pipe has its links for itself.
         """
-        incumbent = AllocationIncumbent(problem, plan)
+        incumbent = AllocationIncumbent(problem.step, problem.plan)
         if not incumbent.impossible:
-            incumbent.offer(self.shares(problem, plan))
+            incumbent.offer(self.shares(problem.step, problem.plan))
         return incumbent.result()
 
 

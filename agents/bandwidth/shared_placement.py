@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
 
-from agents.base import PlannerResult
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.refinement import SimulatedRefinement
+from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from agents.step.problems import SharedPlanning
 from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.step.plans import Plan
@@ -48,25 +49,23 @@ class SharedPlacement:
         seed: of HiGHS and of what is drawn at random.
     """
 
+    solves: ClassVar = (SharedPlanning,)
+
     levels: Annotated[Sequence[int], MinLen(1)] = (16, 32, 64, 128)
     kick_groups: int = 12
     gap: float = 0.02
     at_once: int = 8
     seed: int = 0
 
-    def improve(
-        self,
-        problem: StepProblem,
-        communication: Communication,
-        plans: Sequence[Plan],
-        budget_s: float,
-        deterministic_limit: int | None = None,
-    ) -> PlannerResult:
-        """The best plan under `communication` found from `plans`, within `budget_s` seconds.
+    def solve(
+        self, problem: SharedPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`, from the plans in `start` alone.
 
-        The limit counts kicks. The bound holds under any communication.
+        `Budget.evaluations` counts kicks. The bound holds under any communication.
         """
-        incumbent = SharedIncumbent(problem, communication)
+        budget_s = budget.seconds
+        incumbent = SharedIncumbent(problem.step, problem.communication)
         if incumbent.impossible:
             return incumbent.result()
         refinement = _SharedRefinement(
@@ -76,21 +75,22 @@ class SharedPlacement:
             formulation=OrderFormulation(self.gap, self.at_once),
             seed=self.seed,
         )
-        for plan in plans:
+        for plan in start:
             incumbent.offer(plan.placement.device, plan.order)
             incumbent.offer(plan.placement.device)
-        seconds = [incumbent.simulator.step_time(plan.placement.device) for plan in plans]
-        for _, plan in sorted(zip(seconds, plans, strict=True), key=lambda found: found[0]):
+        seconds = [incumbent.simulator.step_time(plan.placement.device) for plan in start]
+        for _, plan in sorted(zip(seconds, start, strict=True), key=lambda found: found[0]):
             refinement.descend(plan.placement.device, budget_s)
         kicks, vain = 0, 0
         while incumbent.seconds < budget_s and not incumbent.optimal and vain < _VAIN:
-            if incumbent.plan is None or kicks == deterministic_limit:
+            if incumbent.plan is None or kicks == budget.evaluations:
                 break
             before = incumbent.step_time
             refinement.kick(budget_s, _KICK_NODES)
             kicks += 1
             vain = vain + 1 if incumbent.step_time == before else 0
-        return incumbent.result(evaluations=refinement.simulations)
+        incumbent.evaluations += refinement.simulations
+        return incumbent.result()
 
 
 class SharedIncumbent(StepIncumbent):

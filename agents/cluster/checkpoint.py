@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from agents.cluster.checkpoint_adviser import plan_of, rebuilt
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.migrating.policy import Migrating
-from agents.cluster.policy import Knowledge
 from agents.cluster.replay import StuckError, replay
 from agents.cluster.shipped import scheduler_folder
+from agents.solver import Knowledge
 from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import (
     ActionTable,

@@ -12,9 +12,9 @@ from copy import deepcopy
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.policy import Knowledge
 from agents.cluster.prediction import RemainingTime
 from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool
+from agents.solver import Knowledge
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.compilation import compiled

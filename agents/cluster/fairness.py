@@ -20,9 +20,9 @@ import highspy
 import numpy as np
 from scipy.optimize import brentq
 
-from agents.cluster.policy import Knowledge
 from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool, pool_per_type
 from agents.linear_program import LinearProgram
+from agents.solver import Knowledge
 from envs.arrays import FloatArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster

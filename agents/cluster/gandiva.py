@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.policy import Scheduler
 from agents.cluster.time_slicing import (
     Residence,
     Residents,
@@ -18,6 +18,7 @@ from agents.cluster.time_slicing import (
     turn_after_turn,
     without_residence,
 )
+from agents.solver import Knowledge
 from envs.arrays import IntArray
 from envs.bounds import Positive, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator

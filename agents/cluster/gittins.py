@@ -9,9 +9,10 @@ import numpy as np
 from annotated_types import Gt
 
 from agents.cluster.backfilling import preempt_in_order
-from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from agents.cluster.policy import PlacementRule, Scheduler
 from agents.cluster.prediction import Finished
 from agents.cluster.rules.gangs import BestFit
+from agents.solver import Knowledge
 from envs.arrays import FloatArray
 from envs.bounds import bounded
 from envs.cluster.simulation.cluster import ClusterSimulator

@@ -6,7 +6,8 @@ import numpy as np
 
 from agents.cluster.compiled.joint_choice import SHORTEST
 from agents.cluster.joint_choice import JointChoice
-from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.policy import Scheduler
+from agents.solver import Knowledge
 from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator

@@ -17,15 +17,11 @@ from agents.cluster.compiled.joint_choice import Memory, Owners, Rule
 from agents.cluster.compiled.pairs import Pairs, find, pairs_of
 from agents.cluster.hidden_durations import simulator_for
 from agents.cluster.pair_scorer import PairScorer, no_scorer
-from agents.cluster.policy import (
-    Knowledge,
-    Option,
-    PartialGpuShares,
-    Scheduler,
-)
+from agents.cluster.policy import Option, PartialGpuShares, Scheduler
 from agents.cluster.prediction import Finished
 from agents.cluster.rule_numbers import Numbers, read_numbers
 from agents.cluster.work_left import WorkLeft
+from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, Share, bounded, bounds_of
 from envs.cluster.environment.routing import (

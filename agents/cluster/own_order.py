@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agents.cluster.backfilling import preempt_in_order, start_in_order
-from agents.cluster.policy import Knowledge, PlacementRule
+from agents.cluster.policy import PlacementRule
 from agents.cluster.queue import QueuePolicy
+from agents.solver import Knowledge
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING

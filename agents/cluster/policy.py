@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from agents.solver import Policy
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator, Joined
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 
 Share = tuple[int, int]  # (node, GPUs there)
-Knowledge = Literal["nothing", "predictions", "durations"]
 
 
 class PartialGpuShares(tuple[Share, ...]):
@@ -55,17 +55,10 @@ class PlacementRule(Protocol):
 
 
 @runtime_checkable
-class Scheduler(Protocol):
-    """Decides at every event; subclasses may know faster ways to the same schedule.
-
-    `knows` says what a scheduler may look at of a job that has not finished. "nothing": who
-    submitted it, its gang, its profile and what it has executed, never `work`, `remaining` or
-    `end`; "predictions": the same, and it predicts durations from jobs that have finished;
-    "durations": everything.
-    """
+class Scheduler(Policy[ClusterSimulator], Protocol):
+    """A policy asked at every event; subclasses may know faster ways to the same schedule."""
 
     name: str
-    knows: Knowledge
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """Before the first event of a simulation."""

@@ -9,8 +9,9 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from agents.cluster.backfilling import start_in_order
-from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from agents.cluster.policy import PlacementRule, Scheduler
 from agents.cluster.rules.gangs import BestFit
+from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator

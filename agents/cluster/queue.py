@@ -19,8 +19,9 @@ from agents.cluster.compiled.whole_trace import job_bits, never, only_numbers_de
 from agents.cluster.compiled.whole_trace_easy import easy
 from agents.cluster.compiled.whole_trace_shortest import nobody_running, shortest_remaining
 from agents.cluster.hidden_durations import trace_for
-from agents.cluster.policy import Knowledge, PlacementRule, Scheduler
+from agents.cluster.policy import PlacementRule, Scheduler
 from agents.cluster.rules.gangs import BestFit, Room, room_of
+from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator

@@ -9,15 +9,9 @@ import numpy as np
 
 from agents.cluster.backfilling import start
 from agents.cluster.hidden_durations import simulator_for
-from agents.cluster.policy import (
-    Knowledge,
-    Option,
-    PartialGpuShares,
-    PlacementRule,
-    Scheduler,
-    same_start,
-)
+from agents.cluster.policy import Option, PartialGpuShares, PlacementRule, Scheduler, same_start
 from agents.cluster.work_left import WorkLeft
+from agents.solver import Knowledge
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator

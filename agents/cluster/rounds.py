@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.backfilling import start, start_in_order
-from agents.cluster.policy import Knowledge, PlacementRule, Scheduler, Share
+from agents.cluster.policy import PlacementRule, Scheduler, Share
 from agents.cluster.rules.gangs import BestFit
+from agents.solver import Knowledge
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator

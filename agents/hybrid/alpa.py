@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.base import HybridResult
 from agents.hybrid.limits import Limited, best_of_limits
 from agents.hybrid.machines import servers_of
+from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import one_f_one_b
+from agents.solver import Budget, Result
 from envs.compilation import clock, compiled
 from envs.graphs.op_graph import FloatArray, IntArray
-from envs.hybrid.plan import Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, layer_seconds
 
@@ -135,7 +136,7 @@ class _Way(NamedTuple):
     recompute: bool
 
 
-class Alpa:
+class Alpa(HybridSolver):
     """Slices of layers on submeshes, each replicated and sharded in the way that is fastest there.
 
     Submeshes are 1, 2, 4, ... devices of a server and whole servers; servers of different sizes are
@@ -151,11 +152,9 @@ class Alpa:
         Zheng et al., "Alpa", OSDI 2022, sections 5.2 and 5.3.
     """
 
-    def plan_hybrid(
-        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> HybridResult:
-        """As `HybridPlanner.plan_hybrid`; the deterministic limit counts programs."""
-        begin = clock()
+    def _solve(self, problem: HybridProblem, budget: Budget) -> Result[HybridPlan]:
+        """`Budget.evaluations` counts programs."""
+        end_s = clock() + budget.seconds
         blocks = _blocks(problem)
         ways = [
             _Way(devices, shards, recompute)
@@ -171,23 +170,18 @@ class Alpa:
         sizes = [len(way.devices) for way in ways]
         found = inter_operator(
             seconds, sizes, problem.num_devices, problem.micro_batches, after,
-            until=begin + budget_s, most=deterministic_limit,
+            until=end_s, most=budget.evaluations,
         )  # fmt: skip
         if not found.stages:
             reason = "no slices of layers fit the memory of their submeshes"
-            return HybridResult(None, "limit", math.inf, clock() - begin, reason=reason)
+            return Result(None, "limit", reason=reason)
         groups = _placed([sizes[way] for _, _, way in found.stages], blocks)
         stages = [
             Stage(first, end, group, ways[way].shards, recompute=ways[way].recompute)
             for (first, end, way), group in zip(found.stages, groups, strict=True)
         ]
-        return HybridResult(
-            ordered(stages, problem.micro_batches, one_f_one_b),
-            "feasible",
-            found.objective,
-            clock() - begin,
-            evaluations=found.solved,
-        )
+        plan = ordered(stages, problem.micro_batches, one_f_one_b)
+        return planned(plan, found.objective, found.solved)
 
 
 def _blocks(problem: HybridProblem) -> list[tuple[int, ...]]:

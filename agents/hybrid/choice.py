@@ -8,9 +8,9 @@ from math import prod
 
 import numpy as np
 
-from agents.base import Status
 from agents.placement.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
 from agents.placement.constraint_program.solver import CpSettings, CpSolver
+from agents.solver import Status
 from envs.arrays import FloatArray, IntArray
 
 _TABLE = 1 << 20  # entries of the largest table of the dynamic program

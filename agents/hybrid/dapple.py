@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from agents.base import HybridResult
 from agents.hybrid.dapple_search import Solver, Weights, limits, speeds
 from agents.hybrid.limits import best_of_limits
 from agents.hybrid.machines import Groups, Rates, few_groups, servers_of
 from agents.hybrid.pipedream import Cuts
+from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import early_backward, one_f_one_b
+from agents.solver import Budget, Result
 from envs.compilation import clock
 from envs.graphs.op_graph import FloatArray
 from envs.hybrid.plan import HybridPlan, Stage, ordered
@@ -53,7 +53,7 @@ def pivot_latency(
     return sum(forward[: pivot + 1]) + (micro_batches - 1) * both[pivot] + end
 
 
-class Dapple:
+class Dapple(HybridSolver):
     """Stages of replicas, without shards, by DAPPLE's planner, in its early-backward order.
 
     Groups come from the three policies of placement, of bunches of 2, 4, ... devices where there
@@ -70,11 +70,9 @@ class Dapple:
         Fan et al., "DAPPLE", PPoPP 2021, sections 3 and 4.
     """
 
-    def plan_hybrid(
-        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> HybridResult:
-        """As `HybridPlanner.plan_hybrid`; the deterministic limit counts limits on stages."""
-        begin = clock()
+    def _solve(self, problem: HybridProblem, budget: Budget) -> Result[HybridPlan]:
+        """`Budget.evaluations` counts limits on stages."""
+        end_s = clock() + budget.seconds
         servers = servers_of(problem.topology)
         groups = few_groups([len(server) for server in servers])
         evaluations = 0
@@ -83,7 +81,7 @@ class Dapple:
             cuts, weights = _planned(problem, groups, recompute)
             for found in best_of_limits(
                 Solver(cuts, groups, weights), limits(cuts, weights),
-                1.0 - 1.0 / problem.micro_batches, begin + budget_s, deterministic_limit,
+                1.0 - 1.0 / problem.micro_batches, end_s, budget.evaluations,
             ):  # fmt: skip
                 evaluations += 1
                 stages = [
@@ -95,11 +93,9 @@ class Dapple:
                 if (best is None or seconds < best[0]) and not plan.violations(problem):
                     best = seconds, plan
             if best is not None:
-                plan = _earlier(problem, best[1])
-                seconds = clock() - begin
-                return HybridResult(plan, "feasible", best[0], seconds, evaluations=evaluations)
+                return planned(_earlier(problem, best[1]), best[0], evaluations)
         reason = "no plan that was made fits the memory"
-        return HybridResult(None, "limit", math.inf, clock() - begin, 0.0, evaluations, reason)
+        return Result(None, "limit", evaluations=evaluations, reason=reason)
 
 
 def predicted_seconds(problem: HybridProblem, plan: HybridPlan) -> float:

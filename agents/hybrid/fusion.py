@@ -11,15 +11,17 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from agents.base import HybridPlanner, HybridResult, Status
 from agents.hybrid.alpa import Alpa
 from agents.hybrid.dapple import Dapple
 from agents.hybrid.pipedream import PipeDream
 from agents.hybrid.sbp import SBP
+from agents.hybrid.solver import planned
 from agents.hybrid.spp import SPP
 from agents.hybrid.stage_program import StageProgram, fused
 from agents.pipeline.published import early_backward, gpipe, interleaved, one_f_one_b, zb_h1
 from agents.pipeline.zero_bubble import Memory, zero_bubble
+from agents.solver import Budget, Result, Status
+from agents.step.problems import HybridPlanner
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError
@@ -61,7 +63,7 @@ class FusedStages:
        is faster in simulation stays; where no change helps, a few random ones lead away, until the
        budget ends.
 
-    The plan returned is the fastest in simulation that fits; `predicted` is its simulated time.
+    The plan returned is the fastest in simulation that fits.
 
     Guarantees:
         Never slower than the plans of `starts`. Each program's stages are the best of its model,
@@ -77,6 +79,8 @@ class FusedStages:
         seed: of HiGHS and of the search.
     """
 
+    solves = (HybridProblem,)
+
     def __init__(
         self,
         *,
@@ -90,16 +94,18 @@ class FusedStages:
         self.gap = gap
         self.seed = seed
 
-    def plan_hybrid(
-        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> HybridResult:
-        """As `HybridPlanner.plan_hybrid`; the deterministic limit counts simulations."""
-        search = _Search(problem, budget_s, deterministic_limit)
-        for planner in self.starts.values():
-            found = planner.plan_hybrid(problem, _START * budget_s, deterministic_limit)
-            if found.plan is not None:
-                search.offer(found.plan)
-                search.reorder(found.plan.stages)
+    def solve(
+        self, problem: HybridProblem, budget: Budget, start: Sequence[HybridPlan] = ()
+    ) -> Result[HybridPlan]:
+        """As `agents.solver.Solver.solve`; `Budget.evaluations` counts simulations."""
+        budget_s = budget.seconds
+        search = _Search(problem, budget)
+        quick = replace(budget, seconds=_START * budget_s)
+        quick_plans = (planner.solve(problem, quick).solution for planner in self.starts.values())
+        for found in (*start, *quick_plans):
+            if found is not None:
+                search.offer(found)
+                search.reorder(found.stages)
         program = StageProgram(problem, fused(problem, self.groups))
         counts = [2**k for k in range(problem.num_devices.bit_length())]
         counts = [count for count in counts if count <= min(problem.num_devices, self.groups)]
@@ -118,13 +124,13 @@ class FusedStages:
 class _Search:
     """The plans found so far, the fastest first."""
 
-    def __init__(self, problem: HybridProblem, budget_s: float, limit: int | None) -> None:
+    def __init__(self, problem: HybridProblem, budget: Budget) -> None:
         self.problem = problem
         self.best: list[tuple[float, HybridPlan]] = []
         self.simulations = 0
         self._done = np.zeros((problem.num_layers + 1, problem.num_devices))  # seconds before
         np.cumsum(problem.work(), axis=0, out=self._done[1:])
-        self._begin, self._budget, self._limit = clock(), budget_s, limit
+        self._begin, self._budget = clock(), budget
         self._seen: dict[tuple[tuple[Stage, ...], str], float] = {}
         self._rules: dict[str, OrderRule] = {
             "1f1b": one_f_one_b,
@@ -141,8 +147,9 @@ class _Search:
 
     def over(self) -> bool:
         """Whether the budget is used."""
-        spent = self._limit is not None and self.simulations >= self._limit
-        return spent or self.seconds >= self._budget
+        limit = self._budget.evaluations
+        spent = limit is not None and self.simulations >= limit
+        return spent or self.seconds >= self._budget.seconds
 
     def offer(self, plan: HybridPlan) -> float:
         """Seconds of a plan, inf where it does not fit; it is kept where it is good."""
@@ -235,19 +242,18 @@ class _Search:
     @property
     def _optimal(self) -> bool:
         """Whether nothing can be faster."""
-        return bool(self.best) and self.best[0][0] <= self.problem.lower_bound() * (1.0 + _SAME)
+        return bool(self.best) and self.best[0][0] <= self.problem.bound() * (1.0 + _SAME)
 
-    def result(self) -> HybridResult:
+    def result(self) -> Result[HybridPlan]:
         """The fastest plan."""
-        bound = self.problem.lower_bound()
+        bound, count = self.problem.bound(), self.simulations
         if not self.best:
             reason = "no plan that was tried fits the memory of the devices"
-            return HybridResult(
-                None, "limit", np.inf, self.seconds, bound, self.simulations, reason
-            )
+            return Result(None, "limit", np.inf, self.seconds, bound, count, reason)
         seconds, plan = self.best[0]
         status: Status = "optimal" if self._optimal else "feasible"
-        return HybridResult(plan, status, seconds, self.seconds, bound, self.simulations)
+        found = planned(plan, seconds, count)
+        return replace(found, status=status, value=seconds, seconds=self.seconds, bound=bound)
 
     def _fill(self, plan: HybridPlan) -> None:
         """Search for less idle time, where every rank may hold what its devices have room for."""

@@ -9,14 +9,15 @@ from itertools import product
 
 import numpy as np
 
-from agents.base import HybridResult
 from agents.hybrid.machines import Rates, servers_of
+from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import one_f_one_b
-from envs.compilation import clock, compiled
+from agents.solver import Budget, Result
+from envs.compilation import compiled
 from envs.errors import InputError
 from envs.graphs.op_graph import BoolArray, FloatArray, IntArray
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.states import AntichainStates, LayerGraph, antichain_states
 
@@ -147,14 +148,14 @@ def _pipeline(
     return parts[::-1]
 
 
-class PipeDream:
+class PipeDream(HybridSolver):
     """Stages of replicas, without shards, by PipeDream's optimizer, in the 1F1B order.
 
     The optimizer plans for devices that are alike (the mean of them) on levels of links that are as
     slow as the slowest one: servers of equal size, and the devices in each. It lets replicas sum
     gradients after every micro-batch, as they do without a flush, and knows no memory: where its
-    plan does not fit, a straight pipeline is made, and then all stages recompute. `predicted` is
-    what the micro-batches of a step take once the pipeline is full. Of a profile `formula` has the
+    plan does not fit, a straight pipeline is made, and then all stages recompute. `predicted_s` is
+    what the micro-batches of a step take once the pipeline is full. Of a profile there are the
     figures of PipeDream's own program, whose stages may part branches; the plan's are of a row.
 
     Guarantees:
@@ -164,11 +165,8 @@ class PipeDream:
         Narayanan et al., "PipeDream", SOSP 2019.
     """
 
-    def plan_hybrid(
-        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> HybridResult:
-        """As `HybridPlanner.plan_hybrid`; it is exact, and takes as long as it takes."""
-        begin = clock()
+    def _solve(self, problem: HybridProblem, budget: Budget) -> Result[HybridPlan]:
+        """It is exact, and takes as long as it takes."""
         servers, levels = _levels(problem.topology)
         seconds = (problem.forward + problem.input_gradient + problem.weight_gradient).mean(axis=1)
         cuts = Cuts(
@@ -186,10 +184,8 @@ class PipeDream:
             plan = ordered(stages, problem.micro_batches, one_f_one_b) if stages else None
             if plan is not None and not plan.violations(problem):
                 predicted = problem.micro_batches * found.seconds
-                formula = _published(problem.profile, levels)
-                return HybridResult(plan, "feasible", predicted, clock() - begin, formula=formula)
-        reason = "the optimizer's plans do not fit the memory"
-        return HybridResult(None, "limit", math.inf, clock() - begin, reason=reason)
+                return planned(plan, predicted, 0, **_published(problem.profile, levels))
+        return Result(None, "limit", reason="the optimizer's plans do not fit the memory")
 
 
 def _published(profile: LayerGraph | None, levels: Sequence[Level]) -> dict[str, float]:

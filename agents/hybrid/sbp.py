@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
-from agents.base import HybridResult
+from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import one_f_one_b
+from agents.solver import Budget, Result
 from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, stage_seconds
 
 
-class SBP:
+class SBP(HybridSolver):
     """One stage on all devices: replicas, each shared by tensor shards.
 
     The signatures of operators are those of `HybridProblem.sharding`, the best ones for every
@@ -31,11 +30,8 @@ class SBP:
         arXiv 2110.15032.
     """
 
-    def plan_hybrid(
-        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> HybridResult:
-        """As `HybridPlanner.plan_hybrid`; the few plans there are are all looked at."""
-        start = time.perf_counter()
+    def _solve(self, problem: HybridProblem, budget: Budget) -> Result[HybridPlan]:
+        """The few plans there are are all looked at."""
         devices = np.argsort(problem.topology.server, kind="stable").tolist()
         best: HybridPlan | None = None
         predicted, tried = np.inf, 0
@@ -47,11 +43,10 @@ class SBP:
             seconds, tried = one_stage_seconds(problem, stage), tried + 1
             if seconds < predicted and not plan.violations(problem):
                 best, predicted = plan, seconds
-        wall = time.perf_counter() - start
         if best is None:
             reason = "no replicas and shards of the whole model fit the memory"
-            return HybridResult(None, "infeasible", np.inf, wall, evaluations=tried, reason=reason)
-        return HybridResult(best, "feasible", predicted, wall, evaluations=tried)
+            return Result(None, "infeasible", evaluations=tried, reason=reason)
+        return planned(best, predicted, tried)
 
 
 def one_stage_seconds(problem: HybridProblem, stage: Stage) -> float:

@@ -11,11 +11,12 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.base import HybridResult
+from agents.hybrid.solver import HybridSolver, planned
+from agents.solver import Budget, Result
 from envs.bounds import Count, bounded
 from envs.compilation import compiled
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, moves, stage_seconds
 from envs.step.pipeline import Action, Orders, Work
@@ -130,7 +131,7 @@ def _halves(devices: list[int], weight: FloatArray) -> list[int]:
 
 
 @bounded
-class SPP:
+class SPP(HybridSolver):
     """Synchronous pipeline planning: devices in a row, stages on parts of it, one order.
 
     Devices are put in a row by minimum cuts (`device_order`). For every number of stages S, a
@@ -156,34 +157,31 @@ class SPP:
     def __init__(self, *, sizes: Count = 32) -> None:
         self.sizes = sizes
 
-    def plan_hybrid(
-        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> HybridResult:
-        """As `HybridPlanner.plan_hybrid`; the limit is on numbers of stages.
+    def _solve(self, problem: HybridProblem, budget: Budget) -> Result[HybridPlan]:
+        """`Budget.evaluations` counts numbers of stages.
 
-        `predicted` is when the last stage has summed its gradients and updated its weights.
+        Predicted is when the last stage has summed its gradients and updated its weights.
         """
         start = time.perf_counter()
         row = _Row(problem, device_order(problem.topology), self._group_sizes(problem.num_devices))
         best: tuple[float, tuple[Stage, ...], Chain] | None = None
         tried = 0
-        for stages in row.divisions(deterministic_limit):
+        for stages in row.divisions(budget.evaluations):
             tried += 1
             if stages:
                 chain = chain_of(problem, stages)
                 seconds = _step_seconds(problem, stages, chain)
                 if best is None or seconds < best[0]:
                     best = seconds, stages, chain
-            if time.perf_counter() - start > budget_s and best is not None:
+            if time.perf_counter() - start > budget.seconds and best is not None:
                 break
-        wall = time.perf_counter() - start
         if best is None:
             reason = "no stages of replicas next to each other fit the memory"
-            return HybridResult(None, "limit", np.inf, wall, evaluations=tried, reason=reason)
+            return Result(None, "limit", evaluations=tried, reason=reason)
         seconds, stages, chain = best
         plan = ordered(stages, problem.micro_batches, list_order)
-        formula = {"C": chain.slowest, "bound": chain.bound(problem.micro_batches)}
-        return HybridResult(plan, "feasible", seconds, wall, evaluations=tried, formula=formula)
+        bound = chain.bound(problem.micro_batches)
+        return planned(plan, seconds, tried, C=chain.slowest, bound=bound)
 
     def _group_sizes(self, devices: int) -> IntArray:
         every = np.arange(1, devices + 1)

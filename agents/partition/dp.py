@@ -9,19 +9,20 @@ from functools import partial
 
 import numpy as np
 
-from agents.base import PlannerResult
 from agents.partition.ideals.items import Items
 from agents.partition.ideals.search import Effort
 from agents.partition.ideals.splits import LoadResult, best_split, compile_kernels, shortest_calls
+from agents.solver import Budget, Result
 from agents.step.fitting import Fitting, shapes
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import PartitionIncumbent, StepIncumbent
+from agents.step.incumbent import PartitionIncumbent, StepAndPartitionSolver, StepIncumbent
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import HostTraffic, PartitionProblem
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 
 _HALVINGS = 3  # numbers of groups: the one given, half and a quarter of it
@@ -29,24 +30,24 @@ _HALVINGS = 3  # numbers of groups: the one given, half and a quarter of it
 
 @bounded
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ContiguousDP:
+class ContiguousDP(StepAndPartitionSolver):
     """The exact optimum of the contiguous max-load problem, and plans made of such splits.
 
     Dynamic programming over the ideals of the forward graph. Here the load is bisected and every
     search is pruned by its limit (`ideals.kernel`), so that not all pairs of ideals are looked at
     and none is stored.
 
-    `partition` solves the contiguous max-load problem, exactly where every optimizer operator is
-    co-located with a forward or backward one; where the graph has more than `ideals` ideals, it
-    makes the best split along a few topological orders, with a bound from compute alone. The split
-    is also a plan for the max-load problem without contiguity. The latency problem is offered the
-    max-load splits for every number of accelerators, and the line of calls whose durations have the
-    smallest sum (`ideals.calls`).
+    Asked for a partition, it solves the contiguous max-load problem, exactly where every optimizer
+    operator is co-located with a forward or backward one; where the graph has more than `ideals`
+    ideals, it makes the best split along a few topological orders, with a bound from compute alone.
+    The split is also a plan for the max-load problem without contiguity. The latency problem is
+    offered the max-load splits for every number of accelerators, and the line of calls whose
+    durations have the smallest sum (`ideals.calls`).
 
-    `plan` makes the split of the fused graph that a pipeline would run best, for several numbers of
-    groups and of devices and several prices of transfers, twice round the devices and there and
-    back where an order is allowed that is made for it, and keeps the one whose step is shortest in
-    the best order. `Fitting` says what happens when memory is short.
+    Asked for a step, it makes the split of the fused graph that a pipeline would run best, for
+    several numbers of groups and of devices and several prices of transfers, twice round the
+    devices and there and back where an order is allowed that is made for it, and keeps the one
+    whose step is shortest in the best order. `Fitting` says what happens when memory is short.
 
     Guarantees:
         For max-load the proved optimum of contiguous splits, where the lattice of ideals is small
@@ -59,47 +60,47 @@ class ContiguousDP:
 
     Args:
         ideals: the largest lattice that is searched.
-        groups: groups of the fused graph, for `plan`; half and a quarter as many are tried too.
+        groups: groups of the fused graph, for steps; half and a quarter as many are tried too.
     """
 
     ideals: Count = 200000
     groups: int = 64
 
-    def partition(
-        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `PartitionPlanner.partition`; the limit is on pairs of ideals."""
+    def _partition(self, problem: PartitionProblem, budget: Budget) -> Result[Plan]:
+        """`Budget.evaluations` counts pairs of ideals."""
         compile_kernels()
         incumbent = PartitionIncumbent(problem)
-        effort = Effort(time.perf_counter() + budget_s, deterministic_limit)
+        effort = Effort(time.perf_counter() + budget.seconds, budget.evaluations)
         if isinstance(problem, MaxLoadProblem):
             return self._max_load(problem, incumbent, effort)
         return self._single_calls(problem, incumbent, effort)
 
     def _max_load(
         self, problem: MaxLoadProblem, incumbent: PartitionIncumbent, effort: Effort
-    ) -> PlannerResult:
+    ) -> Result[Plan]:
         everything = np.arange(problem.step.topology.num_devices)
         items = Items.build(problem.step, problem.precedence, problem.traffic, everything)
         found = best_split(items, self.ideals, effort)
+        incumbent.evaluations = found.pairs
         if found.split is not None:
             incumbent.offer(found.split.device(items))
         if not problem.contiguous:
-            result = incumbent.result(evaluations=found.pairs)
-            return _with_remarks(result, "the best contiguous split; others may be better")
+            return _with_remarks(
+                incumbent.result(), "the best contiguous split; others may be better"
+            )
         if not items.exact:
-            result = incumbent.result(evaluations=found.pairs)
-            return _with_remarks(result, "operators of the optimizer were put with their inputs")
+            remark = "operators of the optimizer were put with their inputs"
+            return _with_remarks(incumbent.result(), remark)
         if found.split is None and np.isinf(found.lower):
             incumbent.impossible = "no contiguous split fits the devices"
-            return incumbent.result(evaluations=found.pairs)
+            return incumbent.result()
         incumbent.prove(min(found.lower, incumbent.step_time))
-        result = incumbent.result(evaluations=found.pairs)
+        result = incumbent.result()
         return _with_remarks(result, *_remarks(result, found))
 
     def _single_calls(
         self, problem: PartitionProblem, incumbent: PartitionIncumbent, effort: Effort
-    ) -> PlannerResult:
+    ) -> Result[Plan]:
         """The best of lines of calls, and of max-load splits for every number of accelerators."""
         host = np.array([problem.host] if problem.host != NONE else [], dtype=np.int64)
         accelerators = np.delete(np.arange(problem.step.topology.num_devices), host)
@@ -114,8 +115,8 @@ class ContiguousDP:
                     pairs += found.pairs
                     if found.split is not None:
                         incumbent.offer(found.split.device(items))
-        result = incumbent.result(evaluations=pairs)
-        return _with_remarks(result, "the best of lines of calls")
+        incumbent.evaluations = pairs
+        return _with_remarks(incumbent.result(), "the best of lines of calls")
 
     def _offer_calls(
         self,
@@ -143,15 +144,14 @@ class ContiguousDP:
         edges = problem.step.graph.edges[:, :2]
         return Items.build(problem.step, edges, problem.traffic, devices)
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; the limit is on pairs of ideals."""
+    def compile(self, problem: StepProblem) -> None:
         compile_kernels()
-        incumbent = StepIncumbent(problem)
-        effort = Effort(time.perf_counter() + budget_s, deterministic_limit)
+
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """`Budget.evaluations` counts pairs of ideals."""
+        effort = Effort(time.perf_counter() + budget.seconds, budget.evaluations)
         if incumbent.group(self.groups) is None:
-            return incumbent.result()
+            return ""
         pairs = 0
 
         def attempt(
@@ -169,14 +169,13 @@ class ContiguousDP:
             device[grouped.fusion.piece_group] = found.split.device(items)
             return device, None
 
-        fitting = Fitting(incumbent, budget_s, spent=lambda: effort.spent(pairs))
+        fitting = Fitting(incumbent, Budget(budget.seconds), spent=lambda: effort.spent(pairs))
         for pipeline in self._pipelines(incumbent):
             if not fitting.goes_on:
                 break
             fitting.run(pipeline.grouped, partial(attempt, pipeline))
         fitting.insist()
-        reason = "" if incumbent.plan else "no contiguous split was found to fit"
-        return incumbent.result(reason=reason)
+        return "" if incumbent.plan else "no contiguous split was found to fit"
 
     def _pipelines(self, incumbent: StepIncumbent) -> Iterator[_Pipeline]:
         """All devices with each way to group and to price messages, then fewer devices.
@@ -257,15 +256,15 @@ def _fewer(devices: int) -> Iterator[int]:
         yield devices
 
 
-def _with_remarks(result: PlannerResult, *remarks: str) -> PlannerResult:
+def _with_remarks(result: Result[Plan], *remarks: str) -> Result[Plan]:
     """`result` with `remarks` on its plan, or on why the search has none; a proof stays alone."""
     if result.status == "infeasible":
         return result
-    first = () if result.plan is not None else (result.reason,)
+    first = () if result.solution is not None else (result.reason,)
     return replace(result, reason="; ".join([*first, *remarks]))
 
 
-def _remarks(result: PlannerResult, found: LoadResult) -> Iterator[str]:
+def _remarks(result: Result[Plan], found: LoadResult) -> Iterator[str]:
     """What the bound covers, and why it is not met."""
     yield "the bound is on contiguous placements"
     if result.status == "optimal":

@@ -10,13 +10,14 @@ import numpy as np
 from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
-from agents.base import PartitionPlanner, PlannerResult
 from agents.partition.atoms import Lines, PartitionAtoms
 from agents.partition.bound import max_load_bound
 from agents.partition.dp import ContiguousDP
 from agents.partition.kernel import Calls, Loads, Proposal, anneal_latency, anneal_loads
+from agents.solver import Budget, Result
 from agents.step.incumbent import PartitionIncumbent
 from agents.step.lower_bound import longest_paths
+from agents.step.problems import Partition, PartitionPlanner
 from envs.arrays import IntArray
 from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
@@ -27,6 +28,7 @@ from envs.hardware.topology import Topology
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 
 _FORBIDDEN = 1e3  # seconds of an atom where it is not allowed, in seconds of all atoms
@@ -226,6 +228,8 @@ class PartitionSearch:
         seed: of the generator.
     """
 
+    solves = (Partition,)
+
     def __init__(
         self,
         *,
@@ -253,24 +257,24 @@ class PartitionSearch:
         self.bound_share = bound_share
         self.seed = seed
 
-    def partition(
-        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `PartitionPlanner.partition`; the deterministic limit counts proposed moves.
+    def solve(self, problem: Partition, budget: Budget, start: Sequence[Plan] = ()) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`; `Budget.evaluations` counts proposed moves.
 
         Raises:
-            InputError: `problem` is neither a `MaxLoadProblem` nor a `LatencyProblem`.
+            InputError: `problem` is neither of a `MaxLoadProblem` nor of a `LatencyProblem`.
         """
         _compile()
-        incumbent = PartitionIncumbent(problem)
-        walk = walk_of(problem, self.seed)
+        incumbent = PartitionIncumbent(problem.problem)
+        walk = walk_of(problem.problem, self.seed)
         incumbent.impossible = walk.atoms.impossible(problem.step)
         if incumbent.impossible:
             return incumbent.result()
         began = incumbent.seconds
         incumbent.prove(walk.bound(0.0))
         proof_s = incumbent.seconds - began
-        search = _Search(self, incumbent, walk, budget_s, deterministic_limit)
+        search = _Search(self, incumbent, walk, budget)
+        for plan in start:
+            incumbent.offer(plan.placement.device)
         search.try_single_devices()
         search.cycle(fresh=True, moves=self.first_moves)
         search.take_starts()
@@ -279,10 +283,11 @@ class PartitionSearch:
             search.cycle(fresh=False, moves=int(moves))
             search.cycle(fresh=True, moves=int(moves))
             moves *= self.growth
-        left = budget_s - incumbent.seconds
-        if deterministic_limit is None and not incumbent.optimal and left > proof_s:
+        left = budget.seconds - incumbent.seconds
+        if budget.evaluations is None and not incumbent.optimal and left > proof_s:
             incumbent.prove(walk.bound(left - proof_s))  # which begins with the first bound
-        return incumbent.result(evaluations=search.done)
+        incumbent.evaluations = search.done
+        return incumbent.result()
 
 
 class _Search:
@@ -293,16 +298,14 @@ class _Search:
         settings: PartitionSearch,
         incumbent: PartitionIncumbent,
         walk: PartitionWalk,
-        budget_s: float,
-        limit: int | None,
+        budget: Budget,
     ) -> None:
         self.settings = settings
         self.incumbent = incumbent
         self.walk = walk
-        self.budget_s = budget_s
-        proving = limit is None and walk.bound_takes_time
-        self.deadline = budget_s * (1.0 - proving * settings.bound_share)
-        self.limit = limit
+        self.budget_s, self.limit = budget.seconds, budget.evaluations
+        proving = self.limit is None and walk.bound_takes_time
+        self.deadline = self.budget_s * (1.0 - proving * settings.bound_share)
         self.done = 0  # proposed moves
         self._walked = 0.0  # seconds
         self._random = np.random.default_rng([settings.seed, 1])
@@ -323,10 +326,10 @@ class _Search:
 
     def take_starts(self) -> None:
         """Have every start planner partition the step, and go on from what it finds."""
-        problem = MaxLoadProblem(self.incumbent.problem.step, contiguous=True)
+        problem = Partition(MaxLoadProblem(self.incumbent.problem.step, contiguous=True))
         for planner in self.settings.starts:
             seconds = self.budget_s * self.settings.start_share / len(self.settings.starts)
-            found = planner.partition(problem, seconds, self.limit).plan
+            found = planner.solve(problem, Budget(seconds, self.limit)).solution
             if found is not None:
                 self.incumbent.offer(found.placement.device)
                 self._settle()

@@ -7,18 +7,17 @@ from typing import Protocol
 
 import numpy as np
 
-from agents.base import PlannerResult
+from agents.solver import Budget
 from agents.step.fitting import Attempt, Fitting, shapes
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import StepIncumbent
+from agents.step.incumbent import StepIncumbent, StepSolver
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
-from envs.step.problem import StepProblem
 
 _FINER = 3  # times that the number of groups is doubled where memory is tight
 
 
-class SingleDevice:
+class SingleDevice(StepSolver):
     """The fastest device that can hold the whole step by itself; all devices are tried.
 
     When none can, the status is `infeasible` and the reason says by how many bytes the step does
@@ -31,13 +30,9 @@ class SingleDevice:
         The trivial yardstick.
     """
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; needs neither budget nor limit: there are D plans."""
-        incumbent = StepIncumbent(problem)
-        if incumbent.impossible:
-            return incumbent.result()
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """Needs no budget: there are D plans."""
+        problem, incumbent.without_plan = incumbent.problem, "infeasible"
         count = problem.graph.num_operators
         refused: list[tuple[float, str]] = []
         for index, device in enumerate(problem.topology.devices):
@@ -47,15 +42,12 @@ class SingleDevice:
             excess = float(incumbent.offer(np.full(count, index, dtype=np.int64)).sum())
             short = f"{device.name!r} has {excess:.0f} bytes too few at the peak"
             refused.append((excess, f"does not fit: {short}"))
-        return incumbent.result(
-            reason="" if incumbent.plan is not None else min(refused)[1],
-            without_plan="infeasible",
-        )
+        return "" if incumbent.plan is not None else min(refused)[1]
 
 
 @bounded
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RandomPlacement:
+class RandomPlacement(StepSolver):
     """The best of `samples` random placements of the groups of the fused graph.
 
     Groups are placed in random order, each uniformly on one of the devices that can run it and
@@ -70,7 +62,7 @@ class RandomPlacement:
 
     Args:
         groups: groups of the fused graph.
-        samples: placements drawn; `deterministic_limit` lowers it.
+        samples: placements drawn; `Budget.evaluations` lowers it.
         seed: of the generator.
     """
 
@@ -78,31 +70,28 @@ class RandomPlacement:
     samples: Count = 16
     seed: int = 0
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; the deterministic limit counts samples."""
-        incumbent = StepIncumbent(problem)
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """`Budget.evaluations` counts samples."""
         grouped = incumbent.group(self.groups)
         if grouped is None:
-            return incumbent.result()
+            return ""
         random = np.random.default_rng(self.seed)
 
         def attempt(groups: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
             device = _sample(groups, room, random)
             return None if device is None else (device, None)
 
-        for sample in range(min(self.samples, deterministic_limit or self.samples)):
-            if sample > 0 and incumbent.seconds > budget_s:
+        for sample in range(min(self.samples, budget.evaluations or self.samples)):
+            if sample > 0 and incumbent.seconds > budget.seconds:
                 break
-            device = _sample(grouped, problem.capacity, random)
+            device = _sample(grouped, incumbent.problem.capacity, random)
             if device is not None:
                 incumbent.offer(grouped.fusion.expand(device))
         if incumbent.plan is None:
-            fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+            fitting = Fitting(incumbent, budget)
             fitting.run(grouped, attempt)
             fitting.insist()
-        return incumbent.result(reason="no sample was feasible" if incumbent.plan is None else "")
+        return "no sample was feasible" if incumbent.plan is None else ""
 
 
 def _sample(
@@ -160,7 +149,7 @@ class SpeedShares:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ContiguousSplit:
+class ContiguousSplit(StepSolver):
     """The split into contiguous segments whose largest load is smallest, memory respected.
 
     Dynamic programming over (device, groups placed so far) finds the exact optimum of
@@ -184,22 +173,17 @@ class ContiguousSplit:
     groups: int = 16
     shares: Shares = EqualShares()
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; needs neither budget nor limit, except to make room in memory."""
-        incumbent = StepIncumbent(problem)
-        if incumbent.impossible:
-            return incumbent.result()
-        fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """Needs no budget, except to make room in memory."""
+        fitting = Fitting(incumbent, budget)
         for finer in range(_FINER + 1):
-            grouped = GroupedProblem.of(problem, self.groups << finer)
-            for devices in shapes(problem, self.shares.devices(grouped)):
+            grouped = GroupedProblem.of(incumbent.problem, self.groups << finer)
+            for devices in shapes(incumbent.problem, self.shares.devices(grouped)):
                 fitting.run(grouped, self._attempt(devices))
             if not fitting.binds or not fitting.goes_on:
                 break
         fitting.insist()
-        return incumbent.result(reason="" if incumbent.plan else "no contiguous split fits")
+        return "" if incumbent.plan else "no contiguous split fits"
 
     def _attempt(self, devices: IntArray) -> Attempt:
         """The split whose segments are on `devices`, which may come more than once."""

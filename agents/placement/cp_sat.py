@@ -8,17 +8,18 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.base import PartitionPlanner, Planner, PlannerResult
 from agents.partition.search import PartitionSearch
 from agents.placement.constraint_program.partition import CpPartitionSearch
 from agents.placement.constraint_program.solver import CpSettings
 from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
 from agents.placement.local_search import LocalSearch
+from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import PartitionIncumbent, StepIncumbent
+from agents.step.incumbent import PartitionIncumbent, StepAndPartitionSolver, StepIncumbent
+from agents.step.problems import Partition, PartitionPlanner, Planner, StepPlanning
 from envs.bounds import Count, Share, bounded
 from envs.partition.problem import PartitionProblem
-from envs.step.problem import StepProblem
+from envs.step.plans import Plan
 
 PARTITION_HINT = PartitionSearch(
     first_moves=20000, growth=2.0, hot=0.1, warm=0.03, cold=0.001, starts=(), start_share=0.0,
@@ -28,7 +29,7 @@ PARTITION_HINT = PartitionSearch(
 
 @bounded
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CpSat:
+class CpSat(StepAndPartitionSolver):
     """Placement and order together by CP-SAT (OR-tools), until the optimum is proved.
 
     The program is `MakespanModel`: the simulator's own rules in integers. Every solution is
@@ -38,7 +39,7 @@ class CpSat:
     `feasible`.
 
     A graph of more than `operators` operators is fused to groups of at most so many pieces. Then
-    the optimum is that of the groups, stated in `PlannerResult.reason`; the lower bound is that of
+    the optimum is that of the groups, stated in `Result.reason`; the lower bound is that of
     `agents.step.lower_bound`, which holds for all plans. The rest of the budget is another
     planner's, local search by default, which works on all operators. Windows of the program around
     the best plan, the other pieces fixed, were worse on every graph tried (docs/planners.md).
@@ -79,79 +80,70 @@ class CpSat:
     workers: Annotated[int, Ge(1), Le(256)] = 2
     seed: int = 0
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; the deterministic limit counts CP-SAT's deterministic seconds.
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """`Budget.evaluations` counts CP-SAT's deterministic seconds.
 
         A deterministic second is about one second of work on a fast core.
         """
-        incumbent = StepIncumbent(problem)
+        problem, budget_s, limit = incumbent.problem, budget.seconds, budget.evaluations
         if problem.graph.num_operators <= self.operators:
-            if incumbent.impossible:
-                return incumbent.result()
-            return self._exact(WholeSearch(incumbent), budget_s, deterministic_limit)
+            return self._exact(WholeSearch(incumbent), budget_s, limit)
         grouped = self._fuse(incumbent)
         if grouped is None:
-            return incumbent.result()
+            return ""
         fused = FusedSearch(incumbent, grouped)
-        self._search(fused, self.fused_share * budget_s, deterministic_limit)
-        limit = None if deterministic_limit is None else self.rest_limit
+        self._search(fused, self.fused_share * budget_s, limit)
         began = incumbent.seconds
         if began < budget_s and not incumbent.optimal:
-            incumbent.adopt(self.rest.plan(problem, budget_s - began, limit), began)
+            rest = Budget(budget_s - began, None if limit is None else self.rest_limit)
+            incumbent.adopt(self.rest.solve(StepPlanning(problem), rest), began)
         groups, pieces = grouped.num_groups, grouped.problem.graph.num_operators
-        return incumbent.result(
-            reason=f"CP-SAT's bound of {groups} groups, {pieces} pieces: {fused.summary}"
-        )
+        return f"CP-SAT's bound of {groups} groups, {pieces} pieces: {fused.summary}"
 
-    def partition(
-        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `PartitionPlanner.partition`, of `MaxLoadProblem` and `LatencyProblem`, not fused.
+    def _partition(self, problem: PartitionProblem, budget: Budget) -> Result[Plan]:
+        """Of `MaxLoadProblem` and `LatencyProblem`, not fused.
 
         Raises:
             InputError: the problem is of another kind.
         """
         incumbent = PartitionIncumbent(problem)
-        settings = self._settings(deterministic_limit)
-        search = CpPartitionSearch(incumbent, settings, budget_s, deterministic_limit)
-        seconds, moves = self._hint_limits(budget_s, deterministic_limit)
-        hint = self.partition_hint.partition(problem, seconds, moves)
-        if hint.plan is not None:
-            incumbent.offer(hint.plan.placement.device)
-        if problem.step.graph.num_operators and incumbent.seconds < budget_s:
+        settings = self._settings(budget.evaluations)
+        search = CpPartitionSearch(incumbent, settings, budget.seconds, budget.evaluations)
+        hints = self._hint_budget(budget.seconds, budget.evaluations)
+        hint = self.partition_hint.solve(Partition(problem), hints).solution
+        if hint is not None:
+            incumbent.offer(hint.placement.device)
+        if problem.step.graph.num_operators and incumbent.seconds < budget.seconds:
             search.run()
         incumbent.impossible = search.impossible
         return incumbent.result()
 
-    def _exact(self, search: WholeSearch, budget_s: float, limit: int | None) -> PlannerResult:
+    def _exact(self, search: WholeSearch, budget_s: float, limit: int | None) -> str:
         incumbent = search.incumbent
         if incumbent.problem.graph.num_operators == 0:
             incumbent.offer(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-            return incumbent.result()
+            return ""
         self._search(search, budget_s, limit)
         if incumbent.may_move:  # the program knows no memory moves
-            return incumbent.result(reason=f"CP-SAT's bound without moves: {search.summary}")
+            return f"CP-SAT's bound without moves: {search.summary}"
         incumbent.prove(search.bound)
         if incumbent.plan is None and search.bound == np.inf:
-            return incumbent.result(
-                reason="CP-SAT proved that no plan fits", without_plan="infeasible"
-            )
-        return incumbent.result(reason=f"CP-SAT's bound: {search.summary}")
+            incumbent.without_plan = "infeasible"
+            return "CP-SAT proved that no plan fits"
+        return f"CP-SAT's bound: {search.summary}"
 
     def _search(self, search: StepSearch, budget_s: float, limit: int | None) -> None:
-        seconds, moves = self._hint_limits(budget_s - search.incumbent.seconds, limit)
-        hint = self.hint.plan(search.problem, seconds, moves)
-        if hint.plan is not None:
-            search.begin(hint.plan)
+        hints = self._hint_budget(budget_s - search.incumbent.seconds, limit)
+        hint = self.hint.solve(StepPlanning(search.problem), hints).solution
+        if hint is not None:
+            search.begin(hint)
         search.run(self._settings(limit), budget_s, limit)
 
-    def _hint_limits(self, seconds: float, limit: int | None) -> tuple[float, int | None]:
-        """Seconds and deterministic limit of a hint, with `seconds` left for everything."""
+    def _hint_budget(self, seconds: float, limit: int | None) -> Budget:
+        """Of a hint, with `seconds` left for everything."""
         if limit is not None:
-            return seconds, self.hint_limit
-        return min(self.hint_share * seconds, self.hint_seconds), None
+            return Budget(seconds, self.hint_limit)
+        return Budget(min(self.hint_share * seconds, self.hint_seconds))
 
     def _settings(self, limit: int | None) -> CpSettings:
         return CpSettings(self.workers if limit is None else 1, self.seed)

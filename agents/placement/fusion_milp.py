@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import highspy
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
-from agents.base import HybridPlanner, HybridResult, Planner, PlannerResult
 from agents.hybrid.fusion import FusedStages
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import ContiguousSplit, SingleDevice, SpeedShares
@@ -24,8 +23,10 @@ from agents.placement.integer_program.rounds import (
 )
 from agents.placement.list_planners import Heft, MSct
 from agents.placement.local_search import LocalSearch
+from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import StepIncumbent
+from agents.step.incumbent import StepIncumbent, StepSolver
+from agents.step.problems import HybridPlanner, Planner, StepPlanning
 from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.errors import InputError
@@ -48,10 +49,8 @@ _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
 class Polish(Protocol):
     """A search that goes on from the best plan of another."""
 
-    def improve(
-        self, incumbent: StepIncumbent, budget_s: float, deterministic_limit: int | None
-    ) -> int:
-        """Improve on `incumbent` until it is `budget_s` seconds old; plans that were judged."""
+    def improve(self, incumbent: StepIncumbent, budget: Budget) -> int:
+        """Improve on `incumbent` until it is `budget.seconds` old; plans that were judged."""
 
 
 # Planners whose plans are starts, by name.
@@ -63,7 +62,7 @@ STARTS: Mapping[str, Planner] = MappingProxyType({
 
 
 @bounded
-class FusionMilp:
+class FusionMilp(StepSolver):
     """Fuses the graph, decides by MILP (HiGHS) and fuses anew around what it decided.
 
     0. *Starts.* The plans of quick planners are offered first, so that the result is never slower
@@ -91,10 +90,10 @@ class FusionMilp:
 
     The plan returned is the fastest in simulation. Groups contain whole co-location groups.
 
-    `PlannerResult.reason` states what HiGHS proved of the last coarse model: with
+    `Result.reason` states what HiGHS proved of the last coarse model: with
     `OrderFormulation` no placement of these groups on these devices, in any order, is faster on the
     fused graph.
-    `PlannerResult.lower_bound` holds for all plans of the problem.
+    `Result.bound` holds for all plans of the problem.
 
     Guarantees:
         Never slower than the plans of `starts`; the bound of the last coarse model, stated in
@@ -115,6 +114,8 @@ class FusionMilp:
         hybrid: the same for layers in stages that are replicated and sharded; None: not planned.
         seed: of HiGHS and of what is drawn at random.
     """
+
+    solves = (StepPlanning, HybridProblem)
 
     def __init__(
         self,
@@ -137,14 +138,12 @@ class FusionMilp:
         self.formulation = formulation
         self.seed = seed
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; the deterministic limit counts branch-and-bound nodes."""
+    def compile(self, problem: StepProblem) -> None:
         compile_kernels(problem)
-        incumbent = StepIncumbent(problem)
-        if incumbent.impossible:
-            return incumbent.result()
+
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """`Budget.evaluations` counts branch-and-bound nodes."""
+        budget_s, nodes = budget.seconds, budget.evaluations
         refinement = Refinement(
             incumbent, levels=self.levels, kick_groups=self.coarse[-1],
             formulation=self.formulation, seed=self.seed,
@@ -154,36 +153,38 @@ class FusionMilp:
         if share > 0.0 and _binds(incumbent):
             share = max(share, _TIGHT_SHARE)
         until = incumbent.seconds + (1.0 - share) * max(budget_s - incumbent.seconds, 0.0)
-        limit = deterministic_limit and max(round((1.0 - share) * deterministic_limit), 1)
+        limit = nodes and max(round((1.0 - share) * nodes), 1)
         reason = self.search(incumbent, refinement, until, limit, starts)
         judged = 0
         if self.polish is not None and not incumbent.optimal:
-            limit = deterministic_limit and max(round(share * deterministic_limit), 1) * _MOVES
-            judged = self.polish.improve(incumbent, budget_s, limit)
-        return incumbent.result(evaluations=refinement.simulations + judged, reason=reason)
+            limit = nodes and max(round(share * nodes), 1) * _MOVES
+            judged = self.polish.improve(incumbent, Budget(budget_s, limit))
+        incumbent.evaluations += refinement.simulations + judged
+        return reason
 
-    def plan_hybrid(
-        self, problem: HybridProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> HybridResult:
-        """As `HybridPlanner.plan_hybrid`.
+    def solve(
+        self, problem: StepPlanning | HybridProblem, budget: Budget, start: Sequence[Any] = ()
+    ) -> Result[Any]:
+        """As `StepSolver.solve`; by `hybrid` where it is a pipeline that is asked for.
 
         Raises:
             InputError: there is no `hybrid`.
         """
+        if isinstance(problem, StepPlanning):
+            return super().solve(problem, budget, start)
         if self.hybrid is None:
             raise InputError("plans no pipelines without it", file="FusionMilp", field="hybrid")
-        return self.hybrid.plan_hybrid(problem, budget_s, deterministic_limit)
+        return self.hybrid.solve(problem, budget, start)
 
     def _offer_starts(self, incumbent: StepIncumbent, budget_s: float) -> list[IntArray]:
         """(N,) placements of the plans of `starts`, which are offered, the best first."""
         found: list[tuple[float, IntArray]] = []
         for start in self.starts:
             share = max(_START * budget_s, min(_START_SECONDS, budget_s))
-            result = start.plan(incumbent.problem, share)
-            if result.plan is not None:
-                device = result.plan.placement.device
-                incumbent.offer_plan(result.plan)
-                found.append((result.step_time, device))
+            result = start.solve(StepPlanning(incumbent.problem), Budget(share))
+            if result.solution is not None:
+                incumbent.offer_plan(result.solution)
+                found.append((result.value, result.solution.placement.device))
         return [device for _, device in sorted(found, key=lambda start: start[0])]
 
     def search(

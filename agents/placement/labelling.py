@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from agents.base import Planner
 from agents.placement.labelled import LabelledProblem
 from agents.placement.neighbourhood.seeds import splits
+from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
+from agents.step.problems import Planner, StepPlanning
 from envs.arrays import IntArray
 from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
@@ -64,8 +65,9 @@ def _placed(
     problem: StepProblem, teacher: Planner, budget_s: float
 ) -> tuple[IntArray | None, float]:
     """The placement (N,) of the teacher's plan and the plan's seconds; None, inf: it has none."""
-    plan = teacher.plan(problem, budget_s)
-    return (None, np.inf) if plan.plan is None else (plan.plan.placement.device, plan.step_time)
+    found = teacher.solve(StepPlanning(problem), Budget(budget_s))
+    plan = found.solution
+    return (None, np.inf) if plan is None else (plan.placement.device, found.value)
 
 
 def aligned(problem: StepProblem, device: IntArray, pricer: Pricer) -> IntArray:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Protocol
 
 import numpy as np
 from annotated_types import Gt, MinLen
 
-from agents.base import PlannerResult
 from agents.placement.list_scheduling.earliest import EarliestStart
 from agents.placement.list_scheduling.rank import add_behind, favourite_children, upward_rank
 from agents.placement.list_scheduling.schedule import (
@@ -26,9 +25,10 @@ from agents.placement.list_scheduling.schedule import (
     receive,
     run,
 )
+from agents.solver import Budget
 from agents.step.fitting import Attempt, Fitting
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import StepIncumbent
+from agents.step.incumbent import StepIncumbent, StepSolver
 from agents.step.memory_fit import MemoryFit, search
 from envs.bounds import Count, bounded
 from envs.compilation import compiled, compiled_inner
@@ -112,7 +112,7 @@ def attempt_by(make_rule: Callable[[], ListRule]) -> Attempt:
     return attempt
 
 
-class ListPlanner(ABC):
+class ListPlanner(StepSolver):
     """A list scheduler on the pieces of the fused graph.
 
     Args:
@@ -133,30 +133,29 @@ class ListPlanner(ABC):
     ) -> tuple[Callable[[], ListRule], str]:
         """What makes the rule for the pieces of `problem`, and a reason to pass on."""
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; without a linear program it needs no limit.
-
-        The budget is for that program, and to make room in memory: while there is no plan, with
-        more and more groups.
-        """
+    def compile(self, problem: StepProblem) -> None:
         compile_kernels(self.empty_rule)
-        incumbent = StepIncumbent(problem)
-        fitting = Fitting(incumbent, budget_s, limited=deterministic_limit is not None)
+
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """The budget is for a linear program, and to make room in memory.
+
+        While there is no plan, it is tried with more and more groups.
+        """
+        fitting = Fitting(incumbent, budget)
         reasons: dict[str, None] = {}
-        for number, groups in enumerate(_ever_finer(self.groups, problem.graph.num_operators)):
+        operators = incumbent.problem.graph.num_operators
+        for number, groups in enumerate(_ever_finer(self.groups, operators)):
             known = number >= len(self.groups) and incumbent.plan is not None
             grouped = None if known or not fitting.goes_on else incumbent.group(groups)
             if grouped is not None:
-                left_s = budget_s - incumbent.seconds
-                make_rule, reason = self.rule_of(grouped.problem, left_s, deterministic_limit)
+                left_s = budget.seconds - incumbent.seconds
+                make_rule, reason = self.rule_of(grouped.problem, left_s, budget.evaluations)
                 reasons[reason] = None
                 fitting.run(grouped, attempt_by(make_rule))
         fitting.insist()
         if incumbent.plan is None:
             reasons[_NO_ROOM if fitting.goes_on else _NO_TIME] = None
-        return incumbent.result(reason="; ".join(filter(None, reasons)))
+        return "; ".join(filter(None, reasons))
 
 
 def _ever_finer(groups: Sequence[int], operators: int) -> Iterator[int]:
@@ -316,7 +315,7 @@ class MSct(ListPlanner):
     def rule_of(
         self, problem: StepProblem, left_s: float, limit: int | None
     ) -> tuple[Callable[[], ListRule], str]:
-        """The deterministic limit counts simplex iterations."""
+        """The limit counts simplex iterations."""
         seconds = self.lp_seconds
         if limit is None:
             seconds = min(seconds, max(left_s, 0.0))

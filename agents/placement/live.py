@@ -12,6 +12,7 @@ from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
 from agents.decision import Decision, Form, Location, Name, StateError, form
 from agents.placement.policy import Answer, LearnedPlanner
+from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.lower_bound import lower_bound
@@ -209,7 +210,7 @@ class PlacementDecider:
         answer, incumbent = Answer(self.planner, grouped), StepIncumbent(problem)
         plans, _ = answer.best_first()
         chances, group = answer.chances, grouped.fusion.group
-        answer.fit(incumbent, plans, FITTING_S, limited=True)
+        answer.fit(incumbent, plans, Budget(FITTING_S, 1))
         plan = incumbent.plan
         if plan is None:
             device = grouped.fusion.expand(plans[0])

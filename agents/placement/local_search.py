@@ -11,20 +11,22 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from agents.base import PartitionPlanner, Planner, PlannerResult
 from agents.partition.dp import ContiguousDP
 from agents.partition.search import PartitionSearch
 from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
 from agents.placement.neighbourhood.ruled import RuledWalker
 from agents.placement.neighbourhood.seeds import splits
 from agents.placement.neighbourhood.walk import Walker
+from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import StepIncumbent
+from agents.step.incumbent import StepAndPartitionSolver, StepIncumbent
+from agents.step.problems import Partition, PartitionPlanner, Planner, StepPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
 from envs.placement.toy import toy_pipeline
+from envs.step.plans import Plan
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 
@@ -52,7 +54,7 @@ class Guide:
 
 
 @bounded
-class LocalSearch:
+class LocalSearch(StepAndPartitionSolver):
     """Anneals the device of every operator and the order of all operators at the same time.
 
     A plan is changed by one *move* at a time: a unit (operators that are co-located) goes to
@@ -139,28 +141,18 @@ class LocalSearch:
         self.start_share = start_share
         self.partitions = partitions
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; the deterministic limit counts proposed moves."""
+    def compile(self, problem: StepProblem) -> None:
         _compile()
-        return self._plan(problem, budget_s, deterministic_limit)
 
-    def improve(
-        self,
-        incumbent: StepIncumbent,
-        budget_s: float,
-        deterministic_limit: int | None,
-        guide: Guide | None = None,
-    ) -> int:
-        """Search from the best plan of `incumbent` until it is `budget_s` seconds old.
+    def improve(self, incumbent: StepIncumbent, budget: Budget, guide: Guide | None = None) -> int:
+        """Search from the best plan of `incumbent` until it is `budget.seconds` old.
 
         A graph that is too large to be searched operator by operator is in the end searched in
-        groups that its placement does not divide. Returns the moves judged; the limit counts
-        proposed moves.
+        groups that its placement does not divide. Returns the moves judged; `Budget.evaluations`
+        counts proposed moves.
         """
         _compile()
-        search = _Search(self.pace, incumbent, budget_s, deterministic_limit)
+        search = _Search(self.pace, incumbent, budget)
         problem, plans = incumbent.problem, () if guide is None else guide.plans
         search.offer_first(plans)
         levels = levels_of(problem, self.groups, self.operators)
@@ -172,17 +164,13 @@ class LocalSearch:
         search.run_all(levels)
         return search.judged
 
-    def partition(
-        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `PartitionPlanner.partition`, by `partitions`."""
-        return self.partitions.partition(problem, budget_s, deterministic_limit)
+    def _partition(self, problem: PartitionProblem, budget: Budget) -> Result[Plan]:
+        """By `partitions`."""
+        return self.partitions.solve(Partition(problem), budget)
 
-    def _plan(self, problem: StepProblem, budget_s: float, limit: int | None) -> PlannerResult:
-        incumbent = StepIncumbent(problem)
-        if incumbent.impossible:
-            return incumbent.result()
-        search = _Search(self.pace, incumbent, budget_s, limit)
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """`Budget.evaluations` counts proposed moves."""
+        problem, search = incumbent.problem, _Search(self.pace, incumbent, budget)
         search.offer_first(())
         levels = levels_of(problem, self.groups, self.operators)
         search.split(levels, ())
@@ -190,7 +178,8 @@ class LocalSearch:
             for planner in self.starts:
                 search.ask(planner, self.start_share)
         search.run_all(levels)
-        return incumbent.result(evaluations=search.judged)
+        incumbent.evaluations += search.judged
+        return ""
 
 
 @dataclass(frozen=True)
@@ -208,13 +197,11 @@ class _Pace:
 class _Search:
     """One search: what is spent, and the room for state as far as it is known."""
 
-    def __init__(
-        self, settings: _Pace, incumbent: StepIncumbent, budget_s: float, limit: int | None
-    ) -> None:
+    def __init__(self, settings: _Pace, incumbent: StepIncumbent, budget: Budget) -> None:
         self.settings = settings
         self.incumbent = incumbent
-        self.budget_s = budget_s
-        self.limit = limit
+        self.budget_s = budget.seconds
+        self.limit = budget.evaluations
         self.room = incumbent.problem.capacity.copy()
         self.proposed = 0
         self.judged = 0
@@ -253,7 +240,8 @@ class _Search:
         """
         left = share * self.budget_s - self.incumbent.seconds
         if left > self.incumbent.seconds and not self.incumbent.optimal:
-            found = planner.plan(self.incumbent.problem, left, self.limit).plan
+            asked = StepPlanning(self.incumbent.problem)
+            found = planner.solve(asked, Budget(left, self.limit)).solution
             if found is not None:
                 self.incumbent.offer_plan(found)
 
@@ -451,7 +439,7 @@ class _Search:
 def _compile() -> None:
     """Have the kernels compiled, once on a machine, before the clock starts."""
     problem = toy_pipeline()
-    idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), StepIncumbent(problem), np.inf, 1)
+    idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), StepIncumbent(problem), Budget(evaluations=1))
     idle.offer_first(())
     for number, kind in enumerate((Walker, RuledWalker)):
         idle.run(levels_of(problem, (), problem.graph.num_operators)[0], kind, number + 1.0)

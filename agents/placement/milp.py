@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import highspy
 import numpy as np
 
-from agents.base import Planner, PlannerResult
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
+from agents.solver import Budget
 from agents.step.grouping import GroupedProblem, atoms
-from agents.step.incumbent import StepIncumbent
+from agents.step.incumbent import StepIncumbent, StepSolver
+from agents.step.problems import Planner
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.step.fusion import fuse_chains
@@ -24,7 +25,7 @@ _PROVED = 3e-6  # relative distance from that bound that counts as optimal: tole
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Milp:
+class Milp(StepSolver):
     """One MILP (HiGHS) over all operators, solved in rounds as `Rounds` says.
 
     A variable decides for each operator and device; the operators of a co-location group share
@@ -33,7 +34,7 @@ class Milp:
 
     With `OrderFormulation` the model is complete but for live activations: when a round ends
     without a gap and its solution breaks no rule of the simulator, the plan is optimal where
-    activations fit, and `PlannerResult.lower_bound` is HiGHS's if that is higher. With `chains`
+    activations fit, and `Result.bound` is HiGHS's if that is higher. With `chains`
     that holds for the fused graph alone, and no bound is claimed.
 
     Guarantees:
@@ -55,15 +56,11 @@ class Milp:
     chains: bool = False
     seed: int = 0
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; the deterministic limit counts branch-and-bound nodes."""
-        incumbent = StepIncumbent(problem)
-        if incumbent.impossible:
-            return incumbent.result()
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """`Budget.evaluations` counts branch-and-bound nodes."""
+        problem, budget_s, node_limit = incumbent.problem, budget.seconds, budget.evaluations
         every = np.arange(problem.topology.num_devices)
-        hint = first_plan(incumbent, self.warm_start, budget_s, deterministic_limit)
+        hint = first_plan(incumbent, self.warm_start, budget)
         upper = _upper(incumbent)
         chains = GroupedProblem.fused(problem, fuse_chains(problem)) if self.chains else None
         grouped = _within(chains or unfused(problem), upper)
@@ -71,11 +68,11 @@ class Milp:
         nodes, bound, slice_s = 0, 0.0, budget_s / _ROUNDS
         while incumbent.seconds < budget_s and not rounds.finished:
             left = budget_s - incumbent.seconds
-            if deterministic_limit is None:
+            if node_limit is None:
                 rounds.solve(min(slice_s, left), highspy.kHighsIInf)
                 slice_s *= 1.0 if rounds.learned else 2.0
-            elif nodes < deterministic_limit:
-                limit = min(ROUND_NODES, deterministic_limit - nodes)
+            elif nodes < node_limit:
+                limit = min(ROUND_NODES, node_limit - nodes)
                 nodes += max(rounds.solve(left, limit), 1)
             else:
                 break
@@ -83,17 +80,12 @@ class Milp:
             if rounds.model.complete and whole:
                 least = min(rounds.proved, incumbent.step_time, upper)
                 bound = max(bound, least * (1.0 - _TRUST))
-        return _with_bound(incumbent.result(reason=rounds.summary), bound)
-
-
-def _with_bound(result: PlannerResult, bound: float) -> PlannerResult:
-    """`result` with a bound that holds for every plan."""
-    if not result.lower_bound < bound <= result.step_time:
-        return result
-    if np.isinf(bound):
-        return replace(result, status="infeasible", lower_bound=bound)
-    proved = result.step_time <= bound * (1.0 + _PROVED)
-    return replace(result, lower_bound=bound, status="optimal" if proved else result.status)
+        if incumbent.lower_bound < bound <= incumbent.step_time:
+            incumbent.prove(bound)
+            incumbent.gap = _PROVED
+            if np.isinf(bound):
+                incumbent.without_plan = "infeasible"
+        return rounds.summary
 
 
 def _upper(incumbent: StepIncumbent) -> float:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Lt
 
-from agents.base import PlannerResult
 from agents.placement.integer_program.refinement import Descent, compile_kernels
 from agents.placement.local_search import Guide, LocalSearch
 from agents.placement.shipped import placer_folder
+from agents.solver import Budget
 from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import StepIncumbent
+from agents.step.incumbent import StepIncumbent, StepSolver
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.errors import InputError
@@ -34,7 +35,7 @@ _CLOSER = 2  # plans that a round goes on from, that are priced in all orders an
 
 
 @bounded
-class LearnedPlanner:
+class LearnedPlanner(StepSolver):
     """Plans with an exported placement policy, then searches on from what it found.
 
     The step is fused; the policy reads the groups and the devices and composes several plans
@@ -101,27 +102,24 @@ class LearnedPlanner:
         self.search, self.guided, self.seed = search, guided, seed
         self.levels, self.descent = tuple(levels), descent
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        """As `Planner.plan`; what the policy composes needs no budget.
-
-        The deterministic limit counts the search's proposed moves.
-        """
+    def compile(self, problem: StepProblem) -> None:
         if self.search is not None and self.levels:
             _compile()
-        incumbent = StepIncumbent(problem)
-        if incumbent.impossible:
-            return incumbent.result()
-        grouped = GroupedProblem.of(problem, self.groups)
+
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """What the policy composes needs no budget.
+
+        `Budget.evaluations` counts the search's proposed moves.
+        """
+        grouped = GroupedProblem.of(incumbent.problem, self.groups)
         answer = Answer(self, grouped)
         plans, evaluations = answer.best_first()
-        answer.fit(incumbent, plans, budget_s, limited=deterministic_limit is not None)
-        if self.search is not None and (deterministic_limit or incumbent.seconds < budget_s):
+        answer.fit(incumbent, plans, budget)
+        if self.search is not None and (budget.evaluations or incumbent.seconds < budget.seconds):
             placements = [grouped.fusion.expand(device) for device in plans]
             if self.levels and not answer.binds:
-                share = 1.0 if deterministic_limit else self.descent
-                until = incumbent.seconds + share * (budget_s - incumbent.seconds)
+                share = 1.0 if budget.evaluations else self.descent
+                until = incumbent.seconds + share * (budget.seconds - incumbent.seconds)
                 descent = Descent(incumbent, levels=self.levels, seed=self.seed)
                 for device in placements[:_CLOSER]:
                     descent.descend(device, until)
@@ -132,8 +130,9 @@ class LearnedPlanner:
                 chance=answer.chances,
                 share=self.guided,
             )
-            evaluations += self.search.improve(incumbent, budget_s, deterministic_limit, guide)
-        return incumbent.result(evaluations=evaluations)
+            evaluations += self.search.improve(incumbent, budget, guide)
+        incumbent.evaluations += evaluations
+        return ""
 
 
 class Answer:
@@ -181,9 +180,7 @@ class Answer:
         judged = len(self.priced) + self._look_ahead(self._ranked()[0])
         return self._ranked(), judged
 
-    def fit(
-        self, incumbent: StepIncumbent, plans: list[IntArray], budget_s: float, *, limited: bool
-    ) -> None:
+    def fit(self, incumbent: StepIncumbent, plans: list[IntArray], budget: Budget) -> None:
         """Offer the plans until one fits; where none does, others in less room (`Fitting`)."""
         for device in plans[:_OFFERED]:
             placed, price = self.grouped.fusion.expand(device), self.priced[device.tobytes()]
@@ -193,8 +190,8 @@ class Answer:
                 fits |= not incumbent.offer(placed).any()
             if fits:
                 return
-        until = max(budget_s, incumbent.seconds + _FITTING_S)
-        fitting = Fitting(incumbent, until, limited=limited)
+        until = max(budget.seconds, incumbent.seconds + _FITTING_S)
+        fitting = Fitting(incumbent, replace(budget, seconds=until))
         fitting.run(self.grouped, self.with_less_room)
         fitting.insist()
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.memory_fit import MemoryFit
@@ -41,22 +42,21 @@ class Fitting:
         incumbent: is offered the placements, in all orders that its problem allows; where any is,
             also in the planner's own. Under a window that is what a dynamic runtime makes of it, or
             of that of 1F1B, so that only the micro-batches that count as state are under way.
-        budget_s: seconds since the incumbent's start; the first placement is made in any case.
-        limited: whether the search is to be the same on any machine, so long as the budget lasts.
+        budget: seconds since the incumbent's start; the first placement is made in any case. With
+            a limit on evaluations the search is the same on any machine, so long as they last.
         spent: whether another limit is reached.
     """
 
     def __init__(
         self,
         incumbent: StepIncumbent,
-        budget_s: float,
+        budget: Budget,
         *,
-        limited: bool = False,
         spent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._incumbent = incumbent
-        self._budget_s = budget_s
-        self._draws = _DRAWS if limited else None
+        self._budget_s = budget.seconds
+        self._draws = None if budget.evaluations is None else _DRAWS
         self._spent = spent
         self._pricer = incumbent.pricer
         self._random = np.random.default_rng(0)

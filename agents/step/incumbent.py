@@ -1,22 +1,25 @@
-"""The best of one search: judged anew, checked, timed, and turned into a `PlannerResult`."""
+"""The best of one search: judged anew, checked, timed, and turned into a `Result`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
-from agents.base import PlannerResult, Status
+from agents.solver import Budget, Result, Status
 from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import lower_bound, why_no_plan
 from agents.step.memory_moves import MemoryMoves, Moved, compile_kernels
+from agents.step.problems import Partition, StepPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import clock
 from envs.partition.problem import PartitionProblem
 from envs.step.fusion import fuse
-from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.plans import Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 from envs.step.step import Simulator, StepSimulator
@@ -40,6 +43,7 @@ class Incumbent:
     """
 
     nothing = "no plan was tried"  # the reason where nothing was found and nothing refused
+    without_plan: Status = "limit"  # `infeasible` where a solver has tried all plans of its kind
 
     def __init__(
         self, lower_bound: float = 0.0, impossible: str = "", gap: float = AT_THE_BOUND
@@ -51,8 +55,7 @@ class Incumbent:
         self.gap = gap
         self.step_time = np.inf  # seconds, of the objective
         self.plan: Plan | None = None
-        self.allocation: BandwidthAllocation | None = None
-        self.evaluations = 0
+        self.evaluations = 0  # simulations, and whatever else a solver counts
         self.trajectory: list[tuple[float, float]] = []
         self.refusal = ""  # why the last plan that was faster than the best was refused
 
@@ -86,7 +89,6 @@ class Incumbent:
         step_time: float,
         plan: Callable[[], Plan],
         violations: Callable[[Plan], Sequence[str]],
-        allocation: BandwidthAllocation | None = None,
     ) -> bool:
         """Keep the plan if it is the best so far; False where it was better and broke a rule."""
         if step_time >= self.step_time:
@@ -97,37 +99,32 @@ class Incumbent:
             self.refusal = "; ".join(broken)
             return False
         self.refusal = ""
-        self.plan, self.allocation, self.step_time = made, allocation, step_time
+        self.plan, self.step_time = made, step_time
         self.trajectory.append((self.seconds, step_time))
         return True
 
-    def result(
-        self, *, evaluations: int = 0, reason: str = "", without_plan: Status = "limit"
-    ) -> PlannerResult:
-        """What the search found; `evaluations` are simulations made elsewhere (fused graphs).
+    def result(self, reason: str = "") -> Result[Plan]:
+        """What the search found.
 
-        `without_plan` is the status when nothing feasible was offered: `infeasible` where the
-        planner has tried all plans of its kind. A problem that is proved to have no plan is
-        `infeasible` in any case.
+        A problem that is proved to have no plan is `infeasible`, whatever was tried.
         """
-        status: Status = without_plan
-        if self.plan is not None:
+        status, plan = self.without_plan, self.plan
+        if plan is not None:
             status = "optimal" if self.optimal else "feasible"
         elif self.impossible:
             status, reason = "infeasible", self.impossible
         else:
             reason = "; ".join(part for part in (reason, self.refusal) if part)
             reason = reason or self.nothing
-        return PlannerResult(
-            plan=self.plan,
-            status=status,
-            step_time=self.step_time,
-            seconds=self.seconds,
-            lower_bound=self.lower_bound,
-            evaluations=self.evaluations + evaluations,
-            reason=reason,
-            trajectory=self.trajectory,
-            allocation=self.allocation,
+        return Result(
+            plan,
+            status,
+            self.step_time,
+            self.seconds,
+            self.lower_bound,
+            self.evaluations,
+            reason,
+            self.trajectory,
         )
 
 
@@ -242,13 +239,13 @@ class StepIncumbent(Incumbent):
         seconds = StepSimulator(step).step_time(device, order)
         self.take(seconds, lambda: plan, lambda plan: plan.violations(self.problem))
 
-    def adopt(self, found: PlannerResult, began: float) -> None:
+    def adopt(self, found: Result[Plan], began: float) -> None:
         """Offer the plan of another search, which began after `began` seconds, with its curve."""
-        if found.plan is None:
+        if found.solution is None:
             return
-        curve = [(began + at, value) for at, value in found.trajectory if value < self.step_time]
+        curve = [(began + at, value) for at, value in found.history if value < self.step_time]
         entries = len(self.trajectory)
-        self.offer(found.plan.placement.device, found.plan.order)
+        self.offer(found.solution.placement.device, found.solution.order)
         if len(self.trajectory) > entries and curve:
             self.trajectory[-1:] = curve
 
@@ -284,11 +281,54 @@ class PartitionIncumbent(Incumbent):
         """(N,) of the best placement."""
         return None if self.plan is None else self.plan.placement.device
 
-    def result(
-        self, *, evaluations: int = 0, reason: str = "", without_plan: Status = "limit"
-    ) -> PlannerResult:
+    def result(self, reason: str = "") -> Result[Plan]:
         """As `Incumbent.result`; memory may rule out every placement."""
         if self.plan is None:
             self.impossible = self.impossible or lower_bound(self.problem.step).reason
             self.lower_bound = np.inf if self.impossible else self.lower_bound
-        return super().result(evaluations=evaluations, reason=reason, without_plan=without_plan)
+        return super().result(reason)
+
+
+class StepSolver(ABC):
+    """Finds the placement and the order of a step; plans to start from are offered first."""
+
+    solves: ClassVar[tuple[type, ...]] = (StepPlanning,)
+
+    def compile(self, problem: StepProblem) -> None:  # noqa: B027 (may do nothing)
+        """Have kernels compiled, before the clock starts."""
+
+    @abstractmethod
+    def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
+        """Offer plans until `incumbent` is `budget.seconds` old.
+
+        Returns what is to be said of the best of them, or why there is none.
+        """
+
+    def solve(
+        self, problem: StepPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        """As `agents.solver.Solver.solve`."""
+        self.compile(problem.step)
+        incumbent = StepIncumbent(problem.step)
+        if incumbent.impossible:
+            return incumbent.result()
+        for plan in start:
+            incumbent.offer_plan(plan)
+        return incumbent.result(self._plan(incumbent, budget))
+
+
+class StepAndPartitionSolver(StepSolver):
+    """The same, of the max-load and the latency objective too."""
+
+    solves = (StepPlanning, Partition)
+
+    @abstractmethod
+    def _partition(self, problem: PartitionProblem, budget: Budget) -> Result[Plan]:
+        """The best placement found."""
+
+    def solve(
+        self, problem: StepPlanning | Partition, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        if isinstance(problem, Partition):
+            return self._partition(problem.problem, budget)
+        return super().solve(problem, budget, start)

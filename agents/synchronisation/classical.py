@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,18 +11,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from agents.base import SynchronisationResult
+from agents.solver import Budget, Result
 from agents.synchronisation.ways import (
     Edges,
     Pair,
     Pattern,
+    Synchroniser,
     Table,
     Ways,
     blended,
     in_chunks,
     realised,
 )
-from envs.compilation import clock
 from envs.synchronisation.link_graph import FloatArray
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
@@ -31,15 +31,16 @@ _EXACT = 10  # participants up to which the cheapest ring is found by dynamic pr
 _TURNS = 8  # places of a server at which rings and trees enter it, at most
 
 
-class _Blend(ABC):
+class _Blend(Synchroniser):
     """Patterns over the tables of ways, blended; without one, why there is none."""
 
     name: ClassVar[str]
     cut: ClassVar[bool] = True  # whether chunks overlap what follows one another
 
-    def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
-        """As `SynchronisationPlanner.synchronise`."""
-        start, reason, patterns = clock(), self._refused(problem), list[Pattern]()
+    def _solve(
+        self, problem: SynchronisationProblem, budget: Budget
+    ) -> Result[SynchronisationPlan]:
+        reason, patterns = self._refused(problem), list[Pattern]()
         ways = Ways(problem.network, self._ends(problem))
         if not reason:
             for table in ways.tables:
@@ -48,13 +49,13 @@ class _Blend(ABC):
                     patterns += [found] if found else []
         if not patterns:
             reason = reason or ways.missing() or "no ring passes all participants"
-            return SynchronisationResult(None, "infeasible", clock() - start, reason=reason)
+            return Result(None, "infeasible", reason=reason)
         trees, used = self._blended(problem, ways, patterns)
         plan = SynchronisationPlan(self.name, trees)
         if self.cut:
             plan = in_chunks(problem, plan)
         figures = {"patterns": float(used), "busiest_s": plan.busiest_seconds(problem)}
-        return SynchronisationResult(plan, "feasible", clock() - start, figures=figures)
+        return Result(plan, "feasible", figures=figures)
 
     def _refused(self, problem: SynchronisationProblem) -> str:
         return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from agents.base import SynchronisationResult
+from agents.solver import Budget, Result
 from agents.synchronisation.division import divide
 from agents.synchronisation.forest_packing import PackedTree, pack
 from agents.synchronisation.optimum import Supply, even_supply, optimum, reverse, supply_of_few
+from agents.synchronisation.ways import Synchroniser
 from envs.bounds import Count, NonNegative, bounded
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way, in_order
@@ -28,7 +28,7 @@ Side = tuple[Fraction, tuple[Way, ...]]  # a share of the vector, and the ways o
 
 @bounded
 @dataclass(frozen=True, eq=False)
-class Forest:
+class Forest(Synchroniser):
     """Trees for the network at hand, from exact cuts, without a search.
 
     Vertices that add without taking part are in all trees, or only pass on, whichever is faster. A
@@ -58,9 +58,9 @@ class Forest:
     exact: bool = False
     latency: NonNegative = 0.0
 
-    def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
-        """See `SynchronisationPlanner`."""
-        start = time.perf_counter()
+    def _solve(
+        self, problem: SynchronisationProblem, budget: Budget
+    ) -> Result[SynchronisationPlan]:
         network, primitive = problem.network, problem.primitive
         adding = tuple(np.flatnonzero(network.sums & ~network.participant).tolist())
         spanned = [network.participants]
@@ -72,8 +72,7 @@ class Forest:
             for rate, trees in self._forests(problem, targets)
         ]
         if not found:
-            seconds, reason = time.perf_counter() - start, "the network does not join them all"
-            return SynchronisationResult(None, "infeasible", seconds, reason=reason)
+            return Result(None, "infeasible", reason="the network does not join them all")
         highest = max(rate for rate, _ in found) * (1 - Fraction(1, 10**9) if self.exact else 0)
         paced = [(*self._pace(problem, trees), rate, trees) for rate, trees in found
                  if rate >= highest]  # fmt: skip
@@ -89,11 +88,10 @@ class Forest:
             "trees": float(len(trees)),
             "trees_per_root": float(max(roots.values())),
         }
-        return SynchronisationResult(
+        return Result(
             plan,
             "optimal" if self.exact and self.k is None else "feasible",
-            time.perf_counter() - start,
-            problem.size / bound * (1.0 - 1e-9),  # the linear program's rounding
+            bound=problem.size / bound * (1.0 - 1e-9),  # the linear program's rounding
             figures=figures,
         )
 

@@ -9,9 +9,8 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from agents.base import SynchronisationResult
-from agents.synchronisation.ways import Edges, Ways, blended, load_of, realised
-from envs.compilation import clock
+from agents.solver import Budget, Result
+from agents.synchronisation.ways import Edges, Synchroniser, Ways, blended, load_of, realised
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import StreamedPlan, Streaming
@@ -21,7 +20,7 @@ _MESSAGES = 20_000  # of a plan, at most, where packets are more
 
 
 @dataclass(frozen=True)
-class SwitchMl:
+class SwitchMl(Synchroniser):
     """Trees of switches that add, a switch of the network at the root of each.
 
     From every participant the shortest way leads to the root; each vertex on it that can add does,
@@ -41,9 +40,10 @@ class SwitchMl:
 
     pool: SlotPool = field(default_factory=SlotPool)
 
-    def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
-        """As `SynchronisationPlanner.synchronise`."""
-        start, network = clock(), problem.network
+    def _solve(
+        self, problem: SynchronisationProblem, budget: Budget
+    ) -> Result[SynchronisationPlan]:
+        network = problem.network
         switches = np.flatnonzero(network.sums & ~network.participant & network.forwards).tolist()
         reason = ""
         if not switches:
@@ -54,7 +54,7 @@ class SwitchMl:
         if not trees and not reason:
             reason = "no switch that adds is joined with all participants"
         if reason:
-            return SynchronisationResult(None, "infeasible", clock() - start, reason=reason)
+            return Result(None, "infeasible", reason=reason)
         chosen, used = blended(problem, [(tree,) for tree in trees])
         payload = float(4 * self.pool.elements)
         ways = sum(len(tree.reduce) + len(tree.broadcast) for tree in chosen)
@@ -67,7 +67,7 @@ class SwitchMl:
             "wire_bytes_per_byte": self.pool.packet / payload,
             "switch_memory_bytes": float(self.pool.memory),
         }
-        return SynchronisationResult(plan, "feasible", clock() - start, figures=figures)
+        return Result(plan, "feasible", figures=figures)
 
     def _trees(self, problem: SynchronisationProblem, switches: list[int]) -> Iterator[Tree]:
         network, participants = problem.network, problem.network.participants
@@ -94,7 +94,7 @@ class SwitchMl:
 
 
 @dataclass(frozen=True)
-class OmniReduce:
+class OmniReduce(Synchroniser):
     """Aggregators sum the blocks that are not all zero, each a stripe of the vector.
 
     Args:
@@ -113,9 +113,10 @@ class OmniReduce:
     dedicated: bool = False
     streaming: Streaming = field(default_factory=Streaming)
 
-    def synchronise(self, problem: SynchronisationProblem) -> SynchronisationResult:
-        """As `SynchronisationPlanner.synchronise`."""
-        start, network = clock(), problem.network
+    def _solve(
+        self, problem: SynchronisationProblem, budget: Budget
+    ) -> Result[SynchronisationPlan]:
+        network = problem.network
         apart = np.flatnonzero(network.sums & ~network.participant & ~network.forwards).tolist()
         servers = tuple(apart) if self.dedicated else network.participants
         reason = ""
@@ -124,7 +125,7 @@ class OmniReduce:
         elif not (problem.primitive.reduces and problem.primitive.broadcasts):
             reason = f"OmniReduce does not {problem.primitive.value}"
         if reason:
-            return SynchronisationResult(None, "infeasible", clock() - start, reason=reason)
+            return Result(None, "infeasible", reason=reason)
         ways = Ways(network, tuple({*network.participants, *servers}))
         stars = []
         for server in servers:
@@ -134,7 +135,7 @@ class OmniReduce:
         found = [trees for trees in tried if trees is not None]
         if not found:
             reason = ways.missing()
-            return SynchronisationResult(None, "infeasible", clock() - start, reason=reason)
+            return Result(None, "infeasible", reason=reason)
         trees = min(found, key=lambda trees: float(load_of(problem, trees).max()))
         plan = StreamedPlan("OmniReduce", trees, streaming=self.streaming)
         moved = plan.traffic(problem)
@@ -144,4 +145,4 @@ class OmniReduce:
             "packets": float(moved.packets.sum()),
             "rounds": float(moved.answers.max()),
         }
-        return SynchronisationResult(plan, "feasible", clock() - start, figures=figures)
+        return Result(plan, "feasible", figures=figures)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
+from agents.solver import DirectSolver
 from envs.errors import InputError
 from envs.synchronisation.link_graph import FloatArray, LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
@@ -35,6 +36,15 @@ _ROUNDS = 200  # of column generation
 _LEAST = 1e-4  # share of a pattern that is kept
 _CHUNKS = (4, 16, 64)  # pieces of the largest tree that are tried
 _MESSAGES = 150_000  # of a plan that is played to choose its chunks
+
+
+class Synchroniser(DirectSolver[SynchronisationProblem, SynchronisationPlan]):
+    """Chooses trees over which the vectors of all participants are summed.
+
+    The bound is for every plan without sums inside the network, whatever its latencies.
+    """
+
+    solves = (SynchronisationProblem,)
 
 
 @dataclass(frozen=True, eq=False)

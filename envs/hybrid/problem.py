@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from envs.arrays import FloatArray
 from envs.hardware.topology import Topology
 from envs.hybrid.states import LayerGraph
 from envs.synchronisation.planned import PlannedSums
+
+if TYPE_CHECKING:
+    from envs.hybrid.plan import HybridPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,14 @@ class HybridProblem:
     Seconds and bytes of layers are those of a whole micro-batch; a replica that gets a share of it
     takes that share of both. Layers pass bytes only to the layer after them: what a later one reads
     travels through those between.
+
+    Knows:
+        Every layer's seconds on every device, what passes between layers, what replicas sum, the
+        memory, and the links between devices. It decides stages, devices, shares and the order.
     """
+
+    objective: ClassVar[str] = "step_time_s"
+    sense: ClassVar[Literal["min"]] = "min"
 
     name: str
     layer_names: tuple[str, ...]  # (L,)
@@ -82,7 +93,19 @@ class HybridProblem:
         passes = self.forward + self.input_gradient + self.weight_gradient
         return self.micro_batches * passes + self.update
 
-    def lower_bound(self) -> float:
+    def price(self, plan: HybridPlan) -> dict[str, float]:
+        """What the simulator says of a plan."""
+        from envs.hybrid.simulation import simulate
+
+        step = simulate(self, plan)
+        peak = float(step.peak_memory.max())
+        return {self.objective: step.step_time, "peak_memory_bytes": peak}
+
+    def violations(self, plan: HybridPlan) -> list[str]:
+        """What is wrong with a plan, a sentence each."""
+        return plan.violations(self)
+
+    def bound(self) -> float:
         """Seconds no plan can beat: all work spread over all devices, each layer where it is fast.
 
         Shards save no work in sum: `Sharding.compute` is at least 1 / degree.

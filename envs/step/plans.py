@@ -71,6 +71,7 @@ class Plan:
     placement: Placement
     order: IntArray  # (N,) operators, first to last
     residence: IntArray | None = None  # (N,) Residence; None: everything is kept
+    allocation: BandwidthAllocation | Phases | None = None  # where bandwidth was decided, too
 
     def played(self, problem: StepProblem) -> tuple[StepProblem, IntArray, IntArray]:
         """What simulators play: a problem, a placement and an order, with all memory moves in them.
@@ -184,3 +185,11 @@ class BandwidthAllocation:
                 f"{load[link] - network.link_capacity[link]:.6g} too many"
             )
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class Phases:
+    """An allocation of bandwidth for every phase of a step."""
+
+    begins: IntArray  # (P,) first position of each phase, see `envs.bandwidth.phases`
+    allocations: tuple[BandwidthAllocation, ...]

@@ -21,16 +21,16 @@ class Found(Protocol):
     """A plan, or why there is none."""
 
     @property
-    def plan(self) -> SynchronisationPlan | None: ...
+    def solution(self) -> SynchronisationPlan | None: ...
 
     @property
     def reason(self) -> str: ...
 
 
 class Synchroniser(Protocol):
-    """Makes plans, as `agents.base.SynchronisationPlanner` does."""
+    """Makes plans, as an `agents.solver.Solver` does."""
 
-    def synchronise(self, problem: SynchronisationProblem) -> Found:
+    def solve(self, problem: SynchronisationProblem) -> Found:
         """A plan; without one, why there is none."""
 
 
@@ -55,7 +55,7 @@ class PlannedSums:
     """All-reduces of any participants by the plans of one planner, each planned and played once.
 
     Args:
-        planner: makes the plans; a `agents.base.SynchronisationPlanner`.
+        planner: makes the plans; an `agents.solver.Solver`.
         aggregation: whether switches between servers add.
         relay: whether devices forward what is not theirs.
     """
@@ -101,8 +101,8 @@ class PlannedSums:
         return Cost(max(0.0, played[0] - SIZES[0] * per_byte), per_byte, sent)
 
     def _plan(self, problem: SynchronisationProblem) -> SynchronisationPlan:
-        found = self.planner.synchronise(problem)
-        if found.plan is None:
+        found = self.planner.solve(problem)
+        if found.solution is None:
             fault = f"the planner of synchronisation has no plan: {found.reason}"
             raise InputError(fault, file=f"links of {problem.network.name}")
-        return found.plan
+        return found.solution

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from envs.errors import InputError
 from envs.synchronisation.link_graph import BoolArray, LinkGraph
+
+if TYPE_CHECKING:
+    from envs.synchronisation.plan import SynchronisationPlan
 
 
 class Primitive(Enum):
@@ -37,6 +41,10 @@ class SynchronisationProblem:
     `size` is that of the whole vector: of all-gather what every rank holds at the end, of
     reduce-scatter what it holds at the beginning. *Algorithm bandwidth* is `size` over the seconds.
 
+    Knows:
+        Every link's capacity and latency, who takes part, who forwards, and who can add. It decides
+        the trees, what share of the vector each carries, and the size of chunks.
+
     Args:
         blocks: which blocks of its vector each rank has that are not all zero; None: all.
 
@@ -44,6 +52,9 @@ class SynchronisationProblem:
         InputError: `size` is not positive and finite; `blocks` has not one row for each
             participant.
     """
+
+    objective: ClassVar[str] = "time_s"
+    sense: ClassVar[Literal["min"]] = "min"
 
     network: LinkGraph
     size: float  # bytes
@@ -57,6 +68,19 @@ class SynchronisationProblem:
             self.blocks.ndim != 2 or len(self.blocks) != len(self.network.participants)
         ):
             raise InputError("has not one row for each participant", field="blocks")
+
+    def price(self, plan: SynchronisationPlan) -> dict[str, float]:
+        """What a plan takes by its own model where it has one, else as it is played."""
+        from envs.synchronisation.playing import seconds_of
+
+        return {self.objective: seconds_of(self, plan)}
+
+    def violations(self, plan: SynchronisationPlan) -> list[str]:
+        """What is wrong with a plan, a sentence each."""
+        return plan.violations(self)
+
+    def bound(self) -> None:
+        """Solvers bring their own."""
 
     def block_of(self, rank: int) -> tuple[Fraction, Fraction]:
         """First and end, as shares of the vector, of the block that is `rank`'s own."""

@@ -8,13 +8,15 @@ from typing import cast
 
 import numpy as np
 
-from agents.base import AllocationPlanner, AllocationResult
 from agents.cluster.allocation.baselines import BASELINES, Fifo
 from agents.cluster.allocation.exact import ExactAllocation
 from agents.cluster.allocation.gadget import Gadget
+from agents.cluster.allocation.placing import AllocationSolver
 from agents.cluster.allocation.relaxation import relaxed
 from agents.cluster.allocation.rounding import RandomisedRounding
 from agents.cluster.allocation.smd import Smd
+from agents.solver import Budget
+from agents.solver import Result as Found
 from envs.bounds import Count, Positive
 from envs.cluster.allocation.generated import (
     SpeedName,
@@ -24,7 +26,7 @@ from envs.cluster.allocation.generated import (
     problem_of_trace,
     random_problem,
 )
-from envs.cluster.allocation.problem import AllocationProblem, Jobs, Slots, play, violations
+from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem, Jobs, Slots, play
 from envs.errors import InputError, require_one_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.pictures.allocation import draw_workers
@@ -32,7 +34,7 @@ from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.tables import Table, write_tables
 
-PLANNERS: Mapping[str, Callable[[], AllocationPlanner]] = {
+PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
     **BASELINES,
     "gadget": Gadget,
     "rounding": RandomisedRounding,
@@ -86,31 +88,31 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     names = (
         [name for name in PLANNERS if name != "exact"] if config.agent == ALL else [config.agent]
     )
-    found: dict[str, AllocationResult] = {}
+    found: dict[str, Found[AllocationPlan]] = {}
     for name in names:
         planner = PLANNERS[name]()
         if isinstance(planner, Fifo) and config.problem == TRACE:
             planner = Fifo(1.0 / config.growth)  # as the trace asks
-        found[name] = planner.give(problem, config.seed)
-        bound = min(bound, found[name].upper_bound)
+        found[name] = planner.solve(problem, Budget(seed=config.seed))
+        bound = min(bound, found[name].bound)
     rows: list[tuple[str, ...]] = []
     documents: list[dict[str, object]] = []
     for name, result in found.items():
-        assert result.plan is not None
-        assert not violations(problem, result.plan)
-        done = int((play(problem, result.plan).finished < problem.slots).sum())
-        share, online = result.utility / bound if bound > 0.0 else 1.0, PLANNERS[name]().online
+        assert result.solution is not None
+        assert not problem.violations(result.solution)
+        done = int((play(problem, result.solution).finished < problem.slots).sum())
+        share, online = result.value / bound if bound > 0.0 else 1.0, PLANNERS[name]().online
         documents.append(
-            {"planner": name, "status": result.status, "utility": result.utility, "of_bound": share,
+            {"planner": name, "status": result.status, "utility": result.value, "of_bound": share,
              "done": done, "online": online, "seconds": result.seconds, **result.figures}
         )  # fmt: skip
         knows = "what has arrived" if online else "all jobs"
-        cells = f"{result.utility:.4g}", f"{share:.3f}", str(done), knows, f"{result.seconds:.2f}"
+        cells = f"{result.value:.4g}", f"{share:.3f}", str(done), knows, f"{result.seconds:.2f}"
         rows.append((name, *cells))
-    best = max(found, key=lambda name: found[name].utility)
+    best = max(found, key=lambda name: found[name].value)
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best}"
     write_tables(run, title, [Table("Planners", COLUMNS, rows)], provenance)
-    picture, plan = run.folder / "workers.png", found[best].plan
+    picture, plan = run.folder / "workers.png", found[best].solution
     assert plan is not None
     write_figure(picture, draw_workers(problem, plan, title), provenance)
     values = {
@@ -119,9 +121,9 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         "machines": problem.machines,
         "slots": problem.slots,
         "best": best,
-        "utility": found[best].utility,
+        "utility": found[best].value,
         "upper_bound": bound,
-        "of_bound": found[best].utility / bound if bound > 0.0 else 1.0,
+        "of_bound": found[best].value / bound if bound > 0.0 else 1.0,
         "planners": documents,
         "picture": str(picture),
     }

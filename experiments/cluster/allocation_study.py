@@ -8,7 +8,6 @@ from typing import cast, get_args
 
 import numpy as np
 
-from agents.base import AllocationPlanner, AllocationResult
 from agents.cluster.allocation.baselines import (
     BASELINES,
     DominantResourceFairness,
@@ -17,9 +16,12 @@ from agents.cluster.allocation.baselines import (
 )
 from agents.cluster.allocation.exact import ExactAllocation
 from agents.cluster.allocation.gadget import Gadget
+from agents.cluster.allocation.placing import AllocationSolver
 from agents.cluster.allocation.relaxation import relaxed
 from agents.cluster.allocation.rounding import Draws, RandomisedRounding
 from agents.cluster.allocation.smd import Smd
+from agents.solver import Budget
+from agents.solver import Result as Found
 from envs.bounds import Count, Positive
 from envs.cluster.allocation.generated import (
     SpeedName,
@@ -29,7 +31,7 @@ from envs.cluster.allocation.generated import (
     problem_of_trace,
     random_problem,
 )
-from envs.cluster.allocation.problem import AllocationProblem, Jobs, Slots, violations
+from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem, Jobs, Slots
 from envs.cluster.workload.slicing import submitted_between
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
@@ -73,7 +75,7 @@ class StudyConfig:
 def study(config: StudyConfig, run: Run) -> Result:
     """Ratios to optima, violations of rounding, and with a trace, windows of it."""
     provenance, windows = run.provenance, []
-    planners: dict[str, AllocationPlanner] = {name: make() for name, make in BASELINES.items()}
+    planners: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
     planners |= {"gadget": Gadget(), "rounding": RandomisedRounding()}
     planners |= {"smd": Smd(), "smd, exact": Smd(exact=True)}
     ratios = beside_optima(config.study, config.seed, planners)
@@ -96,20 +98,18 @@ def _text(value: object) -> str:
 
 
 def _checked(
-    name: str, planner: AllocationPlanner, problem: AllocationProblem, most: float, seed: int
-) -> AllocationResult:
-    found = planner.give(problem, seed)
-    assert found.plan is not None
-    if wrong := violations(problem, found.plan):
+    name: str, planner: AllocationSolver, problem: AllocationProblem, most: float, seed: int
+) -> Found[AllocationPlan]:
+    found = planner.solve(problem, Budget(seed=seed))
+    assert found.solution is not None
+    if wrong := problem.violations(found.solution):
         raise BrokenGuaranteeError(f"{name}: {'; '.join(wrong)}")
-    if found.utility > min(most, found.upper_bound) * (1.0 + _CLOSE):
-        raise BrokenGuaranteeError(f"{name}: {found.utility:g} is above a bound")
+    if found.value > min(most, found.bound) * (1.0 + _CLOSE):
+        raise BrokenGuaranteeError(f"{name}: {found.value:g} is above a bound")
     return found
 
 
-def beside_optima(
-    instances: int, seed: int, planners: Mapping[str, AllocationPlanner]
-) -> list[Row]:
+def beside_optima(instances: int, seed: int, planners: Mapping[str, AllocationSolver]) -> list[Row]:
     """On random instances of every speed model and utility in turn, until so many are proved.
 
     Raises:
@@ -124,14 +124,14 @@ def beside_optima(
         rng = np.random.default_rng((seed, number))
         number += 1
         problem = random_problem(rng, speed, utility, int(rng.integers(3, 6)), 2, 5)
-        best = ExactAllocation().give(problem)
-        if best.status != "optimal" or best.utility <= 0.0:
+        best = ExactAllocation().solve(problem)
+        if best.status != "optimal" or best.value <= 0.0:
             continue
         proved += 1
         for name, planner in planners.items():
-            found = _checked(name, planner, problem, best.utility, number)
-            ratio, least = found.utility / best.utility, found.figures.get("guarantee", 0.0)
-            if found.upper_bound < best.utility * (1.0 - _CLOSE) or ratio < least - _CLOSE:
+            found = _checked(name, planner, problem, best.value, number)
+            ratio, least = found.value / best.value, found.figures.get("guarantee", 0.0)
+            if found.bound < best.value * (1.0 - _CLOSE) or ratio < least - _CLOSE:
                 raise BrokenGuaranteeError(f"{name}, seed {seed}, instance {number}: {ratio:g}")
             rows.setdefault((utility, name), []).append((ratio, least))
     table = {key: np.array(row).T for key, row in rows.items()}
@@ -155,10 +155,10 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
     ]
     if np.any(np.diff(starts, append=trace.submit_s[-1]) < length):
         raise InputError("config key 'windows': so many of the trace overlap")
-    algorithms: dict[str, AllocationPlanner] = {
+    algorithms: dict[str, AllocationSolver] = {
         "gadget": Gadget(), "rounding": RandomisedRounding(time_limit=config.bound_s), "smd": Smd()
     }  # fmt: skip
-    planners: dict[str, AllocationPlanner] = {
+    planners: dict[str, AllocationSolver] = {
         OWN[speed]: algorithms[OWN[speed]], "gadget": algorithms["gadget"],
         "fifo": Fifo(1.0 / config.growth), "drf": DominantResourceFairness(),
         "equal_share": EqualShare(),
@@ -180,7 +180,7 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
         )
         bound[k] = relaxed(problem, config.bound_s).bound
         for i, (name, planner) in enumerate(planners.items()):
-            worth[i, k] = _checked(name, planner, problem, bound[k], k).utility
+            worth[i, k] = _checked(name, planner, problem, bound[k], k).value
     return [
         {"speed": speed, "planner": name, "of_bound": float((worth[i] / bound).mean()),
          "worst_of_bound": float((worth[i] / bound).min()),

@@ -9,10 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.policy import Knowledge, PlacementRule
+from agents.cluster.policy import PlacementRule
 from agents.cluster.policy import Scheduler as Policy
 from agents.cluster.replay import StuckError, replay
 from agents.cluster.rounds import RoundBasedPolicy
+from agents.solver import Knowledge
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule, permitted_types

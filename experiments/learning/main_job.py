@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents.placement.shipped import placer_folder
+from agents.step.problems import require_fit
 from envs.bounds import Positive
 from envs.errors import InputError
 from envs.step.problem import StepProblem
@@ -39,7 +40,6 @@ from experiments.run.saved_run import resumed_config
 from experiments.run.tables import write_markdown
 from experiments.run.targets import build, no_such_thing
 from experiments.step.comparison import Comparison, row_of
-from experiments.step.evaluation import require_fit
 from experiments.step.objectives import placement_task
 from experiments.step.plan_file import write_plan
 from experiments.step.problem import BUILDING, communication_of, load_problem

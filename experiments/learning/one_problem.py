@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agents.base import PlannerResult
+from agents.solver import Result
+from agents.step.problems import Evaluation
 from envs.compilation import clock
 from envs.placement.episodes import WholeProblem
 from envs.step.plans import Placement, Plan
@@ -22,9 +23,8 @@ from experiments.pictures.learning import Curve
 from experiments.run.artifacts import METRICS_FILE, write_json
 from experiments.run.display import ProgressDisplay, training_news
 from experiments.run.provenance import Provenance, stamp
-from experiments.step.evaluation import Evaluation
 from experiments.step.search import describe
-from experiments.step.tasks import Allocation, StepTask
+from experiments.step.tasks import LearnedTask
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training
@@ -42,8 +42,7 @@ class Learned:
     """Trained policies, the best that was decided in training, and how it got there."""
 
     training: Trained
-    found: PlannerResult
-    allocation: Allocation  # of bandwidth, beside the plan
+    found: Result[Plan]
     evaluation: Evaluation | None  # of the best plan, None without one
     curve: Curve
     outcome: Outcome
@@ -61,7 +60,7 @@ class Learned:
 
 
 def learn(
-    task: StepTask,
+    task: LearnedTask,
     training: Training,
     run_folder: Path,
     display: ProgressDisplay,
@@ -92,28 +91,26 @@ def learn(
         resume=resume,
         tracking=tracking,
     )
-    found = PlannerResult(
-        plan=None,
-        status="limit",
-        step_time=np.inf,
+    found: Result[Plan] = Result(
+        None,
+        "limit",
         seconds=trained.seconds,
         evaluations=trained.steps,
         reason="no plan met in training fits",
-        trajectory=trained.trajectory,
+        history=trained.trajectory,
     )
-    allocation: Allocation = None
     evaluation = None
     if trained.best is not None:
-        plan, allocation = task.plan_of(trained.best)
-        evaluation = task.judge(plan, allocation).evaluation
+        plan = task.plan_of(trained.best)
+        evaluation = task.judge(plan).evaluation
         assert evaluation is not None
         time_s = evaluation.step_time
-        found = replace(found, plan=plan, status="feasible", step_time=time_s, reason="")
+        found = replace(found, solution=plan, status="feasible", value=time_s, reason="")
     display.end(shown, describe(found))
     measure = "its most probable plan, simulated on groups of operators and not on each, takes"
     outcome = Outcome.of(run_folder, measure, by_step_time, training.model)
     curve = read_curve(run_folder / METRICS_FILE, outcome)
-    return Learned(trained, found, allocation, evaluation, curve, outcome)
+    return Learned(trained, found, evaluation, curve, outcome)
 
 
 def read_curve(path: Path, outcome: Outcome) -> Curve:
@@ -148,7 +145,7 @@ def own_words(fresh: bool) -> dict[str, str]:
     }
 
 
-def own_plans(trained: Trained, task: StepTask, run_folder: Path) -> dict[str, PlannerResult]:
+def own_plans(trained: Trained, task: LearnedTask, run_folder: Path) -> dict[str, Result[Plan]]:
     """The most probable plans of the policy and of what it was before; none of other policies."""
     from agents.rllib import restore
     from models.step.placer import PlacerPolicy, PresentNetwork
@@ -164,18 +161,18 @@ def own_plans(trained: Trained, task: StepTask, run_folder: Path) -> dict[str, P
     }
 
 
-def most_probable(network: Network, kinds: Sequence[str], task: StepTask) -> PlannerResult:
+def most_probable(network: Network, kinds: Sequence[str], task: LearnedTask) -> Result[Plan]:
     """The plan a policy makes when nothing is placed, order and all, without a search."""
     import torch
 
     torch.set_num_threads(1)  # as planners have it
     start = clock()
-    source = task.env(task.problem, sweeps=len(kinds))
+    source = task.env(task.step, sweeps=len(kinds))
     asked: WholeProblem = source.exam(0)
     seen = {name: array[None] for name, array in asked.observation.items()}
     made = tokens(network, kinds, seen)
     device, order = asked.tokens.plan(made[: len(made) // PLANS], asked.fusion.num_groups)
     rule = asked.pricer.price(device, order).rule
     placed = asked.fusion.expand(device)
-    plan = Plan(Placement(placed), Pricer(task.problem).price(placed, (rule,)).order)
-    return PlannerResult(plan, "feasible", np.inf, seconds=clock() - start)
+    plan = Plan(Placement(placed), Pricer(task.step).price(placed, (rule,)).order)
+    return Result(plan, "feasible", seconds=clock() - start)

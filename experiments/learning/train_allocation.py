@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agents.base import AllocationPlanner
 from agents.cluster.allocation.baselines import BASELINES
 from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.learned import LearnedAllocation
+from agents.cluster.allocation.placing import AllocationSolver
 from agents.cluster.allocation.smd import Smd
+from agents.solver import Budget
 from envs.bounds import Count
 from envs.cluster.allocation.env import AllocationEnv
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
@@ -102,7 +103,7 @@ def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
         raise InputError(f"config key 'model': {told}")
     teacher = None
     if config.teacher is not None:
-        teacher = build_as(AllocationPlanner, config.teacher, "teacher", "planner")
+        teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
     make = build(config.env, "env")
     sources = problems_of(config.splits, config.window, config.exam_window, config.problems)
     first, exam = (partial(_queues, make, source) for source in sources)
@@ -133,9 +134,9 @@ def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
 def compared(config: TrainAllocationConfig, run: Run) -> Result:
     """Policies and all that decide online, on the same problems from the window of exams."""
     _, source = problems_of(config.splits, config.window, config.exam_window, config.problems)
-    others: dict[str, AllocationPlanner] = {name: make() for name, make in BASELINES.items()}
+    others: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
     others |= {"gadget": Gadget(), "smd": Smd(), RULE: LearnedAllocation()}
-    policies: dict[str, AllocationPlanner] = {
+    policies: dict[str, AllocationSolver] = {
         path: Gadget(weights=path) if path.endswith(".json") else LearnedAllocation(path)
         for path in config.policies
     }
@@ -145,7 +146,7 @@ def compared(config: TrainAllocationConfig, run: Run) -> Result:
         problem = source(np.random.default_rng((config.seed, number)))
         jobs.append(len(problem.jobs))
         for name, planner in {**others, **policies}.items():
-            utility[name].append(planner.give(problem, config.seed).utility)
+            utility[name].append(planner.solve(problem, Budget(seed=config.seed)).value)
     best = max(BASELINES.keys() | {"gadget", "smd"}, key=lambda name: sum(utility[name]))
     learned = np.array([utility[path] for path in policies]).T
     rows = []

@@ -19,7 +19,8 @@ from annotated_types import Gt, Lt, MinLen
 from numpy.typing import NDArray
 
 from agents.cluster.hidden_durations import simulator_for
-from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.policy import Scheduler
+from agents.solver import Knowledge
 from envs.bounds import Count, Positive
 from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.simulation.cluster import ClusterSimulator

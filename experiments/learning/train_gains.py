@@ -18,6 +18,7 @@ import numpy as np
 
 from agents.cluster.allocation.gadget import OWN, Gadget
 from agents.cluster.rule_numbers import NumberSearch
+from agents.solver import Budget
 from envs.arrays import FloatArray
 from envs.bounds import Count
 from envs.cluster.allocation.problem import AllocationProblem
@@ -104,7 +105,8 @@ def utilities(
 ) -> FloatArray:
     """(N, K) utilities of GADGET's plans with each of N weights for each of K problems."""
     planners = [Gadget(weights=weights) for weights in numbers]
-    return np.array([[p.give(one, seed).utility for one in problems] for p in planners])
+    budget = Budget(seed=seed)
+    return np.array([[p.solve(one, budget).value for one in problems] for p in planners])
 
 
 def _costs(

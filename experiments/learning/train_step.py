@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agents.step.problems import require_fit
 from envs.bounds import Positive
 from envs.step.problem import StepProblem
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of, title_of
@@ -28,7 +29,7 @@ from experiments.run.saved_run import resumed_config
 from experiments.run.tables import write_markdown
 from experiments.run.targets import build
 from experiments.step.comparison import Comparison, Row, row_of
-from experiments.step.evaluation import evaluation_values, require_fit
+from experiments.step.evaluation import evaluation_values
 from experiments.step.objectives import learnable
 from experiments.step.planning import ask_beside
 from experiments.step.problem import BUILDING, communication_of, load_problem
@@ -111,7 +112,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         )
     run.begin("drawing and exporting")
     result, found = learned.training, learned.found
-    trajectory = tuple(found.trajectory)
+    trajectory = tuple(found.history)
     baselines = {names.get(row.method, row.method): row.step_time for row in rows}
     rows.append(Row(LEARNER, learned.evaluation, found.seconds, found.reason, trajectory))
     own = own_plans(result, task, run.folder)
@@ -146,11 +147,11 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "checkpoint": None if checkpoint is None else str(checkpoint),
         "resumed": resume,
     }
-    if found.plan is None or learned.evaluation is None:
+    if found.solution is None or learned.evaluation is None:
         unplaced = dict.fromkeys(("step_time_s", "times_lower_bound", "peak_memory_bytes"))
         unplaced = {**unplaced, "feasible": False}
         return Result({**values, **unplaced}, provenance, SHOWN, learned.warnings)
-    task.write(run.folder, found.plan, learned.allocation, provenance)
+    task.write(run.folder, found.solution, provenance)
     judged = evaluation_values(learned.evaluation, bound)
     return Result({**values, **judged}, provenance, SHOWN, learned.warnings)
 

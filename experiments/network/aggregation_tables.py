@@ -10,10 +10,9 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, MinLen
 
-from agents.base import SynchronisationPlanner
 from agents.synchronisation.classical import ParameterServer, Ring
 from agents.synchronisation.in_network import OmniReduce
-from agents.synchronisation.ways import latency_of
+from agents.synchronisation.ways import Synchroniser, latency_of
 from envs.bounds import Count, NonNegative, Positive
 from envs.synchronisation.block_floating import error_bound
 from envs.synchronisation.layerwise import (
@@ -132,10 +131,10 @@ def switches(gbps: float) -> Collective:
     return lambda sizes: POOL.seconds(sizes, gbps * GBPS, LATENCY)
 
 
-def through_links(agent: SynchronisationPlanner, network: LinkGraph) -> Collective:
+def through_links(agent: Synchroniser, network: LinkGraph) -> Collective:
     """The busiest link's seconds at any size, in the packets of SwitchML, and the latency."""
     problem = SynchronisationProblem(network, 1e8)
-    plan = agent.synchronise(problem).plan
+    plan = agent.solve(problem).solution
     assert plan is not None
     wire = POOL.packet / (4 * POOL.elements)
     per_byte = plan.busiest_seconds(problem) / problem.size * wire
@@ -196,8 +195,8 @@ def sparse_sums(asked: AggregationConfig) -> list[Row]:
     rows: list[Row] = []
     for name, blocks, published in cases:
         problem = SynchronisationProblem(network, float(blocks.shape[1] * BLOCK), blocks=blocks)
-        result = OmniReduce(dedicated=True).synchronise(problem)
-        seconds = None if result.plan is None else result.plan.own_seconds(problem)
+        result = OmniReduce(dedicated=True).solve(problem)
+        seconds = None if result.solution is None else result.solution.own_seconds(problem)
         assert seconds is not None
         row: Row = {"blocks": name, "sparsity": 100.0 * float(1.0 - blocks.mean())}
         row |= {"union": float(blocks.any(axis=0).mean()), "ms": 1e3 * seconds}

@@ -8,9 +8,9 @@ from importlib.resources import files
 import numpy as np
 from omegaconf import OmegaConf
 
-from agents.base import SynchronisationPlanner
 from agents.synchronisation.classical import DoubleTree, Hierarchical, Ring
 from agents.synchronisation.forest import Forest
+from agents.synchronisation.ways import Synchroniser
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import SynchronisationProblem
@@ -18,7 +18,7 @@ from envs.synchronisation.published import uneven
 from experiments.run.command_words import CONFIG_MODULE
 from experiments.run.targets import build_as
 
-OTHERS: dict[str, SynchronisationPlanner] = {
+OTHERS: dict[str, Synchroniser] = {
     "ring": Ring(), "double_tree": DoubleTree(), "hierarchical": Hierarchical(),
 }  # fmt: skip
 
@@ -61,7 +61,7 @@ def row_of(network: LinkGraph, size: float) -> Row:
     problem = SynchronisationProblem(network, size)
     seconds, busiest = {}, {}
     for name, planner in {"forest": Forest(), **OTHERS}.items():
-        plan = planner.synchronise(problem).plan
+        plan = planner.solve(problem).solution
         if plan is not None:
             seconds[name] = play(problem, plan).seconds
             busiest[name] = plan.busiest_seconds(problem)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from agents.base import SynchronisationResult
 from envs.errors import InputError, require_one_of
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import (
@@ -169,9 +168,9 @@ class Judged:
 
 
 def judge(
-    problem: SynchronisationProblem, found: SynchronisationResult, settings: Mapping[str, Any]
+    problem: SynchronisationProblem, plan: SynchronisationPlan, settings: Mapping[str, Any]
 ) -> Judged:
-    """Check, execute and play the plan of a result.
+    """Check, execute and play the plan of an agent.
 
     Args:
         settings: `chunk` (null: the planner's), `summing`, `overhead` of the config.
@@ -179,11 +178,9 @@ def judge(
     Raises:
         InputError: the plan breaks a rule or sums wrongly, which is the planner's fault.
     """
-    assert found.plan is not None
-    plan = found.plan
     if settings["chunk"] is not None:
         plan = replace(plan, chunk=read_quantity(parse_bytes, settings["chunk"], key="chunk"))
-    for violation in plan.violations(problem):
+    for violation in problem.violations(plan):
         raise InputError(f"the plan of the agent: {violation}", field="agent")
     error = largest_error(problem, plan)
     if not error < 1e-9:

@@ -19,6 +19,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
+from agents.solver import Solver
 from envs.errors import InputError, meant
 from experiments.run.command_words import TRUST, config_folders, names_in, names_typed
 from experiments.run.extras import missing_extra
@@ -213,8 +214,8 @@ def build_as(kind: type[Kind], node: Mapping[str, object], key: str, thing: str)
     Raises:
         InputError: the node describes no `thing`, or as `build`.
     """
-    built = build(node, key)
-    if not isinstance(built, kind):
+    built: Kind = build(node, key)
+    if not (_solves(built, kind) if typing.get_args(kind) else isinstance(built, kind)):
         raise no_such_thing(key, node, thing)
     return built
 
@@ -320,21 +321,41 @@ def _as(kind: type[Kind], value: object, thing: str, key: str) -> Kind:
 
 def _check_object(value: object, hint: Any, key: str) -> None:
     """Check a value that an object is to be built from."""
-    is_function = typing.get_origin(hint) is Callable
-    is_record = dataclasses.is_dataclass(hint)
-    is_protocol = bool(getattr(hint, "_is_protocol", False))
-    if not (is_function or (inspect.isclass(hint) and hint.__module__ not in PLAIN_MODULES)):
+    is_function, is_solver = (typing.get_origin(hint) is x for x in (Callable, Solver))
+    is_class = inspect.isclass(hint) and hint.__module__ not in PLAIN_MODULES
+    if not (is_function or is_solver or is_class):
         return
-    expected = "function" if is_function else hint.__name__
+    expected = "function" if is_function else _name(hint)
     if not isinstance(value, Mapping) or "_target_" not in value:
         described = "a mapping without _target_" if isinstance(value, Mapping) else repr(value)
         raise InputError(f"config key '{key}': {described} is no {expected}")
     target = get_object(name_here(str(value["_target_"])))
-    if inspect.isclass(target) and (is_record or is_protocol):
-        names = [name for name, member in vars(hint).items() if callable(member)]
-        has_all = all(hasattr(target, name) for name in names if not name.startswith("_"))
-        if not (issubclass(target, hint) if is_record else has_all):
-            raise no_such_thing(key, value, expected)
+    if inspect.isclass(target) and not _fits(target, hint):
+        raise no_such_thing(key, value, expected)
+
+
+def _fits(target: type, hint: Any) -> bool:
+    """Whether a class is what a hint asks for: a record, a protocol's methods, a solver's problem.
+
+    True of other hints, whose constructors say it.
+    """
+    if typing.get_origin(hint) is Solver:
+        return _solves(target, hint)
+    if dataclasses.is_dataclass(hint):
+        return issubclass(target, typing.cast(type, hint))
+    names = [name for name, member in getattr(hint, "__dict__", {}).items() if callable(member)]
+    public = [name for name in names if not name.startswith("_")]
+    return not getattr(hint, "_is_protocol", False) or all(hasattr(target, x) for x in public)
+
+
+def _solves(thing: object, hint: Any) -> bool:
+    """Whether an object, or a class, is the `Solver` of a hint."""
+    return typing.get_args(hint)[0] in getattr(thing, "solves", ())
+
+
+def _name(hint: Any) -> str:
+    solved = typing.get_args(hint)
+    return f"solver of {solved[0].__name__}" if solved else str(hint.__name__)
 
 
 def _hints(function: Any) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from agents.step.problems import Verdict
 from envs.step.order import OneFOneB
 from experiments.run.saved_run import saved_nodes
 from experiments.run.targets import build_as
 from experiments.step.objectives import Objective
 from experiments.step.plan_file import read_plan
 from experiments.step.problem import load_problem
-from experiments.step.tasks import Verdict
 
 PLAN_FILE = "plan.json"
 
@@ -33,7 +33,7 @@ def judged_again(folders: Sequence[Path]) -> list[Verdict | None]:
     loaded = load_problem(*groups)
     task = objective.of(loaded.problem)
     return [
-        task.judge(read_plan(folder / PLAN_FILE, loaded.problem, OneFOneB()), None)
+        task.judge(read_plan(folder / PLAN_FILE, loaded.problem, OneFOneB()))
         if folder in written
         else None
         for folder in folders

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from rich.table import Table
 
-from agents.base import PlannerResult
+from agents.solver import Result
+from agents.step.problems import Evaluation
+from envs.step.plans import Plan
 from envs.units import GIBI
 from experiments.run.tables import console_table, markdown_table
-from experiments.step.evaluation import Evaluation
-from experiments.step.tasks import StepTask
+from experiments.step.tasks import Task
 
 COLUMNS = (
     "method", "step time", "against best single device", "against lower bound", "peak memory",
@@ -128,12 +129,12 @@ class Comparison:
         return cells if self.single_device is not None else cells[:2] + cells[3:]
 
 
-def row_of(method: str, found: PlannerResult, task: StepTask) -> Row:
+def row_of(method: str, found: Result[Plan], task: Task) -> Row:
     """A planner's result as a row: its plan judged by the task, its own figure not used."""
-    verdict = None if found.plan is None else task.judge(found.plan, found.allocation)
+    verdict = None if found.solution is None else task.judge(found.solution)
     reason = verdict.violations[0] if verdict is not None and verdict.violations else found.reason
     evaluation = None if verdict is None else verdict.evaluation
-    return Row(method, evaluation, found.seconds, reason, tuple(found.trajectory))
+    return Row(method, evaluation, found.seconds, reason, tuple(found.history))
 
 
 def _short(reason: str) -> str:

@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from agents.solver import Budget
+from agents.step.problems import StepPlanning, evaluate_plan, require_fit
 from envs.bounds import Positive
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.step.evaluation import evaluate_plan, evaluation_values, require_fit
+from experiments.step.evaluation import evaluation_values
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
 from experiments.step.problem import load_problem, order_rule_of
 from experiments.step.search import planner_of
@@ -58,14 +60,15 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
         provenance = provenance.with_inputs(plan=file_hash(config.plan))
         values["plan"] = config.plan
     else:
-        found = planner_of(config.agent).plan(problem, config.budget_s)
+        planner = planner_of(config.agent)
+        found = planner.solve(StepPlanning(problem), Budget(config.budget_s))
         values |= {"status": found.status, "reason": found.reason, "seconds": found.seconds}
         values["evaluations"] = found.evaluations
-        if found.plan is None:
+        if found.solution is None:
             unplaced = {"step_time_s": None, "lower_bound_s": bound.seconds}
             unplaced |= {"peak_memory_bytes": None, "feasible": False}
             return Result({**values, **unplaced}, provenance)
-        plan = found.plan
+        plan = found.solution
     evaluation = evaluate_plan(problem, plan, communication)
     values.setdefault("seconds", time.perf_counter() - start)
     write_plan(run.folder / "plan.json", plan, problem, provenance, allocation)

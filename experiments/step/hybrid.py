@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from agents.base import HybridPlanner, HybridResult, SynchronisationPlanner
 from agents.hybrid.sharding import sharding_of
+from agents.hybrid.solver import PREDICTED
+from agents.solver import Budget, Solver
+from agents.solver import Result as Found
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError
 from envs.graphs.op_graph import Phase
 from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
+from envs.hybrid.plan import HybridPlan
 from envs.hybrid.problem import HybridProblem, Sharding
 from envs.hybrid.simulation import HybridStep, simulate
 from envs.step.problem import StepProblem
-from envs.synchronisation.planned import PlannedSums
+from envs.synchronisation.planned import PlannedSums, Synchroniser
 from experiments.pictures.step import draw_stages
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
@@ -25,7 +28,7 @@ from experiments.run.provenance import Provenance
 from experiments.run.tables import Table, write_tables
 from experiments.step.hybrid_file import write_hybrid_plan
 from experiments.step.problem import SECOND, LoadedProblem, Node, load_problem
-from experiments.step.tasks import problems_of
+from experiments.step.tasks import solver_of
 
 PLAN_FILE, PICTURE_FILE = "hybrid_plan.json", "hybrid_plan.png"
 MOST_DRAWN = 32  # devices
@@ -45,7 +48,7 @@ class Pipeline:
     micro_batches: Count | None = 8  # of a step, each like the graph's first; None: the graph's own
     degrees: Sequence[int] = (2, 4, 8)  # of tensor shards that a plan may have, beside 1
     # how replicas sum gradients; None: by rings
-    synchronisation: SynchronisationPlanner | None = None
+    synchronisation: Synchroniser | None = None
     aggregation: bool = False  # whether switches between servers add them
 
     def load(self, env: Node, graph: Node, topology: Node, cost: Node) -> LoadedProblem:
@@ -86,7 +89,7 @@ class PlannedHybrid:
     """What a planner found, and what the simulator says of it."""
 
     problem: HybridProblem
-    found: HybridResult
+    found: Found[HybridPlan]
     step: HybridStep | None  # None: there is no plan
     violations: tuple[str, ...]
     seconds: float  # wall time of the search
@@ -94,7 +97,7 @@ class PlannedHybrid:
     def document(self) -> dict[str, object]:
         """The figures, for `result.json`; seconds."""
         found, step = self.found, self.step
-        bound = max(found.lower_bound, self.problem.lower_bound())
+        bound = max(found.bound, self.problem.bound())
         values: dict[str, object] = {
             "status": found.status,
             "reason": found.reason,
@@ -102,14 +105,14 @@ class PlannedHybrid:
             "evaluations": found.evaluations,
             "layers": self.problem.num_layers,
             "micro_batches": self.problem.micro_batches,
-            "predicted_s": found.predicted if found.plan is not None else None,
-            "formula": dict(found.formula),
+            PREDICTED: found.figures.get(PREDICTED),
+            "formula": {key: x for key, x in found.figures.items() if key != PREDICTED},
             "lower_bound_s": bound,
             "unit": SECOND.name,
             "unit_s": SECOND.seconds,
             "trajectory": [],
         }
-        if step is None or found.plan is None:
+        if step is None or found.solution is None:
             return {**values, "objective_s": None, "feasible": False, "violations": []}
         return {
             **values,
@@ -123,7 +126,7 @@ class PlannedHybrid:
 
     def stages(self) -> list[dict[str, Any]]:
         """One row a stage."""
-        if self.found.plan is None:
+        if self.found.solution is None:
             return []
         names = self.problem.layer_names
         devices = self.problem.topology.devices
@@ -138,7 +141,7 @@ class PlannedHybrid:
                 "shares": None if stage.shares is None else list(stage.shares),
                 "recompute": stage.recompute,
             }
-            for stage in self.found.plan.stages
+            for stage in self.found.solution.stages
         ]
 
     def write(
@@ -149,11 +152,11 @@ class PlannedHybrid:
         model: Mapping[str, object] | None,
     ) -> dict[str, str]:
         """The plan file and, of few devices, the picture of the step; their paths by name."""
-        if self.step is None or self.found.plan is None:
+        if self.step is None or self.found.solution is None:
             return {}
         path = run.folder / PLAN_FILE
-        seconds = {"predicted_s": self.found.predicted, "step_time_s": self.step.step_time}
-        write_hybrid_plan(path, self.found.plan, self.problem, provenance, model, **seconds)
+        seconds = {PREDICTED: self.found.figures[PREDICTED], "step_time_s": self.step.step_time}
+        write_hybrid_plan(path, self.found.solution, self.problem, provenance, model, **seconds)
         if self.problem.num_devices > MOST_DRAWN:
             return {"plan": str(path)}
         picture = run.folder / PICTURE_FILE
@@ -164,37 +167,32 @@ class PlannedHybrid:
 
 
 def ask_hybrid(
-    planner: HybridPlanner, problem: HybridProblem, budget_s: float, limit: int | None = None
+    planner: Solver[HybridProblem, HybridPlan], problem: HybridProblem, budget: Budget
 ) -> PlannedHybrid:
     """What `planner` finds, judged by the problem and the simulator, never by itself."""
     start = clock()
-    found = planner.plan_hybrid(problem, budget_s, limit)
+    found = planner.solve(problem, budget)
     seconds = clock() - start
-    if found.plan is None:
+    plan = found.solution
+    if plan is None:
         return PlannedHybrid(problem, found, None, (), seconds)
-    violations = tuple(found.plan.violations(problem))
-    step = simulate(problem, found.plan)
-    return PlannedHybrid(problem, found, step, violations, seconds)
+    violations = tuple(problem.violations(plan))
+    return PlannedHybrid(problem, found, simulate(problem, plan), violations, seconds)
 
 
 def plan_hybrid(
-    agent: object, target: object, objective: Pipeline, loaded: LoadedProblem, budget_s: float,
-    limit: int | None, run: Run,
+    agent: object, target: object, objective: Pipeline, loaded: LoadedProblem, budget: Budget,
+    run: Run,
 ) -> Result:  # fmt: skip
     """The plan of `agent`, which the config calls `target`: written, drawn, its stages printed.
 
     Raises:
         InputError: the agent does not plan pipelines.
     """
-    if not isinstance(agent, HybridPlanner):
-        instead = problems_of(agent)
-        told = f"; it plans problem={instead}" if instead else ""
-        raise InputError(
-            f"config key 'agent': {target} does not plan problem={objective.name}{told}"
-        )
+    planner = solver_of(agent, HybridProblem, objective.name, target)
     problem = objective.of(loaded.problem)
-    run.begin(f"searching, budget {budget_s:g} s")
-    planned = ask_hybrid(agent, problem, budget_s, limit)
+    run.begin(f"searching, budget {budget.seconds:g} s")
+    planned = ask_hybrid(planner, problem, budget)
     run.begin("judging and drawing")
     provenance = loaded.stamp_on(run.provenance)
     for violation in planned.violations:
@@ -217,8 +215,8 @@ def plan_hybrid(
         "topology": problem.topology.name,
         "operators": loaded.problem.graph.num_operators,
         "devices": problem.num_devices,
-        "budget_s": budget_s,
-        "deterministic_limit": limit,
+        "budget_s": budget.seconds,
+        "deterministic_limit": budget.evaluations,
         **planned.document(),
         **planned.write(run, title, provenance, loaded.model),
     }

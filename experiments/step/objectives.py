@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from agents.base import Planner
 from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares
+from agents.solver import Budget
+from agents.step.problems import Planner, StepPlanning
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
@@ -30,6 +31,7 @@ from experiments.step.plan_file import read_kept_plan
 from experiments.step.tasks import (
     BandwidthTask,
     JointTask,
+    LearnedTask,
     PartitionTask,
     SharedTask,
     StepTask,
@@ -189,7 +191,7 @@ def learnable(
     communication: Communication,
     placer: Mapping[str, Any],
     placer_budget_s: float,
-) -> tuple[Objective, StepTask]:
+) -> tuple[Objective, LearnedTask]:
     """What is decided in the environment that a config node describes, and its objective.
 
     Args:
@@ -203,7 +205,9 @@ def learnable(
         InputError: nothing can be learned in it, or the placer finds no plan.
     """
     env = build(node, "env")
-    bandwidth = Bandwidth(build_as(Planner, placer, "placer", "planner"), placer_budget_s)
+    bandwidth = Bandwidth(
+        build_as(Planner, placer, "placer", "solver of StepPlanning"), placer_budget_s
+    )
     if node.get("_partial_") and _class_of(env) is BandwidthEnv:
         env = env(problem, bandwidth.of(problem).plan)
     if isinstance(env, BandwidthEnv):
@@ -233,11 +237,11 @@ def _class_of(make: partial[Any]) -> object:
 
 
 def _placed(step: StepProblem, placer: Planner, budget_s: float) -> Plan:
-    found = placer.plan(step, budget_s)
-    if found.plan is None:
+    found = placer.solve(StepPlanning(step), Budget(budget_s))
+    if found.solution is None:
         place = f"graph {step.graph.name!r} on topology {step.topology.name!r}"
         raise InputError(f"{place}: the placer has no plan ({found.reason})")
-    return found.plan
+    return found.solution
 
 
 def _even_split(toy: StepProblem) -> Plan:

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.base import Planner
 from agents.placement.labelled import (
     Dataset,
     LabelledProblem,
@@ -23,6 +22,8 @@ from agents.placement.labelled import (
     write_shard,
 )
 from agents.placement.labelling import label
+from agents.solver import Budget
+from agents.step.problems import Planner, StepPlanning
 from envs.bounds import Count, Positive, Share
 from envs.errors import InputError
 from envs.placement.distribution import TrainingProblems
@@ -121,7 +122,7 @@ class _Worker:
     @cached_property
     def _warm(self) -> Planner:
         """The teacher, its kernels compiled."""
-        self.teacher.plan(toy_pipeline(), WARM_UP_S)
+        self.teacher.solve(StepPlanning(toy_pipeline()), Budget(WARM_UP_S))
         return self.teacher
 
 

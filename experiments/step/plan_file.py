@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from agents.step.problems import ALLOCATED
 from envs.arrays import BoolArray, IntArray
 from envs.errors import InputError
 from envs.files import read_json
@@ -27,7 +28,6 @@ from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.problem import communication_of
 
-ALLOCATED = "allocated"  # the communication through pipes of a plan's own rates
 MOST_NAMED = 40  # channels that a fault names
 SCHEMA_VERSION = 1
 BANDWIDTH_SCHEMA_VERSION = 2  # readers of version 1 know no bandwidth and would leave it out

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from agents.base import PlannerResult
+from agents.solver import Budget, Result, Solver
+from agents.step.problems import Verdict
 from envs.compilation import clock
 from envs.errors import InputError
+from envs.step.plans import Plan
 from envs.step.price import name_of_order
 from experiments.run.provenance import Provenance
 from experiments.run.targets import build
 from experiments.step.objectives import Objective
 from experiments.step.problem import LoadedProblem, TimeUnit
 from experiments.step.search import WARM_UP_S
-from experiments.step.tasks import StepTask, Task, Verdict, problems_of
+from experiments.step.tasks import Task, solver_of
 
 ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
 
@@ -29,7 +31,7 @@ class Planned:
     """What an agent answered to `task`, and what the objective says of it."""
 
     task: Task
-    found: PlannerResult
+    found: Result[Plan]
     verdict: Verdict | None  # None: there is no plan
     bound: float  # seconds; the agent's own or that of the objective, whichever is higher
     seconds: float  # wall time of the search
@@ -47,7 +49,7 @@ class Planned:
             "unit_s": unit.seconds,
             "lower_bound": unit.of(bound),
             "lower_bound_s": bound,
-            "trajectory": [[at, unit.of(best)] for at, best in found.trajectory],
+            "trajectory": [[at, unit.of(best)] for at, best in found.history],
         }
         if verdict is None:
             names = (
@@ -67,78 +69,70 @@ class Planned:
 
     def _schedule(self, verdict: Verdict) -> dict[str, object]:
         """The period of the schedule and the name of its order, of a step that ran."""
-        plan, played = self.found.plan, verdict.evaluation
-        if plan is None or played is None or not isinstance(self.task, StepTask):
+        plan, played = self.found.solution, verdict.evaluation
+        if plan is None or played is None:
             return dict.fromkeys(("span", "span_s", "order"))
-        order = name_of_order(self.task.problem, plan.placement.device, plan.order)
+        order = name_of_order(self.task.step, plan.placement.device, plan.order)
         span = played.timeline.span
         return {"span": self.unit.of(span), "span_s": span, "order": order}
 
     def write(self, folder: Path, provenance: Provenance) -> Path | None:
         """Write the plan into `folder`, where there is one; returns the file."""
-        if self.found.plan is None:
+        if self.found.solution is None:
             return None
-        return self.task.write(folder, self.found.plan, self.found.allocation, provenance)
+        return self.task.write(folder, self.found.solution, provenance)
 
 
-def rehearse(agent: Any, objective: Objective, target: object, key: str = "agent") -> None:
-    """Search on a toy, so that compilation is not counted as search.
+def rehearse(
+    agent: Any, objective: Objective, target: object, key: str = "agent"
+) -> Solver[Task, Plan]:
+    """Search on a toy, so that compilation is not counted as search; returns who searched.
 
     Raises:
-        InputError: the agent that the config calls `target`, under `key`, does not answer to
-            `objective`.
+        InputError: the agent that the config calls `target`, under `key`, does not solve what
+            `objective` asks for.
     """
-    search = objective.rehearsal().search(agent)
-    if search is None:
-        problems = problems_of(agent)
-        instead = f"; it plans problem={problems}" if problems else ""
-        raise InputError(
-            f"config key '{key}': {target} does not plan problem={objective.name}{instead}"
-        )
-    search(WARM_UP_S, None)
+    toy = objective.rehearsal()
+    solver = solver_of(agent, type(toy), objective.name, target, key)
+    solver.solve(toy, Budget(WARM_UP_S), toy.start)
+    return solver
 
 
 def ask_beside(
-    node: Mapping[str, Any], key: str, objective: Objective, task: StepTask, budget_s: float
-) -> PlannerResult:
+    node: Mapping[str, Any], key: str, objective: Objective, task: Task, budget_s: float
+) -> Result[Plan]:
     """What the planner that the config node under `key` describes finds for a task that is learned.
 
     Raises:
         InputError: it does not answer to `objective`, that of the task.
     """
-    agent = build(node, key)
-    rehearse(agent, objective, node.get("_target_"), key)
-    search = task.search(agent)
-    assert search is not None
-    return search(budget_s, None)
+    solver = rehearse(build(node, key), objective, node.get("_target_"), key)
+    return solver.solve(task, Budget(budget_s), task.start)
 
 
 def ask(
-    agent: Any,
+    solver: Solver[Task, Plan],
     objective: Objective,
     loaded: LoadedProblem,
-    budget_s: float,
-    deterministic_limit: int | None,
+    budget: Budget,
     target: object,
 ) -> Planned:
-    """What `agent`, which the config calls `target`, finds for `objective` on a problem.
+    """What `solver`, which the config calls `target`, finds for `objective` on a problem.
 
     Raises:
         InputError: no plan can exist, or the agent claims a bound that its plan beats.
     """
     step = loaded.problem
     task = objective.of(step)
-    known = task.bound()
-    search = task.search(agent)
-    assert search is not None
+    known = task.bound() or 0.0
     start = clock()
-    found = search(budget_s, deterministic_limit)
+    found = solver.solve(task, budget, task.start)
     seconds = clock() - start
-    if found.plan is None and np.isinf(found.lower_bound):
+    if found.solution is None and np.isinf(found.bound):
         place = f"graph {step.graph.name!r} on topology {step.topology.name!r}"
         raise InputError(f"{place}: {found.reason}")
-    bound = max(known, found.lower_bound)
-    verdict = None if found.plan is None else task.judge(found.plan, found.allocation)
+    bound = max(known, found.bound)
+    verdict = None if found.solution is None else task.judge(found.solution)
     if verdict is not None and verdict.objective < bound * (1.0 - ROUNDING):
         raise InputError(
             f"config key 'agent': {target} claims a lower bound of {bound} s for a plan that takes "
@@ -166,12 +160,12 @@ def ask_warm(
         step = loaded.problem
         return replace(loaded, problem=replace(step, graph=replace(step.graph)))
 
-    rehearse(agent, objective, target, key)
-    ask(agent, objective, unseen(), min(warm_s, budget_s), None, target)
+    solver = rehearse(agent, objective, target, key)
+    ask(solver, objective, unseen(), Budget(min(warm_s, budget_s)), target)
     problem = unseen()
     gc.collect()
     gc.freeze()
     try:
-        return ask(agent, objective, problem, budget_s, None, target)
+        return ask(solver, objective, problem, Budget(budget_s), target)
     finally:
         gc.unfreeze()

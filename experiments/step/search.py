@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from typing import Any
 
-from agents.base import Planner, PlannerResult
-from envs.errors import InputError
+from agents.solver import Budget, Result
+from agents.step.problems import Planner, StepPlanning
 from envs.placement.toy import toy_pipeline
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from experiments.run.display import ProgressDisplay
 from experiments.run.targets import build
 from experiments.run.threads import one_thread_each
-from experiments.step.tasks import problems_of
+from experiments.step.tasks import solver_of
 
 Node = Mapping[str, Any]
 
@@ -24,23 +25,23 @@ WARM_UP_S = 0.2
 POLL_S = 0.2
 
 
-def search(node: Node, problem: StepProblem, budget_s: float) -> PlannerResult:
+def search(node: Node, problem: StepProblem, budget_s: float) -> Result[Plan]:
     """What the planner described by `node` finds for `problem` in `budget_s` seconds.
 
     The planner first solves a toy, so that compilation is not counted as search.
     """
     rehearse(node)
-    return planner_of(node).plan(problem, budget_s)
+    return planner_of(node).solve(StepPlanning(problem), Budget(budget_s))
 
 
 def rehearse(node: Node) -> None:
     """Search on a toy, which loads and compiles what a search needs."""
-    planner_of(node).plan(toy_pipeline(), WARM_UP_S)
+    planner_of(node).solve(StepPlanning(toy_pipeline()), Budget(WARM_UP_S))
 
 
 def search_in_turn(
     nodes: Mapping[str, Node], problem: StepProblem, budget_s: float, display: ProgressDisplay
-) -> dict[str, PlannerResult]:
+) -> dict[str, Result[Plan]]:
     """The planners one after the other, in this process."""
     found = {}
     for name, node in nodes.items():
@@ -52,7 +53,7 @@ def search_in_turn(
 
 def search_side_by_side(
     nodes: Mapping[str, Node], problem: StepProblem, budget_s: float, display: ProgressDisplay
-) -> dict[str, PlannerResult]:
+) -> dict[str, Result[Plan]]:
     """The planners, as many at once as there are cores, each in a process of one thread."""
     names, cores = list(nodes), os.cpu_count() or 1
     if len(names) > cores:
@@ -68,7 +69,7 @@ def search_side_by_side(
         wait([pool.submit(rehearse, dict(node)) for node in nodes.values()])
         start = time.perf_counter()
         tasks = {name: display.begin(name, budget_s) for name in nodes}
-        running: dict[Future[PlannerResult], str] = {
+        running: dict[Future[Result[Plan]], str] = {
             pool.submit(search, dict(node), problem, budget_s): name for name, node in nodes.items()
         }
         found = {}
@@ -82,11 +83,11 @@ def search_side_by_side(
     return {name: found[name] for name in nodes}
 
 
-def describe(found: PlannerResult) -> str:
+def describe(found: Result[Plan]) -> str:
     """A result in a few words."""
-    if found.plan is None:
+    if found.solution is None:
         return f"no plan: {found.reason}"
-    return f"{found.step_time * 1e3:.1f} ms in {found.seconds:.1f} s"
+    return f"{found.value * 1e3:.1f} ms in {found.seconds:.1f} s"
 
 
 def planner_of(node: Node) -> Planner:
@@ -95,16 +96,4 @@ def planner_of(node: Node) -> Planner:
     Raises:
         InputError: it plans something else, or nothing.
     """
-    built = build(node, "agent")
-    if isinstance(built, Planner):
-        return built
-    problems, told = problems_of(built), f"config key 'agent': {node.get('_target_')}"
-    if problems:
-        raise InputError(
-            f"{told} plans problem={problems}: ask experiments.plan for problem={problems}, and "
-            "evaluate the plan file it writes"
-        )
-    raise InputError(
-        f"{told} does not plan; what schedules jobs needs env=cluster and a trace, what learns is "
-        "trained by experiments.train, and its folder planned with by agent=learned"
-    )
+    return solver_of(build(node, "agent"), StepPlanning, "makespan", node.get("_target_"))

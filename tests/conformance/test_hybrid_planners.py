@@ -11,7 +11,9 @@ from hydra import compose, initialize_config_dir
 from hypothesis import given
 from omegaconf import OmegaConf
 
-from agents.base import HybridPlanner
+from agents.hybrid.solver import PREDICTED
+from agents.solver import Budget
+from agents.step.problems import HybridPlanner
 from envs.hybrid.simulation import simulate
 from experiments.run.targets import build
 from tests.envs.hybrid.rows_of_layers import random_row, servers
@@ -41,12 +43,12 @@ def test_plans_are_feasible_or_said_not_to_be(planner: HybridPlanner, seed: int)
     )
     room = float(rng.choice([np.inf, 400.0, 90.0]))
     problem = replace(problem, capacity=np.full(4, room))
-    found = planner.plan_hybrid(problem, BUDGET, LIMIT)
-    if found.plan is None:
+    found = planner.solve(problem, Budget(BUDGET, LIMIT))
+    if found.solution is None:
         assert found.reason
         assert np.isfinite(room)
         return
-    assert found.plan.violations(problem) == []
-    assert np.isfinite(found.predicted)
-    seconds = simulate(problem, found.plan).step_time
-    assert seconds >= max(problem.lower_bound(), found.lower_bound) * (1 - 1e-9)
+    assert found.solution.violations(problem) == []
+    assert np.isfinite(found.figures[PREDICTED])
+    seconds = simulate(problem, found.solution).step_time
+    assert seconds >= max(problem.bound(), found.bound) * (1 - 1e-9)

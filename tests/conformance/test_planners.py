@@ -10,12 +10,15 @@ from hydra import compose, initialize_config_dir
 from hypothesis import HealthCheck, given
 from omegaconf import OmegaConf
 
-from agents.base import Planner, PlannerResult
+from agents.solver import Result
 from agents.step.lower_bound import lower_bound
+from agents.step.problems import Planner
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.asking import planned
 from tests.paths import CONF
 from tests.strength import examples
 
@@ -58,25 +61,25 @@ def planner(request: pytest.FixtureRequest) -> Planner:
     return make(request.param)
 
 
-def check(problem: StepProblem, result: PlannerResult) -> None:
+def check(problem: StepProblem, result: Result[Plan]) -> None:
     """A result keeps its word."""
-    if result.plan is None:
+    if result.solution is None:
         assert result.status in ("infeasible", "limit")
         assert result.reason
-        assert result.step_time == np.inf
+        assert result.value == np.inf
         return
     assert result.status in ("feasible", "optimal")
-    assert result.plan.violations(problem) == []
-    device, order = result.plan.placement.device, result.plan.order
+    assert result.solution.violations(problem) == []
+    device, order = result.solution.placement.device, result.solution.order
     timeline = StepSimulator(problem).run(device, order)
     assert (timeline.peak_memory <= problem.capacity).all()
-    assert result.step_time == timeline.step_time
-    assert result.step_time >= lower_bound(problem).seconds * (1 - 1e-9)
-    assert result.step_time >= result.lower_bound * (1 - 1e-9)
-    times = [step_time for _, step_time in result.trajectory]
+    assert result.value == timeline.step_time
+    assert result.value >= lower_bound(problem).seconds * (1 - 1e-9)
+    assert result.value >= result.bound * (1 - 1e-9)
+    times = [step_time for _, step_time in result.history]
     assert times == sorted(times, reverse=True)
-    assert times[-1] == result.step_time
-    assert result.seconds >= result.trajectory[-1][0]
+    assert times[-1] == result.value
+    assert result.seconds >= result.history[-1][0]
 
 
 @SETTINGS
@@ -84,7 +87,7 @@ def check(problem: StepProblem, result: PlannerResult) -> None:
 def test_plans_are_feasible_and_their_step_times_are_simulated(
     planner: Planner, problem: StepProblem
 ) -> None:
-    result = planner.plan(problem, BUDGET, LIMIT)
+    result = planned(planner, problem, BUDGET, LIMIT)
     check(problem, result)
     bound = lower_bound(problem)
     if not bound.memory_ok:
@@ -97,8 +100,8 @@ def test_plans_are_feasible_and_their_step_times_are_simulated(
 def test_where_memory_is_ample_every_planner_finds_a_plan(
     planner: Planner, problem: StepProblem
 ) -> None:
-    check(problem, result := planner.plan(problem, BUDGET, LIMIT))
-    assert result.plan is not None
+    check(problem, result := planned(planner, problem, BUDGET, LIMIT))
+    assert result.solution is not None
 
 
 @pytest.mark.parametrize(
@@ -110,19 +113,19 @@ def test_where_memory_is_ample_every_planner_finds_a_plan(
 )
 def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1]), [2, 2, 1])
-    first, second = (make(name).plan(problem, BUDGET, LIMIT) for _ in range(2))
-    assert first.plan is not None
-    assert second.plan is not None
-    np.testing.assert_array_equal(first.plan.placement.device, second.plan.placement.device)
-    np.testing.assert_array_equal(first.plan.order, second.plan.order)
-    assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
+    first, second = (planned(make(name), problem, BUDGET, LIMIT) for _ in range(2))
+    assert first.solution is not None
+    assert second.solution is not None
+    np.testing.assert_array_equal(first.solution.placement.device, second.solution.placement.device)
+    np.testing.assert_array_equal(first.solution.order, second.solution.order)
+    assert (first.value, first.evaluations) == (second.value, second.evaluations)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str) -> None:
     problem = pipeline([1.0, 1.0, 1.0], 2, cluster([0, 1], [5.0, 4.5]))
-    result = make(name).plan(problem, BUDGET, LIMIT)
-    assert (result.plan, result.status) == (None, "infeasible")
+    result = planned(make(name), problem, BUDGET, LIMIT)
+    assert (result.solution, result.status) == (None, "infeasible")
     assert "does not fit: 12 bytes" in result.reason
 
 
@@ -132,7 +135,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_number_of_bytes(name: str
 @pytest.mark.usefixtures("ticking")
 def test_searches_respect_the_budget_and_beat_the_expert_split(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0, 2.0], 4, cluster([0, 0, 1, 1]), [2, 2, 1, 1])
-    result = make(name).plan(problem, 1.5)
-    expert = make("contiguous_speed").plan(problem, 1.5)
+    result = planned(make(name), problem, 1.5)
+    expert = planned(make("contiguous_speed"), problem, 1.5)
     assert result.seconds < 1.7
-    assert result.step_time <= expert.step_time
+    assert result.value <= expert.value

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.base import SynchronisationPlanner
 from docs.entries import CONF, entries, read_option
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
@@ -25,7 +24,7 @@ def planner(name: str) -> Any:
     return build(read_option(CONF / "agent" / f"{name}.yaml")[1], "agent")
 
 
-PLANNERS = [entry.name for entry in entries() if SynchronisationPlanner in entry.answers]
+PLANNERS = [entry.name for entry in entries() if SynchronisationProblem in entry.answers]
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -37,16 +36,16 @@ def test_a_plan_is_allowed_sums_rightly_and_takes_no_less_than_its_busiest_link(
     if adding:
         network = replace(network, sums=network.sums | network.forwards)
     problem = SynchronisationProblem(network, 1e3, primitive)
-    found = planner(name).synchronise(problem)
-    if found.plan is None:
+    found = planner(name).solve(problem)
+    if found.solution is None:
         assert found.reason
         assert found.status in ("infeasible", "limit")
         return
-    assert found.plan.violations(problem) == []
-    assert largest_error(problem, found.plan) < 1e-12
-    seconds = found.plan.own_seconds(problem)
+    assert found.solution.violations(problem) == []
+    assert largest_error(problem, found.solution) < 1e-12
+    seconds = found.solution.own_seconds(problem)
     if seconds is None:
-        seconds = play(problem, found.plan).seconds
-        assert seconds >= found.plan.busiest_seconds(problem) * (1 - 1e-9)
+        seconds = play(problem, found.solution).seconds
+        assert seconds >= found.solution.busiest_seconds(problem) * (1 - 1e-9)
     if not adding:
-        assert seconds >= found.lower_bound * (1 - 1e-9)
+        assert seconds >= found.bound * (1 - 1e-9)

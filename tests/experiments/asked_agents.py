@@ -3,65 +3,65 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
-from agents.base import PlannerResult
 from agents.placement.baselines import SingleDevice
-from envs.partition.problem import PartitionProblem
+from agents.solver import Budget, Result
+from agents.step.problems import Partition, StepPlanning
 from envs.step.plans import Placement, Plan
-from envs.step.problem import StepProblem
 
 
-def result(problem: PartitionProblem, device: list[int], bound: float) -> PlannerResult:
+def result(problem: Partition, device: list[int], bound: float) -> Result[Plan]:
     placed = np.array(device, dtype=np.int64)
     plan = Plan(Placement(placed), np.arange(len(placed)))
-    value = problem.objective(placed)
-    return PlannerResult(
-        plan, "feasible", value, 0.1, lower_bound=bound, trajectory=[(0.05, value)]
-    )
+    value = problem.problem.objective(placed)
+    return Result(plan, "feasible", value, 0.1, bound, history=[(0.05, value)])
 
 
 class Exhaustive:
     """Tries every placement."""
 
-    def partition(
-        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        n, d = problem.step.graph.num_operators, problem.step.topology.num_devices
+    solves = (Partition,)
+
+    def solve(self, problem: Partition, budget: Budget, start: Sequence[Plan] = ()) -> Result[Plan]:
+        asked = problem.problem
+        n, d = asked.step.graph.num_operators, asked.step.topology.num_devices
         if d**n > 100_000:
             return result(problem, [0] * n, 0.0)
         fitting = [
             device
             for device in map(list, product(range(d), repeat=n))
-            if not problem.violations(np.array(device, dtype=np.int64))
+            if not asked.violations(np.array(device, dtype=np.int64))
         ]
         if not fitting:
-            return PlannerResult(None, "infeasible", np.inf, 0.1, np.inf, reason="no split fits")
-        best = min(fitting, key=lambda x: problem.objective(np.array(x, dtype=np.int64)))
-        bound = problem.objective(np.array(best, dtype=np.int64))
+            return Result(None, "infeasible", bound=np.inf, reason="no split fits")
+        best = min(fitting, key=lambda x: asked.objective(np.array(x, dtype=np.int64)))
+        bound = asked.objective(np.array(best, dtype=np.int64))
         return result(problem, best, bound)
 
 
 class Boaster(Exhaustive):
     """Claims a bound that its own plan breaks."""
 
-    def partition(
-        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
+    def solve(self, problem: Partition, budget: Budget, start: Sequence[Plan] = ()) -> Result[Plan]:
         return result(problem, [0] * problem.step.graph.num_operators, 1e9)
 
 
 class Careless:
     """Puts operators on devices by turns, whatever their co-location groups."""
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        n = problem.graph.num_operators
-        plan = Plan(Placement(np.arange(n) % problem.topology.num_devices), np.arange(n))
-        return PlannerResult(plan, "feasible", 1e-9, 0.1)
+    solves = (StepPlanning,)
+
+    def solve(
+        self, problem: StepPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
+        n = problem.step.graph.num_operators
+        plan = Plan(Placement(np.arange(n) % problem.step.topology.num_devices), np.arange(n))
+        return Result(plan, "feasible", 1e-9, 0.1)
 
 
 class SlowToBegin(SingleDevice):
@@ -69,24 +69,20 @@ class SlowToBegin(SingleDevice):
 
     begun = False
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
+    def solve(
+        self, problem: StepPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
         if not SlowToBegin.begun:
             SlowToBegin.begun = True
             time.sleep(1.0)
-        found = super().plan(problem, budget_s, deterministic_limit)
-        return PlannerResult(
-            found.plan, found.status, found.step_time, found.seconds, found.lower_bound,
-            evaluations=deterministic_limit or 0,
-        )  # fmt: skip
+        return replace(super().solve(problem, budget), evaluations=budget.evaluations or 0)
 
 
-class Hungry:
+class Hungry(Careless):
     """Wants more memory than any machine has."""
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
+    def solve(
+        self, problem: StepPlanning, budget: Budget, start: Sequence[Plan] = ()
+    ) -> Result[Plan]:
         np.empty(2**50)  # more than can be addressed
         raise AssertionError("the memory was there")

@@ -6,26 +6,26 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from agents.base import AllocationResult
 from agents.cluster.allocation.gadget import Gadget
-from envs.cluster.allocation.problem import AllocationProblem
+from agents.cluster.allocation.placing import AllocationSolver
+from agents.solver import Budget, Result
+from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem
 from experiments.cluster.allocation_study import BrokenGuaranteeError, beside_optima
 
 
 @dataclass(frozen=True)
-class Wrong:
+class Wrong(AllocationSolver):
     """GADGET, with something in its result that is not true."""
 
     fault: str
-    online = True
 
-    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
-        found = Gadget().give(problem, seed)
-        assert found.plan is not None
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
+        found = Gadget().solve(problem, budget)
+        assert found.solution is not None
         if self.fault == "workers":
-            found.plan.workers[0] += 100
+            found.solution.workers[0] += 100
         elif self.fault == "bound":
-            return replace(found, upper_bound=found.utility * 0.5)
+            return replace(found, bound=found.value * 0.5)
         elif self.fault == "guarantee":
             return replace(found, figures={"guarantee": 1.01})
         return found

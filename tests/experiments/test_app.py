@@ -36,17 +36,17 @@ from agents.placement.baselines import SingleDevice
 
 class Noisy(SingleDevice):
     """Prints in every way there is."""
-    def plan(self, problem, budget_s, deterministic_limit=None):
+    def solve(self, problem, budget, start=()):
         print("noise from python")
         os.write(1, b"noise from a descriptor\\n")
         libc = ctypes.CDLL(None)
         libc.puts(b"noise from C")
         libc.fflush(None)
-        return super().plan(problem, budget_s, deterministic_limit)
+        return super().solve(problem, budget)
 
-class Sleeper:
+class Sleeper(SingleDevice):
     """Never ends."""
-    def plan(self, problem, budget_s, deterministic_limit=None):
+    def solve(self, problem, budget, start=()):
         print("asleep", flush=True)
         time.sleep(100)
 '''

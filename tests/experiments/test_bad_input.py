@@ -17,9 +17,9 @@ import yaml
 from layered_step import layered_step
 from refusals import command_refused, option_of, option_refused, run_refused, told
 
+from agents.step.problems import require_fit
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.step.evaluation import require_fit
 from experiments.step.plan_file import read_plan
 from experiments.step.problem import (
     LoadedProblem,
@@ -128,7 +128,7 @@ COMMANDS: dict[str, list[str]] = {
     "benchmark workers=0": ["'workers'", "0", "below 1"],
     "benchmark workers=nan": ["'workers'", "nan"],
     "plan agent=milp agent.warm_start={_target_:fractions.Fraction}": [
-        "'agent.warm_start'", "fractions.Fraction", "Planner",
+        "'agent.warm_start'", "fractions.Fraction", "StepPlanning",
     ],
 }  # fmt: skip
 
@@ -157,17 +157,17 @@ OPTIONS: dict[str, list[str]] = {
     "agent=dp agent.groups=2.5": ["'agent.groups'", "2.5", "integer"],
     "agent=m_sct agent.lp_seconds=[]": ["'agent.lp_seconds'", "[]", "number"],
     "agent=fusion_milp agent.levels=8": ["'agent.levels'", "8", "list"],
-    "agent=fusion_milp agent.starts.heft=heft": ["'agent.starts.heft'", "'heft'", "Planner"],
+    "agent=fusion_milp agent.starts.heft=heft": ["'agent.starts.heft'", "'heft'", "StepPlanning"],
     "agent=fusion_milp agent.polish=heft": ["'agent.polish'", "'heft'", "Polish"],
     "agent=fusion_milp agent.polish_share=2": ["'agent.polish_share'", "2"],
     "agent=fusion_milp agent.levels=[a]": ["'agent.levels[0]'", "'a'", "integer"],
     "agent=milp agent.formulation=abc": ["'agent.formulation'", "'abc'", "function"],
     "agent=milp agent.formulation=null": ["'agent.formulation'", "None", "function"],
-    "agent=milp agent.warm_start=heft": ["'agent.warm_start'", "'heft'", "Planner"],
-    "agent=cp_sat agent.partition_hint=1": ["'agent.partition_hint'", "PartitionPlanner"],
+    "agent=milp agent.warm_start=heft": ["'agent.warm_start'", "'heft'", "StepPlanning"],
+    "agent=cp_sat agent.partition_hint=1": ["'agent.partition_hint'", "Partition"],
     "agent=cp_sat agent.workers=true": ["'agent.workers'", "True", "integer"],
     "agent=local_search agent.partitions._target_=agents.placement.list_planners.Heft": [
-        "'agent.partitions'", "Heft", "PartitionPlanner",
+        "'agent.partitions'", "Heft", "Partition",
     ],
     "suite=seeds suite.seeds=[1]": ["seeds", "two or more"],
     "suite=seeds suite.seeds=[-1,2]": ["seeds", "-1"],

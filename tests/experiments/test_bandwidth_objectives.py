@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ from layered_step import layered_step
 from numpy.testing import assert_array_equal
 from refusals import command_refused, option_of, option_refused, told
 
-from agents.base import PlannerResult
 from agents.placement.baselines import ContiguousSplit, EqualShares
+from agents.solver import Budget, Result
+from agents.step.problems import (
+    BandwidthPlanning,
+    JointPlanning,
+    StepPlanning,
+)
 from envs.cost import RooflineCost
 from envs.files import read_json
 from envs.graphs.storage import save_graph
@@ -43,43 +49,42 @@ APPS: dict[str, tuple[type, Any]] = {
 class UniformJoint:
     """Places in two halves and shares the links equally."""
 
-    def plan_jointly(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        found = ContiguousSplit(groups=6, shares=EqualShares()).plan(problem, budget_s)
-        assert found.plan is not None
-        shares = uniform_allocation(problem.topology.network)
-        return PlannerResult(found.plan, "feasible", 1.0, 0.1, allocation=shares)
+    solves = (JointPlanning,)
+
+    def solve(self, problem: JointPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
+        split = ContiguousSplit(groups=6, shares=EqualShares())
+        found = split.solve(StepPlanning(problem.step), budget)
+        assert found.solution is not None
+        shares = uniform_allocation(problem.step.topology.network)
+        return Result(replace(found.solution, allocation=shares), "feasible", 1.0, 0.1)
 
 
 class Greedy:
     """Gives every channel all there is."""
 
-    def allocate(
-        self, problem: StepProblem, plan: Plan, budget_s: float, deterministic_limit: int | None
-    ) -> PlannerResult:
-        rates = BandwidthAllocation(np.full(problem.topology.network.num_channels, 1e12))
-        return PlannerResult(plan, "optimal", 1e-9, 0.1, allocation=rates)
+    solves = (BandwidthPlanning,)
+
+    def solve(self, problem: BandwidthPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
+        rates = np.full(problem.step.topology.network.num_channels, 1e12)
+        plan = replace(problem.plan, allocation=BandwidthAllocation(rates))
+        return Result(plan, "optimal", 1e-9, 0.1)
 
 
 class Forgetful(Greedy):
     """Gives nothing."""
 
-    def allocate(
-        self, problem: StepProblem, plan: Plan, budget_s: float, deterministic_limit: int | None
-    ) -> PlannerResult:
-        return PlannerResult(plan, "feasible", 1e-9, 0.1)
+    def solve(self, problem: BandwidthPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
+        return Result(problem.plan, "feasible", 1e-9, 0.1)
 
 
 class Meddler(Greedy):
     """Puts everything on one device."""
 
-    def allocate(
-        self, problem: StepProblem, plan: Plan, budget_s: float, deterministic_limit: int | None
-    ) -> PlannerResult:
-        other = Plan(Placement(np.zeros_like(plan.placement.device)), plan.order)
-        shares = uniform_allocation(problem.topology.network)
-        return PlannerResult(other, "feasible", 1e-9, 0.1, allocation=shares)
+    def solve(self, problem: BandwidthPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
+        placement = Placement(np.zeros_like(problem.plan.placement.device))
+        shares = uniform_allocation(problem.step.topology.network)
+        other = Plan(placement, problem.plan.order, allocation=shares)
+        return Result(other, "feasible", 1e-9, 0.1)
 
 
 @pytest.fixture
@@ -261,7 +266,7 @@ def test_an_option_is_refused_by_name(text: str) -> None:
 
 def test_a_placer_plans() -> None:
     asked = ["agent=convex", "problem=bandwidth", "agent@problem.placer=uniform"]
-    command_refused("plan", asked, ["placer", "Planner"])
+    command_refused("plan", asked, ["placer", "StepPlanning"])
 
 
 def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:

@@ -10,25 +10,26 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from agents.base import PlannerResult
 from agents.placement.baselines import SingleDevice
+from agents.solver import Result
+from agents.step.problems import evaluate_plan
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
 from experiments.step.comparison import DOES_NOT_FIT, Comparison, Row, row_of
-from experiments.step.evaluation import evaluate_plan
 from experiments.step.suites.seeds import summarize
 from experiments.step.tasks import StepTask
+from tests.asking import planned
 
 
-def found(plan: Plan | None, reason: str = "") -> PlannerResult:
+def found(plan: Plan | None, reason: str = "") -> Result[Plan]:
     status = "limit" if plan is None else "feasible"
-    return PlannerResult(plan, status, step_time=1e-9, seconds=2.0, reason=reason)
+    return Result(plan, status, 1e-9, 2.0, reason=reason)
 
 
 def comparison(problem: StepProblem, plan: Plan) -> Comparison:
     rows = (
-        row_of("single", SingleDevice().plan(problem, 1.0), StepTask(problem)),
+        row_of("single", planned(SingleDevice(), problem, 1.0), StepTask(problem)),
         row_of("split", found(plan), StepTask(problem)),
         row_of("lost", found(None, "no plan was tried"), StepTask(problem)),
     )

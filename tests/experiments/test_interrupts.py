@@ -19,9 +19,11 @@ JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 WAITS = 'import time; print("loading", flush=True); time.sleep(3600)'
 DEEP = """
 import hashlib, subprocess, sys
+from agents.step.problems import StepPlanning
 class Deep:
     '''Is long in C, with a process of its own.'''
-    def plan(self, problem, budget_s, deterministic_limit=None):
+    solves = (StepPlanning,)
+    def solve(self, problem, budget, start=()):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "left behind"])
         print("deep", flush=True)
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)

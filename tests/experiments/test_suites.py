@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.step.problems import Verdict
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.step.suites.cell import Case, Cases, Outcome, PlanCell
 from experiments.step.suites.contest import Contest
 from experiments.step.suites.order_gain import OrderGain
 from experiments.step.suites.placement import Part, PlacementSuite
 from experiments.step.suites.search_ratio import Ratio, SearchRatio
-from experiments.step.tasks import Verdict
 from tests.refusal import refusal
 
 CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": []}, topologies={"t": []})

@@ -17,6 +17,7 @@ from envs.files import read_json
 from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from tests.asking import planned
 
 pytestmark = pytest.mark.slow
 
@@ -48,39 +49,39 @@ def exact() -> CpSat:
 def test_example_1_has_makespan_30_with_memory_limits(data: Path) -> None:
     problem = problem_of(data, "example-1")
     published = read_json(data / "oracles/placement.json")["moirai"]
-    result = exact().plan(problem, 60.0)
+    result = planned(exact(), problem, 60.0)
     assert result.status == "optimal"
-    assert result.step_time == result.lower_bound == 30.0
+    assert result.value == result.bound == 30.0
     assert published["example-1"]["optimal_makespan"] == 30.0
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
-    device, order = result.plan.placement.device, result.plan.order
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
+    device, order = result.solution.placement.device, result.solution.order
     assert StepSimulator(problem).step_time(device, order) == 30.0
 
 
 def test_example_1_has_makespan_28_without_memory_limits(data: Path) -> None:
     problem = problem_of(data, "example-1")
     problem = replace(problem, capacity=np.full_like(problem.capacity, np.inf))
-    result = exact().plan(problem, 60.0)
+    result = planned(exact(), problem, 60.0)
     assert result.status == "optimal"
-    assert result.step_time == result.lower_bound == 28.0
+    assert result.value == result.bound == 28.0
 
 
 def test_example_1_is_placed_by_heft_and_searched_to_the_proved_optimum(data: Path) -> None:
     problem = problem_of(data, "example-1")
-    heft = Heft(groups=(32,)).plan(problem, 5.0)
-    assert heft.plan is not None  # the state fills the devices to the last byte
-    assert heft.plan.violations(problem) == []
+    heft = planned(Heft(groups=(32,)), problem, 5.0)
+    assert heft.solution is not None  # the state fills the devices to the last byte
+    assert heft.solution.violations(problem) == []
     found = []
     for seed in range(3):
         search = LocalSearch(
             groups=(), operators=64, cycle_moves=7000, hot=0.3, cold=0.01, reheat=0.5, workers=1,
             starts=(), start_share=0.0, partitions=ContiguousDP(ideals=10_000, groups=8), seed=seed,
         )  # fmt: skip
-        result = search.plan(problem, 30.0, 400_000)
-        assert result.plan is not None
-        assert result.plan.violations(problem) == []
-        found.append(result.step_time)
+        result = planned(search, problem, 30.0, 400_000)
+        assert result.solution is not None
+        assert result.solution.violations(problem) == []
+        found.append(result.value)
         if found[-1] == OPTIMUM:
             break
     assert min(found) == OPTIMUM

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from agents.base import PlannerResult
 from agents.placement.baselines import SingleDevice
+from agents.solver import Budget, Result
+from agents.step.problems import StepPlanning
 from envs.cluster.workload.trace import Trace
 from envs.graphs.synthetic import synthetic_training_graph
-from envs.step.problem import StepProblem
+from envs.step.plans import Plan
 from tests.paths import ROOT
 
 START = (ROOT / "docs/start.md").read_text()
@@ -29,10 +30,10 @@ TWO = mw.topology([mw.Server("T4"), mw.Server("T4")], network="10Gbps")
 class OneDevice:
     """A planner of a user's own."""
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        return SingleDevice().plan(problem, budget_s)
+    solves = (StepPlanning,)
+
+    def solve(self, problem: StepPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
+        return SingleDevice().solve(problem, budget)
 
 
 def jobs(count: int, seed: int) -> Trace:

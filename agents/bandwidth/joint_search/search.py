@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from agents.bandwidth.joint_search.pipes import FloatArray, IntArray, Pipes, ResponsiveSimulator
-from agents.base import BandwidthPlanner
 from agents.placement.integer_program.refinement import SimulatedRefinement
+from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from agents.step.problems import BandwidthPlanner, BandwidthPlanning
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
@@ -32,6 +36,7 @@ class JointIncumbent(StepIncumbent):
 
     Args:
         whole: the step, on the topology whose links are shared out.
+        start: plans that are offered first.
         allocator: finds the rates of a plan.
         promising: times the best step time; plans that take longer get no allocation of their own.
         allocation_s: seconds of one call of `allocator`, at most.
@@ -43,6 +48,7 @@ class JointIncumbent(StepIncumbent):
     def __init__(
         self,
         whole: StepProblem,
+        start: Sequence[Plan] = (),
         *,
         allocator: BandwidthPlanner,
         promising: float,
@@ -60,6 +66,8 @@ class JointIncumbent(StepIncumbent):
         self.allocation_s = allocation_s
         self.budget_s = budget_s
         self._allocated: dict[tuple[bytes, bytes], None] = {}
+        for plan in start if not self.impossible else ():
+            self.offer(plan.placement.device, plan.order)
 
     def offer(self, device: IntArray, order: IntArray | None = None) -> FloatArray:
         """Simulate placement `device` (N,) at rates that suit it; keep it if it is the best so far.
@@ -84,9 +92,12 @@ class JointIncumbent(StepIncumbent):
         seconds = min(self.allocation_s, self.budget_s - self.seconds)
         if seconds <= 0.0:
             return excess
-        found = self.allocator.allocate(self.whole, plan, seconds)
+        found = self.allocator.solve(BandwidthPlanning(self.whole, plan), Budget(seconds))
         self.evaluations += found.evaluations
-        return excess if found.allocation is None else self.offer_with(plan, found.allocation)
+        allocation = found.solution and found.solution.allocation
+        if isinstance(allocation, BandwidthAllocation):
+            return self.offer_with(plan, allocation)
+        return excess
 
     def offer_with(self, plan: Plan, allocation: BandwidthAllocation) -> FloatArray:
         """Simulate `plan` under `allocation` and keep both if they are the best so far.
@@ -101,9 +112,8 @@ class JointIncumbent(StepIncumbent):
         simulator = StepSimulator(allocated)
         device = plan.placement.device
         step_time = simulator.step_time(device, plan.order)
-        if self.take(
-            step_time, lambda: plan, lambda plan: plan.violations(allocated, simulator), allocation
-        ):
+        made = replace(plan, allocation=allocation)
+        if self.take(step_time, lambda: made, lambda plan: plan.violations(allocated, simulator)):
             return np.zeros(len(self.problem.capacity))
         return self.excess(simulator, device, plan.order)
 

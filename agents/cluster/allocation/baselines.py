@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,9 +10,9 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt, Le
 
-from agents.base import AllocationResult
-from agents.cluster.allocation.placing import Slot, SlotBySlot, outcome
+from agents.cluster.allocation.placing import AllocationSolver, Slot, SlotBySlot, outcome
 from agents.cluster.allocation.relaxation import Level, Pricing, levels_of
+from agents.solver import Budget, Result
 from envs.arrays import FloatArray
 from envs.bounds import bounded
 from envs.cluster.allocation.placing import placed, servers_for
@@ -138,7 +137,7 @@ class Optimus(_Growing):
         return saved / _dominant(slot, j, 1)
 
 
-class PrimalDual:
+class PrimalDual(AllocationSolver):
     """Every job, as it arrives, gets its best plan at the prices of that moment, or none.
 
     A resource of a slot costs `lowest (highest / lowest)^used`, of the share of it that is used: up
@@ -155,11 +154,7 @@ class PrimalDual:
         2018; reconstructed, with prices of all machines together.
     """
 
-    online = True
-
-    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
-        """Job after job."""
-        start = time.perf_counter()
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
         levels = tuple(levels_of(problem, j) for j in range(len(problem.jobs)))
         pricing = Pricing(problem, levels)
         total = np.maximum(problem.capacity.sum(axis=0), 1e-12)
@@ -182,7 +177,7 @@ class PrimalDual:
                 for t, (workers, servers), demand in put:
                     plan.workers[t, j], plan.servers[t, j] = workers, servers
                     left[t] -= demand
-        return outcome(problem, plan, start)
+        return outcome(problem, plan)
 
 
 def _prices(

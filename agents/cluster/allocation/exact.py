@@ -10,9 +10,9 @@ from typing import NamedTuple
 import highspy
 import numpy as np
 
-from agents.base import AllocationResult, Status
-from agents.cluster.allocation.placing import Placement, outcome
+from agents.cluster.allocation.placing import AllocationSolver, Placement, outcome
 from agents.linear_program import LinearProgram
+from agents.solver import Budget, Result, Status
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.cluster.allocation.problem import DONE, NIC, AllocationPlan, AllocationProblem, play
@@ -72,7 +72,7 @@ def configurations(
 
 @bounded
 @dataclass(frozen=True)
-class ExactAllocation:
+class ExactAllocation(AllocationSolver):
     """The optimum by a time-expanded integer program over configurations, for small problems.
 
     A binary for each job, slot and configuration, and one for each slot in which a job can end. The
@@ -92,14 +92,14 @@ class ExactAllocation:
 
     online = False
 
-    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
         """The optimum, or the best plan that the time allows."""
-        start = time.perf_counter()
+        start, limit = time.perf_counter(), min(self.time_limit, budget.seconds)
         program = _Program(problem, self.most)
         best, value, bound, rounds = AllocationPlan.empty(problem), 0.0, np.inf, 0
-        while (left := self.time_limit - (time.perf_counter() - start)) > 0.0:
+        while (left := limit - (time.perf_counter() - start)) > 0.0:
             rounds += 1
-            plan, proved = program.solve(left, seed)
+            plan, proved = program.solve(left, budget.seed or 0)
             bound = min(bound, proved)
             if plan is None:
                 break
@@ -110,7 +110,7 @@ class ExactAllocation:
                 break
         proved_best = bound - value <= CLOSE * max(value, 1.0)
         status: Status = "optimal" if proved_best else "limit"
-        return outcome(problem, best, start, status, max(bound, value), {"rounds": float(rounds)})
+        return outcome(problem, best, status, max(bound, value), rounds=float(rounds))
 
 
 class _Program:

@@ -11,14 +11,14 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.base import AllocationResult
 from agents.cluster.allocation.placing import Slot, SlotBySlot
 from agents.cluster.allocation.sizes import Sizes
 from agents.cluster.rule_numbers import read_numbers
 from agents.linear_program import LinearProgram
+from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
-from envs.cluster.allocation.problem import AllocationProblem
+from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem
 
 Number = Annotated[float, Ge(-10.0), Le(10.0)]
 _LIMIT_S = 60.0  # of one slot's program
@@ -165,7 +165,7 @@ class Gadget(SlotBySlot):
 
     Guarantees:
         Where the work of all jobs counts unfinished (`LogUtility`): no plan, be the future known,
-        is worth more than the utility plus the bounds of all slots' LPs, `upper_bound`. So
+        is worth more than the utility plus the bounds of all slots' LPs. So
         `guarantee` = alpha / (1 + alpha) of the optimum, if the slots gain alpha of their bounds
         (docs/allocation.md). None for other utilities, nor for learned weights.
 
@@ -189,13 +189,13 @@ class Gadget(SlotBySlot):
         self._sizes: dict[int, Sizes] = {}
         self._bounds = 0.0
 
-    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
-        result = super().give(problem, seed)
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
+        result = super()._solve(problem, budget)
         partial = all(job.utility.partial for job in problem.jobs)
         if not partial or self._weights != OWN:
             return result
-        most = result.utility + self._bounds
-        return replace(result, upper_bound=most, figures={"guarantee": result.utility / most})
+        most = result.value + self._bounds
+        return replace(result, bound=most, figures={"guarantee": result.value / most})
 
     def fill(self, slot: Slot) -> None:
         for j in slot.active:

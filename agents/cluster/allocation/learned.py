@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.base import AllocationResult
-from agents.cluster.allocation.placing import outcome
+from agents.cluster.allocation.placing import AllocationSolver, outcome
+from agents.solver import Budget, Result
 from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
 from envs.cluster.allocation.episode import (
@@ -20,7 +19,7 @@ from envs.cluster.allocation.episode import (
     AllocationEpisode,
 )
 from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
-from envs.cluster.allocation.problem import RESOURCES, AllocationProblem
+from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem
 from envs.errors import InputError
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, WEIGHTS_FILE
@@ -30,7 +29,7 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 
 @bounded
-class LearnedAllocation:
+class LearnedAllocation(AllocationSolver):
     """Plays `meshwright/Allocation-v0` by a policy, which takes the candidate of highest score.
 
     Without a policy the rule decides: the unit that adds most progress, of what is left, times the
@@ -51,8 +50,6 @@ class LearnedAllocation:
         InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
     """
 
-    online = True
-
     def __init__(self, path: str | None = None, candidates: Count = 16) -> None:
         self.observation = AllocationObservation(candidates)
         self.weights: Weights | None = None
@@ -60,9 +57,8 @@ class LearnedAllocation:
         if path is not None:
             self.weights, self.head_start = _policy(Path(path))
 
-    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
         """The most probable action in every step."""
-        start = time.perf_counter()
         episode = AllocationEpisode(problem, np.zeros(len(problem.jobs), np.int64))
         while not episode.over:
             seen, jobs = self.observation.of(episode, 0)
@@ -71,7 +67,7 @@ class LearnedAllocation:
                 episode.grow(int(jobs[action]))
             else:
                 episode.end()
-        return outcome(problem, episode.plan, start)
+        return outcome(problem, episode.plan)
 
     def scores(self, seen: AllocationGraph) -> FloatArray:
         """(K + 1,) of the candidates, as `models.cluster.pairs.PairsPolicy` gives them."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from math import inf
+from typing import ClassVar
 
 import numpy as np
 
-from agents.base import AllocationResult, Status
+from agents.solver import Budget, DirectSolver, Result, Status
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.allocation.placing import placed, servers_for
 from envs.cluster.allocation.problem import (
@@ -71,22 +71,28 @@ class Slot:
         return made > 0.0
 
 
-class SlotBySlot(ABC):
-    """A planner that fills one slot after another, and knows of no job before it arrives."""
+class AllocationSolver(DirectSolver[AllocationProblem, AllocationPlan]):
+    """Gives workers and parameter servers on machines to malleable jobs, slot by slot.
 
-    online = True
+    Those that are not `online` know all jobs from the start.
+    """
+
+    solves = (AllocationProblem,)
+    online: ClassVar[bool] = True  # decides a slot by the jobs that have arrived until then
+
+
+class SlotBySlot(AllocationSolver):
+    """A planner that fills one slot after another, and knows of no job before it arrives."""
 
     @abstractmethod
     def fill(self, slot: Slot) -> None:
         """Give workers to active jobs."""
 
-    def begin(self, problem: AllocationProblem, seed: int) -> None:  # noqa: B027 (may do nothing)
+    def begin(self, problem: AllocationProblem, seed: int) -> None:
         """Before the first slot, for planners with a memory; the jobs are not to be looked at."""
 
-    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
-        """Slot by slot."""
-        start = time.perf_counter()
-        self.begin(problem, seed)
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
+        self.begin(problem, budget.seed or 0)
         plan = AllocationPlan.empty(problem)
         done = np.zeros(len(problem.jobs))
         for now in range(problem.slots):
@@ -95,18 +101,15 @@ class SlotBySlot(ABC):
                 self.fill(slot)
                 plan.workers[now], plan.servers[now] = slot.workers, slot.servers
                 done = done + slot.made
-        return outcome(problem, plan, start)
+        return outcome(problem, plan)
 
 
 def outcome(
     problem: AllocationProblem,
     plan: AllocationPlan,
-    start: float,
     status: Status = "feasible",
-    upper_bound: float = inf,
-    figures: Mapping[str, float] | None = None,
-) -> AllocationResult:
-    """A plan with what it is worth when it is played; `start` by `time.perf_counter`."""
-    utility = play(problem, plan).utility
-    seconds = time.perf_counter() - start
-    return AllocationResult(plan, status, utility, seconds, upper_bound, figures=figures or {})
+    bound: float = inf,
+    **figures: float,
+) -> Result[AllocationPlan]:
+    """A plan with what it is worth when it is played."""
+    return Result(plan, status, play(problem, plan).utility, bound=bound, figures=figures)

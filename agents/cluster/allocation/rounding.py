@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from agents.base import AllocationResult
 from agents.cluster.allocation.gadget import Choices, drawn, fitted
-from agents.cluster.allocation.placing import Slot, outcome
+from agents.cluster.allocation.placing import AllocationSolver, Slot, outcome
 from agents.cluster.allocation.relaxation import Relaxed, relaxed
 from agents.cluster.allocation.sizes import Sizes
+from agents.solver import Budget, Result
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, Share, bounded
 from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem
@@ -112,7 +111,7 @@ class Draws:
 
 @bounded
 @dataclass(frozen=True)
-class RandomisedRounding:
+class RandomisedRounding(AllocationSolver):
     """The best of `draws` repaired draws from the relaxed plan, half of them at the safe scale.
 
     Repair goes slot by slot: drawn levels are placed, the largest first, and what does not fit or
@@ -124,7 +123,7 @@ class RandomisedRounding:
         most `chance`; and a job makes less than 1 - slack of its mean with at most
         exp(-slack^2 m / 2 g). For utilities of unfinished work, a draw that does neither is worth
         (1 - slack) s of the relaxed plan (docs/allocation.md). None of single machines, nor for
-        other utilities; `upper_bound` is the relaxation's.
+        other utilities; the bound is the relaxation's.
 
     Source:
         Yu, Liu, Wu, Ji, Bentley: *Toward Efficient Online Scheduling for Distributed Machine
@@ -137,10 +136,9 @@ class RandomisedRounding:
 
     online = False
 
-    def give(self, problem: AllocationProblem, seed: int = 0) -> AllocationResult:
-        start = time.perf_counter()
-        rng = np.random.default_rng(seed)
-        found = relaxed(problem, self.time_limit)
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
+        rng = np.random.default_rng(budget.seed or 0)
+        found = relaxed(problem, min(self.time_limit, budget.seconds))
         draws = Draws(problem, found)
         safe = draws.safe_scale(self.chance)
         sizes = {
@@ -162,8 +160,7 @@ class RandomisedRounding:
         if out:
             plan, again = repaired(draws, chosen, sizes, out)
             best = plan if again.sum() > worth.sum() else best
-        figures = {"scale": safe}
-        return outcome(problem, best, start, upper_bound=found.bound, figures=figures)
+        return outcome(problem, best, bound=found.bound, scale=safe)
 
 
 def repaired(

@@ -20,7 +20,7 @@ from agents.cluster.migrating.policy import (
     startable,
 )
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, Spec
-from agents.cluster.policy import Knowledge
+from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE

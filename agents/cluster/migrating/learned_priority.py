@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.priorities import Spec
-from agents.cluster.policy import Knowledge
+from agents.solver import Knowledge
 from envs.cluster.environment.duration_features import DurationFeatures, newly_finished
 from envs.cluster.environment.features import minutes, neighbours
 from envs.cluster.simulation.borrowed import borrowed

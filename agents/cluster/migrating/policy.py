@@ -10,7 +10,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, Spec, spec_of
-from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.policy import Scheduler
+from agents.solver import Knowledge
 from envs.bounds import bounded
 from envs.cluster.environment.play_kernel import room, start_on
 from envs.cluster.environment.views import View, view_of

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from agents.cluster.policy import Knowledge
+from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator

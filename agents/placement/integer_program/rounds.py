@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import highspy
 import numpy as np
 
-from agents.base import Planner
 from agents.linear_program import LinearProgram
 from agents.placement.integer_program.model import AssignmentModel
+from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from agents.step.problems import Planner, StepPlanning
 from envs.arrays import BoolArray, FloatArray, IntArray
 
 ROUND_NODES = 1000  # branch-and-bound nodes of a round with a deterministic limit
@@ -206,12 +208,13 @@ class Rounds:
 
 
 def first_plan(
-    incumbent: StepIncumbent, planner: Planner | None, budget_s: float, limit: int | None
+    incumbent: StepIncumbent, planner: Planner | None, budget: Budget
 ) -> IntArray | None:
     """(N,) the placement of the planner's plan, which is offered; None without either."""
     if planner is None:
         return None
-    plan = planner.plan(incumbent.problem, budget_s * _WARM, limit).plan
+    budget = replace(budget, seconds=budget.seconds * _WARM)
+    plan = planner.solve(StepPlanning(incumbent.problem), budget).solution
     if plan is None:
         return None
     incumbent.offer_plan(plan)

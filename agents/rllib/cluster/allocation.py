@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from agents.base import AllocationPlanner
+from agents.cluster.allocation.placing import AllocationSolver
 from agents.rllib.subject import (
     ArrayMemory,
     Numbers,
@@ -42,7 +42,7 @@ class Allocations:
         self,
         make: Callable[[], AllocationParallelEnv],
         make_exam: Callable[[], AllocationParallelEnv],
-        teacher: AllocationPlanner | None = None,
+        teacher: AllocationSolver | None = None,
     ) -> None:
         self.make, self.make_exam, self.env = make, make_exam, make()
         self.taught = Taught()
@@ -94,7 +94,7 @@ class AllocationLane(WholeEpisodes):
         problem = self.env.episode.problem
         self.whole = sum(job.utility.at(1) for job in problem.jobs)
         taught = self.taught
-        self.told = taught.by(adviser, problem) if isinstance(adviser, AllocationPlanner) else None
+        self.told = taught.by(adviser, problem) if isinstance(adviser, AllocationSolver) else None
 
     def observe(self, time: int) -> None:
         self.seen = list(self.env.observe().values())
@@ -136,8 +136,8 @@ class Taught:
 
     problem: AllocationProblem | None = None
 
-    def by(self, teacher: AllocationPlanner, problem: AllocationProblem) -> IntArray | None:
+    def by(self, teacher: AllocationSolver, problem: AllocationProblem) -> IntArray | None:
         if problem is not self.problem:
-            plan = teacher.give(problem).plan
+            plan = teacher.solve(problem).solution
             self.problem, self.given = problem, None if plan is None else plan.workers.sum(axis=2)
         return self.given

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -100,6 +100,9 @@ class AllocationProblem:
         InputError: it is too large, two jobs have one name, or one arrives too late.
     """
 
+    objective: ClassVar[str] = "utility"
+    sense: ClassVar[Literal["max"]] = "max"
+
     jobs: tuple[MalleableJob, ...]
     capacity: FloatArray  # (M, R) of `RESOURCES`
     inside: float  # bytes/s between the workers of one machine
@@ -139,6 +142,47 @@ class AllocationProblem:
         rate = job.speed.samples_per_s(workers, servers, bandwidth, self.inside)
         return rate * self.slot_s / job.samples
 
+    def price(self, plan: AllocationPlan) -> dict[str, float]:
+        """What a plan is worth when it is played."""
+        return {self.objective: play(self, plan).utility}
+
+    def violations(self, plan: AllocationPlan) -> list[str]:
+        """What is wrong with a plan, in words; nothing where it is feasible."""
+        shape = (self.slots, len(self.jobs), self.machines)
+        if plan.workers.shape != shape or plan.servers.shape != shape:
+            return [f"the plan is not of shape {shape}"]
+        wrong = []
+        for slot in range(self.slots):
+            workers, servers = (
+                plan.workers[slot].astype(np.int64),
+                plan.servers[slot].astype(np.int64),
+            )
+            taken = np.zeros_like(self.capacity)
+            for j in np.flatnonzero(workers.any(axis=1) | servers.any(axis=1)):
+                job, w, p = self.jobs[j], int(workers[j].sum()), int(servers[j].sum())
+                here = f"slot {slot}, job {job.name}"
+                if min(workers[j].min(), servers[j].min()) < 0:
+                    wrong.append(f"{here}: a number is negative")
+                    continue
+                if slot not in self.windows[j]:
+                    wrong.append(f"{here}: runs outside its window")
+                if not job.least_workers <= w <= job.most_workers:
+                    wrong.append(
+                        f"{here}: {w} workers of {job.least_workers} to {job.most_workers}"
+                    )
+                if not (1 if job.speed.needs_servers else 0) <= p <= job.most_servers:
+                    wrong.append(f"{here}: {p} parameter servers of at most {job.most_servers}")
+                taken += job.demand(workers[j], servers[j])
+            for m, r in np.argwhere(taken > self.capacity * (1.0 + 1e-9) + 1e-12):
+                wrong.append(
+                    f"slot {slot}, machine {m}: {taken[m, r]:g} {RESOURCES[r]} taken of "
+                    f"{self.capacity[m, r]:g}"
+                )
+        return wrong
+
+    def bound(self) -> None:
+        """Solvers bring their own."""
+
 
 @dataclass(frozen=True, eq=False)
 class AllocationPlan:
@@ -156,36 +200,6 @@ class AllocationPlan:
     def running(self, slot: int) -> IntArray:
         """The jobs with a worker in a slot, ascending."""
         return np.flatnonzero(self.workers[slot].any(axis=1))
-
-
-def violations(problem: AllocationProblem, plan: AllocationPlan) -> list[str]:
-    """What is wrong with a plan, in words; nothing where it is feasible."""
-    shape = (problem.slots, len(problem.jobs), problem.machines)
-    if plan.workers.shape != shape or plan.servers.shape != shape:
-        return [f"the plan is not of shape {shape}"]
-    wrong = []
-    for slot in range(problem.slots):
-        workers, servers = plan.workers[slot].astype(np.int64), plan.servers[slot].astype(np.int64)
-        taken = np.zeros_like(problem.capacity)
-        for j in np.flatnonzero(workers.any(axis=1) | servers.any(axis=1)):
-            job, w, p = problem.jobs[j], int(workers[j].sum()), int(servers[j].sum())
-            here = f"slot {slot}, job {job.name}"
-            if min(workers[j].min(), servers[j].min()) < 0:
-                wrong.append(f"{here}: a number is negative")
-                continue
-            if slot not in problem.windows[j]:
-                wrong.append(f"{here}: runs outside its window")
-            if not job.least_workers <= w <= job.most_workers:
-                wrong.append(f"{here}: {w} workers of {job.least_workers} to {job.most_workers}")
-            if not (1 if job.speed.needs_servers else 0) <= p <= job.most_servers:
-                wrong.append(f"{here}: {p} parameter servers of at most {job.most_servers}")
-            taken += job.demand(workers[j], servers[j])
-        for m, r in np.argwhere(taken > problem.capacity * (1.0 + 1e-9) + 1e-12):
-            wrong.append(
-                f"slot {slot}, machine {m}: {taken[m, r]:g} {RESOURCES[r]} taken of "
-                f"{problem.capacity[m, r]:g}"
-            )
-    return wrong
 
 
 @dataclass(frozen=True, eq=False)

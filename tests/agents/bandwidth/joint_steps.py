@@ -8,14 +8,14 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
-from agents.base import PlannerResult
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.order import OrderFormulation
+from agents.solver import Result
 from agents.step.lower_bound import lower_bound
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem
-from envs.step.plans import BandwidthAllocation
+from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.bandwidth.placed_steps import AMPLE, cluster, problem_of, with_capacities
@@ -123,17 +123,19 @@ def placer() -> FusionMilp:
     )
 
 
-def check_promises(problem: StepProblem, result: PlannerResult) -> None:
+def check_promises(problem: StepProblem, result: Result[Plan]) -> None:
     """What a plan with an allocation promises."""
-    assert result.plan is not None
-    assert result.allocation is not None
-    assert result.allocation.violations(problem.topology.network) == []
-    allocated = allocated_problem(problem, result.allocation)
-    assert result.plan.violations(allocated) == []
-    played = StepSimulator(allocated).step_time(result.plan.placement.device, result.plan.order)
-    assert result.step_time == played >= result.lower_bound
-    assert result.lower_bound == lower_bound(problem).seconds
-    assert (result.status == "optimal") == (played <= result.lower_bound * (1 + 1e-9))
-    assert result.trajectory[-1][1] == played
-    steps = [seconds for _, seconds in result.trajectory]
+    assert result.solution is not None
+    assert result.solution.allocation is not None
+    assert result.solution.allocation.violations(problem.topology.network) == []
+    allocated = allocated_problem(problem, result.solution.allocation)
+    assert result.solution.violations(allocated) == []
+    played = StepSimulator(allocated).step_time(
+        result.solution.placement.device, result.solution.order
+    )
+    assert result.value == played >= result.bound
+    assert result.bound == lower_bound(problem).seconds
+    assert (result.status == "optimal") == (played <= result.bound * (1 + 1e-9))
+    assert result.history[-1][1] == played
+    steps = [seconds for _, seconds in result.history]
     assert steps == sorted(steps, reverse=True)

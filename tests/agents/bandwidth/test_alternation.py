@@ -16,6 +16,7 @@ from tests.agents.bandwidth.joint_steps import (
     placer,
     unplaced_steps,
 )
+from tests.asking import allocated, jointly, planned
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -31,36 +32,36 @@ def planner(**changed: object) -> Alternation:
 @examples(8)
 @given(problem=unplaced_steps())
 def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepProblem) -> None:
-    result = planner().plan_jointly(problem, AMPLE_S, 24)
+    result = jointly(planner(), problem, AMPLE_S, 24)
     check_promises(problem, result)
     alone = PlacementAlone(placement=placer(), allocation=uniform_allocation)
-    uniform = alone.plan_jointly(problem, AMPLE_S, 6)  # the share of one turn
-    assert result.step_time <= uniform.step_time
+    uniform = jointly(alone, problem, AMPLE_S, 6)  # the share of one turn
+    assert result.value <= uniform.value
 
 
 def test_the_rates_are_those_of_the_plan() -> None:
     """No other allocation to its plan is faster than the one it returns."""
     problem = diamond_step(15.0)
-    result = planner().plan_jointly(problem, AMPLE_S, 80)
-    assert result.plan is not None
-    alone = ConvexRates(gap=1e-6, rounds=60).allocate(problem, result.plan, AMPLE_S)
-    assert result.step_time == pytest.approx(alone.step_time, rel=1e-6)
-    assert result.step_time < best_of_all(problem, [uniform_allocation(problem.topology.network)])
+    result = jointly(planner(), problem, AMPLE_S, 80)
+    assert result.solution is not None
+    alone = allocated(ConvexRates(gap=1e-6, rounds=60), problem, result.solution, AMPLE_S)
+    assert result.value == pytest.approx(alone.value, rel=1e-6)
+    assert result.value < best_of_all(problem, [uniform_allocation(problem.topology.network)])
 
 
 def test_every_turn_is_offered_with_uniform_shares_first() -> None:
     problem = diamond_step(15.0)
-    result = planner().plan_jointly(problem, AMPLE_S, 80)
+    result = jointly(planner(), problem, AMPLE_S, 80)
     shares = allocated_problem(problem, uniform_allocation(problem.topology.network))
-    placed = placer().plan(shares, AMPLE_S, 20)
-    assert placed.plan is not None
-    first = StepSimulator(shares).step_time(placed.plan.placement.device, placed.plan.order)
-    assert result.trajectory[0][1] == first
+    placed = planned(placer(), shares, AMPLE_S, 20)
+    assert placed.solution is not None
+    first = StepSimulator(shares).step_time(placed.solution.placement.device, placed.solution.order)
+    assert result.history[0][1] == first
 
 
 def test_what_fits_no_server_is_infeasible() -> None:
-    result = planner().plan_jointly(diamond_step(3.0), AMPLE_S, 10)
-    assert (result.plan, result.status, result.lower_bound) == (None, "infeasible", float("inf"))
+    result = jointly(planner(), diamond_step(3.0), AMPLE_S, 10)
+    assert (result.solution, result.status, result.bound) == (None, "infeasible", float("inf"))
 
 
 @pytest.mark.parametrize(

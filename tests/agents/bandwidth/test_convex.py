@@ -31,6 +31,7 @@ from tests.agents.bandwidth.placed_steps import (
     problem_of,
     serial_sends,
 )
+from tests.asking import allocated
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -49,14 +50,14 @@ def simulated(problem: StepProblem, plan: Plan, allocation: BandwidthAllocation)
 def test_serial_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
     topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
     problem, plan = serial_sends(volumes, topology)
-    found = CONVEX.allocate(problem, plan, 100.0)
+    found = allocated(CONVEX, problem, plan, 100.0)
     capacity, roots = 2.0 * planes, np.sqrt(volumes)
     assert found.status == "optimal"
-    assert found.step_time == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
-    assert found.lower_bound == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
-    assert found.lower_bound <= roots.sum() ** 2 / capacity * (1 + 1e-12)
-    assert found.allocation is not None
-    pipes = found.allocation.pipes(topology.network)[0, 1:]
+    assert found.value == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
+    assert found.bound == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
+    assert found.bound <= roots.sum() ** 2 / capacity * (1 + 1e-12)
+    assert found.solution.allocation is not None
+    pipes = found.solution.allocation.pipes(topology.network)[0, 1:]
     np.testing.assert_allclose(pipes, capacity * roots / roots.sum(), rtol=1e-3)
 
 
@@ -65,23 +66,23 @@ def test_serial_sends_have_their_closed_form(volumes: list[float], planes: int) 
 def test_concurrent_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
     topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
     problem, plan = concurrent_sends(volumes, topology)
-    found = CONVEX.allocate(problem, plan, 100.0)
+    found = allocated(CONVEX, problem, plan, 100.0)
     assert found.status == "optimal"
-    assert found.step_time == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
-    assert found.lower_bound == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
+    assert found.value == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
+    assert found.bound == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
 
 
 def test_latencies_add_to_the_closed_form() -> None:
     problem, plan = serial_sends(VOLUMES, cluster(4, latency=0.5))
-    found = CONVEX.allocate(problem, plan, 100.0)
-    assert found.step_time == pytest.approx(36.0 + 3 * 0.5, rel=1e-6)
+    found = allocated(CONVEX, problem, plan, 100.0)
+    assert found.value == pytest.approx(36.0 + 3 * 0.5, rel=1e-6)
 
 
 def test_a_slow_way_inside_a_server_caps_what_a_pipe_is_worth() -> None:
     """Serial sends over a way of 1/2 inside the servers: no more than 1/2 each is of use."""
     problem, plan = serial_sends([1.0, 100.0], cluster(3, inner=0.5))
-    found = CONVEX.allocate(problem, plan, 10.0)
-    assert found.step_time == pytest.approx(101.0 / 0.5, rel=1e-6)
+    found = allocated(CONVEX, problem, plan, 10.0)
+    assert found.value == pytest.approx(101.0 / 0.5, rel=1e-6)
     assert found.status == "optimal"
 
 
@@ -90,7 +91,7 @@ def test_two_pipes_agree_with_a_fine_grid() -> None:
     """One long send beside two serial ones, all by server 0: no closed form, but one unknown."""
     problem, plan = serial_sends([1.0, 2.0, 0.5], cluster(4))
     problem.op_seconds[2, :] = 0.7
-    found = CONVEX.allocate(problem, plan, 10.0)
+    found = allocated(CONVEX, problem, plan, 10.0)
     number = problem.topology.network.channel_destination
     source = problem.topology.network.channel_source
     best = np.inf
@@ -100,8 +101,8 @@ def test_two_pipes_agree_with_a_fine_grid() -> None:
             for destination, share in enumerate((one, two, 1.0 - one - two), 1):
                 rate[(source == 0) & (number == destination)] = share
             best = min(best, simulated(problem, plan, BandwidthAllocation(rate)))
-    assert found.lower_bound <= best
-    assert found.step_time == pytest.approx(best, rel=2e-3)
+    assert found.bound <= best
+    assert found.value == pytest.approx(best, rel=2e-3)
 
 
 @examples(100)
@@ -111,21 +112,21 @@ def test_random_steps_are_solved_and_no_allocation_beats_the_bound(
 ) -> None:
     problem, plan = placed
     network, generator = problem.topology.network, np.random.default_rng(seed)
-    found = CONVEX.allocate(problem, plan, 10.0)
+    found = allocated(CONVEX, problem, plan, 10.0)
     assert found.status == "optimal", found.reason
-    assert found.allocation is not None
-    assert found.allocation.violations(network) == []
-    assert found.step_time == simulated(problem, plan, found.allocation)
-    assert found.lower_bound <= found.step_time <= found.lower_bound * (1 + GAP)
+    assert found.solution.allocation is not None
+    assert found.solution.allocation.violations(network) == []
+    assert found.value == simulated(problem, plan, found.solution.allocation)
+    assert found.bound <= found.value <= found.bound * (1 + GAP)
     for rule in (UniformShares(), ProportionalShares(), SquareRootShares()):
-        other = rule.allocate(problem, plan, 10.0)
-        assert found.step_time <= other.step_time
-        assert other.lower_bound <= found.step_time
+        other = allocated(rule, problem, plan, 10.0)
+        assert found.value <= other.value
+        assert other.bound <= found.value
     for spread in (0.01, 0.1, 1.0):
         noise = np.exp(spread * generator.normal(size=network.num_channels))
-        around = np.maximum(found.allocation.rate, 1e-6) * noise
+        around = np.maximum(found.solution.allocation.rate, 1e-6) * noise
         other = weighted_allocation(network, around)
-        assert simulated(problem, plan, other) >= found.lower_bound
+        assert simulated(problem, plan, other) >= found.bound
 
 
 @examples(100)
@@ -158,16 +159,16 @@ def test_an_allocation_that_overflows_a_memory_is_not_offered(
     placed: tuple[StepProblem, Plan],
 ) -> None:
     problem, plan = placed
-    found = CONVEX.allocate(problem, plan, 10.0)
-    free = CONVEX.allocate(replace(problem, capacity=problem.capacity * 1e9), plan, 10.0)
-    assert found.lower_bound == pytest.approx(free.lower_bound, rel=1e-12)
-    if found.plan is None:
+    found = allocated(CONVEX, problem, plan, 10.0)
+    free = allocated(CONVEX, replace(problem, capacity=problem.capacity * 1e9), plan, 10.0)
+    assert found.bound == pytest.approx(free.bound, rel=1e-12)
+    if found.solution is None:
         assert found.status == "limit"
         assert "too many" in found.reason
         return
-    assert found.allocation is not None
-    assert plan.violations(allocated_problem(problem, found.allocation)) == []
-    assert found.step_time >= free.step_time
+    assert found.solution.allocation is not None
+    assert plan.violations(allocated_problem(problem, found.solution.allocation)) == []
+    assert found.value >= free.value
 
 
 def test_a_slower_allocation_is_taken_where_the_fastest_needs_too_much_memory() -> None:
@@ -186,47 +187,47 @@ def test_a_slower_allocation_is_taken_where_the_fastest_needs_too_much_memory() 
     free = problem_of(builder, [0.0, 1.0, 0.0, 0.0], cluster(3))
     problem = replace(free, capacity=np.array([AMPLE, AMPLE, 7.0]))
     plan = plan_of(problem, {"begin": 0, "use": 2, "forward": 1, "end": 2})
-    found = CONVEX.allocate(problem, plan, 10.0)
-    assert found.step_time == pytest.approx(17.0)
+    found = allocated(CONVEX, problem, plan, 10.0)
+    assert found.value == pytest.approx(17.0)
     assert found.status == "feasible"
     assert "the fastest allocation was refused" in found.reason
     assert "at its peak" in found.reason
-    fastest = CONVEX.allocate(free, plan, 10.0)
+    fastest = allocated(CONVEX, free, plan, 10.0)
     assert fastest.status == "optimal"
-    assert fastest.step_time < 16.9
-    assert found.lower_bound == pytest.approx(fastest.lower_bound)
+    assert fastest.value < 16.9
+    assert found.bound == pytest.approx(fastest.bound)
 
 
 def test_a_plan_that_overflows_under_every_rate_is_not_offered() -> None:
     problem, plan = serial_sends([6.0], cluster(2, memory=5.0))
-    found = CONVEX.allocate(problem, plan, 10.0)
-    assert (found.plan, found.allocation, found.status) == (None, None, "limit")
+    found = allocated(CONVEX, problem, plan, 10.0)
+    assert (found.solution, found.status) == (None, "limit")
     assert "at its peak" in found.reason
-    assert found.lower_bound == pytest.approx(6.0)
+    assert found.bound == pytest.approx(6.0)
 
 
 def test_one_server_has_nothing_to_allocate() -> None:
     problem, _ = serial_sends([1.0], cluster(1, devices=2))
     plan = Plan(Placement(np.array([0, 1])), np.arange(2))
-    found = CONVEX.allocate(problem, plan, 10.0)
+    found = allocated(CONVEX, problem, plan, 10.0)
     assert found.status == "optimal"
-    assert found.allocation is not None
-    assert found.allocation.rate.shape == (0,)
+    assert found.solution.allocation is not None
+    assert found.solution.allocation.rate.shape == (0,)
 
 
 def test_the_limit_is_on_longest_paths() -> None:
     problem, plan = serial_sends(VOLUMES, cluster(4))
-    first, second = (CONVEX.allocate(problem, plan, 10.0, 3) for _ in range(2))
+    first, second = (allocated(CONVEX, problem, plan, 10.0, 3) for _ in range(2))
     assert first.status == "feasible"
     assert first.reason == "the search was stopped before the proof was complete"
-    assert first.lower_bound < first.step_time
-    assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
+    assert first.bound < first.value
+    assert (first.value, first.evaluations) == (second.value, second.evaluations)
 
 
 def test_rounds_are_counted() -> None:
     problem, plan = serial_sends([1.0, 2.0, 0.5], cluster(4, latency=0.1))
     problem.op_seconds[2, :] = 0.7
-    found = ConvexRates(gap=0.0, rounds=1).allocate(problem, plan, 10.0)
+    found = allocated(ConvexRates(gap=0.0, rounds=1), problem, plan, 10.0)
     assert found.reason == "1 rounds left a gap"
 
 

@@ -16,6 +16,7 @@ from tests.agents.bandwidth.joint_steps import (
     placer,
     unplaced_steps,
 )
+from tests.asking import jointly
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -35,19 +36,19 @@ def planner(**changed: object) -> JointMilp:
 @examples(8)
 @given(problem=unplaced_steps())
 def test_plans_are_feasible_and_never_slower_than_uniform_shares(problem: StepProblem) -> None:
-    result = planner().plan_jointly(problem, AMPLE_S, 30)
+    result = jointly(planner(), problem, AMPLE_S, 30)
     check_promises(problem, result)
     alone = PlacementAlone(placement=placer(), allocation=uniform_allocation)
-    uniform = alone.plan_jointly(problem, AMPLE_S, 9)  # the share of the start
-    assert result.step_time <= uniform.step_time
-    assert uniform.allocation is not None
+    uniform = jointly(alone, problem, AMPLE_S, 9)  # the share of the start
+    assert result.value <= uniform.value
+    assert uniform.solution.allocation is not None
 
 
 @examples(8)
 @given(problem=unplaced_steps(operators=(3, 6), memory=3.0))
 def test_tight_memory_is_kept_or_the_reason_given(problem: StepProblem) -> None:
-    result = planner().plan_jointly(problem, AMPLE_S, 30)
-    if result.plan is not None:
+    result = jointly(planner(), problem, AMPLE_S, 30)
+    if result.solution is not None:
         check_promises(problem, result)
     else:
         assert result.status in ("infeasible", "limit")
@@ -58,30 +59,30 @@ def test_tight_memory_is_kept_or_the_reason_given(problem: StepProblem) -> None:
 def test_it_is_at_least_as_fast_as_every_plan_at_every_level(memory: float) -> None:
     problem = diamond_step(memory)
     best = best_of_all(problem, level_allocations(problem.topology.network, (0.25, 0.5, 1.0)))
-    result = planner().plan_jointly(problem, AMPLE_S, 80)
+    result = jointly(planner(), problem, AMPLE_S, 80)
     check_promises(problem, result)
-    assert result.step_time <= best * (1 + 1e-6)
+    assert result.value <= best * (1 + 1e-6)
     assert "bound of the model of 4 groups" in result.reason
 
 
 def test_it_gains_where_uniform_shares_waste_links() -> None:
     problem = diamond_step(15.0)
     uniform = best_of_all(problem, [uniform_allocation(problem.topology.network)])
-    result = planner().plan_jointly(problem, AMPLE_S, 80)
-    assert result.step_time < 0.95 * uniform
+    result = jointly(planner(), problem, AMPLE_S, 80)
+    assert result.value < 0.95 * uniform
 
 
 def test_what_fits_no_server_is_infeasible() -> None:
     problem = diamond_step(3.0)
-    result = planner().plan_jointly(problem, AMPLE_S, 10)
-    assert (result.plan, result.status, result.lower_bound) == (None, "infeasible", float("inf"))
+    result = jointly(planner(), problem, AMPLE_S, 10)
+    assert (result.solution, result.status, result.bound) == (None, "infeasible", float("inf"))
     assert "does not fit" in result.reason
 
 
 def test_two_runs_agree() -> None:
     problem = diamond_step(15.0)
-    first, second = (planner().plan_jointly(problem, AMPLE_S, 30) for _ in range(2))
-    assert first.step_time == second.step_time
+    first, second = (jointly(planner(), problem, AMPLE_S, 30) for _ in range(2))
+    assert first.value == second.value
     assert first.evaluations == second.evaluations
 
 

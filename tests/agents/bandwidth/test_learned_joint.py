@@ -21,6 +21,7 @@ from models.export.placer import PlacerCard
 from models.step.pipes import PipesConfig, PipesPolicy
 from tests.agents.bandwidth.joint_steps import check_promises, diamond_step, unplaced_steps
 from tests.agents.placement.test_guided_search import search
+from tests.asking import jointly
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -57,12 +58,12 @@ def planner(folder: str, searches: bool, **chosen: Any) -> LearnedJoint:
 def test_plans_are_feasible_and_no_slower_than_their_start(
     folder: str, problem: StepProblem
 ) -> None:
-    alone = planner(folder, searches=False).plan_jointly(problem, 60.0)
+    alone = jointly(planner(folder, searches=False), problem, 60.0)
     check_promises(problem, alone)
-    found = planner(folder, searches=True).plan_jointly(problem, 60.0, 200)
+    found = jointly(planner(folder, searches=True), problem, 60.0, 200)
     check_promises(problem, found)
-    assert found.step_time <= alone.step_time
-    assert found.trajectory[0][1] == alone.step_time
+    assert found.value <= alone.value
+    assert found.history[0][1] == alone.value
 
 
 def test_the_policies_alone_take_the_levels_of_the_allocators(
@@ -70,31 +71,33 @@ def test_the_policies_alone_take_the_levels_of_the_allocators(
 ) -> None:
     problem, spread = diamond_step(1e9), np.array([0, 1, 2, 0])
     monkeypatch.setattr(Answer, "best_first", lambda answer: ([spread], 1))
-    found = planner(folder, searches=False).plan_jointly(problem, 60.0)
+    found = jointly(planner(folder, searches=False), problem, 60.0)
     check_promises(problem, found)
-    assert found.plan is not None
-    assert found.allocation is not None
+    assert found.solution is not None
+    assert found.solution.allocation is not None
     grouped = GroupedProblem.of(problem, 16)
     piped = PipedGroups(problem, grouped.fusion)
-    assert (found.plan.placement.device == grouped.fusion.expand(spread)).all()
+    assert (found.solution.placement.device == grouped.fusion.expand(spread)).all()
     traffic = piped.traffic(spread)
     level = OnnxAllocator(Path(folder)).levels(traffic)
-    np.testing.assert_allclose(found.allocation.rate, piped.allocation(level, traffic.used).rate)
+    np.testing.assert_allclose(
+        found.solution.allocation.rate, piped.allocation(level, traffic.used).rate
+    )
     assert len(np.unique(level[traffic.mask])) > 1
-    even = planner(folder, searches=False, allocator=None).plan_jointly(problem, 60.0)
+    even = jointly(planner(folder, searches=False, allocator=None), problem, 60.0)
     check_promises(problem, even)
 
 
 def test_the_shipped_allocators_have_a_name() -> None:
-    found = planner("any_network", searches=False).plan_jointly(diamond_step(1e9), 60.0)
+    found = jointly(planner("any_network", searches=False), diamond_step(1e9), 60.0)
     check_promises(diamond_step(1e9), found)
     with refusal("neither a folder nor shipped"):
         planner("no_such_network", searches=False)
 
 
 def test_no_room_is_said_and_found_out_by_the_search(folder: str) -> None:
-    impossible = planner(folder, searches=True).plan_jointly(diamond_step(3.0), 5.0)
-    assert impossible.plan is None
+    impossible = jointly(planner(folder, searches=True), diamond_step(3.0), 5.0)
+    assert impossible.solution is None
     assert impossible.status == "infeasible"
     with refusal("not a checkpoint folder"):
         planner(folder, searches=False, allocator="absent/folder")

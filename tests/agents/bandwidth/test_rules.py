@@ -23,6 +23,7 @@ from tests.agents.bandwidth.placed_steps import (
     serial_sends,
     with_capacities,
 )
+from tests.asking import allocated
 from tests.paths import CONF
 
 TOPOLOGIES = CONF / "topology"
@@ -32,30 +33,30 @@ VOLUMES = [1.0, 4.0, 9.0]
 @pytest.mark.parametrize("planes", [1, 2, 3])
 def test_serial_sends_take_the_square_of_the_sum_of_roots(planes: int) -> None:
     problem, plan = serial_sends(VOLUMES, cluster(4, planes_=planes, bandwidth=2.0))
-    found = SquareRootShares().allocate(problem, plan, 1.0)
-    assert found.step_time == pytest.approx(36.0 / (2.0 * planes), rel=1e-9)
-    assert found.allocation is not None
-    pipes = found.allocation.pipes(problem.topology.network)
+    found = allocated(SquareRootShares(), problem, plan, 1.0)
+    assert found.value == pytest.approx(36.0 / (2.0 * planes), rel=1e-9)
+    assert found.solution.allocation is not None
+    pipes = found.solution.allocation.pipes(problem.topology.network)
     assert_allclose(pipes[0, 1:], planes * 2.0 * np.array([1, 2, 3]) / 6, rtol=1e-9)
 
 
 @pytest.mark.parametrize("planes", [1, 2, 3])
 def test_concurrent_sends_take_the_sum_of_volumes(planes: int) -> None:
     problem, plan = concurrent_sends(VOLUMES, cluster(4, planes_=planes, bandwidth=2.0))
-    found = ProportionalShares().allocate(problem, plan, 1.0)
-    assert found.step_time == pytest.approx(14.0 / (2.0 * planes), rel=1e-9)
-    assert found.allocation is not None
-    pipes = found.allocation.pipes(problem.topology.network)
+    found = allocated(ProportionalShares(), problem, plan, 1.0)
+    assert found.value == pytest.approx(14.0 / (2.0 * planes), rel=1e-9)
+    assert found.solution.allocation is not None
+    pipes = found.solution.allocation.pipes(problem.topology.network)
     assert_allclose(pipes[0, 1:], planes * 2.0 * np.array(VOLUMES) / 14, rtol=1e-9)
 
 
 def test_uniform_shares_look_at_nothing() -> None:
     problem, plan = concurrent_sends(VOLUMES, cluster(4))
-    found = UniformShares().allocate(problem, plan, 1.0)
-    assert found.step_time == pytest.approx(3 * 9.0)
-    assert found.allocation is not None
+    found = allocated(UniformShares(), problem, plan, 1.0)
+    assert found.value == pytest.approx(3 * 9.0)
+    assert found.solution.allocation is not None
     expected = uniform_allocation(problem.topology.network).rate
-    assert_array_equal(found.allocation.rate, expected)
+    assert_array_equal(found.solution.allocation.rate, expected)
 
 
 @pytest.mark.parametrize("rule", [proportional_allocation, square_root_allocation])
@@ -106,6 +107,6 @@ def test_a_pipe_of_empty_messages_gets_a_rate() -> None:
 def test_what_cannot_be_placed_so_is_infeasible_under_every_rate() -> None:
     problem, plan = concurrent_sends(VOLUMES, cluster(4))
     problem.op_seconds[0, 0] = np.inf
-    found = ProportionalShares().allocate(problem, plan, 1.0)
-    assert (found.plan, found.status, found.lower_bound) == (None, "infeasible", np.inf)
+    found = allocated(ProportionalShares(), problem, plan, 1.0)
+    assert (found.solution, found.status, found.bound) == (None, "infeasible", np.inf)
     assert "cannot run" in found.reason

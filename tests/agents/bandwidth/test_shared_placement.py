@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 
 from agents.bandwidth.shared_placement import SharedPlacement
+from agents.solver import Budget
 from agents.step.lower_bound import lower_bound
+from agents.step.problems import SharedPlanning
 from envs.step.fair import Fair
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
@@ -30,22 +32,25 @@ def test_it_is_never_slower_than_what_it_starts_from(
 ) -> None:
     problem, plan = step
     simulator = communication.simulator(problem)
-    result = planner().improve(problem, communication, [plan], AMPLE_S, 2)
-    assert result.plan is not None
-    assert result.plan.violations(problem, simulator) == []
-    played = simulator.step_time(result.plan.placement.device, result.plan.order)
-    assert result.step_time == played >= lower_bound(problem).seconds == result.lower_bound
+    result = planner().solve(
+        SharedPlanning(problem, communication=communication), Budget(AMPLE_S, 2), [plan]
+    )
+    assert result.solution is not None
+    assert result.solution.violations(problem, simulator) == []
+    played = simulator.step_time(result.solution.placement.device, result.solution.order)
+    assert result.value == played >= lower_bound(problem).seconds == result.bound
     assert played <= simulator.step_time(plan.placement.device, plan.order)
-    assert result.allocation is None
 
 
 def test_it_leaves_a_plan_on_one_device() -> None:
     problem = diamond_step(100.0)
     plan = plan_of(problem, dict.fromkeys(problem.graph.op_names, 0))
-    result = planner().improve(problem, FAIR, [plan], AMPLE_S, 10)
+    result = planner().solve(
+        SharedPlanning(problem, communication=FAIR), Budget(AMPLE_S, 10), [plan]
+    )
     every = np.stack(np.meshgrid(*[np.arange(3)] * 4), axis=-1).reshape(-1, 4)
     best = min(FAIR.simulator(problem).step_time(device) for device in every)
-    assert result.step_time <= best * (1 + 1e-9)
+    assert result.value <= best * (1 + 1e-9)
 
 
 def test_levels_are_needed() -> None:

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from agents.cluster.policy import Knowledge, Scheduler
+from agents.cluster.policy import Scheduler
 from agents.cluster.queue import FIFO, FIFOBackfill, NonPreemptive
 from agents.cluster.replay import replay
 from agents.cluster.rules.gangs import BestFit, Count
+from agents.solver import Knowledge
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Schedule

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from agents.cluster.fairness import LeastAttainedService, MaxMinFairness
-from agents.cluster.policy import Knowledge
 from agents.cluster.replay import simulate
 from agents.cluster.rounds import (
     Demand,
@@ -19,6 +18,7 @@ from agents.cluster.rounds import (
     one_pool,
     pool_per_type,
 )
+from agents.solver import Knowledge
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Labels, Trace

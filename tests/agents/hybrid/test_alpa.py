@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from agents.hybrid.alpa import Alpa, inter_operator
+from agents.solver import Budget
 from envs.arrays import FloatArray
 from envs.hybrid.problem import Sharding
 from tests.agents.hybrid.profiles import needs_oracles, oracle
@@ -76,10 +77,10 @@ def shared(layers: int) -> Sharding:
 def test_plans_use_all_devices_and_fit(counts: tuple[int, ...]) -> None:
     topology = servers(counts, inside=10.0, between=1.0)
     problem = random_row(np.random.default_rng(2), topology, 6, 4)
-    found = Alpa().plan_hybrid(problem, 5.0)
-    assert found.plan is not None
-    assert found.plan.violations(problem) == []
-    assert sum(len(stage.devices) for stage in found.plan.stages) == sum(counts)
+    found = Alpa().solve(problem, Budget(5.0))
+    assert found.solution is not None
+    assert found.solution.violations(problem) == []
+    assert sum(len(stage.devices) for stage in found.solution.stages) == sum(counts)
 
 
 def test_shards_where_memory_or_gradients_ask_for_them() -> None:
@@ -87,19 +88,19 @@ def test_shards_where_memory_or_gradients_ask_for_them() -> None:
     problem = replace(
         row(topology, [1.0], [1.0], [1.0], gradients=[6e4], micro_batches=2), sharding=shared(1)
     )
-    found = Alpa().plan_hybrid(problem, 5.0).plan
+    found = Alpa().solve(problem, Budget(5.0)).solution
     assert found is not None
     assert [stage.shards for stage in found.stages] == [2]  # no gradients to sum
     cheap = replace(problem, gradient_bytes=np.zeros(1))
-    found = Alpa().plan_hybrid(cheap, 5.0).plan
+    found = Alpa().solve(cheap, Budget(5.0)).solution
     assert found is not None
     assert [stage.shards for stage in found.stages] == [1]  # nothing to send
     tight = replace(cheap, capacity=np.full(2, 4e4))
-    found = Alpa().plan_hybrid(tight, 5.0).plan
+    found = Alpa().solve(tight, Budget(5.0)).solution
     assert found is not None
     assert [stage.shards for stage in found.stages] == [2]  # half the state each
     none = replace(cheap, capacity=np.full(2, 2e4))
-    assert Alpa().plan_hybrid(none, 5.0).plan is None
+    assert Alpa().solve(none, Budget(5.0)).solution is None
 
 
 def test_a_stage_recomputes_where_its_activations_do_not_fit() -> None:
@@ -107,11 +108,11 @@ def test_a_stage_recomputes_where_its_activations_do_not_fit() -> None:
     problem = row(
         topology, [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0], [4.0, 4.0], [8.0, 8.0], 4
     )  # fmt: skip
-    free = Alpa().plan_hybrid(problem, 5.0).plan
+    free = Alpa().solve(problem, Budget(5.0)).solution
     assert free is not None
     assert not any(stage.recompute for stage in free.stages)
     tight = replace(problem, capacity=np.full(2, 12.0))
-    plan = Alpa().plan_hybrid(tight, 5.0).plan
+    plan = Alpa().solve(tight, Budget(5.0)).solution
     assert plan is not None
     assert [stage.recompute for stage in plan.stages] == [True, False]
     assert plan.violations(tight) == []

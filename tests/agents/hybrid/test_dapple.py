@@ -13,6 +13,7 @@ from agents.hybrid.dapple import Dapple, pivot_latency
 from agents.hybrid.machines import Rates, all_groups
 from agents.hybrid.pipedream import Level, optimize
 from agents.pipeline.published import early_backward, gpipe, one_f_one_b
+from agents.solver import Budget
 from envs.step.pipeline import Pipeline, Work, play
 from tests.agents.hybrid.dapple_program import PROGRAM, GroupStage, Searched, latency, search
 from tests.agents.hybrid.profiles import needs_oracles, oracle, profile
@@ -167,8 +168,8 @@ def test_early_backward_warms_up_twice_and_keeps_less_than_gpipe() -> None:
 def test_plans_fit_their_problem(counts: tuple[int, ...]) -> None:
     topology = servers(counts, inside=10.0, between=1.0)
     problem = random_row(np.random.default_rng(1), topology, 6, 4)
-    found = Dapple().plan_hybrid(problem, 5.0)
-    assert found.plan is not None
-    assert found.plan.violations(problem) == []
-    again = Dapple().plan_hybrid(problem, 5.0)
-    assert again.plan == found.plan
+    found = Dapple().solve(problem, Budget(5.0))
+    assert found.solution is not None
+    assert found.solution.violations(problem) == []
+    again = Dapple().solve(problem, Budget(5.0))
+    assert again.solution == found.solution

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 
 from agents.hybrid.fusion import FusedStages
+from agents.hybrid.solver import PREDICTED
 from agents.hybrid.stage_program import Column, StageProgram, fused
 from agents.pipeline.published import gpipe, one_f_one_b
+from agents.solver import Budget
 from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import simulate
@@ -80,20 +82,20 @@ def test_the_planner_is_as_fast_as_the_best_of_all_plans(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_row(rng, servers([2, 1], 8, 2), 3, 2)
     least = min(simulate(problem, plan).step_time for plan in all_plans(problem))
-    found = planner().plan_hybrid(problem, 20.0, 120)
-    assert found.plan is not None
-    assert found.plan.violations(problem) == []
-    assert found.predicted == simulate(problem, found.plan).step_time
-    assert found.predicted <= least * (1 + 1e-9)
+    found = planner().solve(problem, Budget(20.0, 120))
+    assert found.solution is not None
+    assert found.solution.violations(problem) == []
+    assert found.figures[PREDICTED] == simulate(problem, found.solution).step_time
+    assert found.figures[PREDICTED] <= least * (1 + 1e-9)
 
 
 def test_uneven_devices_get_uneven_shares() -> None:
     """Three times as fast: three quarters of every micro-batch, and no idle second."""
     problem = row(servers([1, 1], 1e9, 1e9), [4], [4], [4], micro_batches=4, speed=[3, 1])
-    found = planner().plan_hybrid(problem, 10.0, 100)
-    assert found.plan is not None
-    assert found.plan.stages[0].shares == (0.75, 0.25)
-    assert found.predicted == pytest.approx(12.0)
+    found = planner().solve(problem, Budget(10.0, 100))
+    assert found.solution is not None
+    assert found.solution.stages[0].shares == (0.75, 0.25)
+    assert found.figures[PREDICTED] == pytest.approx(12.0)
     assert found.status == "optimal"
 
 
@@ -102,11 +104,11 @@ def test_what_does_not_fit_is_computed_again() -> None:
         servers([1], 1, 1), [1, 1], [1, 1], [1, 1], cuts=[1], saved=[50, 50], micro_batches=4
     )
     tight = replace(problem, capacity=np.array([110.0]))
-    found = planner().plan_hybrid(tight, 10.0, 100)
-    assert found.plan is not None
-    assert found.plan.violations(tight) == []
-    nothing = planner().plan_hybrid(replace(tight, capacity=np.array([90.0])), 10.0, 100)
-    assert nothing.plan is None
+    found = planner().solve(tight, Budget(10.0, 100))
+    assert found.solution is not None
+    assert found.solution.violations(tight) == []
+    nothing = planner().solve(replace(tight, capacity=np.array([90.0])), Budget(10.0, 100))
+    assert nothing.solution is None
     assert "fits the memory" in nothing.reason
 
 

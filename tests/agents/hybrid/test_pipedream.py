@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from agents.hybrid.pipedream import Cuts, Level, PipeDream, Throughput, optimize
+from agents.hybrid.solver import PREDICTED
+from agents.solver import Budget
 from envs.arrays import FloatArray
 from tests.agents.hybrid.profiles import needs_oracles, oracle, profile
 from tests.envs.hybrid.rows_of_layers import random_row, servers
@@ -117,7 +119,7 @@ def test_replicas_of_a_machine_lie_in_every_machine() -> None:
 def test_plans_fit_their_problem(counts: tuple[int, ...]) -> None:
     topology = servers(counts, inside=10.0, between=1.0)
     problem = random_row(np.random.default_rng(1), topology, 6, 4)
-    found = PipeDream().plan_hybrid(problem, 1.0)
-    assert found.plan is not None
-    assert found.plan.violations(problem) == []
-    assert found.predicted > 0
+    found = PipeDream().solve(problem, Budget(1.0))
+    assert found.solution is not None
+    assert found.solution.violations(problem) == []
+    assert found.figures[PREDICTED] > 0

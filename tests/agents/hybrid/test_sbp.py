@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from agents.hybrid.sbp import SBP, one_stage_seconds
+from agents.hybrid.solver import PREDICTED
+from agents.solver import Budget
 from envs.hybrid.plan import Stage
 from envs.hybrid.problem import HybridProblem, Sharding
 from envs.hybrid.simulation import simulate
@@ -32,19 +34,21 @@ def shared(gradients: float, sent: float, saved: float = 0.0) -> HybridProblem:
 )
 def test_the_degree_follows_what_is_sent(gradients: float, sent: float, shards: int) -> None:
     problem = shared(gradients, sent)
-    found = SBP().plan_hybrid(problem, 1.0)
-    assert found.plan is not None
-    assert [stage.shards for stage in found.plan.stages] == [shards]
+    found = SBP().solve(problem, Budget(1.0))
+    assert found.solution is not None
+    assert [stage.shards for stage in found.solution.stages] == [shards]
     every = [one_stage_seconds(problem, Stage(0, 2, (0, 1, 2, 3), p)) for p in (1, 2, 4)]
-    assert found.predicted == min(every)
-    assert simulate(problem, found.plan).step_time == pytest.approx(found.predicted, rel=0.2)
+    assert found.figures[PREDICTED] == min(every)
+    assert simulate(problem, found.solution).step_time == pytest.approx(
+        found.figures[PREDICTED], rel=0.2
+    )
 
 
 def test_memory_asks_for_shards() -> None:
     problem = shared(1.0, 1000.0, saved=40.0)  # a device holds a quarter of 80, and state
     for room, shards in ((22.0, 1), (21.5, 2), (20.7, 4)):
-        found = SBP().plan_hybrid(replace(problem, capacity=np.full(4, room)), 1.0)
-        assert found.plan is not None
-        assert found.plan.stages[0].shards == shards
-    none = SBP().plan_hybrid(replace(problem, capacity=np.full(4, 20.0)), 1.0)
-    assert (none.plan, none.status) == (None, "infeasible")
+        found = SBP().solve(replace(problem, capacity=np.full(4, room)), Budget(1.0))
+        assert found.solution is not None
+        assert found.solution.stages[0].shards == shards
+    none = SBP().solve(replace(problem, capacity=np.full(4, 20.0)), Budget(1.0))
+    assert (none.solution, none.status) == (None, "infeasible")

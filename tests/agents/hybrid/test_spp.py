@@ -10,7 +10,9 @@ import pytest
 from numpy.random import default_rng
 
 from agents.hybrid import spp
+from agents.hybrid.solver import PREDICTED
 from agents.hybrid.spp import SPP, Chain, chain_of, device_order, list_order
+from agents.solver import Budget
 from envs.arrays import FloatArray
 from envs.files import read_json
 from envs.hardware.builders import nvlink_islands
@@ -124,11 +126,11 @@ def test_the_least_c_of_every_number_of_stages(seed: int) -> None:
 
 def test_a_plan_is_feasible_and_as_predicted() -> None:
     problem = random_row(default_rng(1), servers([2, 2], 50.0, 5.0), 6, 8)
-    found = SPP(sizes=32).plan_hybrid(problem, 10.0)
-    assert found.plan is not None
-    assert found.plan.violations(problem) == []
-    assert found.predicted <= found.formula["bound"] + 1e-9
-    assert found.formula["C"] * problem.micro_batches <= found.formula["bound"]
+    found = SPP(sizes=32).solve(problem, Budget(10.0))
+    assert found.solution is not None
+    assert found.solution.violations(problem) == []
+    assert found.figures[PREDICTED] <= found.figures["bound"] + 1e-9
+    assert found.figures["C"] * problem.micro_batches <= found.figures["bound"]
 
 
 def test_short_memory_is_met_by_recomputation_and_stages() -> None:
@@ -136,15 +138,15 @@ def test_short_memory_is_met_by_recomputation_and_stages() -> None:
     for share in (0.5, 0.35, 0.25):
         most = problem.state_bytes.sum() + 8 * problem.saved_bytes.sum()
         short = replace(problem, capacity=np.full(4, share * most))
-        found = SPP(sizes=32).plan_hybrid(short, 10.0)
-        if found.plan is not None:
-            assert found.plan.violations(short) == []
-    none = SPP(sizes=32).plan_hybrid(replace(problem, capacity=np.ones(4)), 10.0)
-    assert (none.plan, none.status) == (None, "limit")
+        found = SPP(sizes=32).solve(short, Budget(10.0))
+        if found.solution is not None:
+            assert found.solution.violations(short) == []
+    none = SPP(sizes=32).solve(replace(problem, capacity=np.ones(4)), Budget(10.0))
+    assert (none.solution, none.status) == (None, "limit")
 
 
 def test_large_clusters_take_fewer_sizes() -> None:
     problem = random_row(default_rng(3), servers([3, 3], 50.0, 5.0), 4, 4)
     assert SPP(sizes=4)._group_sizes(6).tolist() == [1, 2, 3, 4, 6]
-    coarse, fine = (SPP(sizes=n).plan_hybrid(problem, 10.0).predicted for n in (4, 32))
+    coarse, fine = (SPP(sizes=n).solve(problem, Budget(10.0)).figures[PREDICTED] for n in (4, 32))
     assert fine <= coarse * 1.5

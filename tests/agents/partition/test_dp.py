@@ -32,6 +32,7 @@ from tests.agents.partition.dp_graphs import (
     transformer_like,
     translator_like,
 )
+from tests.asking import partitioned
 from tests.strength import SEEDS, examples, trials
 
 PLANNER = ContiguousDP(ideals=200_000, groups=16)
@@ -68,18 +69,18 @@ def exhaustive(problem: PartitionProblem) -> float:
 def test_the_split_is_the_best_of_all_contiguous_placements(seed: int) -> None:
     problem = MaxLoadProblem(small_problem(seed), contiguous=True)
     best = exhaustive(problem)
-    result = PLANNER.partition(problem, 60.0)
-    assert result.step_time == pytest.approx(best, rel=1e-9)
-    assert result.lower_bound == pytest.approx(best, rel=1e-9)
+    result = partitioned(PLANNER, problem, 60.0)
+    assert result.value == pytest.approx(best, rel=1e-9)
+    assert result.bound == pytest.approx(best, rel=1e-9)
     if np.isinf(best):
         assert result.status == "infeasible"
         assert result.reason
-        assert result.plan is None
+        assert result.solution is None
     else:
         assert result.status == "optimal"
-        assert result.plan is not None
-        assert problem.violations(result.plan.placement.device) == []
-        assert problem.objective(result.plan.placement.device) == result.step_time
+        assert result.solution is not None
+        assert problem.violations(result.solution.placement.device) == []
+        assert problem.objective(result.solution.placement.device) == result.value
 
 
 def plain_dynamic_program(problem: MaxLoadProblem, accelerators: int) -> float:
@@ -134,9 +135,9 @@ def test_the_split_is_that_of_the_plain_dynamic_program(seed: int, room: float) 
     capacity = room * sum(sketch.state)
     problem = MaxLoadProblem(sketch.problem(accelerators=3, capacity=capacity), contiguous=True)
     expected = plain_dynamic_program(problem, 3)
-    result = PLANNER.partition(problem, 60.0)
-    assert result.step_time == pytest.approx(expected, rel=1e-9)
-    assert result.lower_bound == pytest.approx(expected, rel=1e-9)
+    result = partitioned(PLANNER, problem, 60.0)
+    assert result.value == pytest.approx(expected, rel=1e-9)
+    assert result.bound == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("seconds", [(1.0, 1.0 - 7e-10), (1.0 - 7e-10, 1.0)])
@@ -147,9 +148,9 @@ def test_the_bound_is_true_to_the_last_digits(seconds: tuple[float, float]) -> N
     step = StepProblem(
         builder.build(), topology, np.array([seconds]), np.zeros((0, 3)), topology.memory_bytes
     )
-    result = PLANNER.partition(MaxLoadProblem(step, contiguous=True), 60.0)
+    result = partitioned(PLANNER, MaxLoadProblem(step, contiguous=True), 60.0)
     assert result.status == "optimal"
-    assert result.lower_bound <= min(seconds) <= result.step_time
+    assert result.bound <= min(seconds) <= result.value
 
 
 def test_operators_without_time_are_where_they_are_supported() -> None:
@@ -160,8 +161,8 @@ def test_operators_without_time_are_where_they_are_supported() -> None:
     seconds = np.array([[0.0, np.inf], [np.inf, 0.0]])
     step = StepProblem(builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes)
     for problem in (MaxLoadProblem(step, contiguous=True), LatencyProblem(step)):
-        result = PLANNER.partition(problem, 60.0, 10_000)
-        assert (result.status, result.step_time) == ("optimal", 0.0)
+        result = partitioned(PLANNER, problem, 60.0, 10_000)
+        assert (result.status, result.value) == ("optimal", 0.0)
 
 
 def test_reasons_are_about_what_was_found() -> None:
@@ -172,12 +173,12 @@ def test_reasons_are_about_what_was_found() -> None:
     builder.add_parameter("weight", update, parameter=4.0, gradient=0.0, optimizer=0.0)
     graph, topology = builder.build(), host_topology(1, 4.0, host=False)
     step = StepProblem(graph, topology, np.ones((2, 1)), np.zeros((1, 3)), topology.memory_bytes)
-    placed = PLANNER.partition(MaxLoadProblem(step, contiguous=True), 60.0)
-    assert (placed.status, placed.lower_bound) == ("feasible", 0.0)
+    placed = partitioned(PLANNER, MaxLoadProblem(step, contiguous=True), 60.0)
+    assert (placed.status, placed.bound) == ("feasible", 0.0)
     assert placed.reason == "operators of the optimizer were put with their inputs"
     tight = replace(step, capacity=np.array([3.0]))
     for contiguous in (True, False):
-        result = PLANNER.partition(MaxLoadProblem(tight, contiguous=contiguous), 60.0)
+        result = partitioned(PLANNER, MaxLoadProblem(tight, contiguous=contiguous), 60.0)
         assert result.status == "infeasible"
         assert result.reason.startswith("does not fit")
 
@@ -192,15 +193,15 @@ def test_chains_and_other_objectives_get_feasible_plans_and_true_bounds(seed: in
         (MaxLoadProblem(step, contiguous=False), PLANNER),
         (LatencyProblem(step), PLANNER),
     ):
-        result = planner.partition(problem, 60.0)
-        assert result.lower_bound <= exhaustive(problem) * (1.0 + 1e-9)
-        if result.plan is None:
+        result = partitioned(planner, problem, 60.0)
+        assert result.bound <= exhaustive(problem) * (1.0 + 1e-9)
+        if result.solution is None:
             assert result.status in {"limit", "infeasible"}
             assert result.reason
         else:
             assert result.status in {"feasible", "optimal"}
-            assert problem.violations(result.plan.placement.device) == []
-            assert problem.objective(result.plan.placement.device) == result.step_time
+            assert problem.violations(result.solution.placement.device) == []
+            assert problem.objective(result.solution.placement.device) == result.value
 
 
 @pytest.mark.parametrize(
@@ -219,33 +220,33 @@ def test_the_lattice_has_the_optimum_and_chains_do_not_beat_it(
         accelerators=4, capacity=1e9, training=training, orphans=orphans
     )
     problem = MaxLoadProblem(step, contiguous=True)
-    exact = PLANNER.partition(problem, 60.0)
-    chains = ContiguousDP(ideals=10, groups=16).partition(problem, 60.0)
+    exact = partitioned(PLANNER, problem, 60.0)
+    chains = partitioned(ContiguousDP(ideals=10, groups=16), problem, 60.0)
     assert exact.status == "optimal"
-    assert exact.lower_bound == pytest.approx(exact.step_time, rel=1e-9)
+    assert exact.bound == pytest.approx(exact.value, rel=1e-9)
     assert chains.status == "feasible"
-    assert chains.lower_bound <= exact.step_time <= chains.step_time
+    assert chains.bound <= exact.value <= chains.value
     for result in (exact, chains):
-        assert result.plan is not None
-        assert problem.violations(result.plan.placement.device) == []
+        assert result.solution is not None
+        assert problem.violations(result.solution.placement.device) == []
 
 
 def test_a_limit_on_pairs_ends_the_search_with_a_true_bound_and_is_reproducible() -> None:
     step = inception_like(modules=5).problem(accelerators=4, capacity=1e12)
     problem = MaxLoadProblem(step, contiguous=True)
-    exact = PLANNER.partition(problem, 60.0)
-    short = [PLANNER.partition(problem, 60.0, deterministic_limit=30_000) for _ in range(2)]
-    assert short[0].step_time == short[1].step_time
-    assert short[0].lower_bound == short[1].lower_bound
+    exact = partitioned(PLANNER, problem, 60.0)
+    short = [partitioned(PLANNER, problem, 60.0, 30_000) for _ in range(2)]
+    assert short[0].value == short[1].value
+    assert short[0].bound == short[1].bound
     assert short[0].evaluations < exact.evaluations
     assert short[0].status == "feasible"
-    assert short[0].lower_bound <= exact.step_time <= short[0].step_time
+    assert short[0].bound <= exact.value <= short[0].value
 
 
 def test_no_time_at_all_is_said() -> None:
     problem = MaxLoadProblem(small_problem(1), contiguous=True)
-    result = PLANNER.partition(problem, 0.0)
-    assert result.plan is None
+    result = partitioned(PLANNER, problem, 0.0)
+    assert result.solution is None
     assert result.status == "limit"
     assert result.reason
 
@@ -261,13 +262,13 @@ def published(data: Path, name: str, objective: str) -> StepProblem:
 def test_published_optima_of_contiguous_splits(data: Path, name: str) -> None:
     oracle = read_json(data / "oracles/placement.json")
     problem = MaxLoadProblem(published(data, name, "throughput"), contiguous=True)
-    result = PLANNER.partition(problem, 60.0)
+    result = partitioned(PLANNER, problem, 60.0)
     expected = oracle["throughput_max_load_contiguous"][name]
-    assert result.step_time / MILLISECOND == pytest.approx(expected, abs=1e-3)
+    assert result.value / MILLISECOND == pytest.approx(expected, abs=1e-3)
     assert result.status == "optimal"
-    assert result.lower_bound == pytest.approx(result.step_time, rel=1e-9)
-    assert result.plan is not None
-    assert problem.violations(result.plan.placement.device) == []
+    assert result.bound == pytest.approx(result.value, rel=1e-9)
+    assert result.solution is not None
+    assert problem.violations(result.solution.placement.device) == []
 
 
 def test_every_published_optimum_is_tested(data: Path) -> None:
@@ -292,8 +293,8 @@ def test_lists_of_sources_that_are_too_short_grow(monkeypatch: pytest.MonkeyPatc
     sketch = braided(4, 40)
     capacity = 0.4 * sum(sketch.state)
     problem = MaxLoadProblem(sketch.problem(accelerators=3, capacity=capacity), contiguous=True)
-    expected = PLANNER.partition(problem, 60.0)
+    expected = partitioned(PLANNER, problem, 60.0)
     monkeypatch.setattr(search, "_LISTED", 1)
-    result = PLANNER.partition(problem, 60.0)
-    assert (result.step_time, result.status) == (expected.step_time, "optimal")
+    result = partitioned(PLANNER, problem, 60.0)
+    assert (result.value, result.status) == (expected.value, "optimal")
     assert result.evaluations > expected.evaluations

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.base import PlannerResult
 from agents.partition.atoms import PartitionAtoms
 from agents.partition.search import PartitionSearch
+from agents.solver import Budget, Result
+from agents.step.problems import Partition
 from envs.cost import TabulatedCost
 from envs.files import read_json
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
@@ -22,6 +23,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.partition.dp_graphs import small_problem, transformer_like
+from tests.asking import partitioned
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -50,46 +52,44 @@ def best_by_trying(problem) -> float:
     return best
 
 
-def checked(problem, result: PlannerResult) -> None:
+def checked(problem, result: Result[Plan]) -> None:
     """Everything that is true of any result."""
-    assert result.lower_bound <= result.step_time * (1 + 1e-12)
-    times = [seconds for seconds, _ in result.trajectory]
-    values = [value for _, value in result.trajectory]
+    assert result.bound <= result.value * (1 + 1e-12)
+    times = [seconds for seconds, _ in result.history]
+    values = [value for _, value in result.history]
     assert times == sorted(times)
     assert values == sorted(values, reverse=True)
-    if result.plan is None:
+    if result.solution is None:
         assert result.status in {"infeasible", "limit"}
         assert result.reason
-        assert result.step_time == np.inf
+        assert result.value == np.inf
         return
-    device = result.plan.placement.device
+    device = result.solution.placement.device
     assert problem.violations(device) == []
-    assert result.step_time == problem.objective(device) == values[-1]
-    assert result.status == (
-        "optimal" if result.step_time <= result.lower_bound * (1 + 1e-9) else "feasible"
-    )
+    assert result.value == problem.objective(device) == values[-1]
+    assert result.status == ("optimal" if result.value <= result.bound * (1 + 1e-9) else "feasible")
 
 
 @examples(60, derandomize=True)
 @given(seed=SEEDS, contiguous=st.booleans())
 def test_max_load_is_that_of_exhaustive_search(seed, contiguous):
     problem = MaxLoadProblem(small_problem(seed), contiguous)
-    result = search().partition(problem, 30.0, 25_000)
+    result = partitioned(search(), problem, 30.0, 25_000)
     checked(problem, result)
     best = best_by_trying(problem)
-    assert result.step_time == pytest.approx(best, rel=1e-9)
-    assert result.lower_bound <= best * (1 + 1e-12) or best == np.inf
+    assert result.value == pytest.approx(best, rel=1e-9)
+    assert result.bound <= best * (1 + 1e-12) or best == np.inf
 
 
 @examples(60, derandomize=True)
 @given(seed=SEEDS)
 def test_latency_is_that_of_exhaustive_search(seed):
     problem = LatencyProblem(small_problem(seed))
-    result = search().partition(problem, 30.0, 25_000)
+    result = partitioned(search(), problem, 30.0, 25_000)
     checked(problem, result)
     best = best_by_trying(problem)
-    assert result.step_time == pytest.approx(best, rel=1e-9)
-    assert result.lower_bound <= best * (1 + 1e-12) or best == np.inf
+    assert result.value == pytest.approx(best, rel=1e-9)
+    assert result.bound <= best * (1 + 1e-12) or best == np.inf
 
 
 @pytest.mark.parametrize("kind", ["max-load", "contiguous", "latency"])
@@ -98,32 +98,32 @@ def test_a_deterministic_limit_makes_it_reproducible(kind):
     problem = (
         LatencyProblem(step) if kind == "latency" else MaxLoadProblem(step, kind != "max-load")
     )
-    first, second, other = (search(seed=s).partition(problem, 60.0, 9_000) for s in (0, 0, 1))
+    first, second, other = (partitioned(search(seed=s), problem, 60.0, 9_000) for s in (0, 0, 1))
     checked(problem, first)
     assert first.evaluations == second.evaluations <= 9_000
-    assert first.step_time == second.step_time
-    assert np.array_equal(first.plan.placement.device, second.plan.placement.device)
-    assert not np.array_equal(first.plan.placement.device, other.plan.placement.device)
+    assert first.value == second.value
+    assert np.array_equal(first.solution.placement.device, second.solution.placement.device)
+    assert not np.array_equal(first.solution.placement.device, other.solution.placement.device)
 
 
 def test_the_budget_is_kept():
     step = transformer_like(1, layers=2).problem(accelerators=3, capacity=np.inf)
-    result = search(first_moves=10**9).partition(MaxLoadProblem(step, contiguous=False), 0.2)
+    result = partitioned(search(first_moves=10**9), MaxLoadProblem(step, contiguous=False), 0.2)
     checked(MaxLoadProblem(step, contiguous=False), result)
     assert result.status == "optimal" or result.seconds > 0.15
 
 
 def test_state_that_fits_nowhere_is_a_proof():
     step = transformer_like(1, layers=1).problem(accelerators=2, capacity=1e6, host=False)
-    result = search().partition(MaxLoadProblem(step, contiguous=False), 5.0)
+    result = partitioned(search(), MaxLoadProblem(step, contiguous=False), 5.0)
     assert result.status == "infeasible"
-    assert result.lower_bound == np.inf
+    assert result.bound == np.inf
     assert "does not fit" in result.reason
 
 
 def test_state_that_fits_in_no_two_devices_is_a_proof():
     step = transformer_like(1, layers=1).problem(accelerators=2, capacity=7e7, host=False)
-    result = search().partition(MaxLoadProblem(step, contiguous=False), 5.0, 5_000)
+    result = partitioned(search(), MaxLoadProblem(step, contiguous=False), 5.0, 5_000)
     assert result.status == "infeasible"
     assert "does not fit" in result.reason
 
@@ -131,26 +131,27 @@ def test_state_that_fits_in_no_two_devices_is_a_proof():
 class Given:
     """A planner that has one placement to offer, and notes what it was asked."""
 
+    solves = (Partition,)
+
     def __init__(self, device) -> None:
         self.device = device
         self.asked = []
 
-    def partition(self, problem, budget_s, deterministic_limit=None):
-        self.asked.append((problem.contiguous, budget_s, deterministic_limit))
-        plan = Plan(Placement(self.device), np.arange(len(self.device)))
-        return PlannerResult(plan, "feasible", problem.objective(self.device), 0.0)
+    def solve(self, problem, budget, start=()):
+        self.asked.append((problem.problem.contiguous, budget))
+        return Result(Plan(Placement(self.device), np.arange(len(self.device))), "feasible")
 
 
 @pytest.mark.parametrize("latency", [False, True])
 def test_what_a_start_planner_finds_is_never_lost(latency):
     step = transformer_like(1, layers=2).problem(accelerators=3, capacity=np.inf)
     problem = LatencyProblem(step) if latency else MaxLoadProblem(step, contiguous=False)
-    good = search(seed=5).partition(problem, 60.0, 40_000)
-    start = Given(good.plan.placement.device)
-    result = search(first_moves=10, starts=[start], start_share=0.5).partition(problem, 60.0, 20)
+    good = partitioned(search(seed=5), problem, 60.0, 40_000)
+    start = Given(good.solution.placement.device)
+    result = partitioned(search(first_moves=10, starts=[start], start_share=0.5), problem, 60.0, 20)
     checked(problem, result)
-    assert start.asked == [(True, 30.0, 20)]
-    assert result.step_time <= good.step_time
+    assert start.asked == [(True, Budget(30.0, 20))]
+    assert result.value <= good.value
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_values_out_of_range_are_refused(field, changes):
 
 def test_other_objectives_are_refused():
     with refusal("problem"):
-        search().partition(object(), 1.0)
+        partitioned(search(), object(), 1.0)
 
 
 def published(data: Path, objective: str, name: str) -> StepProblem:
@@ -188,11 +189,11 @@ def test_published_max_loads_are_proved_optimal(data, name):
     oracle = read_json(data / "oracles/placement.json")
     best = oracle["throughput_max_load_noncontiguous"][f"OperatorGraphs/{name}"]
     problem = MaxLoadProblem(published(data, "throughput", f"OperatorGraphs/{name}"), False)
-    result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, LIMIT)
+    result = partitioned(search(first_moves=20_000, growth=1.2), problem, 60.0, LIMIT)
     checked(problem, result)
     assert result.status == "optimal"
-    assert result.step_time / MILLISECOND == pytest.approx(best["value"], rel=2e-6)
-    assert result.lower_bound / MILLISECOND >= best["lower_bound"]
+    assert result.value / MILLISECOND == pytest.approx(best["value"], rel=2e-6)
+    assert result.bound / MILLISECOND >= best["lower_bound"]
 
 
 @pytest.mark.slow
@@ -208,9 +209,9 @@ def test_published_max_loads_are_reached(data, name):
     oracle = read_json(data / "oracles/placement.json")
     best = oracle["throughput_max_load_noncontiguous"][name]["value"]
     problem = MaxLoadProblem(published(data, "throughput", name), contiguous=False)
-    result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, LIMIT)
+    result = partitioned(search(first_moves=20_000, growth=1.2), problem, 60.0, LIMIT)
     checked(problem, result)
-    assert result.step_time / MILLISECOND <= 1.01 * best
+    assert result.value / MILLISECOND <= 1.01 * best
 
 
 @pytest.mark.parametrize(
@@ -220,15 +221,15 @@ def test_published_latencies_are_reached(data, name):
     oracle = read_json(data / "oracles/placement.json")
     best = oracle["latency_q1_optimal"][name]
     problem = LatencyProblem(published(data, "latency", name))
-    result = search(first_moves=20_000, growth=1.2).partition(problem, 60.0, 400_000)
+    result = partitioned(search(first_moves=20_000, growth=1.2), problem, 60.0, 400_000)
     checked(problem, result)
-    assert result.step_time / MILLISECOND == pytest.approx(best, rel=5e-5)
+    assert result.value / MILLISECOND == pytest.approx(best, rel=5e-5)
 
 
 def test_the_published_greedy_latency_is_beaten(data):
     oracle = read_json(data / "oracles/placement.json")
     greedy = oracle["latency_greedy"]["LayerGraphs/resnet50_inference"]
     problem = LatencyProblem(published(data, "latency", "LayerGraphs/resnet50_inference"))
-    result = search().partition(problem, 60.0, 200_000)
+    result = partitioned(search(), problem, 60.0, 200_000)
     checked(problem, result)
-    assert result.step_time / MILLISECOND < greedy / 3
+    assert result.value / MILLISECOND < greedy / 3

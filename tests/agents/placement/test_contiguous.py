@@ -12,6 +12,7 @@ from agents.placement.baselines import ContiguousSplit, EqualShares, SpeedShares
 from agents.step.fitting import shapes
 from agents.step.grouping import GroupedProblem
 from tests.agents.placement.random_problems import cluster, pipeline
+from tests.asking import planned
 from tests.strength import examples
 
 loads = st.sampled_from([0.0, 1.0, 2.5, 4.0, np.inf])
@@ -49,16 +50,16 @@ def test_the_split_has_the_smallest_largest_load_that_memory_allows(
 def test_equal_shares_ignore_speed_and_speed_shares_follow_it() -> None:
     problem = pipeline([1.0] * 9, 2, cluster([0, 0]), [2, 1])
     problem = replace(problem, orders=("one_f_one_b",))
-    equal = ContiguousSplit(groups=9, shares=EqualShares()).plan(problem, 1.0)
-    fair = ContiguousSplit(groups=9, shares=SpeedShares()).plan(problem, 1.0)
-    assert equal.plan is not None
-    assert fair.plan is not None
+    equal = planned(ContiguousSplit(groups=9, shares=EqualShares()), problem, 1.0)
+    fair = planned(ContiguousSplit(groups=9, shares=SpeedShares()), problem, 1.0)
+    assert equal.solution is not None
+    assert fair.solution is not None
 
     def layers(device: np.ndarray) -> list[int]:
         return np.bincount(device[problem.graph.micro_batch == 0], minlength=2).tolist()
 
-    assert sorted(layers(equal.plan.placement.device)) == [8, 10]
-    assert layers(fair.plan.placement.device) == [12, 6]
+    assert sorted(layers(equal.solution.placement.device)) == [8, 10]
+    assert layers(fair.solution.placement.device) == [12, 6]
 
 
 def test_devices_are_filled_server_by_server_fastest_first() -> None:
@@ -74,7 +75,7 @@ def test_activations_that_overflow_make_the_split_give_way() -> None:
     split = ContiguousSplit(groups=6, shares=SpeedShares())
     held = []
     for problem in (ample, tight):
-        plan = split.plan(problem, 1.0).plan
+        plan = planned(split, problem, 1.0).solution
         assert plan is not None
         assert plan.violations(problem) == []
         state = problem.graph.state_bytes
@@ -95,7 +96,7 @@ def test_segments_go_round_and_back_where_an_order_is_made_for_it() -> None:
         assert [devices.tolist() for devices in found] == expected
     split = ContiguousSplit(groups=8, shares=EqualShares())
     seconds = [
-        split.plan(replace(problem, orders=orders), 1.0).step_time
+        planned(split, replace(problem, orders=orders), 1.0).value
         for orders in (("one_f_one_b",), ("one_f_one_b", "interleaved"))
     ]
     assert seconds[1] < seconds[0]

@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from agents.base import Planner
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
 from agents.placement.constraint_program.solver import CpSolver
 from agents.placement.cp_sat import CpSat
 from agents.placement.list_planners import Heft
 from agents.step.lower_bound import lower_bound
+from agents.step.problems import Planner
 from envs.graphs.builder import GraphBuilder
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems, quick_search
+from tests.asking import planned
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -75,15 +76,15 @@ def least_step_time(problem: StepProblem) -> float:
 
 def agrees_with_brute_force(problem: StepProblem, gap: float) -> None:
     best = least_step_time(problem)
-    result = planner().plan(problem, 60.0, 60)
-    assert result.step_time == pytest.approx(best, rel=1e-12)
+    result = planned(planner(), problem, 60.0, 60)
+    assert result.value == pytest.approx(best, rel=1e-12)
     if np.isinf(best):
-        assert (result.status, result.lower_bound, result.plan) == ("infeasible", np.inf, None)
+        assert (result.status, result.bound, result.solution) == ("infeasible", np.inf, None)
         assert result.reason
         return
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
-    assert best * (1.0 - gap) <= result.lower_bound <= best
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
+    assert best * (1.0 - gap) <= result.bound <= best
     if gap <= 1e-9:
         assert result.status == "optimal"
 
@@ -134,9 +135,9 @@ def test_rounded_times_leave_a_bound_that_holds(seed: int) -> None:
 
 
 def test_a_gap_left_by_rounding_is_not_called_optimal() -> None:
-    result = planner().plan(dense(0, tight=False, whole=False), 60.0, 60)
+    result = planned(planner(), dense(0, tight=False, whole=False), 60.0, 60)
     assert result.status == "feasible"
-    assert 0.0 < result.step_time - result.lower_bound <= ROUNDED * result.step_time
+    assert 0.0 < result.value - result.bound <= ROUNDED * result.value
     assert "rounded down" in result.reason
 
 
@@ -149,48 +150,48 @@ def test_activations_that_fit_nowhere_are_proved_to_fit_nowhere() -> None:
         builder.build(), topology, np.ones((2, 2)), np.zeros((1, 3)), topology.memory_bytes
     )
     assert lower_bound(problem).memory_ok  # no state at all: only the live tensor is too large
-    result = planner().plan(problem, 60.0, 10)
-    assert (result.status, result.lower_bound) == ("infeasible", np.inf)
+    result = planned(planner(), problem, 60.0, 10)
+    assert (result.status, result.bound) == ("infeasible", np.inf)
     assert result.reason == "CP-SAT proved that no plan fits"
 
 
 def test_state_that_does_not_fit_is_refused_with_the_bytes_missing() -> None:
     problem = pipeline([1.0, 1.0], 1, cluster([0, 0], 3.0))
-    result = planner().plan(problem, 10.0)
-    assert (result.status, result.plan) == ("infeasible", None)
+    result = planned(planner(), problem, 10.0)
+    assert (result.status, result.solution) == ("infeasible", None)
     assert "too many" in result.reason
 
 
 def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
     problem = pipeline([1.0] * 8, 2, cluster([0, 0]))
     search = planner(operators=16, hint=Heft(groups=(8,)))
-    result = search.plan(problem, 60.0, 5)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
-    assert result.lower_bound == lower_bound(problem).seconds
+    result = planned(search, problem, 60.0, 5)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
+    assert result.bound == lower_bound(problem).seconds
     assert "pieces" in result.reason
-    assert result.step_time < 0.75 * SingleDevice().plan(problem, 1.0).step_time
+    assert result.value < 0.75 * planned(SingleDevice(), problem, 1.0).value
 
 
 def test_the_rest_of_the_budget_refines_the_plan_of_a_fused_graph() -> None:
     layers = [1.0, 3.0, 2.0, 2.0, 1.3, 0.7, 2.2]
     problem = pipeline(layers, 4, cluster([0, 0, 1]), [1, 2, 1])
     search = replace(planner(operators=16), rest_limit=1)
-    coarse = search.plan(problem, 60.0, 5)
+    coarse = planned(search, problem, 60.0, 5)
     search = replace(search, rest_limit=4000)
-    first, second = (search.plan(problem, 60.0, 5) for _ in range(2))
-    assert first.step_time < coarse.step_time
-    assert first.trajectory[-1][1] == first.step_time == second.step_time
-    assert len(first.trajectory) > len(coarse.trajectory)
-    assert first.trajectory == sorted(first.trajectory, key=lambda entry: (entry[0], -entry[1]))
-    assert first.plan is not None
-    assert first.plan.violations(problem) == []
+    first, second = (planned(search, problem, 60.0, 5) for _ in range(2))
+    assert first.value < coarse.value
+    assert first.history[-1][1] == first.value == second.value
+    assert len(first.history) > len(coarse.history)
+    assert first.history == sorted(first.history, key=lambda entry: (entry[0], -entry[1]))
+    assert first.solution is not None
+    assert first.solution.violations(problem) == []
 
 
 def test_two_deterministic_searches_agree() -> None:
     problem = dense(1, tight=True, whole=True)
-    once, again = (planner().plan(problem, 60.0, 3) for _ in range(2))
-    assert [time for _, time in once.trajectory] == [time for _, time in again.trajectory]
+    once, again = (planned(planner(), problem, 60.0, 3) for _ in range(2))
+    assert [time for _, time in once.history] == [time for _, time in again.history]
     assert (once.evaluations, once.status) == (again.evaluations, again.status)
 
 
@@ -206,17 +207,17 @@ def test_the_budget_is_kept_where_the_proof_is_out_of_reach(
 
     monkeypatch.setattr(CpSolver, "search", search)
     problem = pipeline([1.0, 1.3, 0.7, 2.1], 6, cluster([0, 0, 1]), [1, 2, 3])
-    result = planner().plan(problem, 1.5)
+    result = planned(planner(), problem, 1.5)
     assert result.status == "feasible"
-    assert result.plan is not None
+    assert result.solution is not None
     assert 0.0 < sum(granted) <= 1.5
-    assert result.lower_bound >= lower_bound(problem).seconds
+    assert result.bound >= lower_bound(problem).seconds
 
 
 def test_a_program_too_large_for_the_budget_is_not_begun() -> None:
     problem = pipeline([1.0, 2.0], 3, cluster([0] * 40))
-    result = planner().plan(problem, 0.5)
-    assert result.plan is not None
+    result = planned(planner(), problem, 0.5)
+    assert result.solution is not None
     assert result.reason.endswith("the program is too large for the budget")
 
 
@@ -226,7 +227,7 @@ def test_a_step_without_operators_takes_no_time() -> None:
         GraphBuilder("nothing").build(), topology, np.zeros((0, 1)), np.zeros((0, 3)),
         topology.memory_bytes,
     )  # fmt: skip
-    assert planner().plan(problem, 1.0).status == "optimal"
+    assert planned(planner(), problem, 1.0).status == "optimal"
 
 
 @pytest.mark.parametrize(("field", "value"), [("operators", 0), ("hint_share", 1.5)])
@@ -245,4 +246,4 @@ def test_settings_out_of_range_are_refused(field: str, value: float) -> None:
 def test_memory_limits_only_make_steps_longer() -> None:
     tight = dense(4, tight=True, whole=True)
     free = replace(tight, capacity=np.full(3, np.inf))
-    assert planner().plan(free, 60.0, 60).step_time <= planner().plan(tight, 60.0, 60).step_time
+    assert planned(planner(), free, 60.0, 60).value <= planned(planner(), tight, 60.0, 60).value

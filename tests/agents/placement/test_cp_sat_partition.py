@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.base import PartitionPlanner, PlannerResult
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
 from agents.placement.cp_sat import CpSat
+from agents.solver import Budget, Result
+from agents.step.problems import Partition, PartitionPlanner
 from envs.cost import TabulatedCost
 from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
@@ -27,6 +28,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.placement.random_problems import cluster
+from tests.asking import partitioned
 from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow
@@ -103,49 +105,48 @@ def test_the_optimum_is_that_of_all_placements(
 ) -> None:
     problem = kind(small(seed, capacity))
     best = least(problem)
-    result = planner().partition(problem, 60.0)
-    assert result.step_time == pytest.approx(best, rel=1e-12)
+    result = partitioned(planner(), problem, 60.0)
+    assert result.value == pytest.approx(best, rel=1e-12)
     if np.isinf(best):
-        assert (result.status, result.lower_bound) == ("infeasible", np.inf)
+        assert (result.status, result.bound) == ("infeasible", np.inf)
         assert result.reason
     else:
-        assert best * (1.0 - ROUNDED) <= result.lower_bound <= best
+        assert best * (1.0 - ROUNDED) <= result.bound <= best
         assert result.status == "optimal" or seed % 2  # times of odd seeds have no common unit
-        assert result.plan is not None
-        assert problem.violations(result.plan.placement.device) == []
+        assert result.solution is not None
+        assert problem.violations(result.solution.placement.device) == []
 
 
 class HandedOver:
     """A start that somebody else has found."""
 
+    solves = (Partition,)
+
     def __init__(self, device: np.ndarray) -> None:
         self.device = device
 
-    def partition(
-        self, problem: PartitionProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
-        plan = Plan(Placement(self.device), np.arange(len(self.device)))
-        return PlannerResult(plan, "feasible", problem.objective(self.device), 0.0)
+    def solve(self, problem: Partition, budget: Budget, start: object = ()) -> Result[Plan]:
+        return Result(Plan(Placement(self.device), np.arange(len(self.device))), "feasible")
 
 
 def test_the_search_starts_from_the_placement_it_is_handed() -> None:
     problem = MaxLoadProblem(small(1, [2.0, 2.0, 2.0]), contiguous=False)
-    best = planner().partition(problem, 60.0)
-    assert best.plan is not None
-    again = planner(HandedOver(best.plan.placement.device)).partition(problem, 60.0)
-    assert [value for _, value in again.trajectory] == [best.step_time]
+    best = partitioned(planner(), problem, 60.0)
+    assert best.solution is not None
+    again = partitioned(planner(HandedOver(best.solution.placement.device)), problem, 60.0)
+    assert [value for _, value in again.history] == [best.value]
 
 
 def test_two_deterministic_searches_agree() -> None:
     problem = LatencyProblem(small(2, [1.0, 3.0, 2.0]))
-    once, again = (planner().partition(problem, 60.0, 5) for _ in range(2))
-    assert [value for _, value in once.trajectory] == [value for _, value in again.trajectory]
-    assert (once.status, once.lower_bound) == (again.status, again.lower_bound)
+    once, again = (partitioned(planner(), problem, 60.0, 5) for _ in range(2))
+    assert [value for _, value in once.history] == [value for _, value in again.history]
+    assert (once.status, once.bound) == (again.status, again.bound)
 
 
 def test_other_objectives_are_refused() -> None:
     with refusal("cp_sat does not solve"):
-        planner().partition(object(), 1.0)  # type: ignore[arg-type]
+        partitioned(planner(), object(), 1.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.proof
@@ -157,8 +158,8 @@ def test_the_latency_of_bert24_is_proved(data: Path) -> None:
     assert file.topology is not None
     problem = LatencyProblem(StepProblem.build(file.graph, file.topology, TabulatedCost()))
     oracles = read_json(data / "oracles/placement.json")
-    result = planner().partition(problem, 120.0)
+    result = partitioned(planner(), problem, 120.0)
     assert result.status == "optimal"
-    assert result.step_time / MILLISECOND == pytest.approx(
+    assert result.value / MILLISECOND == pytest.approx(
         oracles["latency_q1_optimal"][name], abs=1e-6
     )

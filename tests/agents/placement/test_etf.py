@@ -15,6 +15,7 @@ from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline
 from tests.agents.placement.test_heft import dag
+from tests.asking import planned
 
 
 def rule_of(grouped: GroupedProblem) -> Callable[[], ListRule]:
@@ -61,11 +62,11 @@ def test_memory_closes_a_device() -> None:
 
 def test_a_pipeline_runs_on_both_devices() -> None:
     problem = pipeline([1.0, 1.0], 8, cluster([0, 0]))
-    result = MEtf(groups=(2,)).plan(problem, 10.0)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
+    result = planned(MEtf(groups=(2,)), problem, 10.0)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
     alone = problem.op_seconds[:, 0].sum()
-    assert result.step_time < 0.7 * alone
+    assert result.value < 0.7 * alone
 
 
 def test_groups_that_only_just_fit_are_packed() -> None:
@@ -73,7 +74,7 @@ def test_groups_that_only_just_fit_are_packed() -> None:
     problem = dag([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]], {(1, 3): 9.0}, [40.0, 50.0, 100.0])
     grouped = GroupedProblem.of(problem, 3)
     assert schedule_by(rule_of(grouped), grouped, problem.capacity) is None
-    result = MEtf(groups=(3,)).plan(problem, 1.0)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
-    assert result.plan.placement.device.tolist() in ([0, 0, 1], [1, 1, 0])
+    result = planned(MEtf(groups=(3,)), problem, 1.0)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
+    assert result.solution.placement.device.tolist() in ([0, 0, 1], [1, 1, 0])

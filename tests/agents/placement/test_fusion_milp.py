@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.base import Planner
 from agents.placement.baselines import SingleDevice
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.order import OrderFormulation
@@ -15,11 +14,13 @@ from agents.placement.integer_program.refinement import Refinement
 from agents.placement.list_planners import Heft
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
+from agents.step.problems import Planner
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.asking import planned
 from tests.strength import examples
 
 pytestmark = pytest.mark.slow
@@ -67,21 +68,21 @@ def test_the_model_never_says_more_than_the_best_placement_needs(
 def test_a_small_pipeline_is_solved_to_its_best_placement() -> None:
     problem = pipeline([1.0, 2.0, 2.0, 1.0], 4, cluster([0, 0]))
     grouped = GroupedProblem.of(problem, 4)
-    result = planner().plan(problem, 60.0, 60)
-    assert result.step_time <= best_placement(problem, grouped) * (1 + 1e-9)
+    result = planned(planner(), problem, 60.0, 60)
+    assert result.value <= best_placement(problem, grouped) * (1 + 1e-9)
     assert "bound of the model of 4 groups" in result.reason
 
 
 @examples(40)
 @given(problem=problems())
 def test_plans_are_feasible_and_not_below_the_bound(problem: StepProblem) -> None:
-    result = planner().plan(problem, 60.0, 6)
-    if result.plan is not None:
-        assert result.plan.violations(problem) == []
+    result = planned(planner(), problem, 60.0, 6)
+    if result.solution is not None:
+        assert result.solution.violations(problem) == []
         simulated = StepSimulator(problem).step_time(
-            result.plan.placement.device, result.plan.order
+            result.solution.placement.device, result.solution.order
         )
-        assert result.step_time == simulated >= result.lower_bound
+        assert result.value == simulated >= result.bound
     else:
         assert result.status in ("infeasible", "limit")
         assert result.reason
@@ -89,8 +90,8 @@ def test_plans_are_feasible_and_not_below_the_bound(problem: StepProblem) -> Non
 
 def test_a_limit_of_nodes_makes_it_reproducible() -> None:
     problem = pipeline([1.0, 2.0, 1.0, 1.0, 0.5], 3, cluster([0, 0, 1]), [2, 1, 1])
-    first, second = (planner().plan(problem, 60.0, 20) for _ in range(2))
-    assert [step for _, step in first.trajectory] == [step for _, step in second.trajectory]
+    first, second = (planned(planner(), problem, 60.0, 20) for _ in range(2))
+    assert [step for _, step in first.history] == [step for _, step in second.history]
     assert first.evaluations == second.evaluations
 
 
@@ -98,9 +99,9 @@ def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
     """Eight layers of 4 bytes: any two fit one device of 9 bytes, the half of them does not."""
     problem = pipeline([1.0] * 8, 1, cluster([0] * 4, 14.0))
     assert GroupedProblem.of(problem, 2).too_large
-    result = planner((1, 2)).plan(problem, 60.0, 20)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
+    result = planned(planner((1, 2)), problem, 60.0, 20)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
 
 
 @examples(20)
@@ -108,11 +109,11 @@ def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
 def test_no_plan_is_slower_than_those_it_starts_from(problem: StepProblem) -> None:
     starts: dict[str, Planner] = {"heft": Heft(groups=(16,)), "single_device": SingleDevice()}
     for budget_s in (1e-9, 60.0):
-        known = [start.plan(problem, budget_s).step_time for start in starts.values()]
-        result = planner((2, 4), starts).plan(problem, budget_s, 3)
-        assert result.step_time <= min(known)
+        known = [planned(start, problem, budget_s).value for start in starts.values()]
+        result = planned(planner((2, 4), starts), problem, budget_s, 3)
+        assert result.value <= min(known)
         if np.isfinite(known[0]):
-            assert result.trajectory[0][1] == known[0]
+            assert result.history[0][1] == known[0]
 
 
 def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
@@ -125,8 +126,8 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
     problem = StepProblem(
         builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
     )
-    result = planner().plan(problem, 60.0, 6)
-    assert (result.plan, result.status) == (None, "limit")
+    result = planned(planner(), problem, 60.0, 6)
+    assert (result.solution, result.status) == (None, "limit")
     assert result.reason == "group 0 of 1 fits no device: use more groups"
 
 

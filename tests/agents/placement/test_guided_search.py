@@ -11,6 +11,7 @@ from agents.placement.local_search import Guide, LocalSearch
 from agents.placement.neighbourhood.levels import levels_of
 from agents.placement.neighbourhood.moves import draw
 from agents.placement.neighbourhood.moves import likely as drawn
+from agents.solver import Budget
 from agents.step.grouping import atoms
 from agents.step.incumbent import StepIncumbent
 from envs.step.problem import StepProblem
@@ -28,7 +29,7 @@ def search(seed: int) -> LocalSearch:
 
 def improved(problem: StepProblem, limit: int, guide: Guide | None, seed: int = 0) -> StepIncumbent:
     incumbent = StepIncumbent(problem)
-    search(seed).improve(incumbent, 60.0, limit, guide)
+    search(seed).improve(incumbent, Budget(60.0, limit), guide)
     return incumbent
 
 

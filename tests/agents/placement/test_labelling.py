@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 
-from agents.base import PlannerResult
 from agents.partition.dp import ContiguousDP
 from agents.placement.labelled import describe, read_dataset, shard_path, write_shard
 from agents.placement.labelling import aligned, label
 from agents.placement.local_search import LocalSearch
+from agents.solver import Budget, Result
+from agents.step.problems import StepPlanning
 from envs.placement.distribution import TrainingProblems
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
@@ -32,16 +33,16 @@ def drawn(seed: int, stage: float = 0.3) -> StepProblem:
 class Says:
     """A teacher that always says the same, and claims a time for it."""
 
+    solves = (StepPlanning,)
+
     def __init__(self, device: np.ndarray, seconds: float) -> None:
         self.device, self.seconds, self.asked = device, seconds, 0
 
-    def plan(
-        self, problem: StepProblem, budget_s: float, deterministic_limit: int | None = None
-    ) -> PlannerResult:
+    def solve(self, problem: StepPlanning, budget: Budget, start: object = ()) -> Result[Plan]:
         self.asked += 1
-        order = np.arange(problem.graph.num_operators)
-        plan = Plan(Placement(self.device[problem.graph.colocation]), order)
-        return PlannerResult(plan, "feasible", self.seconds, 0.0)
+        graph = problem.step.graph
+        plan = Plan(Placement(self.device[graph.colocation]), np.arange(graph.num_operators))
+        return Result(plan, "feasible", self.seconds)
 
 
 def searching() -> LocalSearch:

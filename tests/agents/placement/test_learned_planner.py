@@ -9,6 +9,7 @@ import pytest
 
 from agents.placement.baselines import SingleDevice
 from agents.placement.policy import Answer, LearnedPlanner
+from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.placement.outcome import GroupPricer
@@ -16,6 +17,7 @@ from envs.step.fusion import fuse, fused_problem
 from envs.step.order import Rule
 from envs.step.price import BestOrder, Price
 from envs.step.problem import StepProblem
+from tests.asking import planned
 from tests.conformance.test_planners import make
 from tests.envs.placement.test_episodes import DISTRIBUTION
 from tests.refusal import refusal
@@ -47,12 +49,12 @@ def planner(
 def test_of_its_plans_the_fastest_that_fits_is_taken(seed: int) -> None:
     step = problem(seed)
     loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
-    few, many = (planner(samples).plan(loose, 1.0) for samples in (1, 8))
-    assert many.step_time <= few.step_time * 1.05  # the first of many is the only one of few
-    assert many.plan is not None
-    device = many.plan.placement.device
-    assert many.plan.violations(loose) == []
-    assert many.step_time == pytest.approx(BestOrder(loose).step_time(device))
+    few, many = (planned(planner(samples), loose, 1.0) for samples in (1, 8))
+    assert many.value <= few.value * 1.05  # the first of many is the only one of few
+    assert many.solution is not None
+    device = many.solution.placement.device
+    assert many.solution.violations(loose) == []
+    assert many.value == pytest.approx(BestOrder(loose).step_time(device))
     fusion = fuse(loose, GROUPS)
     assert (device == fusion.expand(device[np.unique(fusion.group, return_index=True)[1]])).all()
     priced = GroupPricer(fused_problem(loose, fusion), fusion)
@@ -64,7 +66,7 @@ def test_a_plan_that_takes_longer_on_operators_is_played_in_all_orders() -> None
     answer, incumbent = Answer(planner(), GroupedProblem.of(step, GROUPS)), StepIncumbent(step)
     best = answer.best_first()[0][0]
     answer.priced[best.tobytes()] = Price(0.0, 0.0, Rule.WINDOW_ONE, best)
-    answer.fit(incumbent, [best], 1.0, limited=True)
+    answer.fit(incumbent, [best], Budget(1.0, 1))
     assert incumbent.step_time == BestOrder(step).step_time(answer.grouped.fusion.expand(best))
 
 
@@ -73,22 +75,22 @@ def test_where_memory_is_short_it_makes_room(seed: int) -> None:
     step = problem(seed)
     state = step.graph.state_bytes.sum()
     tight = replace(step, capacity=np.minimum(step.capacity, max(state, 1.0) * 0.8))
-    known = make("local_search").plan(tight, 0.5)
-    found = planner().plan(tight, 2.0)
-    assert (found.plan is not None) >= (known.plan is not None)
-    if found.plan is not None:
-        assert found.plan.violations(tight) == []
+    known = planned(make("local_search"), tight, 0.5)
+    found = planned(planner(), tight, 2.0)
+    assert (found.solution is not None) >= (known.solution is not None)
+    if found.solution is not None:
+        assert found.solution.violations(tight) == []
 
 
 def test_search_goes_on_from_its_plans() -> None:
     step = problem(1)
     searching = make("learned")
     assert isinstance(searching, LearnedPlanner)
-    found = searching.plan(step, 20.0, 2000)
+    found = planned(searching, step, 20.0, 2000)
     searching.search = None
-    alone = searching.plan(step, 1.0)
-    assert found.step_time <= alone.step_time
-    assert found.step_time <= SingleDevice().plan(step, 1.0).step_time
+    alone = planned(searching, step, 1.0)
+    assert found.value <= alone.value
+    assert found.value <= planned(SingleDevice(), step, 1.0).value
 
 
 @pytest.mark.slow
@@ -99,15 +101,15 @@ def test_before_the_search_plans_descend_unless_memory_binds() -> None:
         tight, loose = (replace(step, capacity=step.capacity * room) for room in (1.0, np.inf))
         searching = make("learned")
         assert isinstance(searching, LearnedPlanner)
-        with_descents = [searching.plan(each, 20.0, 1) for each in (tight, loose)]
+        with_descents = [planned(searching, each, 20.0, 1) for each in (tight, loose)]
         answer = Answer(searching, GroupedProblem.of(tight, searching.groups))
         answer.best_first()
         searching.levels = ()
-        without = [searching.plan(each, 20.0, 1) for each in (tight, loose)]
-        gained += with_descents[1].step_time < without[1].step_time
-        assert with_descents[1].step_time <= without[1].step_time
+        without = [planned(searching, each, 20.0, 1) for each in (tight, loose)]
+        gained += with_descents[1].value < without[1].value
+        assert with_descents[1].value <= without[1].value
         if answer.binds:
-            assert with_descents[0].step_time == without[0].step_time
+            assert with_descents[0].value == without[0].value
     assert gained
 
 
@@ -115,8 +117,8 @@ def test_before_the_search_plans_descend_unless_memory_binds() -> None:
 def test_further_rounds_lose_nothing(seed: int) -> None:
     step = problem(seed)
     loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
-    first, third = (planner(rounds=rounds).plan(loose, 1.0) for rounds in (1, 3))
-    assert third.step_time <= first.step_time * 1.02  # on groups never; operators may differ
+    first, third = (planned(planner(rounds=rounds), loose, 1.0) for rounds in (1, 3))
+    assert third.value <= first.value * 1.02  # on groups never; operators may differ
 
 
 def test_without_a_policy_moves_of_one_group_lead_away_from_the_best_split() -> None:
@@ -144,7 +146,7 @@ def test_no_policy_of_that_name_is_an_error() -> None:
 
 def test_equal_seeds_give_equal_plans() -> None:
     step = problem(3)
-    first, second = (planner(seed=5).plan(step, 1.0) for _ in range(2))
-    assert first.plan is not None
-    assert second.plan is not None
-    assert (first.plan.placement.device == second.plan.placement.device).all()
+    first, second = (planned(planner(seed=5), step, 1.0) for _ in range(2))
+    assert first.solution is not None
+    assert second.solution is not None
+    assert (first.solution.placement.device == second.solution.placement.device).all()

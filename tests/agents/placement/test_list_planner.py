@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from agents.base import Planner
 from agents.placement.list_planners import Heft, MEtf, MSct, schedule_by, schedule_order
 from agents.step.grouping import GroupedProblem
 from agents.step.memory_fit import MemoryFit
+from agents.step.problems import Planner
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
@@ -24,6 +24,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.agents.placement.test_list_schedule import make_heft
+from tests.asking import planned
 from tests.strength import examples
 
 PLANNERS: dict[str, Callable[[int], Planner]] = {
@@ -95,26 +96,26 @@ def test_activations_that_overflow_are_run_with_fewer_micro_batches_under_way(na
     problem = long_memory()
     ample = replace(problem, capacity=np.array([100.0, 100.0]))
     planner = PLANNERS[name](3)
-    result = planner.plan(problem, 60.0)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
+    result = planned(planner, problem, 60.0)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
     # one micro-batch at a time: nothing overlaps
-    assert result.step_time == 4 * (1.0 + 2.0 + 1.0 + 1.0)
-    assert planner.plan(ample, 60.0).step_time < result.step_time
+    assert result.value == 4 * (1.0 + 2.0 + 1.0 + 1.0)
+    assert planned(planner, ample, 60.0).value < result.value
 
 
 def test_a_plan_that_fits_in_no_order_is_reported_with_the_bytes_it_lacks() -> None:
     problem = long_memory()
     problem = replace(problem, capacity=np.array([3.0, 3.0]))
-    result = Heft(groups=(3,)).plan(problem, 60.0)
-    assert (result.plan, result.status) == (None, "limit")
+    result = planned(Heft(groups=(3,)), problem, 60.0)
+    assert (result.solution, result.status) == (None, "limit")
     assert "too many" in result.reason
 
 
 def test_no_schedule_but_the_first_is_tried_when_the_time_is_up() -> None:
     problem = replace(long_memory(), orders=("gpipe", "one_f_one_b"))
-    result = Heft(groups=(3,)).plan(problem, 0.0)
-    assert (result.plan, result.status, result.evaluations) == (None, "limit", 1)
+    result = planned(Heft(groups=(3,)), problem, 0.0)
+    assert (result.solution, result.status, result.evaluations) == (None, "limit", 1)
     assert "the budget ended" in result.reason
 
 
@@ -122,7 +123,7 @@ def test_no_schedule_but_the_first_is_tried_when_the_time_is_up() -> None:
 def test_no_order_is_planned_that_is_not_allowed(name: str) -> None:
     problem = pipeline([1.0] * 6, 4, cluster([0, 0]))
     problem = replace(problem, orders=("gpipe",))
-    plan = PLANNERS[name](6).plan(problem, 60.0).plan
+    plan = planned(PLANNERS[name](6), problem, 60.0).solution
     assert plan is not None
     device = plan.placement.device
     np.testing.assert_array_equal(plan.order, Pricer(problem).price(device).order)
@@ -135,9 +136,9 @@ def test_googlenet_is_placed_far_better_than_without_regard_to_contention(
     file = read_moirai(data / "graphs" / "moirai" / "GoogLeNet.xls")
     assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
-    result = PLANNERS[name](128).plan(problem, 60.0)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
+    result = planned(PLANNERS[name](128), problem, 60.0)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
     # 1.921 by a HEFT that does not know of ports; the 1F1B order of the placement is far slower
-    assert result.step_time < 1.6
-    assert result.step_time < StepSimulator(problem).step_time(result.plan.placement.device)
+    assert result.value < 1.6
+    assert result.value < StepSimulator(problem).step_time(result.solution.placement.device)

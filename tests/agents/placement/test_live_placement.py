@@ -25,6 +25,7 @@ from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.step.problem import StepProblem
 from envs.step.timeline import single_device_peak
 from models.export.placer import PlacerCard, export_placer
+from tests.asking import planned
 from tests.models.step.test_placer import SEQUENTIAL, policy_of
 from tests.refusal import refusal
 
@@ -71,18 +72,18 @@ def test_it_places_as_the_planner(folder: str) -> None:
         checkpoint=folder, groups=128, samples=8, starts=STARTING, rounds=1, moves=0,
         temperature=0.0, search=None, levels=(), descent=0.0, guided=0.0, seed=3,
     )  # fmt: skip
-    found = planner.plan(problem(), 1.0)
-    assert found.plan is not None
+    found = planned(planner, problem(), 1.0)
+    assert found.solution is not None
     decider = load_decider(folder)
     state = json.dumps({"graph": graph_document(graph()), "topology": TOPOLOGY}).encode()
     decision = decider.decide_json(state)
     names = [device.name for device in problem().topology.devices]
     placement = dict(
-        zip(graph().op_names, (names[d] for d in found.plan.placement.device), strict=True)
+        zip(graph().op_names, (names[d] for d in found.solution.placement.device), strict=True)
     )
     answer = decision.document()
     assert answer["plan"]["placement"] == placement
-    assert answer["step_time_s"] == pytest.approx(found.step_time, rel=1e-12)
+    assert answer["step_time_s"] == pytest.approx(found.value, rel=1e-12)
     assert 0 < answer["lower_bound_s"] <= answer["step_time_s"]
     assert (answer["feasible"], answer["violations"]) == (True, [])
     for action in decision.actions:

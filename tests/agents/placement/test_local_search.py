@@ -27,6 +27,7 @@ from envs.step.price import name_of_order
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.asking import partitioned, planned
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -63,34 +64,34 @@ def best_of_all(problem: StepProblem) -> float:
 @examples(15, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(max_operators=4, max_devices=2, tight=False))
 def test_small_problems_are_solved_to_the_optimum(problem: StepProblem) -> None:
-    found = min(search(hot=0.3, seed=seed).plan(problem, 60.0, 3000).step_time for seed in range(3))
+    found = min(planned(search(hot=0.3, seed=seed), problem, 60.0, 3000).value for seed in range(3))
     assert found == pytest.approx(best_of_all(problem), rel=1e-9)
 
 
 @SETTINGS
 @given(problem=problems(max_operators=20))
 def test_plans_keep_their_word_and_are_never_slower_than_one_device(problem: StepProblem) -> None:
-    result = search().plan(problem, 60.0, 300)
-    alone = SingleDevice().plan(problem, 60.0)
-    assert result.step_time <= alone.step_time
-    if result.plan is not None:
-        assert result.plan.violations(problem) == []
+    result = planned(search(), problem, 60.0, 300)
+    alone = planned(SingleDevice(), problem, 60.0)
+    assert result.value <= alone.value
+    if result.solution is not None:
+        assert result.solution.violations(problem) == []
         simulator = StepSimulator(problem)
-        simulated = simulator.step_time(result.plan.placement.device, result.plan.order)
-        assert result.step_time == simulated
-        assert result.step_time >= result.lower_bound * (1.0 - 1e-9)
+        simulated = simulator.step_time(result.solution.placement.device, result.solution.order)
+        assert result.value == simulated
+        assert result.value >= result.bound * (1.0 - 1e-9)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_equal_seeds_and_limits_give_equal_plans(workers: int) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 3.0], 3, cluster([0, 0, 1]), [2, 2, 1])
-    first, second = (search(workers=workers).plan(problem, 60.0, 4000) for _ in range(2))
-    assert first.plan is not None
-    assert second.plan is not None
-    assert_array_equal(first.plan.placement.device, second.plan.placement.device)
-    assert_array_equal(first.plan.order, second.plan.order)
-    assert (first.step_time, first.evaluations) == (second.step_time, second.evaluations)
-    other = search(workers=workers, seed=1).plan(problem, 60.0, 4000)
+    first, second = (planned(search(workers=workers), problem, 60.0, 4000) for _ in range(2))
+    assert first.solution is not None
+    assert second.solution is not None
+    assert_array_equal(first.solution.placement.device, second.solution.placement.device)
+    assert_array_equal(first.solution.order, second.solution.order)
+    assert (first.value, first.evaluations) == (second.value, second.evaluations)
+    other = planned(search(workers=workers, seed=1), problem, 60.0, 4000)
     assert other.evaluations != first.evaluations
 
 
@@ -98,7 +99,7 @@ def test_equal_seeds_and_limits_give_equal_plans(workers: int) -> None:
 def test_a_plan_has_an_order_that_its_problem_allows(orders: tuple[str, ...]) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 3.0], 4, cluster([0, 0, 1], 30.0), [2, 2, 1])
     problem = replace(problem, orders=orders)
-    plan = search().plan(problem, 60.0, 2000).plan
+    plan = planned(search(), problem, 60.0, 2000).solution
     assert plan is not None
     assert plan.violations(problem) == []
     assert name_of_order(problem, plan.placement.device, plan.order) in orders
@@ -107,28 +108,28 @@ def test_a_plan_has_an_order_that_its_problem_allows(orders: tuple[str, ...]) ->
 @pytest.mark.usefixtures("ticking")
 def test_a_search_uses_its_budget_and_no_more() -> None:
     problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1]))
-    result = search().plan(problem, 2.0)
+    result = planned(search(), problem, 2.0)
     assert 2.0 <= result.seconds < 2.2
-    times = [step_time for _, step_time in result.trajectory]
+    times = [step_time for _, step_time in result.history]
     assert times == sorted(times, reverse=True)
-    assert times[-1] == result.step_time
+    assert times[-1] == result.value
 
 
 def test_a_budget_that_is_gone_already_still_gives_a_plan() -> None:
     problem = pipeline([1.0] * 6, 4, cluster([0, 0, 1]))
     for budget_s in (0.0, -0.5):
-        assert search().plan(problem, budget_s).plan is not None
+        assert planned(search(), problem, budget_s).solution is not None
 
 
 def test_a_full_device_is_left_alone_and_a_model_that_fits_nowhere_is_refused() -> None:
     problem = pipeline([1.0] * 3, 1, cluster([0, 0], [6.0, 100.0]), [10, 1])
-    result = search().plan(problem, 60.0, 2000)
-    assert result.plan is not None
-    device = result.plan.placement.device
+    result = planned(search(), problem, 60.0, 2000)
+    assert result.solution is not None
+    device = result.solution.placement.device
     assert np.bincount(device, problem.graph.state_bytes, minlength=2)[0] <= 6.0
     nowhere = pipeline([1.0] * 3, 2, cluster([0, 1], [5.0, 4.5]))
-    refused = search().plan(nowhere, 60.0, 100)
-    assert (refused.plan, refused.status) == (None, "infeasible")
+    refused = planned(search(), nowhere, 60.0, 100)
+    assert (refused.solution, refused.status) == (None, "infeasible")
     assert "does not fit: 12 bytes" in refused.reason
 
 
@@ -196,8 +197,11 @@ def test_splits_are_segments_in_a_line_a_loop_and_a_v() -> None:
 
 def test_partitions_are_searched_by_the_planner_for_partitions() -> None:
     problem = MaxLoadProblem(pipeline([1.0, 2.0, 3.0], 1, cluster([0, 0])), contiguous=False)
-    ours, theirs = search().partition(problem, 60.0, 500), PARTITIONS.partition(problem, 60.0, 500)
-    assert ours.step_time == theirs.step_time
+    ours, theirs = (
+        partitioned(search(), problem, 60.0, 500),
+        partitioned(PARTITIONS, problem, 60.0, 500),
+    )
+    assert ours.value == theirs.value
 
 
 @pytest.mark.slow
@@ -208,9 +212,11 @@ def test_googlenet_in_as_many_moves_as_a_tenth_of_a_second_holds() -> None:
     file = read_moirai(Path(folder) / "graphs" / "moirai" / "GoogLeNet.xls")
     assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
-    found = [search(groups=(32, 64), seed=seed).plan(problem, 60.0, 90_000) for seed in range(5)]
-    assert max(result.step_time for result in found) <= 1.45
-    assert np.median([result.step_time for result in found]) <= 1.41
+    found = [
+        planned(search(groups=(32, 64), seed=seed), problem, 60.0, 90_000) for seed in range(5)
+    ]
+    assert max(result.value for result in found) <= 1.45
+    assert np.median([result.value for result in found]) <= 1.41
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agents.base import Planner
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import ContiguousSplit, RandomPlacement, SpeedShares
 from agents.placement.fusion_milp import FusionMilp
@@ -20,10 +19,12 @@ from agents.placement.list_planners import Heft, MEtf, MSct
 from agents.placement.local_search import LocalSearch
 from agents.step.grouping import GroupedProblem
 from agents.step.memory_fit import MemoryFit
+from agents.step.problems import Planner
 from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster
+from tests.asking import planned
 from tests.strength import examples
 
 SIZES = (5, 2, 4, 5, 3, 4, 2, 1, 4, 6, 5, 3)  # 44 bytes of state
@@ -99,16 +100,16 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_a_plan_is_found_where_not_a_byte_is_left_over(name: str) -> None:
     problem = chain(SIZES, ROOM)
-    result = PLANNERS[name](32).plan(problem, 2.0)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
-    assert result.step_time >= result.lower_bound
+    result = planned(PLANNERS[name](32), problem, 2.0)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
+    assert result.value >= result.bound
 
 
 def test_local_search_crosses_overfull_placements_to_the_best_one() -> None:
     problem = chain(SIZES[:8], (9.0, 9.0, 8.0))
-    result = PLANNERS["local_search"](8).plan(problem, 30.0, 100_000)
-    assert result.step_time <= optimum(problem)  # of 1F1B orders
+    result = planned(PLANNERS["local_search"](8), problem, 30.0, 100_000)
+    assert result.value <= optimum(problem)  # of 1F1B orders
 
 
 @examples(40)
@@ -133,9 +134,9 @@ def test_a_packing_is_found_exactly_where_there_is_one(sizes: list[int], room: l
 @pytest.mark.parametrize("name", [name for name in sorted(PLANNERS) if name != "fusion_milp"])
 def test_plans_give_way_when_activations_do_not_fit(name: str) -> None:
     problem = chain((1,) * 6, (12.0, 100.0), activation=8.0)
-    result = PLANNERS[name](6).plan(problem, 1.0)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
+    result = planned(PLANNERS[name](6), problem, 1.0)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
 
 
 def test_a_first_choice_that_leads_nowhere_is_undone() -> None:
@@ -159,19 +160,19 @@ def test_thousands_of_groups_are_packed_at_once() -> None:
 @pytest.mark.slow
 def test_the_milp_gives_way_when_activations_do_not_fit() -> None:
     problem = chain((4,) * 6, (20.0, 30.0), activation=5.0)
-    result = PLANNERS["fusion_milp"](6).plan(problem, 5.0)
-    assert result.plan is not None
-    assert result.plan.violations(problem) == []
+    result = planned(PLANNERS["fusion_milp"](6), problem, 5.0)
+    assert result.solution is not None
+    assert result.solution.violations(problem) == []
 
 
 @pytest.mark.slow
 def test_the_milp_has_a_plan_of_its_own_on_many_devices() -> None:
     problem = chain((1,) * 24, (8.0,) * 32)
     search = PLANNERS["fusion_milp"](16)
-    assert search.plan(problem, 1e-3).plan is not None  # without a single round
-    result = search.plan(problem, 1.0)
-    assert result.plan is not None
-    assert len(np.unique(result.plan.placement.device)) >= 3
+    assert planned(search, problem, 1e-3).solution is not None  # without a single round
+    result = planned(search, problem, 1.0)
+    assert result.solution is not None
+    assert len(np.unique(result.solution.placement.device)) >= 3
 
 
 def test_groups_on_fewer_devices_take_as_long_as_on_those_of_all() -> None:

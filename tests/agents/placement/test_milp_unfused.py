@@ -20,6 +20,7 @@ from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.asking import planned
 from tests.strength import examples
 
 pytestmark = pytest.mark.slow
@@ -67,24 +68,33 @@ def test_the_optimum_is_that_of_all_placements_in_all_orders(problem: StepProble
     best = np.inf
     if len(devices):
         best = min(simulator.step_times(devices, np.array(order)).min() for order in sequences)
-    result = Milp(
-        formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
-    ).plan(problem, 30.0)
-    assert result.step_time == pytest.approx(best, rel=1e-6)
-    assert result.lower_bound <= best * (1 + 1e-9)
-    assert result.lower_bound >= best * (1 - 1e-5)
+    result = planned(
+        Milp(
+            formulation=OrderFormulation(gap=1e-6, at_once=30),
+            warm_start=None,
+            chains=False,
+            seed=0,
+        ),
+        problem,
+        30.0,
+    )
+    assert result.value == pytest.approx(best, rel=1e-6)
+    assert result.bound <= best * (1 + 1e-9)
+    assert result.bound >= best * (1 - 1e-5)
     assert result.status == ("infeasible" if np.isinf(best) else "optimal")
 
 
 @examples(40)
 @given(problem=problems())
 def test_plans_are_feasible_and_not_below_the_bound(problem: StepProblem) -> None:
-    result = Milp(formulation=FORMULATION, warm_start=None, chains=False, seed=0).plan(problem, 2.0)
-    if result.plan is not None:
-        assert result.plan.violations(problem) == []
-        order = result.plan.order
-        simulated = StepSimulator(problem).step_time(result.plan.placement.device, order)
-        assert result.step_time == simulated >= result.lower_bound
+    result = planned(
+        Milp(formulation=FORMULATION, warm_start=None, chains=False, seed=0), problem, 2.0
+    )
+    if result.solution is not None:
+        assert result.solution.violations(problem) == []
+        order = result.solution.order
+        simulated = StepSimulator(problem).step_time(result.solution.placement.device, order)
+        assert result.value == simulated >= result.bound
     else:
         assert result.status in ("infeasible", "limit")
         assert result.reason
@@ -135,9 +145,9 @@ def test_a_device_that_is_much_slower_does_not_blur_the_bound(
     milp = Milp(
         formulation=formulation, warm_start=SingleDevice() if warm else None, chains=False, seed=0
     )
-    result = milp.plan(problem, 60.0, 4000)
-    assert best * (1 - 1e-5) <= result.lower_bound <= best
-    assert result.step_time == pytest.approx(best, rel=5e-6)
+    result = planned(milp, problem, 60.0, 4000)
+    assert best * (1 - 1e-5) <= result.bound <= best
+    assert result.value == pytest.approx(best, rel=5e-6)
     assert result.status == "optimal"
 
 
@@ -148,10 +158,10 @@ def test_a_warm_started_plan_is_at_least_as_good_as_its_start(problem: StepProbl
     milp = Milp(
         formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=start, chains=False, seed=0
     )
-    known, result = start.plan(problem, 1.0), milp.plan(problem, 60.0, 3)
-    assert result.step_time <= known.step_time
-    if known.plan is not None:
-        assert result.trajectory[0][1] == known.step_time
+    known, result = planned(start, problem, 1.0), planned(milp, problem, 60.0, 3)
+    assert result.value <= known.value
+    if known.solution is not None:
+        assert result.history[0][1] == known.value
 
 
 @pytest.mark.filterwarnings("error")
@@ -168,8 +178,8 @@ def test_a_step_that_takes_no_time_on_one_device() -> None:
     milp = Milp(
         formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
     )
-    result = milp.plan(problem, 60.0, 40)
-    assert (result.status, result.step_time, result.lower_bound) == ("optimal", 0.0, 0.0)
+    result = planned(milp, problem, 60.0, 40)
+    assert (result.status, result.value, result.bound) == ("optimal", 0.0, 0.0)
 
 
 def test_a_limit_of_nodes_makes_it_reproducible() -> None:
@@ -177,9 +187,9 @@ def test_a_limit_of_nodes_makes_it_reproducible() -> None:
     milp = Milp(
         formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
     )
-    first, second = (milp.plan(problem, 60.0, 40) for _ in range(2))
-    assert first.step_time == second.step_time
-    assert [step for _, step in first.trajectory] == [step for _, step in second.trajectory]
+    first, second = (planned(milp, problem, 60.0, 40) for _ in range(2))
+    assert first.value == second.value
+    assert [step for _, step in first.history] == [step for _, step in second.history]
 
 
 @pytest.mark.proof
@@ -187,19 +197,27 @@ def test_moirai_example_1_is_solved_to_30_by_order_where_1f1b_stops_at_31(data: 
     file = read_moirai(data / "graphs" / "moirai" / "example-1.xls")
     assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
-    result = Milp(
-        formulation=OrderFormulation(gap=1e-6, at_once=30), warm_start=None, chains=False, seed=0
-    ).plan(problem, 100.0, 4000)
-    assert result.plan is not None
-    assert result.step_time == 30.0
-    assert result.plan.violations(problem) == []
+    result = planned(
+        Milp(
+            formulation=OrderFormulation(gap=1e-6, at_once=30),
+            warm_start=None,
+            chains=False,
+            seed=0,
+        ),
+        problem,
+        100.0,
+        4000,
+    )
+    assert result.solution is not None
+    assert result.value == 30.0
+    assert result.solution.violations(problem) == []
 
 
 def test_chains_make_fewer_groups_and_claim_no_bound_of_their_own() -> None:
     problem = pipeline([1.0, 2.0, 2.0, 1.0], 2, cluster([0, 1]))
     formulation = OrderFormulation(gap=1e-6, at_once=30)
     milp = Milp(formulation=formulation, warm_start=None, chains=True, seed=0)
-    result = milp.plan(problem, 60.0, 40)
-    assert result.plan is not None
-    assert len(set(result.plan.placement.device)) == 1  # the whole pipeline is one chain
-    assert result.lower_bound < result.step_time
+    result = planned(milp, problem, 60.0, 40)
+    assert result.solution is not None
+    assert len(set(result.solution.placement.device)) == 1  # the whole pipeline is one chain
+    assert result.bound < result.value

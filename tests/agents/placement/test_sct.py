@@ -11,6 +11,7 @@ from agents.step.grouping import GroupedProblem
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from tests.agents.placement.test_heft import dag
+from tests.asking import planned
 from tests.refusal import refusal
 
 NO_LIMIT = 60.0
@@ -46,11 +47,11 @@ def test_without_transfers_nothing_is_a_favourite_and_the_plan_is_that_of_etf() 
     favourite = favourite_children(problem, NO_LIMIT)
     assert favourite is not None
     assert (favourite == NONE).all()
-    sct = MSct(groups=(4,), lp_seconds=NO_LIMIT).plan(problem, 9.0)
-    etf = MEtf(groups=(4,)).plan(problem, 9.0)
-    assert sct.plan is not None
-    assert etf.plan is not None
-    assert sct.plan.placement.device.tolist() == etf.plan.placement.device.tolist()
+    sct = planned(MSct(groups=(4,), lp_seconds=NO_LIMIT), problem, 9.0)
+    etf = planned(MEtf(groups=(4,)), problem, 9.0)
+    assert sct.solution is not None
+    assert etf.solution is not None
+    assert sct.solution.placement.device.tolist() == etf.solution.placement.device.tolist()
 
 
 def test_a_program_stopped_by_its_limit_is_reported_and_the_plan_is_that_of_etf() -> None:
@@ -59,12 +60,12 @@ def test_a_program_stopped_by_its_limit_is_reported_and_the_plan_is_that_of_etf(
     moves = {pair: float(random.uniform(0.1, 1.0)) for pair in pairs}
     problem = dag([[float(p)] * 3 for p in random.uniform(1.0, 2.0, 24)], moves, [0.0] * 24)
     search = MSct(groups=(24,), lp_seconds=NO_LIMIT)
-    stopped, etf = search.plan(problem, 9.0, 1), MEtf(groups=(24,)).plan(problem, 9.0)
+    stopped, etf = planned(search, problem, 9.0, 1), planned(MEtf(groups=(24,)), problem, 9.0)
     assert "no piece has a favourite child" in stopped.reason
-    assert stopped.step_time == etf.step_time
-    solved = search.plan(problem, 9.0)
+    assert stopped.value == etf.value
+    solved = planned(search, problem, 9.0)
     assert solved.reason == ""
-    assert solved.step_time != etf.step_time
+    assert solved.value != etf.value
 
 
 def test_a_time_limit_that_is_not_positive_is_refused() -> None:

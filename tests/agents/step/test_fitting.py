@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
+from agents.solver import UNLIMITED, Budget
 from agents.step.fitting import Fitting, halved
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
@@ -70,7 +71,7 @@ class Recorder:
 def test_where_no_activation_can_overflow_one_placement_is_made() -> None:
     incumbent, grouped = line(100.0)
     attempt = Recorder()
-    fitting = Fitting(incumbent, np.inf)
+    fitting = Fitting(incumbent, UNLIMITED)
     fitting.run(grouped, attempt)
     assert (attempt.state, fitting.binds) == ([4.0], False)
 
@@ -78,7 +79,7 @@ def test_where_no_activation_can_overflow_one_placement_is_made() -> None:
 def test_rooms_are_lowered_and_activations_counted_until_a_placement_fits() -> None:
     incumbent, grouped = line(18.0)  # room for four layers of a device, not for what they send
     attempt = Recorder()
-    fitting = Fitting(incumbent, np.inf)
+    fitting = Fitting(incumbent, UNLIMITED)
     fitting.run(grouped, attempt)
     assert fitting.binds
     assert list(dict.fromkeys(attempt.state)) == [4.0, 8.0, 6.0, 5.0]  # 1 byte a micro-batch
@@ -92,7 +93,7 @@ def test_what_overflows_least_is_repaired_by_moving_groups() -> None:
     def stubborn(grouped: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
         return np.array([0, 0, 0, 0, 0, 1]), None  # whatever the room
 
-    Fitting(incumbent, np.inf).run(grouped, stubborn)
+    Fitting(incumbent, UNLIMITED).run(grouped, stubborn)
     assert incumbent.plan is not None
     assert incumbent.trajectory[0][1] == incumbent.step_time  # nothing fitted before
     assert incumbent.plan.violations(incumbent.problem) == []
@@ -102,11 +103,11 @@ def test_what_overflows_least_is_repaired_by_moving_groups() -> None:
 def test_the_search_ends_where_nothing_new_comes_or_the_time_is_up(limited: bool) -> None:
     incumbent, grouped = line(13.0)
     attempt = Recorder()
-    fitting = Fitting(incumbent, np.inf, limited=limited)
+    fitting = Fitting(incumbent, Budget(evaluations=1 if limited else None))
     fitting.run(grouped, attempt)
     fitting.insist()
     assert incumbent.plan is None
-    late = Fitting(incumbent, 0.0)
+    late = Fitting(incumbent, Budget(0.0))
     made = len(attempt.room)
     late.run(grouped, attempt)
     late.insist()

@@ -17,6 +17,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.rematerialise import Residence, rematerialised
 from envs.step.step import StepSimulator
+from tests.asking import planned
 from tests.envs.step.random_steps import topology_of
 from tests.envs.step.test_rematerialise import GB, chain
 from tests.strength import trials
@@ -113,13 +114,13 @@ def test_moves_make_plans_where_nothing_else_fits(
         capacity=np.full(2, gigabytes * GB),
         memory_moves=moves,
     )
-    found = ContiguousSplit(groups=6, shares=EqualShares()).plan(problem, 60.0, 1)
-    assert found.step_time == pytest.approx(seconds)
-    if found.plan is not None:
-        assert found.plan.violations(problem) == []
-        assert (found.plan.residence is not None) == (moves != ())
-        step, device, order = found.plan.played(problem)
-        assert StepSimulator(step).step_time(device, order) == found.step_time
+    found = planned(ContiguousSplit(groups=6, shares=EqualShares()), problem, 60.0, 1)
+    assert found.value == pytest.approx(seconds)
+    if found.solution is not None:
+        assert found.solution.violations(problem) == []
+        assert (found.solution.residence is not None) == (moves != ())
+        step, device, order = found.solution.played(problem)
+        assert StepSimulator(step).step_time(device, order) == found.value
 
 
 def test_what_is_offered_is_moved_where_it_overflows() -> None:

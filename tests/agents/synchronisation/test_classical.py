@@ -46,7 +46,7 @@ def test_no_rings_over_the_same_ways_keep_the_busiest_link_less_busy(network: Li
     a = np.column_stack([*columns, np.full(network.num_links, -1.0)])
     ones = [[1.0] * len(columns) + [0.0]]
     best = linprog([0.0] * len(columns) + [1.0], a, np.zeros(len(a)), ones, [1.0]).fun
-    found = Ring().synchronise(problem).plan
+    found = Ring().solve(problem).solution
     assert found is not None
     assert found.busiest_seconds(problem) == pytest.approx(best, rel=1e-3)
 
@@ -69,7 +69,7 @@ def test_rings_of_a_dgx1_use_every_nvlink_fully() -> None:
     """171.43 GB/s of all-gather is the optimum of all trees; of all-reduce, half of it."""
     topology = topology_file(str(CONF / "topology" / "dgx1.yaml"))
     problem = SynchronisationProblem(links_of_topology(topology, media=["NVLink"]), 1e9)
-    plan = Ring().synchronise(problem).plan
+    plan = Ring().solve(problem).solution
     assert plan is not None
     assert 1.0 / plan.busiest_seconds(problem) == pytest.approx(600.0 / 7.0, rel=1e-4)
 
@@ -84,7 +84,7 @@ def test_plans_on_a_star_send_the_bytes_that_are_known_of_them(n: int) -> None:
         (Ring(), even), (DoubleTree(), 2e6), (HalvingDoubling(), fold or even),
         (Hierarchical(), even), (ParameterServer(False), even),
     ):  # fmt: skip
-        plan = planner.synchronise(problem).plan
+        plan = planner.solve(problem).solution
         assert plan is not None
         assert plan.link_bytes(problem).max() <= most * (1.0 + 1e-9)
 
@@ -96,15 +96,15 @@ def test_dedicated_servers_sum_what_others_bring() -> None:
     links = [(a, b, 1e9, 0.0) for x in names for a, b in ((x, "switch"), ("switch", x))]
     network = graph_of("a server", vertices, links)
     problem = SynchronisationProblem(network, 1e6)
-    found = ParameterServer(dedicated=True).synchronise(problem)
-    assert found.plan is not None
-    assert found.plan.trees[0].root == 3
+    found = ParameterServer(dedicated=True).solve(problem)
+    assert found.solution is not None
+    assert found.solution.trees[0].root == 3
     # Cut finely, results leave while sums come in.
-    assert play(problem, found.plan).seconds == pytest.approx(3e-3, rel=0.02)
+    assert play(problem, found.solution).seconds == pytest.approx(3e-3, rel=0.02)
     for primitive, graph in ((Primitive.ALL_GATHER, network), (Primitive.ALL_REDUCE, star(3))):
-        refused = ParameterServer(True).synchronise(SynchronisationProblem(graph, 1e6, primitive))
-        assert refused.plan is None
+        refused = ParameterServer(True).solve(SynchronisationProblem(graph, 1e6, primitive))
+        assert refused.solution is None
         assert "servers do not" in refused.reason or "no vertex sums" in refused.reason
     apart = graph_of("one way", vertices[:2], [("a", "b", 1e9, 0.0)])
-    found = Ring().synchronise(SynchronisationProblem(apart, 1e6))
-    assert (found.plan, found.reason) == (None, "no way from b to a")
+    found = Ring().solve(SynchronisationProblem(apart, 1e6))
+    assert (found.solution, found.reason) == (None, "no way from b to a")

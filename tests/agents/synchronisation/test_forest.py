@@ -94,16 +94,16 @@ def held_right(problem: SynchronisationProblem, plan: SynchronisationPlan) -> No
 def test_a_forest_reaches_the_worst_cut(seed: int, primitive: Primitive) -> None:
     network = random_graph(seed)
     problem = SynchronisationProblem(network, 1e9, primitive)
-    found = Forest(exact=True).synchronise(problem)
-    if found.plan is None:
+    found = Forest(exact=True).solve(problem)
+    if found.solution is None:
         assert least_cut(network) == 0
         return
-    held_right(problem, found.plan)
-    seconds = found.plan.busiest_seconds(problem)
+    held_right(problem, found.solution)
+    seconds = found.solution.busiest_seconds(problem)
     assert seconds <= problem.size / found.figures["bandwidth"] * (1 + 1e-9)
     if not any(network.sums & ~network.participant):
-        assert seconds >= found.lower_bound
-        assert found.figures["bandwidth"] == pytest.approx(problem.size / found.lower_bound, 1e-8)
+        assert seconds >= found.bound
+        assert found.figures["bandwidth"] == pytest.approx(problem.size / found.bound, 1e-8)
 
 
 @examples(200, 8)
@@ -177,7 +177,7 @@ def test_forests_reach_published_optima(name: str) -> None:
     rate, _, with_one = PUBLISHED[name]
     gather = SynchronisationProblem(network, 1e9, Primitive.ALL_GATHER)
     for forest, expected in ((Forest(exact=True), rate), (Forest(k=1), with_one)):
-        plan = forest.synchronise(gather).plan
+        plan = forest.solve(gather).solution
         assert plan is not None
         held_right(gather, plan)
         assert plan.busiest_seconds(gather) == pytest.approx(1 / expected, rel=1e-9)
@@ -219,19 +219,19 @@ def test_the_optimum_of_64_gpus_takes_one_or_two_flows_for_each(
     monkeypatch.setattr(FlowNetwork, "cut", lambda *of: flows.append(of) or cut(*of))
     assert float(optimum(problem)) == pytest.approx(1600e9 / 7)
     assert len(flows) < 2 * 64
-    found = Forest(exact=True).synchronise(problem)
-    assert found.plan is not None
-    held_right(problem, found.plan)
+    found = Forest(exact=True).solve(problem)
+    assert found.solution is not None
+    held_right(problem, found.solution)
 
 
 def test_a_forest_packs_what_other_jobs_leave() -> None:
     network = switched("a box", 1, 4, Rate(4e9, 1e-6))
     problem = SynchronisationProblem(network, 1e9, Primitive.ALL_GATHER)
-    other = Forest(exact=True).synchronise(replace(problem, size=5e8)).plan
+    other = Forest(exact=True).solve(replace(problem, size=5e8)).solution
     assert other is not None
     left = residual(network, other.link_bytes(problem) / 1.0)  # 1e9 bytes a second of another job
     beside = replace(problem, network=left)
-    plan = Forest(exact=True).synchronise(beside).plan
+    plan = Forest(exact=True).solve(beside).solution
     assert plan is not None
     held_right(beside, plan)
     assert plan.busiest_seconds(beside) == pytest.approx(1e9 / (4 / 3 * 4e9 - 1e9))
@@ -246,7 +246,7 @@ def test_chunks_are_of_the_best_size(latency: float) -> None:
     links = [(a, b, 1e9, 0.0) for pair in pairwise(names) for a, b in (pair, pair[::-1])]
     network = graph_of("line", [VertexSpec(x, True, True, True) for x in names], links)
     problem = SynchronisationProblem(network, 1e7)
-    plan = Forest(latency=latency).synchronise(problem).plan
+    plan = Forest(latency=latency).solve(problem).solution
     assert plan is not None
     taken = [
         play(problem, replace(plan, chunk=plan.chunk * factor), overhead=latency).seconds

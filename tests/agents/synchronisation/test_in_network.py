@@ -34,23 +34,23 @@ def racks(workers: list[int], planes: int, aggregation: bool = True) -> LinkGrap
 def test_a_plan_takes_what_the_closed_form_says(workers: list[int], planes: int) -> None:
     problem = SynchronisationProblem(racks(workers, planes), SIZE)
     planner = SwitchMl()
-    found = planner.synchronise(problem)
-    assert found.plan is not None
-    assert found.plan.violations(problem) == []
+    found = planner.solve(problem)
+    assert found.solution is not None
+    assert found.solution.violations(problem) == []
     vectors = np.random.default_rng(0).integers(-9, 9, (sum(workers), 1001)).astype(float)
-    result = found.plan.perform(problem, vectors)
+    result = found.solution.perform(problem, vectors)
     np.testing.assert_allclose(result, np.tile(vectors.sum(0), (sum(workers), 1)))
     # Every link carries the vector at most once each way, and each plane its part.
-    assert found.plan.link_bytes(problem).max() == pytest.approx(SIZE / planes, rel=0.01)
+    assert found.solution.link_bytes(problem).max() == pytest.approx(SIZE / planes, rel=0.01)
     levels = 1 if len(workers) == 1 else 2
     wire = found.figures["wire_bytes_per_byte"]
     expected = planner.pool.seconds(SIZE / planes, RATE * wire, LATENCY, levels)
-    assert play(problem, found.plan).seconds == pytest.approx(float(expected), rel=0.01)
+    assert play(problem, found.solution).seconds == pytest.approx(float(expected), rel=0.01)
 
 
 def test_without_switches_that_add_there_is_no_plan() -> None:
-    found = SwitchMl().synchronise(SynchronisationProblem(racks([3], 1, False), SIZE))
-    assert (found.plan, found.status) == (None, "infeasible")
+    found = SwitchMl().solve(SynchronisationProblem(racks([3], 1, False), SIZE))
+    assert (found.solution, found.status) == (None, "infeasible")
     assert "aggregation=true" in found.reason
     problem = SynchronisationProblem(racks([3], 1), SIZE, Primitive.ALL_GATHER)
-    assert "all_gather" in SwitchMl().synchronise(problem).reason
+    assert "all_gather" in SwitchMl().solve(problem).reason

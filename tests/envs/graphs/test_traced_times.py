@@ -23,6 +23,7 @@ from envs.hardware.builders import mixed, single_server
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
 from envs.step.problem import StepProblem
+from tests.asking import planned
 from tests.envs.graphs.traced_steps import captured, write_trace
 from tests.refusal import refusal
 
@@ -140,8 +141,8 @@ def test_a_plan_comes_out(graph: OpGraph, path: Path) -> None:
     cost = TracedCost(str(path), "refuse")
     problem = StepProblem.build(graph, t4s(), cost)
     assert np.array_equal(problem.op_seconds[:, 0], problem.op_seconds[:, 1])
-    found = Heft(groups=[16]).plan(problem, 1.0)
-    assert found.plan is not None
+    found = planned(Heft(groups=[16]), problem, 1.0)
+    assert found.solution is not None
 
 
 @pytest.fixture

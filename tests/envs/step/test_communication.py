@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sends import sends
 
+from agents.step.problems import evaluate_plan
 from envs.hardware.topology import Topology
 from envs.step.allocated import Allocated, allocated_problem, uniform_allocation
 from envs.step.fair import FairSimulator
@@ -14,7 +15,6 @@ from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Communication, StepSimulator
 from experiments.run.targets import object_in_file
-from experiments.step.evaluation import evaluate_plan
 from experiments.step.problem import topology_file
 from tests.paths import CONF
 

@@ -93,27 +93,27 @@ def machines(aggregators: int) -> LinkGraph:
 def test_times_of_the_paper_within_three_tenths_of_a_millisecond(sparsity: float) -> None:
     blocks = drawn_blocks(Pattern.RANDOM, MACHINES, 102_400, 1.0 - sparsity, seed=0)
     problem = SynchronisationProblem(machines(8), 104.8576e6, blocks=blocks)
-    found = OmniReduce(dedicated=True).synchronise(problem)
-    assert found.plan is not None
-    assert found.plan.violations(problem) == []
-    seconds = found.plan.own_seconds(problem)
+    found = OmniReduce(dedicated=True).solve(problem)
+    assert found.solution is not None
+    assert found.solution.violations(problem) == []
+    seconds = found.solution.own_seconds(problem)
     assert seconds == pytest.approx(PAPER[sparsity] * 1e-3, abs=0.3e-3)
     union = blocks.any(axis=0).mean() * problem.size
-    assert found.plan.busiest_seconds(problem) == pytest.approx(union / 12.5e9, rel=1e-12)
+    assert found.solution.busiest_seconds(problem) == pytest.approx(union / 12.5e9, rel=1e-12)
     assert found.figures["received_bytes"] >= MACHINES * union
 
 
 def test_colocated_aggregators_send_sums_over_the_links_of_workers() -> None:
     blocks = drawn_blocks(Pattern.OVERLAPPING, MACHINES, 4096, 0.5, seed=0)
     problem = SynchronisationProblem(machines(0), 1e6, blocks=blocks)
-    plan = OmniReduce(dedicated=False).synchronise(problem).plan
+    plan = OmniReduce(dedicated=False).solve(problem).solution
     assert plan is not None
     union = blocks.any(axis=0).mean() * 1e6
     assert_allclose(plan.link_bytes(problem), 7 / 8 * (union + 0.5e6))
     vectors = np.random.default_rng(0).integers(-9, 9, (MACHINES, 999)).astype(float)
     assert_allclose(plan.perform(problem, vectors)[3], vectors.sum(0))
-    found = OmniReduce(dedicated=True).synchronise(problem)
-    assert found.plan is None
+    found = OmniReduce(dedicated=True).solve(problem)
+    assert found.solution is None
     assert "neither takes part nor forwards" in found.reason
 
 

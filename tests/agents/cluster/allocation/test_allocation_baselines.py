@@ -10,7 +10,7 @@ import pytest
 from agents.cluster.allocation.baselines import BASELINES, Fifo
 from agents.cluster.allocation.exact import ExactAllocation
 from envs.cluster.allocation.generated import random_problem
-from envs.cluster.allocation.problem import AllocationProblem, MalleableJob, violations
+from envs.cluster.allocation.problem import AllocationProblem, MalleableJob
 from envs.cluster.allocation.speeds import RingSpeed
 from envs.cluster.allocation.utilities import LogUtility
 
@@ -32,13 +32,13 @@ problem = AllocationProblem((ring, wide), np.array([[6.0, 32.0, 0.0, 1e9]]), 1e1
     ],
 )
 def test_one_slot_by_hand(name: str, workers: list[int]) -> None:
-    plan = BASELINES[name]().give(problem).plan
+    plan = BASELINES[name]().solve(problem).solution
     assert plan is not None
     assert plan.workers[0, :, 0].tolist() == workers
 
 
 def test_fifo_lets_none_pass_and_takes_its_share() -> None:
-    plan = Fifo(0.5).give(problem).plan
+    plan = Fifo(0.5).solve(problem).solution
     assert plan is not None
     assert plan.workers[0, :, 0].tolist() == [3, 3]
 
@@ -47,7 +47,7 @@ def test_fifo_lets_none_pass_and_takes_its_share() -> None:
 def test_no_rule_is_above_the_optimum(name: str) -> None:
     for seed, speed in enumerate(("ring", "parameter_server", "layered")):
         small = random_problem(np.random.default_rng(seed), speed, jobs=3, slots=3)  # type: ignore[arg-type]
-        result = BASELINES[name]().give(small)
-        assert result.plan is not None
-        assert violations(small, result.plan) == []
-        assert result.utility <= ExactAllocation().give(small).utility * (1.0 + 1e-6)
+        result = BASELINES[name]().solve(small)
+        assert result.solution is not None
+        assert small.violations(result.solution) == []
+        assert result.value <= ExactAllocation().solve(small).value * (1.0 + 1e-6)

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from agents.cluster.allocation.exact import ExactAllocation, configurations
 from agents.cluster.allocation.relaxation import levels_of, relaxed
 from envs.cluster.allocation.generated import SpeedName, UtilityName, random_problem
-from envs.cluster.allocation.problem import AllocationProblem, violations
+from envs.cluster.allocation.problem import AllocationProblem
 from tests.refusal import refusal
 
 SPEEDS = get_args(SpeedName)
@@ -62,12 +62,12 @@ def test_the_integer_program_finds_the_best_of_all_plans(
 ) -> None:
     rng = default_rng(seed)
     problem = random_problem(rng, speed, utility, 2, 2, 3, gpus=2, most_workers=2)
-    result = ExactAllocation().give(problem)
+    result = ExactAllocation().solve(problem)
     assert result.status == "optimal"
-    assert result.plan is not None
-    assert violations(problem, result.plan) == []
-    assert result.utility == pytest.approx(best_of_all(problem), rel=2e-6)
-    assert relaxed(problem).bound >= result.utility
+    assert result.solution is not None
+    assert problem.violations(result.solution) == []
+    assert result.value == pytest.approx(best_of_all(problem), rel=2e-6)
+    assert relaxed(problem).bound >= result.value
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
@@ -118,4 +118,4 @@ def test_the_relaxation_is_the_linear_program() -> None:
 def test_too_large_to_prove_is_said() -> None:
     problem = random_problem(default_rng(0), machines=6)
     with refusal("too many to prove"):
-        ExactAllocation(most=10).give(problem)
+        ExactAllocation(most=10).solve(problem)

@@ -36,9 +36,9 @@ def test_gadgets_own_weights_make_its_own_plan(tmp_path: Path) -> None:
     problem = random_problem(np.random.default_rng(0))
     document = {"kind": NUMBERS_KIND, "numbers": {"part": 1.0, "slack": 0.0}}
     (tmp_path / "gains.json").write_text(json.dumps(document))
-    told = Gadget(weights=str(tmp_path / "gains.json")).give(problem)
-    assert told.utility == Gadget().give(problem).utility
-    assert "guarantee" not in Gadget(weights={"slack": 1.0}).give(problem).figures
+    told = Gadget(weights=str(tmp_path / "gains.json")).solve(problem)
+    assert told.value == Gadget().solve(problem).value
+    assert "guarantee" not in Gadget(weights={"slack": 1.0}).solve(problem).figures
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 
-from agents.base import AllocationPlanner
 from agents.cluster.allocation.exact import ExactAllocation, configurations
 from agents.cluster.allocation.gadget import Choices, Gadget, drawn
-from agents.cluster.allocation.placing import Slot
+from agents.cluster.allocation.placing import AllocationSolver, Slot
 from agents.cluster.allocation.relaxation import relaxed
 from agents.cluster.allocation.rounding import Draws, RandomisedRounding
 from agents.cluster.allocation.sizes import Sizes
 from agents.cluster.allocation.smd import Smd, sum_of_ratios
 from envs.cluster.allocation.generated import SpeedName, random_problem
-from envs.cluster.allocation.problem import AllocationProblem, violations
+from envs.cluster.allocation.problem import AllocationProblem
 from tests.refusal import refusal
 from tests.strength import trials
 
@@ -96,16 +95,16 @@ def test_draws_have_the_probabilities_of_their_shares() -> None:
 @pytest.mark.parametrize("utility", ["log", "sigmoid"])
 def test_what_is_proved_holds_beside_the_optimum(utility: str) -> None:
     for problem in problems(utility, 3, jobs=3, slots=4):
-        exact = ExactAllocation().give(problem)
+        exact = ExactAllocation().solve(problem)
         assert exact.status == "optimal"
         for planner in (Gadget(), Smd(), Smd(exact=True), RandomisedRounding()):
-            found = planner.give(problem)
-            assert found.plan is not None
-            assert violations(problem, found.plan) == []
-            assert found.utility <= exact.utility * (1.0 + 1e-6)
-            assert found.upper_bound >= exact.utility * (1.0 - 1e-6)
+            found = planner.solve(problem)
+            assert found.solution is not None
+            assert problem.violations(found.solution) == []
+            assert found.value <= exact.value * (1.0 + 1e-6)
+            assert found.bound >= exact.value * (1.0 - 1e-6)
             guarantee = found.figures.get("guarantee", 0.0)
-            assert found.utility >= guarantee * exact.utility * (1.0 - 1e-9)
+            assert found.value >= guarantee * exact.value * (1.0 - 1e-9)
             assert (guarantee > 0.0) == (utility == "log" and isinstance(planner, Gadget))
 
 
@@ -126,21 +125,21 @@ def test_lone_jobs_are_given_what_is_proved_wherever_a_split_fits() -> None:
         made = len(problem.windows[0]) * max(way.progress for way in ways)
         optimum = job.utility.of(min(1.0, made))
         for planner in (Gadget(), Smd()):
-            found = planner.give(problem)
-            assert found.plan is not None
-            assert violations(problem, found.plan) == []
-            assert found.plan.workers.any(), seed
-            assert found.utility >= found.figures["guarantee"] * optimum
-            assert found.utility >= 0.5 * optimum
+            found = planner.solve(problem)
+            assert found.solution is not None
+            assert problem.violations(found.solution) == []
+            assert found.solution.workers.any(), seed
+            assert found.value >= found.figures["guarantee"] * optimum
+            assert found.value >= 0.5 * optimum
 
 
 @pytest.mark.parametrize("planner", [Gadget(), Smd()])
-def test_slots_know_nothing_of_later_jobs(planner: AllocationPlanner) -> None:
+def test_slots_know_nothing_of_later_jobs(planner: AllocationSolver) -> None:
     problem = random_problem(default_rng(3), "layered", "mixed", jobs=8, slots=8)
-    whole = planner.give(problem).plan
+    whole = planner.solve(problem).solution
     for now in range(1, 4):
         jobs = [j for j, job in enumerate(problem.jobs) if job.arrival < now]
-        known = planner.give(replace(problem, jobs=tuple(problem.jobs[j] for j in jobs))).plan
+        known = planner.solve(replace(problem, jobs=tuple(problem.jobs[j] for j in jobs))).solution
         assert whole is not None
         assert known is not None
         assert np.array_equal(whole.workers[:now, jobs], known.workers[:now])

@@ -14,7 +14,6 @@ from agents.rllib.cluster.allocation import AllocationLane, Allocations
 from agents.rllib.subject import ArrayMemory
 from envs.cluster.allocation.generated import random_problem
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
-from envs.cluster.allocation.problem import violations
 from models.cluster.pairs import PairsConfig
 from models.export.pairs import export_pairs
 from models.export.placer import PlacerCard
@@ -65,11 +64,11 @@ def test_the_rule_is_what_an_unlearned_policy_does_and_no_job_is_seen_before_it_
     lane = AllocationLane(env_of())
     played(lane, None)
     problem = lane.env.episode.problem
-    found = LearnedAllocation().give(problem)
-    assert found.plan is not None
-    assert violations(problem, found.plan) == []
-    assert found.utility == pytest.approx(lane.env.utility)
-    assert lane.outcome() == pytest.approx(lane.whole / found.utility)
+    found = LearnedAllocation().solve(problem)
+    assert found.solution is not None
+    assert problem.violations(found.solution) == []
+    assert found.value == pytest.approx(lane.env.utility)
+    assert lane.outcome() == pytest.approx(lane.whole / found.value)
 
 
 def test_queues_imitate_a_plan() -> None:

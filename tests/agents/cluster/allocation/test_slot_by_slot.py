@@ -7,7 +7,6 @@ import pytest
 
 from agents.cluster.allocation.placing import Slot, SlotBySlot
 from envs.cluster.allocation.generated import SpeedName, random_problem
-from envs.cluster.allocation.problem import violations
 
 
 class Greedy(SlotBySlot):
@@ -22,6 +21,6 @@ class Greedy(SlotBySlot):
 def test_workers_fit_where_they_are_put(speed: SpeedName) -> None:
     for seed in range(20):
         problem = random_problem(np.random.default_rng(seed), speed, machines=3, jobs=5)
-        result = Greedy().give(problem)
-        assert result.plan is not None
-        assert violations(problem, result.plan) == []
+        result = Greedy().solve(problem)
+        assert result.solution is not None
+        assert problem.violations(result.solution) == []

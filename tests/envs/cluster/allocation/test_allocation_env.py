@@ -10,7 +10,7 @@ import pytest
 
 from envs.cluster.allocation.env import AllocationEnv
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
-from envs.cluster.allocation.problem import AllocationPlan, play, violations
+from envs.cluster.allocation.problem import AllocationPlan, play
 from envs.cluster.allocation.toy import TOY_OPTIMUM, toy_problem
 from tests.refusal import refusal
 
@@ -32,7 +32,7 @@ def best_of_all_plans() -> float:
         played = play(problem, plan).utility
         if played > best:
             best = played
-            assert violations(problem, plan) == []
+            assert problem.violations(plan) == []
     return best
 
 
@@ -74,7 +74,7 @@ def test_an_episode_pays_what_its_plan_is_worth(queues: int) -> None:
             seen, rewards, *_, infos = env.step(actions)
             total += rewards["queue_0"]
         problem, plan = env.episode.problem, env.episode.plan
-        assert violations(problem, plan) == []
+        assert problem.violations(plan) == []
         assert total == pytest.approx(play(problem, plan).utility)
         assert infos["queue_0"]["utility"] == pytest.approx(total)
 

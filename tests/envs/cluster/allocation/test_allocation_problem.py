@@ -12,7 +12,6 @@ from envs.cluster.allocation.problem import (
     AllocationProblem,
     MalleableJob,
     play,
-    violations,
 )
 from envs.cluster.allocation.speeds import (
     LayeredSpeed,
@@ -73,7 +72,7 @@ def test_layers_hide_what_they_send_behind_the_backward_pass() -> None:
 
 def test_a_plan_by_hand() -> None:
     plan = plan_of((0, 0, [2, 0], [0, 0]), (1, 0, [1, 1], [0, 0]), (1, 1, [1, 0], [1, 0]))
-    assert violations(problem, plan) == []
+    assert problem.violations(plan) == []
     played = play(problem, plan)
     first = 20 / 1.75 * 2 / 60
     assert played.done[0, :2] == pytest.approx([first, first + 20 / 3.0 * 2 / 60])
@@ -105,7 +104,7 @@ def test_what_nics_have_left_makes_no_job_slower() -> None:
 def test_what_a_plan_may_not(
     entries: list[tuple[int, int, list[int], list[int]]], says: str
 ) -> None:
-    assert any(says in wrong for wrong in violations(problem, plan_of(*entries)))
+    assert any(says in wrong for wrong in problem.violations(plan_of(*entries)))
 
 
 def test_utilities_by_hand() -> None:
