@@ -30,7 +30,7 @@ MOMENTS = (0.5, 0.99)  # decays of Adam's
 class PlaySettings:
     """How the two networks play."""
 
-    iterations: Count = 800
+    iterations: Count = 800  # of imitating the teacher before PPO; 0: none
     hidden: Count = 32  # units of the one hidden layer of each
     rule_step: Positive = 0.006  # Adam's, at the start
     adversary_step: Positive = 0.01

@@ -36,28 +36,31 @@ class PPO:
         arXiv:1707.06347, 2017.
     """
 
-    num_envs: Count = 16
-    steps: Count | None = 64
-    episodes: Count | None = None
-    alike: Count = 1
-    learned: Count | None = None
-    minibatch_size: Count = 512
-    num_epochs: Count = 3
-    learning_rate: Positive = 0.0003
-    final_learning_rate: Positive = 5e-05
-    entropy_coefficient: NonNegative = 0.003
-    final_entropy_coefficient: NonNegative = 0.0003
-    anneal_steps: Count = 1000000
+    num_envs: Count = 16  # environments stepped together
+    steps: Count | None = 64  # of each per iteration; episodes are whole
+    episodes: Count | None = None  # whole ones of each per iteration
+    alike: Count = 1  # environments in turn that share episodes and a baseline; 1: none do
+    learned: Count | None = None  # of alike episodes, those with the largest advantages; null: all
+    minibatch_size: Count = 512  # decisions per gradient step
+    num_epochs: Count = 3  # passes over each batch
+    learning_rate: Positive = 0.0003  # Adam's step at the start
+    final_learning_rate: Positive = 5e-05  # from anneal_steps on; linear in between
+    entropy_coefficient: NonNegative = 0.003  # weight of the entropy bonus at the start
+    final_entropy_coefficient: NonNegative = 0.0003  # from anneal_steps on; linear in between
+    anneal_steps: Count = 1000000  # environment steps
     discounting: Discounting = PerTime()
-    clip: Annotated[float, Gt(0.0)] = 0.2
+    clip: Annotated[float, Gt(0.0)] = 0.2  # how far a probability ratio may move
+    # nats from the sampling policy beyond which an iteration learns no further
     most_kl: Annotated[float, Gt(0.0)] | None = 0.02
-    reference_kl: NonNegative = 0.0
-    value_coefficient: NonNegative = 0.5
+    reference_kl: NonNegative = 0.0  # weight of the divergence from the first policy; 0: none
+    value_coefficient: NonNegative = 0.5  # weight of the critic's squared error
+    # iterations over which a scale of values is a mean; null: they have none
     value_memory: Annotated[float, Ge(1.0)] | None = 20.0
+    # whether rewards are divided by the running deviation of their sums
     normalise_rewards: bool = True
-    normalise_advantages: Literal["batch", "rank"] = "batch"
-    auxiliary_coefficient: NonNegative = 0.1
-    max_gradient_norm: Annotated[float, Gt(0.0)] = 0.5
+    normalise_advantages: Literal["batch", "rank"] = "batch"  # all of an iteration together
+    auxiliary_coefficient: NonNegative = 0.1  # there is no auxiliary head
+    max_gradient_norm: Annotated[float, Gt(0.0)] = 0.5  # global norm to which gradients are clipped
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.episodes is None):
@@ -80,11 +83,11 @@ class PPO:
 class Cloning:
     """A teacher is imitated before PPO begins: `conf/train*.yaml`."""
 
-    iterations: Annotated[int, Ge(0)] = 0
-    learning_rate: Positive = 0.001
-    num_epochs: Count = 2
-    first_share: Share = 0.0
-    last_share: Share = 0.5
+    iterations: Annotated[int, Ge(0)] = 0  # of imitating the teacher before PPO; 0: none
+    learning_rate: Positive = 0.001  # Adam's step
+    num_epochs: Count = 2  # passes over each iteration's decisions
+    first_share: Share = 0.0  # of the decisions that the pupil drives in the first iteration
+    last_share: Share = 0.5  # the same in the last; linear in between
 
     def share(self, iteration: int) -> float:
         """Of the decisions that the pupil drives in an iteration, from 0 on."""
@@ -101,11 +104,11 @@ class Learner:
     no actor, and no Ray.
     """
 
-    num_env_runners: Annotated[int, Ge(0)] = 0
-    num_learners: Annotated[int, Ge(0)] = 0
-    num_gpus_per_learner: NonNegative = 0.0
-    device: Literal["cpu", "cuda"] = "cpu"
-    ray_address: str | None = None
+    num_env_runners: Annotated[int, Ge(0)] = 0  # remote actors that sample; 0: this process does
+    num_learners: Annotated[int, Ge(0)] = 0  # remote actors that learn; 0: this process does
+    num_gpus_per_learner: NonNegative = 0.0  # GPUs of each of them
+    device: Literal["cpu", "cuda"] = "cpu"  # that this process learns on: cpu or cuda
+    ray_address: str | None = None  # of a Ray cluster
 
     @property
     def remote(self) -> bool:
@@ -157,20 +160,25 @@ class Training:
     """
 
     model: Any
+    # one policy for all schedulers; separate: each has its own
     parameters: Literal["shared", "separate"] = "shared"
     ppo: PPO
     cloning: Cloning
     learner: Learner
     seed: int = 0
+    # seconds of training, compilation not counted; null: no limit
     budget_s: Annotated[float, Gt(0.0)] | None = 600.0
-    max_steps: Count | None = None
+    max_steps: Count | None = None  # steps of environments; null: no limit
+    # steps after which the curriculum of the windows has ended; null: all at once
     curriculum_steps: Count | None = None
-    checkpoint_every: Count = 10
-    exam_every: Count | None = 20
-    exam_episodes: Count = 8
+    checkpoint_every: Count = 10  # iterations
+    exam_every: Count | None = 20  # iterations; null: an exam before training and one after it
+    exam_episodes: Count = 8  # windows of an exam
+    # times the reference's mean JCT beyond which a window is given up: infinite
     exam_give_up: Annotated[float, Gt(1.0)] = 5.0
+    # threads of torch; two are faster only where no other process wants one
     torch_threads: Count = 1
-    min_iterations: Annotated[int, Ge(0)] = 0
+    min_iterations: Annotated[int, Ge(0)] = 0  # done even when the budget is over
 
     def __post_init__(self) -> None:
         if self.budget_s is None and self.max_steps is None:

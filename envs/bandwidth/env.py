@@ -134,8 +134,11 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
     def of_plan(
         cls,
         problem: StepProblem,
+        # a plan file, whose bandwidth is decided anew; null: the placer plans under
+        # single_port
         plan: Plan,
         *,
+        # at the first backward operator, the last forward one, the update
         phases: PhaseCut = PassBoundaries(),
         **arguments: Any,
     ) -> BandwidthEnv:
@@ -296,7 +299,10 @@ def continuous_environment(**arguments: Any) -> BandwidthEnv:
 
 
 def toy_environment(
-    phases: PhaseCut | None = None, actions: WeightActions = WeightLevels(), **arguments: Any
+    # at the first backward operator, the last forward one, the update
+    phases: PhaseCut | None = None,
+    actions: WeightActions = WeightLevels(),
+    **arguments: Any,
 ) -> BandwidthEnv:
     """`meshwright/BandwidthToy-v0`: `BandwidthEnv` about `toy_sends`, whose optimum is known."""
     problem, plan, cut = toy_sends()

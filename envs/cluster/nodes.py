@@ -64,10 +64,11 @@ class Cluster:
     @bounded
     def uniform(
         cls,
-        nodes: Size = 12,
-        gpus_per_node: Size = 8,
+        nodes: Size = 12,  # number of nodes
+        gpus_per_node: Size = 8,  # GPUs of each
         *,
-        nodes_per_rack: Size | None = None,
+        nodes_per_rack: Size | None = None,  # nodes that share a rack switch; null: one rack
+        # several types have equal consecutive shares of the nodes
         gpu_types: Sequence[str] = ("V100",),
     ) -> Cluster:
         """Equal nodes in racks of `nodes_per_rack` (None: one rack).

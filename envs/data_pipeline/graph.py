@@ -64,11 +64,11 @@ class GeneratedGraph:
     """
 
     nodes: Count = 200000
-    edges: Count = 2000000
+    edges: Count = 2000000  # between groups
     exponent: Annotated[float, Gt(1.0)] = 2.5  # of the law of degrees
-    communities: Count = 1000
-    mixing: Share = 0.1
-    classes: Count = 20
+    communities: Count = 1000  # of equal size, each of one class
+    mixing: Share = 0.1  # share of edges that may lead anywhere
+    classes: Count = 20  # of links
 
     def draw(self, rng: np.random.Generator) -> Graph:
         """A graph with exactly so many edges; nodes are numbered at random.

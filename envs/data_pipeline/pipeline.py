@@ -37,7 +37,7 @@ class Machines:
     gpus: Count = 8
     train_s: Positive = 2.2e-08  # of one GPU, for each sampled edge
     store_cores: Annotated[int, Ge(2)] = 4  # of each store
-    worker_cores: Annotated[int, Ge(2)] = 32
+    worker_cores: Annotated[int, Ge(2)] = 32  # of the machine of GPUs
     pcie_shares: Annotated[int, Ge(2)] = 16  # that PCIe is divided into
     pcie: Positive = 50000000000.0  # bytes/s, all GPUs together
     nic: Positive = 12500000000.0  # bytes/s, of a store and of the machine that trains
@@ -47,6 +47,7 @@ class Machines:
     row_s: NonNegative = 5e-07  # gathering the features of a node
     convert_s: NonNegative = 1e-07  # numbering the nodes of an edge anew
     lookup_s: NonNegative = 1e-07  # looking up a row in the cache, on any core
+    # giving a row its place in the cache, one row after another
     update_s: Mapping[str, NonNegative] = field(
         default_factory=lambda: {"fifo": 1e-08, "lru": 1e-07, "lfu": 1e-07}
     )  # by policy: the row's place in line, one after another

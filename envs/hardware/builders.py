@@ -72,13 +72,13 @@ def nvlink_islands(
 
 def dgx1(
     name: str,
-    device: str | DeviceSpec,
-    nvlink: object,
-    pcie: object,
-    socket: object,
-    nics: int,
-    servers: int,
-    network: object,
+    device: str | DeviceSpec,  # kind in envs/hardware/devices.py
+    nvlink: object,  # one brick; some pairs have two
+    pcie: object,  # device - PCIe switch, NIC - PCIe switch, PCIe switch - processor
+    socket: object,  # between the two processors
+    nics: int,  # InfiniBand cards, one per PCIe switch
+    servers: int,  # number of DGX-1
+    network: object,  # from each NIC to the switch
 ) -> Topology:
     """`servers` DGX-1: eight V100 each in a hybrid cube mesh; see `HybridCubeMeshServer`."""
     return uniform(name, HybridCubeMeshServer(device, nvlink, pcie, socket, nics), servers, network)
@@ -86,14 +86,14 @@ def dgx1(
 
 def nvswitch_servers(
     name: str,
-    device: str | DeviceSpec,
-    count: int,
-    nvlink: object,
-    pcie: object,
-    switches: int,
-    nics: int,
-    servers: int,
-    network: object,
+    device: str | DeviceSpec,  # kind in envs/hardware/devices.py
+    count: int,  # devices in a server
+    nvlink: object,  # from a device to the NVSwitches
+    pcie: object,  # device - PCIe switch, NIC - PCIe switch, PCIe switch - host
+    switches: int,  # PCIe switches: two devices and two NICs on each
+    nics: int,  # network cards
+    servers: int,  # number of servers
+    network: object,  # from each NIC to the switch
 ) -> Topology:
     """`servers` servers around NVSwitches, as DGX-2 and DGX A100 are; see `NvswitchServer`."""
     server = NvswitchServer(device, count, nvlink, pcie, switches, nics)
@@ -104,9 +104,9 @@ def nvswitch_servers(
 def leaf_spine(
     name: str,
     server: Server,
-    leaves: int,
+    leaves: int,  # leaf switches
     servers_per_leaf: int,
-    spines: int,
+    spines: int,  # spine switches, each joined to every leaf
     oversubscription: Positive,
     network: object,
 ) -> Topology:

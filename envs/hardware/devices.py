@@ -33,7 +33,7 @@ class DeviceSpec:
     and `memory_efficiency` are the fractions of the two peaks that real kernels reach.
     """
 
-    name: str
+    name: str  # as the profile calls it
     peak_flops: Mapping[str, float]  # FLOP/s by dtype
     memory_bandwidth: float  # bytes/s
     memory_bytes: float  # bytes

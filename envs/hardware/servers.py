@@ -37,10 +37,10 @@ class PcieServer:
     def __init__(
         self,
         device: str | DeviceSpec,
-        count: int,
+        count: int,  # devices in a server
         pcie: object,
         switches: int = 1,
-        nics: int = 1,
+        nics: int = 1,  # network cards: a fat-tree's servers have one
     ) -> None:
         self.spec = device_spec(device)
         self.count = read_size(count, key="count")
@@ -80,12 +80,12 @@ class NvlinkServer(PcieServer):
     def __init__(
         self,
         device: str | DeviceSpec,
-        count: int,
+        count: int,  # devices in the server
         island: int,
         nvlink: object,
         pcie: object,
         switches: int = 1,
-        nics: int = 1,
+        nics: int = 1,  # network cards
     ) -> None:
         super().__init__(device, count, pcie, switches, nics)
         self.island = read_size(island, key="island")
@@ -114,11 +114,11 @@ class NvswitchServer(PcieServer):
     def __init__(
         self,
         device: str | DeviceSpec,
-        count: int,
+        count: int,  # devices in a server
         nvlink: object,
         pcie: object,
         switches: int = 1,
-        nics: int = 1,
+        nics: int = 1,  # network cards, shared by the eight devices
     ) -> None:
         super().__init__(device, count, pcie, switches, nics)
         self.nvlink = LinkSpec.parse(nvlink, key="nvlink")

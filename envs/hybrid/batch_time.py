@@ -39,12 +39,12 @@ class Layers:
 
 @bounded
 def transformer(
-    blocks: Count = 12,
-    per_block: Count = 2,
+    blocks: Count = 12,  # layers that are kept together
+    per_block: Count = 2,  # blocks of the model in each
     hidden: Count = 1024,
-    sequence: Count = 512,
-    flops: Positive = 5.0e13,
-    number_bytes: Count = 2,
+    sequence: Count = 512,  # tokens of a sample
+    flops: Positive = 5.0e13,  # reached by a worker of speed 1
+    number_bytes: Count = 2,  # of an activation or a gradient
 ) -> Layers:
     """`blocks` equal layers, each of `per_block` blocks of a transformer; a sample is a sequence.
 

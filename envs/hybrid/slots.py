@@ -51,8 +51,9 @@ class SlotSource(Protocol):
 class Markov:
     """A chain over levels: it stays with probability `stay`, else jumps to any of the others."""
 
+    # of a worker's own full speed
     levels: Annotated[tuple[Positive, ...], MinLen(1)] = (1.0, 0.5, 0.2)
-    stay: Share = 0.9
+    stay: Share = 0.9  # probability that a slot is as the one before
 
     def factors(self, rng: Rng, slots: int, chains: int) -> FloatArray:
         """(slots, chains), started in equilibrium: every level as likely."""
@@ -69,7 +70,7 @@ class Walk:
     """A random walk of the logarithm, reflected at `least` and at 1."""
 
     step: NonNegative = 0.1  # standard deviation of a slot's change of the logarithm
-    least: Annotated[float, Gt(0.0), Lt(1.0)] = 0.2
+    least: Annotated[float, Gt(0.0), Lt(1.0)] = 0.2  # of a worker's own full speed
 
     def factors(self, rng: Rng, slots: int, chains: int) -> FloatArray:
         """(slots, chains), started anywhere between the limits."""
@@ -94,7 +95,8 @@ class GeneratedSlots:
     """
 
     workers: Annotated[int, Ge(2)] = 6
-    slots: Count = 100
+    slots: Count = 100  # packets on the way of each worker
+    # fastest over slowest, of speeds and, in an order of their own, of ports
     heterogeneity: Annotated[float, Ge(1.0), Lt(math.inf)] = 4.0
     bandwidth: Positive = 1250000000.0  # bytes/s of the fastest port
     speed_change: Change = Markov()
@@ -117,7 +119,7 @@ class GeneratedSlots:
 class SlotFile:
     """The slots of a CSV file, the same for every seed."""
 
-    path: str
+    path: str  # plain or gzip
 
     def draw(self, seed: int) -> Slots:
         """What `read_slots` reads."""

@@ -178,9 +178,10 @@ class JointEnv(AgentsEnv[Observation]):
         cls,
         problem: StepProblem,
         *,
-        max_groups: int = 64,
-        max_edges: int | None = None,
-        completion: CompletionRule = FastestDevice(),
+        max_groups: int = 64,  # groups the graph is fused into, at most; the padded number of nodes
+        max_edges: int | None = None,  # padded number of edges; null: as many as the instance has
+        completion: CompletionRule = FastestDevice(),  # where groups stand that are not placed yet
+        # of an episode: the undecided groups on random devices
         starts: Callable[[FixedInstance], InstanceGenerator] | None = None,
         **arguments: Any,
     ) -> JointEnv:

@@ -147,9 +147,10 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         cls,
         problem: StepProblem,
         *,
-        max_groups: int = 48,
-        max_edges: int | None = None,
-        completion: CompletionRule = FastestDevice(),
+        max_groups: int = 48,  # groups the graph is fused into, at most; the padded number of nodes
+        max_edges: int | None = None,  # padded number of edges; null: as many as the instance has
+        completion: CompletionRule = FastestDevice(),  # where groups stand that are not placed yet
+        # of an episode: the undecided groups on random devices
         starts: Callable[[FixedInstance], InstanceGenerator] | None = None,
         **arguments: Any,
     ) -> PlacementEnv:

@@ -104,7 +104,12 @@ class RandomStarts:
         completed: share of episodes that start from the completion rule.
     """
 
-    def __init__(self, fixed: FixedInstance, completed: Share = 0.0, attempts: Count = 100) -> None:
+    def __init__(
+        self,
+        fixed: FixedInstance,
+        completed: Share = 0.0,
+        attempts: Count = 100,  # draws until the state fits into memory
+    ) -> None:
         self.fixed, self.completed, self.attempts = fixed, completed, attempts
         self.max_groups, self.max_edges = fixed.max_groups, fixed.max_edges
         self.num_devices = fixed.num_devices

@@ -63,7 +63,7 @@ def cube_mesh(
 def switched(
     name: str,
     boxes: Count,
-    gpus: Count,
+    gpus: Count,  # in a box
     nvlink: Rate,
     network: Rate | None = None,
     paired: bool = False,

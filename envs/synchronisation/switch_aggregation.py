@@ -46,7 +46,7 @@ class SlotPool:
         InputError: a packet has no room for an element; bits other than 8, 16 or 32.
     """
 
-    slots: Count = 512
+    slots: Count = 512  # packets on the way of each worker
     packet: Annotated[float, Gt(HEADERS), Lt(math.inf)] = 9000.0
     bits: Annotated[int, Ge(8), Le(32)] = 32
     exponents: bool = False

@@ -24,17 +24,20 @@ from experiments.run.targets import build_as, check_targets
 class Regime:
     """Where schedulers are compared; `conf/regimes.yaml` says what the keys mean."""
 
-    splits: Sequence[str] = ("itp", "philly")
-    jobs: Sequence[Count] = (100, 200)
-    nodes_per_type: Sequence[Count] = (2, 4)
+    splits: Sequence[str] = ("itp", "philly")  # whose windows
+    jobs: Sequence[Count] = (100, 200)  # least and most consecutive jobs of a window
+    nodes_per_type: Sequence[Count] = (2, 4)  # least and most nodes of each GPU type
+    # least and most offered load, a GPU counted by its speed for the jobs, whole GPUs
     load: Sequence[Positive] = (1.0, 1.0)
-    max_gpus: Count = 32
-    gpu_types: Sequence[str] = ("V100", "P100", "T4")
-    nodes_per_rack: Count = 2
+    max_gpus: Count = 32  # jobs of more are left out, as are those that no GPU type holds
+    gpu_types: Sequence[str] = ("V100", "P100", "T4")  # equal consecutive shares of the nodes
+    nodes_per_rack: Count = 2  # nodes that share a rack switch; null: one rack
+    # thousandths of each GPU that jobs ask for: 500 lets two share
     gpu_milli: Annotated[int, Ge(1), Le(WHOLE_GPU)] = 1000
-    interference: str = "analytic"
-    schedulers: Count = 1
-    preemption: bool = False
+    interference: str = "analytic"  # a name of interferences
+    schedulers: Count = 1  # that share the cluster by its racks
+    preemption: bool = False  # whether jobs may be stopped
+    # of headroom's windows, the first, on which rollouts are tried
     rollouts: Annotated[int, Ge(0)] = 6
 
     @property

@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 class Convert:
     """Any format to our own: `output` ends in .csv, .csv.gz or .parquet."""
 
-    output: str
+    output: str  # the file to write: .csv, .csv.gz or .parquet
 
     def __post_init__(self) -> None:
         _writer(self.output)
@@ -54,8 +54,8 @@ class Synthesise:
     `format` is the name under trace.formats of what generates them.
     """
 
-    output: str
-    format: str = "synthetic"
+    output: str  # the file to write: .csv, .csv.gz or .parquet
+    format: str = "synthetic"  # what generates them: a name under trace.formats
 
     def __post_init__(self) -> None:
         _writer(self.output)
@@ -108,8 +108,8 @@ class Fit:
     the one measured is in the result.
     """
 
-    output: str
-    name: str = "fitted"
+    output: str  # the file to write: .yaml
+    name: str = "fitted"  # of the traces made of it
 
     def __post_init__(self) -> None:
         if not self.output.endswith(WORKLOAD_SUFFIXES):
@@ -146,9 +146,10 @@ class Summarise:
     stand in the JSON, those with the most jobs. `picture` draws `trace.png`.
     """
 
-    gpus: Sequence[Count] = (64, 512, 4096)
+    gpus: Sequence[Count] = (64, 512, 4096)  # clusters whose offered load is told
+    # queues and users told in the JSON, those with the most jobs
     most_labels: Annotated[int, Ge(0)] = 1000
-    picture: bool = True
+    picture: bool = True  # draw trace.png in the run folder
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         loaded = load_trace(trace)

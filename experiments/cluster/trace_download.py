@@ -51,7 +51,7 @@ class PublicTrace:
     unpack: str | None = None  # the command that makes files of that format of it
     # files in it, or itself, to their place below the folder of data
     members: Mapping[str, str] = MappingProxyType({})
-    sha256: str | None = None
+    sha256: str | None = None  # of the file, in place of the one below
     git_blob: str | None = None  # git's id of its content
 
 
@@ -67,12 +67,14 @@ class TraceDownload:
     `sha256` is checked in place of the one in the table.
     """
 
+    # sha256, git_blob (git's id of the content): checked; null: not known. members: where
+    # files in it go
     sources: Mapping[str, PublicTrace]
-    folder: str
-    source: str | None = None
-    sha256: str | None = None
-    attempts: Count = 5
-    timeout_s: Positive = 60.0
+    folder: str  # of data: files come to `downloads` in it, and to where splits look for them
+    source: str | None = None  # a name under sources
+    sha256: str | None = None  # of the file, in place of the one below
+    attempts: Count = 5  # connections before giving up; what has come is kept
+    timeout_s: Positive = 60.0  # longest silence of the server
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """The file, or the table of files."""

@@ -140,10 +140,10 @@ class SyntheticTrace:
     `workload` is a name of `conf/workload`, or the path of a file in its form.
     """
 
-    workload: str = "itp"
-    jobs: int = 200
-    seed: int = 0
-    models: Sequence[str] = ()
+    workload: str = "itp"  # their statistics
+    jobs: int = 200  # how many
+    seed: int = 0  # one seed, one trace
+    models: Sequence[str] = ()  # names of profiles
 
     def generate(self, load: TargetLoad | None) -> Trace:
         """The trace of the seed."""

@@ -54,13 +54,13 @@ class Transformer:
     `seed` alone.
     """
 
-    blocks: int = 8
-    width: int = 128
-    heads: int = 4
-    sequence: int = 64
-    vocabulary: int = 512
+    blocks: int = 8  # transformer blocks: layers.0, layers.1, ...
+    width: int = 128  # of the vectors between layers
+    heads: int = 4  # of attention; they divide the width
+    sequence: int = 64  # tokens of a sample
+    vocabulary: int = 512  # different tokens
     micro_batch: int = 4  # samples
-    seed: int = 0
+    seed: int = 0  # of the weights and the tokens
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

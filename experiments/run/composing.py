@@ -33,7 +33,7 @@ from experiments.run.command_words import (
     config_folders,
     use_config_folders,
 )
-from experiments.run.config_source import SCHEME, fitting, job_config
+from experiments.run.config_source import SCHEME, fitting, job_config, job_keys
 from experiments.run.targets import (
     check_names,
     check_targets,
@@ -415,12 +415,12 @@ def _fault(
     """Why a command line does not compose: its first unknown key, or else what Hydra says."""
     added = [x for x in parsed if x.is_add() or x.is_force_add() or x.is_delete()]
     chosen = [x for x in parsed if x.key_or_group in groups and x not in added]
+    known = job_keys(config_name)
+    for choice in chosen:
+        if not choice.package and choice.key_or_group not in known:
+            return InputError(unknown_key(choice.key_or_group, known))
+    texts = [str(x.input_line) for x in parsed if x in added or x in chosen]
     try:
-        declared = compose(config_name)
-        for choice in chosen:
-            if not choice.package and choice.key_or_group not in declared:
-                return InputError(unknown_key(choice.key_or_group, map(str, declared)))
-        texts = [str(x.input_line) for x in parsed if x in added or x in chosen]
         base = OmegaConf.to_container(compose(config_name, overrides=texts), resolve=False)
     except (HydraException, OmegaConfBaseException) as deeper:
         return InputError(_omegaconf_line(deeper))

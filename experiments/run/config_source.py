@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,9 @@ STEP = frozenset({"bandwidth", "cost", "graphs", "hardware", "joint", "network",
 CLUSTER = frozenset({"cluster", "durations", "interference"})
 _TARGET = re.compile(r"^_target_:\s*(\S+)", re.MULTILINE)
 _INHERITED = re.compile(r"^  - (\w+)$", re.MULTILINE)
+
+
+_shipped: dict[str, dict[str, Any]] = {}  # configs that were read, by their paths
 
 
 class CompletedConfigs(ConfigSource):
@@ -59,6 +63,8 @@ class CompletedConfigs(ConfigSource):
         Raises:
             ConfigLoadError: there is none.
         """
+        if self._ours and config_path in _shipped:
+            return deepcopy(_shipped[config_path])
         group, _, name = config_path.removesuffix(".yaml").rpartition("/")
         file = self._file(config_path)
         node: Any = self._row(group, name)
@@ -70,8 +76,11 @@ class CompletedConfigs(ConfigSource):
             raise ConfigLoadError(f"{file} is no mapping")
         node = completed(node, _elsewhere(node))
         if group in RECORDS:
-            return {**_record(PREFIX + RECORDS[group]), **node}
-        return node if group else _with_schema(node, name)
+            node = {**_record(PREFIX + RECORDS[group]), **node}
+        node = node if group else _with_schema(node, name)
+        if self._ours:
+            _shipped[config_path] = deepcopy(node)
+        return node
 
     def available(self) -> bool:
         return Path(self.path).is_dir()
@@ -149,6 +158,12 @@ def choices(name: str) -> list[Choice]:
                 group, _, package = str(word).partition("@")
                 found.append(Choice(group, package, str(option)))
     return found
+
+
+def job_keys(name: str) -> list[str]:
+    """The keys of a job's config, those of its groups among them."""
+    groups = (choice.package.partition(".")[0] or choice.group for choice in choices(name))
+    return sorted({*groups, *job_config(name), "json", "seed"} - {"defaults", "hydra"})
 
 
 def options(group: str) -> list[str]:

@@ -80,7 +80,7 @@ class Executor(Protocol):
 class LocalProcesses:
     """Processes of this machine, `workers` at a time; they end when this process does."""
 
-    workers: int
+    workers: int  # runs at a time
 
     @property
     def slots(self) -> int:

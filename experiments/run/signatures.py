@@ -20,7 +20,7 @@ PREFIX = __name__.rpartition("experiments.")[0]  # before their names where the 
 NOTHING: Final = object()  # a default that no config can say, or none
 SCALARS = re.compile(r"\b(bool|int|float|str|Path|Count|Positive|NonNegative|Share)\b")
 _TREE = Path(__file__).parents[2]
-_ENTRY = re.compile(r"^(?P<indent> *)(?P<names>`?\w+`?(?:, `?\w+`?)*): (?P<text>.*)$")
+_ENTRY = re.compile(r"^(?P<indent> *(?:\* )?)(?P<names>`?\w+`?(?:, `?\w+`?)*): (?P<text>.*)$")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -19,7 +19,6 @@ from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
-from agents.solver import Solver
 from envs.errors import InputError, meant
 from experiments.run.command_words import TRUST, config_folders, names_in, names_typed
 from experiments.run.extras import missing_extra
@@ -321,9 +320,9 @@ def _as(kind: type[Kind], value: object, thing: str, key: str) -> Kind:
 
 def _check_object(value: object, hint: Any, key: str) -> None:
     """Check a value that an object is to be built from."""
-    is_function, is_solver = (typing.get_origin(hint) is x for x in (Callable, Solver))
+    is_function = typing.get_origin(hint) is Callable
     is_class = inspect.isclass(hint) and hint.__module__ not in PLAIN_MODULES
-    if not (is_function or is_solver or is_class):
+    if not (is_function or _is_solver(hint) or is_class):
         return
     expected = "function" if is_function else _name(hint)
     if not isinstance(value, Mapping) or "_target_" not in value:
@@ -339,13 +338,18 @@ def _fits(target: type, hint: Any) -> bool:
 
     True of other hints, whose constructors say it.
     """
-    if typing.get_origin(hint) is Solver:
+    if _is_solver(hint):
         return _solves(target, hint)
     if dataclasses.is_dataclass(hint):
         return issubclass(target, typing.cast(type, hint))
     names = [name for name, member in getattr(hint, "__dict__", {}).items() if callable(member)]
     public = [name for name in names if not name.startswith("_")]
     return not getattr(hint, "_is_protocol", False) or all(hasattr(target, x) for x in public)
+
+
+def _is_solver(hint: Any) -> bool:
+    """Whether it is `agents.solver.Solver` of a problem, which is not imported for it."""
+    return getattr(typing.get_origin(hint), "__module__", "").endswith("agents.solver")
 
 
 def _solves(thing: object, hint: Any) -> bool:

@@ -143,7 +143,7 @@ class Bandwidth:
 
     name: ClassVar[str] = "bandwidth"
     placer: Planner = ContiguousSplit(shares=SpeedShares())  # under `single_port`
-    placer_budget_s: Positive = 10.0
+    placer_budget_s: Positive = 10.0  # wall time of the placer, for those that use it
     order: OrderRule = OneFOneB()  # of a plan file that gives none
     plan: str | None = None  # a file, whose own bandwidth is decided anew; None: the placer plans
 

@@ -287,7 +287,7 @@ class TightMemory:
     """The topology `base`, each device with a share of what the step needs on one device alone."""
 
     base: Topology
-    share: Positive = 0.3
+    share: Positive = 0.3  # of the peak memory of the step on one device, for each device
 
     def __call__(self, file: GraphFile) -> Topology:
         memory = self.share * single_device_peak(file.graph)

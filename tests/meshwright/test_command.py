@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.utils import get_class, get_object
 
 from envs.files import read_json
 from experiments.run.composing import take_config_folders
+from experiments.run.config_source import job_config
 from experiments.run.extras import EXTRAS
 from experiments.run.help import SCRIPTS, candidates
+from experiments.run.verbs import JOBS, VERBS
 from meshwright import command
 from meshwright.command import main
 from tests.paths import CONF, ROOT
 from tests.refusal import refusal
 
 HEAVY = (
-    "gymnasium", "hydra", "matplotlib", "networkx", "numba", "numpy", "omegaconf", "onnxruntime",
-    "ortools", "polars", "ray", "rich", "scipy", "torch",
+    "gymnasium", "matplotlib", "networkx", "numba", "numpy", "onnxruntime", "ortools", "polars",
+    "ray", "scipy", "torch",
 )  # fmt: skip
 LOADED = f"""
 import sys
 import meshwright
-from meshwright.command import app_names, main
+from meshwright.command import VERBS, main
 assert main(["--help"]) == 0
-for verb in app_names():
+for verb in VERBS:
     assert main([verb, "--help"]) == 0, verb
 print("loaded:", *sorted(set({HEAVY!r}) & set(sys.modules)))
 """
@@ -58,30 +61,18 @@ def test_help_of_no_verb_imports_what_a_run_needs() -> None:
     done = in_a_process(sys.executable, "-c", LOADED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "loaded:"
-    assert set(re.findall(r"^  (\w+)  +\S", done.stdout, re.MULTILINE)) >= set(app_names())
+    assert set(re.findall(r"^  (\w+)  +\S", done.stdout, re.MULTILINE)) >= set(VERBS)
 
 
-@pytest.mark.parametrize("name", app_names())
-def test_an_app_is_what_its_file_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    app, form, called = import_module(f"experiments.{name}"), app_form(name), {}
-
-    def run_app(
-        config_name: str, schema: Any, task: Any, arguments: Any = None, variants: Any = None
-    ) -> int:
-        called.update(config=config_name, arguments=arguments, variants=variants or {})
-        return 0
-
-    monkeypatch.setattr("experiments.run.app.run_app", run_app)
-    assert app.main(["seed=1"]) == 0
-    assert called["arguments"] == ["seed=1"]
-    assert called["config"] == form.config_name
-    assert inspect.cleandoc(app.__doc__) == form.about
-    assert list(called["variants"]) == list(form.variants)
-    for pattern, variant in called["variants"].items():
-        assert form.variants[pattern].config_name == variant.config_name
-        about = sys.modules[variant.task.__module__].__doc__
-        assert about is not None
-        assert form.variants[pattern].about == inspect.cleandoc(about)
+@pytest.mark.parametrize("config", JOBS)
+def test_a_job_is_what_its_row_says(config: str) -> None:
+    """Its dataclass and its task can be loaded, and its help names what they are for."""
+    job = JOBS[config]
+    assert is_dataclass(get_class(job.schema))
+    assert callable(get_object(job.task))
+    assert import_module(f"experiments.{job.verb}").main
+    assert job.summary
+    assert job_config(config)["hydra"]["job"]["name"] == job.verb
 
 
 def test_a_verb_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.run.verbs import VERBS
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -94,7 +95,7 @@ def run(command: Path, project: Path, *words: str) -> subprocess.CompletedProces
 
 
 def test_every_verb_is_run() -> None:
-    assert sorted({**IN_CORE, **OF_FILES, **NEEDED}) == app_names()
+    assert sorted({**IN_CORE, **OF_FILES, **NEEDED}) == VERBS
 
 
 def test_the_core_runs_its_verbs_and_names_the_extras_of_the_others(
@@ -122,5 +123,5 @@ def test_with_train_it_learns_captures_and_exports(
     for verb in ("train", "export", "capture", "main"):
         done = run(command, project, verb, *NEEDED[verb][1])
         assert done.returncode == 0, (verb, done.stderr)
-    for verb in app_names():
+    for verb in VERBS:
         assert run(command, project, verb, "--help").returncode == 0

@@ -45,9 +45,10 @@ class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
         self,
         generator: Problems = default_generator,
         *,
+        # what is seen; null: as the problem needs
         observation: AllocationObservation = AllocationObservation(),
-        weights: Mapping[str, float] = TERMS,
-        render_mode: str | None = None,
+        weights: Mapping[str, float] = TERMS,  # weight of each term of the reward
+        render_mode: str | None = None,  # rgb_array: pictures are drawn; null: none
     ) -> None:
         self.parallel = AllocationParallelEnv(
             generator, queues=1, observation=observation, weights=weights, render_mode=render_mode

@@ -54,7 +54,10 @@ class AllocationObservation:
     the shares that they ask for at least, of their shares x slots.
     """
 
-    def __init__(self, candidates: Count = 16) -> None:
+    def __init__(
+        self,
+        candidates: Count = 16,  # jobs shown, and offered
+    ) -> None:
         self.candidates = candidates
         self.space = spaces.Dict(
             {

@@ -106,10 +106,11 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
         self,
         generator: Problems = default_generator,
         *,
-        queues: Count = 2,
+        queues: Count = 2,  # agents, each with its own jobs
+        # what is seen; null: as the problem needs
         observation: AllocationObservation = AllocationObservation(),
-        weights: Mapping[str, float] = TERMS,
-        render_mode: str | None = None,
+        weights: Mapping[str, float] = TERMS,  # weight of each term of the reward
+        render_mode: str | None = None,  # rgb_array: pictures are drawn; null: none
     ) -> None:
         self.generator, self.queues, self.render_mode = generator, queues, render_mode
         self.observation, self.reward = observation, AllocationReward(weights)

@@ -225,7 +225,9 @@ def preemptive_environment(**arguments: Any) -> ClusterEnv:
 
 
 def toy_environment(
-    actions: ClusterActions = ClusterActions(racks=False, all_servers=False), **arguments: Any
+    # one level of weight for each channel
+    actions: ClusterActions = ClusterActions(racks=False, all_servers=False),
+    **arguments: Any,
 ) -> ClusterEnv:
     """`meshwright/ClusterToy-v0`: `ClusterEnv` about `toy_cluster`, whose optimum is known."""
     cluster, trace = toy_cluster()

@@ -190,8 +190,11 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
     def of_trace(
         cls,
         cluster: Cluster | Sequence[Cluster],
+        # the trace file (.json, .json.gz), or one for each class of devices: {V100-16GB:
+        # <file>, P100: <file>}
         trace: Trace | Sequence[Trace],
         *,
+        # of an episode: consecutive jobs of a random trace on a random cluster
         windows: Callable[[Any, Any], ClusterGenerator] = FixedCluster,
         **arguments: Any,
     ) -> ClusterParallelEnv:

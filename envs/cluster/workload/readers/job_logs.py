@@ -173,7 +173,7 @@ class PaiReader:
     fraction beyond the first GPU: no gang of whole GPUs says that.
     """
 
-    milli: int = 10
+    milli: int = 10  # thousandths of a core or GPU in one unit
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
         table = read_table(path, PAI_COLUMNS)

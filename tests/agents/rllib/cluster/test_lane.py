@@ -15,7 +15,7 @@ from agents.cluster.teachers import FirstFit
 from agents.rllib.cluster.lane import SchedulingLane, remaining_seconds, restored, snapshot
 from agents.rllib.cluster.memory import NO_BIN, NO_JOB, ObservationMemory
 from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
-from envs.cluster.environment.reward import ClusterReward, OwnCredit
+from envs.cluster.environment.reward import TERMS, ClusterReward, OwnCredit
 from envs.cluster.simulation.cluster_state import NONE
 from models.durations.network import bins_of
 from tests.refusal import refusal

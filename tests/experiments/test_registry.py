@@ -1,0 +1,106 @@
+"""Names, signatures and the configs made of them, beside what Python says of the classes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hydra import compose
+from hydra.utils import get_object
+from omegaconf import OmegaConf
+
+from experiments.run import registry
+from experiments.run.composing import check_command_line, composed_words, hydra_over_configs
+from experiments.run.config_source import SCHEME, SHIPPED, CompletedConfigs, options
+from experiments.run.registry import GROUPS, target_of
+from experiments.run.signatures import NOTHING, described, knobs
+from experiments.run.targets import build
+from experiments.run.verbs import JOBS
+from tests.paths import CONF
+
+ROWS = [(group, name) for group, names in GROUPS.items() for name in names]
+
+
+def targets(node: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every `_target_` in a plain config, with its mapping."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield str(node["_target_"]), node
+        for value in node.values():
+            yield from targets(value)
+    elif isinstance(node, list):
+        for item in node:
+            yield from targets(item)
+
+
+def plain(value: Any) -> Any:
+    """A default as a config has it; `NOTHING` of an object."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return NOTHING
+
+
+@pytest.mark.parametrize(("group", "name"), ROWS)
+def test_what_is_read_is_what_python_says(group: str, name: str) -> None:
+    """The source of a class, read without importing it, has the arguments and defaults it has."""
+    for target, _ in targets(described(str(target_of(group, name)))):
+        said = inspect.signature(get_object(target)).parameters
+        kinds = {x.VAR_KEYWORD, x.VAR_POSITIONAL} if (x := inspect.Parameter) else set()
+        named = {key: one for key, one in said.items() if one.kind not in kinds}
+        read = {knob.name: knob for knob in knobs(target) or ()}
+        assert set(named) <= set(read)
+        if len(named) == len(said):
+            assert list(named) == list(read)
+        for key, one in named.items():
+            assert read[key].required == (one.default is inspect.Parameter.empty)
+            if not read[key].required and plain(one.default) is not NOTHING:
+                assert read[key].default == plain(one.default), key
+
+
+@pytest.mark.parametrize(("group", "name"), ROWS)
+def test_every_knob_has_a_word_of_help(group: str, name: str) -> None:
+    target = str(target_of(group, name))
+    silent = [knob.name for knob in knobs(target) or () if not knob.help]
+    assert not silent, f"{target} says nothing of {silent}"
+
+
+@pytest.mark.parametrize(("group", "name"), ROWS)
+def test_a_seed_reaches_every_class_that_takes_one(group: str, name: str) -> None:
+    node = CompletedConfigs("test", f"{SCHEME}://{SHIPPED}").node(f"{group}/{name}")
+    config = OmegaConf.create({"seed": 1, "placement": None, "trace": {}, "chosen": node})
+    for target, inner in targets(OmegaConf.to_container(config, resolve=True)["chosen"]):  # type: ignore[call-overload,index]
+        if any(knob.name == "seed" for knob in knobs(target) or ()):
+            assert inner["seed"] == 1, target
+
+
+def test_a_name_takes_one_row_and_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {**GROUPS, "agent": {**GROUPS["agent"], "mine": "agents.cluster.queue:LAS2D"}}
+    monkeypatch.setattr(registry, "GROUPS", rows)
+    monkeypatch.setattr("experiments.run.config_source.GROUPS", rows)
+    config = composed_words(["+agent@agents.mine=mine", "agents.mine.limits=[10]"], "compare")
+    assert OmegaConf.to_container(config.agents.mine)["limits"] == [10]
+    policy = build(OmegaConf.to_container(config, resolve=True)["agents"]["mine"], "agents.mine")  # type: ignore[call-overload,index]
+    assert (policy.name, policy.seed, policy.placement.name) == ("las_2d", 0, "best_fit")
+
+
+def test_a_name_has_a_row_or_a_file() -> None:
+    for group, name in ROWS:
+        assert not (CONF / group / f"{name}.yaml").exists(), (group, name)
+        assert name in options(group)
+
+
+@pytest.mark.parametrize("config", JOBS)
+def test_every_job_composes_and_fits_its_dataclass(config: str) -> None:
+    with hydra_over_configs():
+        whole = compose(config, return_hydra_config=True)
+    missing = [key for key in OmegaConf.missing_keys(whole) if not key.startswith("hydra.")]
+    words = [f"{key}=none" for key in missing if "." not in key]
+    assert set(missing) <= {word.partition("=")[0] for word in words}
+    if not missing:
+        assert check_command_line([], config, get_object(JOBS[config].schema)).config

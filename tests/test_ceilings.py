@@ -1,0 +1,54 @@
+"""How large each room may be, in tokens: the ceilings of `ceilings.json` only fall."""
+
+from __future__ import annotations
+
+import io
+import json
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.paths import CONF, ROOT
+
+CEILINGS: dict[str, int] = json.loads(Path(__file__).with_name("ceilings.json").read_text())
+FLOORS = ("envs", "models", "agents", "experiments", "meshwright", "tests")
+LAYOUT = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}  # fmt: skip
+LONG, PER_TOKEN = 80, 8  # characters of a string that count one token, and of each further one
+
+
+def tokens(source: str) -> int:
+    """Tokens of a Python file but for docstrings, comments and layout."""
+    count, begins = 0, True  # begins: here a string would be a docstring
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in LAYOUT:
+            begins = begins or token.type not in {tokenize.COMMENT, tokenize.NL}
+            continue
+        if token.type != tokenize.STRING:
+            count += 1
+        elif not begins:
+            count += 1 + max(0, len(token.string) - LONG) // PER_TOKEN
+        begins = False
+    return count
+
+
+def sizes() -> Counter[str]:
+    """Tokens of each room: a folder of a floor, and the files that lie on the floor itself."""
+    found: Counter[str] = Counter()
+    for floor in FLOORS:
+        for path in (ROOT / floor).rglob("*.py"):
+            room = path.relative_to(ROOT).parts
+            found["/".join(room[:2]) if len(room) > 2 else floor] += tokens(path.read_text())
+    found["YAML files"] = sum(1 for _ in CONF.rglob("*.yaml"))
+    return found
+
+
+@pytest.mark.parametrize("room", sorted(sizes()))
+def test_a_room_is_no_larger_than_its_ceiling(room: str) -> None:
+    """Whoever raises a ceiling says in the same commit what was added."""
+    assert room in CEILINGS, "a new room needs a ceiling, and a sentence in docs/architecture.md"
+    assert sizes()[room] <= CEILINGS[room]
