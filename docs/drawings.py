@@ -18,14 +18,6 @@ import numpy as np
 from matplotlib.image import imsave
 
 import meshwright as mw
-from agents.base import (
-    BandwidthPlanner,
-    HybridPlanner,
-    JointPlanner,
-    Planner,
-    SharedPlanner,
-    SynchronisationPlanner,
-)
 from agents.cluster.shipped import SHIPPED
 from docs.entries import Entry
 from envs.graphs.storage import save_graph
@@ -34,13 +26,6 @@ from envs.placement import generator as mixed_devices
 
 BUDGET_S = 4.0  # of a search
 STEPS, TOY_STEPS = 40, 3  # of an environment before it is drawn, or until its episode ends
-PROBLEMS: dict[type, tuple[Any, str, str]] = {  # a random graph, where it runs, what is asked
-    Planner: (mixed_devices, "mixed_v100_p100", "makespan"),
-    HybridPlanner: (mixed_devices, "mixed_v100_p100", "pipeline"),
-    BandwidthPlanner: (four_servers, "planes_4x1", "bandwidth"),
-    JointPlanner: (four_servers, "planes_4x1", "joint"),
-    SharedPlanner: (four_servers, "planes_4x1", "shared"),
-}
 STAGES = ("problem.layers=16", "problem.micro_batches=4", "problem.degrees=[2]")
 TRACE = (
     "env=cluster", "pictures=true", "trace.format=synthetic", "trace.jobs=24", "trace.max_gpus=8",
@@ -57,11 +42,11 @@ def draw(entry: Entry, path: Path) -> None:
             imsave(path, _frame(entry))
             return
         if entry.kind == "scheduler":
-            learned = "/priority@priority: learned" in entry.text
+            learned = "agent.priority.path=" in entry.command
             folder_of = SHIPPED / "unknown_durations" / "durations"
             shipped = [f"agent.priority.path={folder_of}"] if learned else []
             mw.run("evaluate", agent, *TRACE, *shipped, into)
-        elif SynchronisationPlanner in entry.answers:
+        elif entry.command.startswith("meshwright synchronise "):
             mw.run(*shlex.split(entry.command)[1:], "optimum=false", into)
             made = "run/trees.png"
         else:
@@ -71,8 +56,11 @@ def draw(entry: Entry, path: Path) -> None:
 
 def _planned(entry: Entry, folder: str, agent: str, into: str) -> str:
     """A picture in `folder` of what a planner finds for the example."""
-    module, topology, problem = next(PROBLEMS[one] for one in entry.answers if one in PROBLEMS)
-    graph = f"{folder}/graph.json"
+    said = dict(word.partition("=")[::2] for word in shlex.split(entry.command))
+    problem, graph = said.get("problem", "makespan"), f"{folder}/graph.json"
+    on_planes = said["topology"] == "planes_4x1"  # where bandwidth is decided
+    module = four_servers if on_planes else mixed_devices
+    topology = "planes_4x1" if on_planes else "mixed_v100_p100"
     save_graph(module.default_generator()(np.random.default_rng(3)).problem.graph, graph)
     budget = f"budget_s={BUDGET_S}"
     words = (agent, f"graph={graph}", f"topology={topology}", f"problem={problem}")

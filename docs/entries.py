@@ -1,51 +1,63 @@
-"""One entry per option of `conf/agent` and `conf/env`, and its Markdown page.
+"""One entry per name of the config groups `agent` and `env`, and its Markdown page.
 
-An option names a class by `_target_`, whose docstring mkdocstrings renders. The sections `Knows`,
-`Guarantees` and `Source`, of that docstring or of what the YAML hands to it, stand in the tables.
+A name stands for a class, whose docstring mkdocstrings renders. The sections `Knows`, `Guarantees`
+and `Source`, of that docstring or of what the config hands to the class, stand in the tables.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, Literal
+from itertools import takewhile
+from typing import Any
 
-import yaml
 from hydra.utils import get_object
 
-from agents.base import (
-    BandwidthPlanner,
-    HybridPlanner,
-    JointPlanner,
-    PartitionPlanner,
-    Planner,
-    SharedPlanner,
-    SynchronisationPlanner,
+from agents.step.problems import (
+    BandwidthPlanning,
+    JointPlanning,
+    Partition,
+    SharedPlanning,
+    StepPlanning,
 )
+from envs.hybrid.problem import HybridProblem
+from envs.synchronisation.problem import SynchronisationProblem
+from experiments.run.config_source import SHIPPED, SHIPPED_CONFIGS, options
+from experiments.run.signatures import knobs
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
-Kind = Literal["environment", "planner", "learner", "scheduler"]
+RUN = "meshwright "
 STEP, PLANES = "graph=gpt2 topology=mixed_v100_p100", "graph=gpt2 topology=planes_4x1"
-PLANNERS = {  # how the commands that a user copies ask each kind of planner
-    Planner: STEP,
-    PartitionPlanner: "",
-    BandwidthPlanner: f"problem=bandwidth {PLANES}",
-    JointPlanner: f"problem=joint {PLANES}",
-    SharedPlanner: f"problem=shared 'problem.plans=[<plan file>]' {PLANES}",
-    HybridPlanner: "problem=pipeline graph=gpt2 topology=a100_4x8",
-    SynchronisationPlanner: "",
+PROBLEMS: Mapping[type, str] = {  # how the commands that a user copies ask about each problem
+    StepPlanning: STEP,
+    Partition: "",
+    BandwidthPlanning: f"problem=bandwidth {PLANES}",
+    JointPlanning: f"problem=joint {PLANES}",
+    SharedPlanning: f"problem=shared 'problem.plans=[<plan file>]' {PLANES}",
+    HybridProblem: "problem=pipeline graph=gpt2 topology=a100_4x8",
+    SynchronisationProblem: "",
+}
+COMMANDS = {  # of names without a file, where the command is not that of all of their kind
+    "bandwidth": "meshwright train env=bandwidth agent=ppo_bandwidth model=channels "
+    "graph=bert_base topology=planes_4x1 training.budget_s=60",
+    "bandwidth_toy": "meshwright train env=bandwidth_toy agent=ppo_bandwidth model=channels "
+    "training.max_steps=3000",
+    "learned": "meshwright plan agent=learned graph=bert_large topology=mixed_v100_p100 budget_s=1",
+    "switchml": "meshwright synchronise agent=switchml topology=h100_2x8 aggregation=true",
+    "ppo_cluster": "meshwright train env=cluster_mixed trace.format=synthetic trace.jobs=40000 "
+    "env.windows.jobs_per_gpu=[1,2] 'clusters=[{_target_: envs.cluster.nodes.Cluster.uniform, "
+    "nodes: 8, gpus_per_node: 8, nodes_per_rack: 4}]' training.budget_s=60",
 }
 KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`
     "nothing": "nothing of a job that has not finished but its gang, its owner and its progress",
     "predictions": "predictions: what jobs that have finished tell of the others",
     "durations": "durations: how long every job takes",
 }
-ABOUT: dict[Kind, str] = {
+ABOUT = {
     "environment": "What is decided, step by step. `env=` names one; from Python `mw.make(id)` "
     "makes it. The docstring of the class is its specification, and the toys have proved optima.",
     "planner": "Who decides a whole training step at once. `agent=` names one. Whatever a planner "
@@ -72,18 +84,65 @@ DIRECTIVE = """::: {}
 
 @dataclass(frozen=True)
 class Entry:
-    """What is said of one option."""
+    """What is said of one name."""
 
-    kind: Kind
-    name: str  # of the option
-    summary: str  # the first comment of its YAML
-    command: str
-    text: str  # its YAML
-    target: str
-    parts: Mapping[str, str]  # what the YAML hands over by `_target_`, by its key
+    group: str  # "env" or "agent"
+    name: str
+    node: Mapping[str, Any]  # its config, with every default
+    comments: Sequence[str]  # that its file begins with; none: it has no file
 
     @property
-    def made(self) -> type:
+    def kind(self) -> str:
+        """What it is: "environment", "planner", "learner" or "scheduler"."""
+        if self.group == "env":
+            return "environment"
+        others = "learner" if "agents.rllib." in self.target else "scheduler"
+        return "planner" if self.answers else others
+
+    @property
+    def summary(self) -> str:
+        """The first comment of its file; without one, the first line of the docstring."""
+        named = get_object(self.target)
+        about = inspect.getdoc(getattr(named, "__self__", named)) or ""
+        told = (line for line in self.comments if not line.startswith(RUN))
+        return " ".join(told) or about.partition("\n")[0]
+
+    @property
+    def command(self) -> str:
+        """What a user copies."""
+        given = [line for line in self.comments if line.startswith(RUN)]
+        if given or self.name in COMMANDS:
+            return given[0] if given else COMMANDS[self.name]
+        leaves = _leaves(self.node)
+        missing = "".join(f" agent.{key}=<folder>" for key, value in leaves if value == "???")
+        if self.group == "env":
+            module, _, own = self.target.removesuffix(".of_problem").rpartition(".")
+            if "/" in self.id:
+                make = f"mw.make('{self.id}').reset(seed=0)"
+                return f'python -c "import meshwright as mw; print({make})"'
+            return f'python -c "from {module} import {own}; print({own}().reset(seed=0))"'
+        if self.kind == "scheduler":
+            jobs = "trace.format=synthetic trace.jobs=1000 cluster.nodes=12"
+            if self.node.get("schedulers", 1) > 1:  # each has racks, which hold its jobs
+                jobs += " cluster.nodes_per_rack=2 trace.max_gpus=32"
+            return f"{RUN}evaluate env=cluster agent={self.name}{missing} {jobs}"
+        if SynchronisationProblem in self.answers:
+            return f"{RUN}synchronise agent={self.name}{missing} topology=h100_2x8"
+        asked = next(filter(None, map(PROBLEMS.get, self.answers)))
+        return f"{RUN}plan agent={self.name}{missing} {asked} budget_s=10"
+
+    @property
+    def target(self) -> str:
+        return str(self.node["_target_"])
+
+    @property
+    def parts(self) -> list[str]:
+        """What the config hands over by `_target_`."""
+        parts = [value for key, value in _leaves(self.node) if key.endswith("._target_")]
+        return list(dict.fromkeys(parts))
+
+    @property
+    def made(self) -> Any:
         """The class that `_target_` names, that of a method, or what a function returns."""
         return class_of(self.target)
 
@@ -95,38 +154,34 @@ class Entry:
     @property
     def told(self) -> list[str]:
         """The parts that say where they are from."""
-        return [part for part in self.parts.values() if section(class_of(part), "Source")]
+        return [part for part in self.parts if section(class_of(part), "Source")]
 
     @property
     def knows(self) -> str:
         """What it may look at: the class of information of a scheduler; else the section."""
-        classes = [self.made, *map(class_of, self.parts.values())]
-        declared = [getattr(one, "knows", None) for one in classes]
-        found = next((name for name in declared if isinstance(name, str)), None)
-        if found is not None:
-            return KNOWLEDGE[found]
-        if self.kind == "environment":
-            shown = re.search(r"known_durations: *(\w+)", self.text)
-            how = {"true": "", "false": "do not "}[shown[1]] if shown else None
-            jobs = "" if how is None else f"; jobs {how}say how long they take"
-            return f"what its observation holds, below{jobs}"
-        return self.fact("Knows") or "".join(section(kind, "Knows") for kind in self.answers[:1])
+        parts = (self.target, *self.parts)
+        declared = [getattr(class_of(part), "knows", None) for part in parts]
+        found = [KNOWLEDGE[one] for one in declared if isinstance(one, str)]
+        found += ["what its observation holds, below"] if self.group == "env" else []
+        found += [self.fact("Knows"), *(section(asked, "Knows") for asked in self.answers)]
+        return next(filter(None, found), "")
 
     @property
     def answers(self) -> list[type]:
-        """The kinds of planner that it is."""
-        return [kind for kind in PLANNERS if issubclass(self.made, kind)]
+        """The kinds of problem that it solves."""
+        return [one for one in PROBLEMS if one in getattr(self.made, "solves", ())]
 
     @property
     def id(self) -> str:
         """The id of an environment; with `meshwright/` where Gymnasium knows it."""
-        found = re.search(r"(?:meshwright/)?\w+-v\d+", self.summary)
-        return found[0] if found else ""
+        docs = [get_object(self.target).__doc__, inspect.getmodule(self.made).__doc__]
+        found = re.search(r"(?:meshwright/)?\w+-v\d+", f"{self.summary}\n{docs}")
+        return found[0] if found and self.group == "env" else ""
 
     @property
     def picture(self) -> str:
         """Its path in the site; those of training runs lie in `docs` itself."""
-        if self.kind == "learner" or "???" in self.text:
+        if self.kind == "learner":
             return f"pictures/{self.name}.png"
         return f"catalogue/pictures/{self.kind}_{self.name}.png"
 
@@ -143,64 +198,39 @@ def section(named: object, name: str) -> str:
 
 
 @cache
-def class_of(target: str) -> type:
+def class_of(target: str) -> Any:
     """The class of that dotted name, of a method, or that a function returns."""
     named: Any = get_object(target)
-    owner = named if inspect.isclass(named) else getattr(named, "__self__", None)
-    owner = owner or typing.get_type_hints(named).get("return", object)
-    return owner if inspect.isclass(owner) else object
+    if inspect.isclass(named):
+        return named
+    return getattr(named, "__self__", None) or typing.get_type_hints(named).get("return")
 
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All of `conf/env` that have steps and of `conf/agent`, by kind and name."""
-    found = [_entry(path) for group in ("env", "agent") for path in (CONF / group).glob("*.yaml")]
-    kinds = typing.get_args(Kind)
-    known = [e for e in found if e.kind != "environment" or hasattr(e.made, "step")]
-    return tuple(sorted(known, key=lambda entry: (kinds.index(entry.kind), entry.name)))
+    """All of the group `env` that have steps and all of `agent`, by name."""
+    found = [_entry(group, name) for group in ("env", "agent") for name in options(group)]
+    return tuple(e for e in found if e.group == "agent" or hasattr(e.made, "step"))
 
 
-def _entry(path: Path) -> Entry:
-    text, node = read_option(path)
-    target, name = str(node["_target_"]), path.stem
-    kind: Kind = "learner" if "agents.rllib." in target else "scheduler"
-    if path.parent.name == "env":
-        kind = "environment"
-    elif issubclass(class_of(target), tuple(PLANNERS)):
-        kind = "planner"
-    comments = [line[1:].strip() for line in re.match(r"(?:#.*\n)*", text)[0].splitlines()]  # type: ignore[index]
-    commands = [line for line in comments if line.startswith("meshwright ")]
-    summary = " ".join(line for line in comments if line not in commands)
-    missing = "".join(f" agent.{key}=<folder>" for key, value in _leaves(node) if value == "???")
-    parts = {key[:-9]: value for key, value in _leaves(node) if key.endswith("._target_")}
-    found = Entry(kind, name, summary, "", text, target, parts)
-    asked = next((PLANNERS[one] for one in found.answers if PLANNERS[one]), "")
-    command = f"meshwright plan agent={name}{missing} {asked} budget_s=10"
-    if kind == "environment":
-        module, _, made = target.removesuffix(".of_problem").rpartition(".")
-        command = f'python -c "from {module} import {made}; print({made}().reset(seed=0))"'
-        if "/" in found.id:  # PettingZoo has no registry
-            make = f"mw.make('{found.id}').reset(seed=0)"
-            command = f'python -c "import meshwright as mw; print({make})"'
-    elif kind == "scheduler":
-        jobs = "trace.format=synthetic trace.jobs=1000 cluster.nodes=12"
-        if node.get("schedulers", 1) > 1:  # each has racks, which hold its jobs
-            jobs += " cluster.nodes_per_rack=2 trace.max_gpus=32"
-        command = f"meshwright evaluate env=cluster agent={name}{missing} {jobs}"
-    elif SynchronisationPlanner in found.answers:
-        command = f"meshwright synchronise agent={name}{missing} topology=h100_2x8"
-    return Entry(kind, name, summary, (commands or [command])[0], text, target, parts)
+def _entry(group: str, name: str) -> Entry:
+    file = SHIPPED / group / f"{name}.yaml"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    comments = [line[2:] for line in takewhile(lambda x: x[:1] == "#", text.splitlines())]
+    return Entry(group, name, read_option(group, name), comments)
 
 
-def read_option(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of an option, and what it holds with the options that its defaults list names."""
-    text = path.read_text(encoding="utf-8")
-    node: dict[str, Any] = yaml.safe_load(text)
+def read_option(group: str, name: str) -> dict[str, Any]:
+    """The config of a name, with those that its defaults list names."""
+    node = SHIPPED_CONFIGS.node(f"{group}/{name}")
+    above: dict[str, Any] = {}
     for default in node.pop("defaults", []):
-        for key, option in default.items() if isinstance(default, Mapping) else ():
-            group, _, own = str(key).removeprefix("/").partition("@")
-            node[own] = None if option is None else read_option(CONF / group / f"{option}.yaml")[1]
-    return text, node
+        given = default if isinstance(default, Mapping) else {group: default}
+        for key, option in given.items():
+            other, _, own = key.removeprefix("/").partition("@")
+            found = {} if option == "_self_" else read_option(other, option)
+            above |= {own: found} if own else found
+    return above | node
 
 
 def _leaves(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -212,48 +242,50 @@ def _leaves(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def page(entry: Entry) -> str:
     """What it does, what it knows, what it guarantees, where it comes from, how to run it."""
-    group = "env" if entry.kind == "environment" else "agent"
+    file = f"`conf/{entry.group}/{entry.name}.yaml`, which says what differs from the defaults"
     facts = {
-        "Id": f"`{entry.id}`" if group == "env" else "",
+        "Id": entry.id and f"`{entry.id}`",
         "Knows": entry.knows,
         "Guarantees": entry.fact("Guarantees"),
         "Source": entry.fact("Source"),
         "Code": f"`{entry.target}`",
-        "Config": f"`conf/{group}/{entry.name}.yaml`",
+        "Config": file if entry.comments else "the defaults of its constructor",
     }
-    target = entry.target
-    if group == "env":
-        target = f"{entry.made.__module__}.{entry.made.__qualname__}"
-    others = {key: part for key, part in entry.parts.items() if part not in entry.told}
-    first = {key: (inspect.getdoc(class_of(part)) or "") for key, part in others.items()}
-    objects = [(f"`{k}`", f"`{part}`", first[k].partition("\n\n")[0]) for k, part in others.items()]
+    target = f"{entry.made.__module__}.{entry.made.__qualname__}"
     return "\n\n".join(
         [
             f"# {entry.name}", entry.summary, f"![{CAPTIONS[entry.kind]}](../../{entry.picture})",
-            _table("", "", rows=[(f"**{key}**", text) for key, text in facts.items() if text]),
+            _table([("", ""), *((f"**{key}**", text) for key, text in facts.items() if text)]),
             f"## Run it\n\n```bash\n{entry.command}\n```",
             f"## How it works\n\n{DIRECTIVE.format(target)}",
             *(f"### {part.rpartition('.')[2]}\n\n{DIRECTIVE.format(part)}" for part in entry.told),
-            _table("key", "object", "what", rows=objects) if objects else "",
-            f"## Settings\n\n```yaml\n{entry.text.rstrip()}\n```\n",
+            "\n".join(["## Settings\n\n```yaml", *_yaml(entry.node), "```\n"]),
         ]
     )  # fmt: skip
 
 
-def index(kind: Kind) -> str:
+def _yaml(node: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """The lines of a config, each with what its value means."""
+    told = {knob.name: f"  # {knob.help}" for knob in knobs(str(node.get("_target_"))) or ()}
+    for key, value in node.items():
+        inner = value if isinstance(value, Mapping) else {}
+        shown = "" if inner else json.dumps(value)
+        yield f"{indent}{key}: {shown}{told.get(key, '')}".rstrip(" #")
+        yield from _yaml(inner, f"{indent}  ")
+
+
+def index(kind: str) -> str:
     """The page of a kind, with a table of its entries."""
     mine = [entry for entry in entries() if entry.kind == kind]
-    columns, rows = ("name", "id", "what"), []
+    third = "id" if kind == "environment" else "knows"
+    rows = [("name", "what", third, "source")]
     for e in mine:
-        short = re.split(r"[:.;,](?=\s|$)| of a job", e.knows)[0]
-        last = (e.summary, short, e.fact("Source"))
-        rows.append((f"[{e.name}]({e.name}.md)", *((f"`{e.id}`", e.summary) if e.id else last)))
-    if kind != "environment":
-        columns = ("name", "what", "knows", "source")  # type: ignore[assignment]
-    return f"# {kind.title()}s\n\n{ABOUT[kind]}\n\n{_table(*columns, rows=rows)}"
+        short = f"`{e.id}`" if e.id else re.split(r"[:.;,](?=\s|$)| of a job", e.knows)[0]
+        rows.append((f"[{e.name}]({e.name}.md)", e.summary, short, e.fact("Source")))
+    return f"# {kind.title()}s\n\n{ABOUT[kind]}\n\n{_table(rows)}"
 
 
-def _table(*columns: str, rows: list[tuple[str, ...]]) -> str:
-    lines = [columns, ("---",) * len(columns), *rows]
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
     cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.entries import CONF, entries, read_option
+from docs.entries import entries, read_option
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from experiments.network.synchronising import largest_error
@@ -21,7 +21,7 @@ from tests.strength import examples
 
 @cache
 def planner(name: str) -> Any:
-    return build(read_option(CONF / "agent" / f"{name}.yaml")[1], "agent")
+    return build(read_option("agent", name), "agent")
 
 
 PLANNERS = [entry.name for entry in entries() if SynchronisationProblem in entry.answers]

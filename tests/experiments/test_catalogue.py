@@ -1,4 +1,4 @@
-"""Every option of `conf/env` and `conf/agent` has its page, and each says where it is from."""
+"""Every name of the groups `env` and `agent` has its page, and each says where it is from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import gymnasium as gym
 
 from docs.entries import KNOWLEDGE, entries, page, section
+from experiments.run.config_source import options
 from tests.paths import ROOT
 
 SOURCES = {
@@ -18,11 +19,10 @@ SOURCES = {
 }  # of whole problems, and of single decisions: no environments
 
 
-def test_each_option_has_its_page() -> None:
+def test_each_name_has_its_page() -> None:
     for group, environments in (("env", True), ("agent", False)):
-        options = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
         mine = {entry.name for entry in entries() if (entry.kind == "environment") == environments}
-        assert mine == options - SOURCES
+        assert mine == set(options(group)) - SOURCES
 
 
 def test_each_registered_environment_is_on_a_page() -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from hydra.utils import get_class
 
 from docs.entries import entries
 from envs.errors import InputError
-from experiments.run.app import Variant, chosen_variant
+from experiments.run.app import job_of
+from experiments.run.command_words import command_words, listed
 from experiments.run.composing import CONFIG_FILE, check_command_line
 from experiments.run.multirun import check_sweep
+from experiments.run.verbs import LISTED, VERBS
 from tests.paths import ROOT
 
 PAGES = [
@@ -62,29 +62,16 @@ def words_of(rest: str, folder: Path) -> list[str]:
     return [os.path.expandvars(x) for x in shlex.split(PLACEHOLDER.sub(some, rest), comments=True)]
 
 
-def fault_of(app: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> InputError | None:
-    """What is wrong with `python -m experiments.<app> <words>`, as far as composing it tells."""
-
-    def compose(
-        config_name: str,
-        schema: type[Any],
-        task: Any,
-        arguments: list[str] | None = None,
-        variants: dict[str, Variant] | None = None,
-    ) -> int:
-        given = sys.argv[1:] if arguments is None else arguments
-        chosen = chosen_variant(variants or {}, given) or Variant(config_name, schema, task)
-        if "-m" in words:
-            check_sweep(chosen.config_name, chosen.schema, given)
-        else:
-            check_command_line(given, chosen.config_name, chosen.schema)
-        return 0
-
-    monkeypatch.setattr("experiments.run.app.run_app", compose)
-    monkeypatch.setattr(sys, "argv", [app, *(word for word in words if not word.startswith("-"))])
+def fault_of(app: str, rest: list[str]) -> InputError | None:
+    """What is wrong with `python -m experiments.<app> <rest>`, as far as composing it tells."""
+    words, flags, _ = command_words(listed(LISTED.get(app), rest))
+    job = job_of(app, words)
+    schema = get_class(job.schema)
     try:
-        with pytest.raises(SystemExit):
-            runpy.run_module(f"experiments.{app}", run_name="__main__", alter_sys=True)
+        if "-m" in flags:
+            check_sweep(job.config, schema, words)
+        else:
+            check_command_line(words, job.config, schema)
     except InputError as error:
         return error
     return None
@@ -106,25 +93,22 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_commands_name_apps_options_and_keys_that_exist(
-    commands: list[tuple[str, str]], folder: Path, monkeypatch: pytest.MonkeyPatch
+    commands: list[tuple[str, str]], folder: Path
 ) -> None:
     for app, rest in commands:
-        fault = fault_of(app, words_of(rest, folder), monkeypatch)
+        fault = fault_of(app, words_of(rest, folder))
         # what lies in the reader's files is not the page's matter
         assert fault is None or fault.file is not None, f"experiments.{app} {rest}: {fault}"
 
 
 def test_the_page_of_commands_names_every_app() -> None:
     named = {app for app, _ in commands_of(ROOT / "docs" / "apps.md")}
-    apps = {path.stem for path in (ROOT / "experiments").glob("*.py")} - {"__init__"}
-    assert apps - named == set()
+    assert set(VERBS) - named == set()
 
 
 @pytest.mark.proof
-def test_commands_of_the_catalogue_can_be_composed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_catalogue_can_be_composed(folder: Path) -> None:
     for entry in entries():
         for app, rest in COMMAND.findall(entry.command):
-            fault = fault_of(app, words_of(rest, folder), monkeypatch)
+            fault = fault_of(app, words_of(rest, folder))
             assert fault is None or fault.file is not None, f"{entry.name}: {fault}"

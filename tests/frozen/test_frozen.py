@@ -14,7 +14,7 @@ from tests.frozen.__main__ import FROZEN, differences, read_frozen, read_names, 
 from tests.paths import ROOT
 
 NOTHING: dict[str, dict[str, str]] = {"commands": {}, "keys": {}, "values": {}}
-LEAST_PAIRS, LEAST_COMMANDS = 7700, 340
+LEAST_PAIRS, LEAST_COMMANDS = 10000, 420
 
 
 @pytest.mark.slow
