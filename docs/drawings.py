@@ -15,9 +15,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from matplotlib.image import imsave
-
-import meshwright as mw
 from agents.base import (
     BandwidthPlanner,
     HybridPlanner,
@@ -26,6 +23,9 @@ from agents.base import (
     SharedPlanner,
     SynchronisationPlanner,
 )
+from matplotlib.image import imsave
+
+import meshwright as mw
 from agents.cluster.shipped import SHIPPED
 from docs.entries import Entry
 from envs.graphs.storage import save_graph

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from hydra.utils import get_object
-
 from agents.base import (
     BandwidthPlanner,
     HybridPlanner,
@@ -27,6 +25,7 @@ from agents.base import (
     SharedPlanner,
     SynchronisationPlanner,
 )
+from hydra.utils import get_object
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 Kind = Literal["environment", "planner", "learner", "scheduler"]

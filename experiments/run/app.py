@@ -17,8 +17,7 @@ from hydra.utils import get_class, get_object
 from rich.console import Console
 
 from envs.errors import InputError
-from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
-from experiments.run.command_words import (
+from experiments.config.command_words import (
     CONFIG_DIR,
     TRUST,
     command_words,
@@ -26,7 +25,7 @@ from experiments.run.command_words import (
     use_command_line,
     with_recipes,
 )
-from experiments.run.composing import (
+from experiments.config.composing import (
     CONFIG_FILE,
     Composed,
     answer_by_hydra,
@@ -36,16 +35,17 @@ from experiments.run.composing import (
     saved_keys,
     take_config_folders,
 )
-from experiments.run.extras import missing_extra
+from experiments.config.extras import missing_extra
+from experiments.config.help import HELP_FLAGS, verb_help
+from experiments.config.signatures import knobs
+from experiments.config.verbs import EXPERIMENTS, LISTED, Job, chosen_job, jobs_of
+from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.folders import claimed
 from experiments.run.heartbeat import RunConsole, heartbeat
-from experiments.run.help import HELP_FLAGS, verb_help
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE, Result, Run
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
-from experiments.run.signatures import knobs
-from experiments.run.verbs import EXPERIMENTS, LISTED, Job, chosen_job, jobs_of
 from models.artifacts import read_json_object
 
 MULTIRUN = {"--multirun", "-m"}
@@ -110,7 +110,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         answer_by_hydra(flags, words, job.config)
         return
     if flags:
-        from experiments.run.multirun import multirun
+        from experiments.study.multirun import multirun
 
         multirun(job.config, _loaded(job)[0], words)
         return

@@ -12,9 +12,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from envs.errors import InputError
+from experiments.config.composing import check_command_line
+from experiments.config.targets import build, check_seeds, check_targets
 from experiments.run.app import Variant, run_app
-from experiments.run.composing import check_command_line
-from experiments.run.targets import build, check_seeds, check_targets
 from tests.paths import CONF
 
 APPS = {  # where the config and the task of an app stand, by the name of its config

@@ -26,7 +26,7 @@ from experiments.evaluate import main
 from experiments.run.app import _print_values, run_app
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import Table
+from experiments.study.tables import Table
 from tests.paths import CONF, ROOT
 
 PLANNERS = '''

@@ -15,9 +15,9 @@ import pytest
 
 from docs.entries import entries
 from envs.errors import InputError
+from experiments.config.composing import CONFIG_FILE, check_command_line
 from experiments.run.app import Variant, chosen_variant
-from experiments.run.composing import CONFIG_FILE, check_command_line
-from experiments.run.multirun import check_sweep
+from experiments.study.multirun import check_sweep
 from tests.paths import ROOT
 
 PAGES = [

@@ -15,7 +15,7 @@ from experiments.cluster.comparison import best_overall
 from experiments.generalise import GeneraliseConfig, generalise
 from experiments.run.app import run_app
 from experiments.run.provenance import file_hash
-from experiments.run.statistics import bootstrap
+from experiments.study.statistics import bootstrap
 
 FEW = [
     "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",

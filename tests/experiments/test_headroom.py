@@ -18,9 +18,9 @@ from agents.cluster.joint_choice import JointChoice
 from experiments.cluster.headroom import HeadroomConfig
 from experiments.cluster.headroom import headroom as task
 from experiments.cluster.problem import built_policy
+from experiments.config.composing import check_command_line
 from experiments.learning.train_rule import TrainRuleConfig, train_rule
 from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Run
 from experiments.run.provenance import Provenance

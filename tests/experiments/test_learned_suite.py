@@ -15,10 +15,10 @@ from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.race import RaceConfig, race
 from experiments.run.app import run_app
-from experiments.run.grid import AppCell
-from experiments.run.statistics import bootstrap_median
 from experiments.step.suites.cell import Cases
 from experiments.step.suites.learned_placement import LearnedPlacement
+from experiments.study.grid import AppCell
+from experiments.study.statistics import bootstrap_median
 from tests.refusal import refusal
 
 CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": [], "i": []}, topologies={"t": []})

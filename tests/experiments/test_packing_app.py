@@ -15,9 +15,9 @@ from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.files import read_json
+from experiments.config.composing import typed
 from experiments.packing import PackingConfig, packing
 from experiments.run.app import run_app
-from experiments.run.composing import typed
 from tests.refusal import refusal
 
 PODS = """\

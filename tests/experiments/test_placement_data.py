@@ -20,12 +20,12 @@ from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
 from experiments.placement_data import placement_data
 from experiments.run.app import run_app
-from experiments.run.display import ProgressDisplay
 from experiments.run.heartbeat import RunConsole
 from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.suites.cell import Cases
 from experiments.step.training_graphs import TrainingGraphs
+from experiments.study.display import ProgressDisplay
 from tests.paths import CONF
 from tests.refusal import refusal
 

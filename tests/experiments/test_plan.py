@@ -18,9 +18,9 @@ from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from experiments.config.targets import build
 from experiments.plan import PlanConfig, plan
 from experiments.run.app import run_app
-from experiments.run.targets import build
 from experiments.step.plan_file import read_plan
 from tests.paths import CONF
 

@@ -20,7 +20,7 @@ from experiments.reporting.report import Report
 from experiments.reporting.run_folder import LARGEST, RunFolder
 from experiments.reporting.sheets import Reported
 from experiments.run.app import run_app
-from experiments.run.tables import Table, markdown_table, read_tables
+from experiments.study.tables import Table, markdown_table, read_tables
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">|a&b'
 

@@ -22,14 +22,14 @@ from experiments.cluster.baselines import (
 )
 from experiments.cluster.split_facts import check_facts, facts_of
 from experiments.cluster.split_windows import Split, SplitWindow, reference_load
+from experiments.config.composing import check_command_line
 from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
-from experiments.run.display import ProgressDisplay
-from experiments.run.grid import FunctionCell, Grid, Outcomes
 from experiments.run.heartbeat import RunConsole
-from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance
 from experiments.split import SplitAppConfig, split
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import FunctionCell, Grid, Outcomes
+from experiments.study.processes import LocalProcesses
 from tests.refusal import refusal
 
 SOME = [

@@ -15,8 +15,8 @@ from small_split import one_of_several, overrides
 from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.learning.study import Study
 from experiments.run.app import run_app
-from experiments.run.grid import quoted
-from experiments.run.suite import checked_cells
+from experiments.study.grid import quoted
+from experiments.study.suite import checked_cells
 from tests.paths import CONF
 from tests.refusal import refusal
 

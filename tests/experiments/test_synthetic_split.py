@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from experiments.cluster.split_windows import Split
+from experiments.config.composing import check_command_line
 from experiments.evaluate import main
 from experiments.generalise import GeneraliseConfig, generalise
 from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
 from experiments.split import SplitAppConfig
 from tests.refusal import refusal
 

@@ -19,8 +19,8 @@ from envs.cluster.workload.parquet import read_header, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
 from experiments.cluster.trace_source import load_trace
+from experiments.config.composing import check_command_line
 from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
 from experiments.trace import TraceAppConfig, trace
 from tests.paths import CONF
 

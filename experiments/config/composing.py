@@ -27,21 +27,21 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import YAMLError
 
 from envs.errors import InputError, meant, near
-from experiments.run.command_words import (
+from experiments.config.command_words import (
     CONFIG_DIR,
     RECIPE,
     config_folders,
     use_config_folders,
 )
-from experiments.run.config_source import SCHEME, fitting, job_config, job_keys
-from experiments.run.targets import (
+from experiments.config.config_source import SCHEME, fitting, job_config, job_keys
+from experiments.config.targets import (
     check_names,
     check_targets,
     targets_here,
     type_fault,
     unknown_key,
 )
-from experiments.run.yaml_files import yaml_document, yaml_text
+from experiments.config.yaml_files import yaml_document, yaml_text
 
 Schema = TypeVar("Schema")
 
