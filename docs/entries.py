@@ -27,8 +27,8 @@ from agents.step.problems import (
 )
 from envs.hybrid.problem import HybridProblem
 from envs.synchronisation.problem import SynchronisationProblem
-from experiments.run.config_source import SHIPPED, SHIPPED_CONFIGS, options
-from experiments.run.signatures import knobs
+from experiments.config.config_source import SHIPPED, SHIPPED_CONFIGS, options
+from experiments.config.signatures import knobs
 
 RUN = "meshwright "
 STEP, PLANES = "graph=gpt2 topology=mixed_v100_p100", "graph=gpt2 topology=planes_4x1"

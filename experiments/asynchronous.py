@@ -22,7 +22,7 @@ from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.run.tables import Table, write_tables
+from experiments.study.tables import Table, write_tables
 from models.asynchronous.characters import CONTEXT
 
 COLUMNS = {

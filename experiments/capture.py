@@ -14,10 +14,10 @@ from typing import Any
 from envs.errors import InputError
 from envs.graphs.op_graph import Kind
 from envs.graphs.storage import graph_hash, save_graph
+from experiments.config.targets import build
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import peak_rss_bytes
-from experiments.run.targets import build
 from experiments.step.problem import ModelSource
 
 GRAPH_FILE = "graph.npz"

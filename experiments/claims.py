@@ -22,10 +22,10 @@ from experiments.reporting.claims import (
 from experiments.reporting.page import Page
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_text
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import stamp
-from experiments.run.tables import write_tables
+from experiments.study.display import ProgressDisplay
+from experiments.study.tables import write_tables
 
 MARKDOWN, LATEX, PAGE = "claims.md", "claims.tex", "claims.html"
 

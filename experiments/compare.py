@@ -22,7 +22,7 @@ from experiments.cluster.replays import CAPTION, COLUMNS, as_good, replays, writ
 from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import TABLE_FILE, Table, write_tables
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 
 @dataclass(kw_only=True)

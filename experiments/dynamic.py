@@ -16,7 +16,6 @@ from experiments.pictures.dynamic import draw_dynamic
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import Table, write_tables
 from experiments.step.dynamic import (
     BASE,
     COLUMNS,
@@ -27,6 +26,7 @@ from experiments.step.dynamic import (
     cells,
     rows,
 )
+from experiments.study.tables import Table, write_tables
 
 SLOTS_FILE, PICTURE_FILE = "slots.csv", "dynamic.png"
 SHOWN = ("reduction_percent", "beyond_the_theorem", "slots", "picture", "seconds")

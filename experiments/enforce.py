@@ -13,10 +13,10 @@ from typing import Any
 
 from agents.bandwidth.enforcement.scripts import Backend
 from envs.errors import InputError
+from experiments.config.targets import build_as
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.run.targets import build_as
 from experiments.step.enforcing import lanes_of, print_lanes, read_hosts, write_scripts
 from experiments.step.plan_file import read_bandwidth, read_kept_plan
 from experiments.step.problem import load_problem, order_rule_of

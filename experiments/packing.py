@@ -20,13 +20,13 @@ from envs.bounds import Count, Positive
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.errors import InputError
 from experiments.cluster.packing_runs import COLUMNS, PackingRuns
+from experiments.config.targets import SEEDS, build_as
 from experiments.pictures.cluster import draw_packing
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.run.tables import Table, write_tables
-from experiments.run.targets import SEEDS, build_as
+from experiments.study.tables import Table, write_tables
 
 
 @dataclass(kw_only=True)

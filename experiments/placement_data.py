@@ -10,10 +10,10 @@ import numpy as np
 
 from experiments.run.app import main_of
 from experiments.run.artifacts import to_json
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
 from experiments.step.placement_data import PlacementDataConfig, labelled
+from experiments.study.display import ProgressDisplay
 
 LOOKED_AT = 200  # problems, for the gain over cheap plans
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from agents.solver import Budget
 from envs.bounds import Count, Positive
+from experiments.config.targets import build, build_as
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
-from experiments.run.targets import build, build_as
 from experiments.step.hybrid import Pipeline, plan_hybrid
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask, rehearse

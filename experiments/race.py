@@ -11,13 +11,13 @@ from typing import Any
 
 from envs.bounds import Positive
 from envs.errors import InputError
+from experiments.config.targets import build, build_as, unknown_key
 from experiments.run.app import main_of
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.targets import build, build_as, unknown_key
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask_warm
 from experiments.step.problem import load_problem
+from experiments.study.display import ProgressDisplay
 
 
 @dataclass(kw_only=True)

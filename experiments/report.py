@@ -18,7 +18,7 @@ from experiments.run.app import main_of
 from experiments.run.artifacts import write_text
 from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.provenance import file_hash
-from experiments.run.tables import write_markdown
+from experiments.study.tables import write_markdown
 
 PAGE, MARKDOWN, LATEX = "report.html", "report.md", "report.tex"
 

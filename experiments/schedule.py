@@ -14,8 +14,8 @@ from experiments.pictures.step import draw_pipeline
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import Table, write_tables
 from experiments.step.schedules import ScheduleConfig, schedule_of
+from experiments.study.tables import Table, write_tables
 
 PICTURE_FILE = "schedule.png"
 SHOWN = ("makespan", "max_rank_span", "work_per_rank", "method", "status", "lower_bound", "picture")

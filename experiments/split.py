@@ -19,10 +19,10 @@ from experiments.cluster.split_facts import best_of, check_facts, facts_of
 from experiments.cluster.split_windows import TEST, Split, SplitConfig
 from experiments.run.app import main_of
 from experiments.run.artifacts import require_no_input, write_text
-from experiments.run.display import ProgressDisplay
-from experiments.run.grid import Grid
 from experiments.run.one_run import Result, Run
-from experiments.run.processes import LocalProcesses
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import Grid
+from experiments.study.processes import LocalProcesses
 
 FACTS_FILE = "facts.yaml"
 HEADER = (

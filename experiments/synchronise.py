@@ -11,6 +11,7 @@ from typing import Any
 from agents.synchronisation.optimum import optimum
 from agents.synchronisation.ways import Synchroniser
 from envs.units import parse_bytes, read_quantity
+from experiments.config.targets import build_as
 from experiments.network.forest_study import study
 from experiments.network.plan_file import write_plan
 from experiments.network.synchronising import Asked, judge
@@ -18,7 +19,6 @@ from experiments.run.app import main_of
 from experiments.run.artifacts import to_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
-from experiments.run.targets import build_as
 
 PLAN_FILE = "plan.json"
 SHOWN = (

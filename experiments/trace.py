@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from experiments.cluster.trace_source import TraceConfig
+from experiments.config.targets import build_as
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
-from experiments.run.targets import build_as
 
 
 @runtime_checkable

@@ -30,11 +30,11 @@ from experiments.cluster.problem import ClusterProblem, Player, Scheduler, built
 from experiments.cluster.replays import CAPTION, COLUMNS, Replayed, replays
 from experiments.cluster.trace_source import load_trace
 from experiments.compare import CompareConfig
+from experiments.config.targets import build_as
 from experiments.pictures.cluster import draw_jct_cdf
 from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import text_hash
-from experiments.run.tables import WIDTH, Table, markdown_table
-from experiments.run.targets import build_as
+from experiments.study.tables import WIDTH, Table, markdown_table
 from experiments.trace import TraceAppConfig
 from meshwright.composition import composed, drawn, provenance, word
 

@@ -6,10 +6,10 @@ import os
 import sys
 from difflib import get_close_matches
 
-from experiments.run.command_words import command_words, use_config_folders
-from experiments.run.help import HELP_FLAGS, SCRIPTS, candidates, verb_help
+from experiments.config.command_words import command_words, use_config_folders
+from experiments.config.help import HELP_FLAGS, SCRIPTS, candidates, verb_help
+from experiments.config.verbs import VERBS, jobs_of
 from experiments.run.loading import end_at_once_on_signals, environment_fault, say_that_it_loads
-from experiments.run.verbs import VERBS, jobs_of
 
 EXIT_BAD_INPUT = 2
 USAGE = """\

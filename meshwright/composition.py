@@ -11,8 +11,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
 
 from envs.errors import InputError
+from experiments.config.composing import check_command_line
 from experiments.run.artifacts import write_figure
-from experiments.run.composing import check_command_line
 from experiments.run.provenance import Provenance
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from experiments.run.command_words import CONFIG_DIR, TRUST
+from experiments.config.command_words import CONFIG_DIR, TRUST
+from experiments.config.verbs import EXPERIMENTS, VERBS
 from experiments.run.faults import EXIT_BAD_INPUT
-from experiments.run.verbs import EXPERIMENTS, VERBS
 
 FAULT = "error: "
 

@@ -25,8 +25,8 @@ from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
 from envs.placement.generator import FixedInstance
 from envs.step.plans import Phases, Plan
+from experiments.config.targets import build, build_as
 from experiments.plan import PlanConfig
-from experiments.run.targets import build, build_as
 from experiments.step.hybrid import Pipeline
 from experiments.step.objectives import Objective
 from experiments.step.plan_file import write_plan

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from agents.placement.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
-from agents.placement.constraint_program.solver import CpSettings, CpSolver
+from agents.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
+from agents.constraint_program.solver import CpSettings, CpSolver
 from agents.solver import Status
 from envs.arrays import FloatArray, IntArray
 

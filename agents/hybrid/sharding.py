@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agents.constraint_program.solver import CpSettings
 from agents.hybrid.choice import ChoiceProgram, choose
-from agents.placement.constraint_program.solver import CpSettings
 from envs.arrays import IntArray
 from envs.cost import MEMORY_BOUND_DTYPES, RooflineCost
 from envs.errors import InputError

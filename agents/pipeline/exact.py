@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from agents.constraint_program.program import ConstraintProgram
+from agents.constraint_program.solver import CpSettings, CpSolver
 from agents.pipeline.zero_bubble import Memory
-from agents.placement.constraint_program.program import ConstraintProgram
-from agents.placement.constraint_program.solver import CpSettings, CpSolver
 from envs.errors import InputError
 from envs.step.pipeline import Action, Bar, Orders, Pipeline, PlayedPipeline, Work, play
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.placement.neighbourhood.moves import RandomState, draw
+from agents.step.random_numbers import RandomState, draw
 from envs.compilation import compiled, compiled_inner
 
 IntArray = NDArray[np.int64]

@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
+from agents.constraint_program.partition import CpPartitionSearch
+from agents.constraint_program.solver import CpSettings
+from agents.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
 from agents.partition.search import PartitionSearch
-from agents.placement.constraint_program.partition import CpPartitionSearch
-from agents.placement.constraint_program.solver import CpSettings
-from agents.placement.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
 from agents.placement.local_search import LocalSearch
 from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem

@@ -32,7 +32,7 @@ from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trac
 from experiments.pictures.allocation import draw_workers
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import Table, write_tables
+from experiments.study.tables import Table, write_tables
 
 PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
     **BASELINES,

@@ -37,8 +37,8 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.run.one_run import Result, Run
-from experiments.run.statistics import bootstrap
-from experiments.run.tables import Table, write_tables
+from experiments.study.statistics import bootstrap
+from experiments.study.tables import Table, write_tables
 
 OWN: Mapping[SpeedName, str] = {
     "ring": "gadget", "parameter_server": "rounding", "layered": "smd"

@@ -17,9 +17,9 @@ from agents.cluster.lower_bound import completion_bound
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy
-from experiments.run.grid import FunctionCell, Outcomes
+from experiments.config.signatures import OURS, PREFIX
 from experiments.run.provenance import file_hash
-from experiments.run.signatures import OURS, PREFIX
+from experiments.study.grid import FunctionCell, Outcomes
 
 UNKNOWN, KNOWN = "unknown", "known"
 CLASSES = {

@@ -23,9 +23,9 @@ from experiments.cluster.baselines import (
 )
 from experiments.cluster.problem import Scheduler
 from experiments.cluster.split_windows import SplitWindow
-from experiments.run.grid import FunctionCell, Outcomes
+from experiments.config.targets import build, no_such_thing
 from experiments.run.provenance import file_hash
-from experiments.run.targets import build, no_such_thing
+from experiments.study.grid import FunctionCell, Outcomes
 
 Node = Mapping[str, Any]
 

@@ -13,8 +13,8 @@ from experiments.cluster.baselines import Baseline, Outcome
 from experiments.cluster.comparison import MEASURES, PER_WINDOW, Comparison
 from experiments.cluster.conditions import Condition, ConditionWindows
 from experiments.pictures.comparison import draw_forest, draw_ratios
-from experiments.run.statistics import Interval, bootstrap
-from experiments.run.tables import Table
+from experiments.study.statistics import Interval, bootstrap
+from experiments.study.tables import Table
 
 POLICY_COLUMNS = (
     "policy",

@@ -14,7 +14,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import at_most_gpus
 from envs.errors import InputError
 from experiments.cluster.split_windows import Split, SplitTrace, SplitWindow, TracePart
-from experiments.run.targets import build_as, check_type, unknown_key
+from experiments.config.targets import build_as, check_type, unknown_key
 
 HINTS: dict[str, Any] = {
     "nodes": float, "nodes_per_rack": int | None, "gpus_per_node": int, "gpu_types": Any,

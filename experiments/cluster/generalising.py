@@ -19,11 +19,11 @@ from experiments.cluster.comparison_report import (
 from experiments.cluster.conditions import Condition
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.run.artifacts import write_figure
-from experiments.run.display import ProgressDisplay
-from experiments.run.grid import Grid
 from experiments.run.one_run import Result, Run
-from experiments.run.processes import LocalProcesses
-from experiments.run.tables import TABLE_FILE, write_tables
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import Grid
+from experiments.study.processes import LocalProcesses
+from experiments.study.tables import TABLE_FILE, write_tables
 
 WIDTH = 150  # characters of a table where there is no terminal
 

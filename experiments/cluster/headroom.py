@@ -21,15 +21,15 @@ from experiments.cluster.comparison import best_overall
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import Regime, RegimesConfig
 from experiments.cluster.sampled_windows import check_windows, inputs_of
+from experiments.config.targets import build_as
 from experiments.pictures.comparison import draw_headroom
 from experiments.run.artifacts import write_figure
-from experiments.run.display import ProgressDisplay
-from experiments.run.grid import AppCell, FunctionCell, Grid
 from experiments.run.one_run import Result, Run
-from experiments.run.processes import LocalProcesses
-from experiments.run.statistics import Interval, bootstrap
-from experiments.run.tables import TABLE_FILE, Table, write_tables
-from experiments.run.targets import build_as
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import AppCell, FunctionCell, Grid
+from experiments.study.processes import LocalProcesses
+from experiments.study.statistics import Interval, bootstrap
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 Node = Mapping[str, Any]
 Policies = Annotated[dict[str, Any], MinLen(1)]

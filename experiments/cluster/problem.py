@@ -21,7 +21,7 @@ from envs.cluster.simulation.incidents import Failures
 from envs.cluster.workload.trace import Trace
 from envs.compilation import clock
 from envs.errors import InputError
-from experiments.run.targets import build, build_as, no_such_thing
+from experiments.config.targets import build, build_as, no_such_thing
 
 Node = Mapping[str, Any]
 WARM_UP = 64  # jobs of the trace replayed first, so that compiling is not in the time

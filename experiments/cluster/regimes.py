@@ -16,7 +16,7 @@ from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem
 from experiments.cluster.sampled_windows import SampledWindows, sampled_window, sources
 from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.run.targets import build_as, check_targets
+from experiments.config.targets import build_as, check_targets
 
 
 @bounded

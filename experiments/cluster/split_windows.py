@@ -26,9 +26,9 @@ from envs.errors import InputError
 from envs.files import check_file
 from experiments.cluster.problem import ClusterProblem
 from experiments.cluster.trace_source import TraceGenerator
+from experiments.config.targets import build, build_as, no_such_thing
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import content_hash, text_hash
-from experiments.run.targets import build, build_as, no_such_thing
 
 TEST = "test"
 NO_DATA = (

@@ -24,11 +24,11 @@ from envs.errors import InputError
 from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
+from experiments.config.targets import unknown_key
 from experiments.run.artifacts import write_json
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import content_hash, file_hash, installed_version, stamp
-from experiments.run.targets import unknown_key
 
 DATA_VARIABLE, DOWNLOADS = "MESHWRIGHT_DATA", "downloads"
 SAY_EVERY_S = 10.0

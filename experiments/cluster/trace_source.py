@@ -31,11 +31,11 @@ from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import WorkloadParameters
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
+from experiments.config.command_words import CONFIG_MODULE
+from experiments.config.composing import FILE_OPTION
+from experiments.config.targets import build, no_such_thing, object_in_file, unknown_key
 from experiments.run.artifacts import to_json, write_text
-from experiments.run.command_words import CONFIG_MODULE
-from experiments.run.composing import FILE_OPTION
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
-from experiments.run.targets import build, no_such_thing, object_in_file, unknown_key
 
 TARGET = "envs.cluster.workload.synthetic.parameters.workload_parameters"
 SHORT = 6  # entries of a list that stands in one line with its key

@@ -11,11 +11,11 @@ from typing import Any
 
 from agents.pipeline.published import looped, v_shaped
 from envs.errors import InputError, require_one_of
+from experiments.config.targets import build
 from experiments.execution.split import Split, read_split
 from experiments.run.artifacts import require_no_input, to_json, write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash, stamp
-from experiments.run.targets import build
 from models.artifacts import atomic_folder
 
 SPLIT_FILE, ORDER_FILE, TRAIN_FILE, MODEL_FILE = "split.json", "order.csv", "train.py", "model.py"

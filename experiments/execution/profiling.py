@@ -17,10 +17,10 @@ from annotated_types import Ge
 from envs.bounds import Count
 from envs.errors import InputError
 from envs.units import MILLISECOND
+from experiments.config.targets import build
 from experiments.run.artifacts import write_sidecar, write_text
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import Table, write_tables
-from experiments.run.targets import build
+from experiments.study.tables import Table, write_tables
 
 PASSES = ("forward", "backward", "input_gradient", "weight_gradient")
 

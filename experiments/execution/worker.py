@@ -20,11 +20,11 @@ from torch.distributed.pipelining import PipelineStage
 from envs.errors import InputError
 from envs.files import read_json
 from envs.step.pipeline import Bar, Work
+from experiments.config.targets import build, build_as
 from experiments.execution.captured import CapturedLayers, WithoutDropout
 from experiments.execution.processes import MEETING, RESULT, TASK
 from experiments.execution.train import SPLIT_FILE, Pipeline, mesh_of
 from experiments.run.artifacts import write_json
-from experiments.run.targets import build, build_as
 from experiments.step.problem import RunnableSource
 
 Document = dict[str, Any]

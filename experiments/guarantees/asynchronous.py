@@ -16,7 +16,7 @@ from envs.asynchronous.simulation import Policy, Training, staleness, train, vio
 from envs.asynchronous.workers import Heterogeneity, Workers
 from envs.bounds import Count, NonNegative, Positive, Share
 from envs.errors import InputError
-from experiments.run.statistics import half_width
+from experiments.study.statistics import half_width
 from models.asynchronous.characters import CharacterModel
 
 OURS = "adsp"

@@ -27,12 +27,12 @@ from envs.data_pipeline.graph import GeneratedGraph, read_graph
 from envs.data_pipeline.pipeline import STAGES, Demand, Machines, demand, equal_shares
 from envs.data_pipeline.requests import POLICIES, hits, sample
 from envs.errors import InputError
+from experiments.config.targets import build_as
 from experiments.pictures.data_pipeline import draw_stages
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.run.tables import Table, write_tables
-from experiments.run.targets import build_as
+from experiments.study.tables import Table, write_tables
 
 PARTS = ("cache", "order", "partition", "isolation")
 NOTHING, BASE = ("none", "random", "hash", "equal"), ("lru", "random", "hash", "equal")

@@ -17,11 +17,11 @@ from envs.errors import InputError, require_one_of
 from envs.pricing import closed_forms
 from envs.pricing.problem import PricingProblem, Spread, price_search
 from envs.pricing.worst_case import RequestTree, worst_reserve_ratio
+from experiments.config.targets import build, build_as
 from experiments.pictures.pricing import draw_ratios
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import Table, write_tables
-from experiments.run.targets import build, build_as
+from experiments.study.tables import Table, write_tables
 
 PICTURE_FILE = "ratios.png"
 MOST_STATES = 1 << 25  # of the worst ratio, 32 bytes each: 1 GiB

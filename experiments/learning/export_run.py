@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from agents.cluster.checkpoint_adviser import described
 from envs.errors import InputError
 from envs.placement.episodes import OneProblem
+from experiments.config.composing import CONFIG_FILE, plain_config, saved_keys
+from experiments.config.signatures import PREFIX
+from experiments.config.targets import build
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     Verification,
@@ -26,12 +29,9 @@ from experiments.learning.exporting import (
 from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.outcome import Outcome
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
-from experiments.run.composing import CONFIG_FILE, plain_config, saved_keys
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
-from experiments.run.signatures import PREFIX
-from experiments.run.targets import build
 from experiments.step.problem import load_problem
 from models.artifacts import read_json_object
 

@@ -21,12 +21,12 @@ from envs.errors import InputError
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
 from experiments.cluster.trace_source import load_trace
+from experiments.config.targets import build_as
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_cluster import SHOWN, TrainClusterConfig, train_cluster
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
-from experiments.run.tables import TABLE_FILE, Table, write_tables
-from experiments.run.targets import build_as
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 LEARNED, UNTRAINED = "learned", "untrained"  # exported schedulers, in the table
 

@@ -12,6 +12,8 @@ from agents.step.problems import require_fit
 from envs.bounds import Positive
 from envs.errors import InputError
 from envs.step.problem import StepProblem
+from experiments.config.composing import plain_config
+from experiments.config.targets import build, no_such_thing
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     card_of,
@@ -32,18 +34,16 @@ from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
-from experiments.run.composing import plain_config
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.saved_run import resumed_config
-from experiments.run.tables import write_markdown
-from experiments.run.targets import build, no_such_thing
 from experiments.step.comparison import Comparison, row_of
 from experiments.step.objectives import placement_task
 from experiments.step.plan_file import write_plan
 from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.search import search_in_turn, search_side_by_side
+from experiments.study.display import ProgressDisplay
+from experiments.study.tables import write_markdown
 
 LEARNED, SEARCHED = "learned", "learned_search"  # the shipped policy, alone and searched on from
 SHIPPED = "shipped"  # its most probable plan

@@ -21,10 +21,10 @@ from experiments.learning.outcome import Outcome, by_step_time
 from experiments.learning.replay import PLANS, tokens
 from experiments.pictures.learning import Curve
 from experiments.run.artifacts import METRICS_FILE, write_json
-from experiments.run.display import ProgressDisplay, training_news
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.search import describe
 from experiments.step.tasks import LearnedTask
+from experiments.study.display import ProgressDisplay, training_news
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training

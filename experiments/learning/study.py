@@ -17,15 +17,15 @@ from envs.errors import InputError
 from experiments.cluster.baselines import check_class
 from experiments.cluster.comparison import MEASURES
 from experiments.cluster.comparison_report import OVERALL, OVERALL_PUBLISHED
+from experiments.config.command_words import with_recipes
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_durations import DURATIONS
 from experiments.learning.train_priority import WEIGHTS_FILE
-from experiments.run.command_words import with_recipes
-from experiments.run.grid import AppCell, Document, quoted
-from experiments.run.statistics import Interval
-from experiments.run.suite import Check, Report, check_several_seeds
-from experiments.run.tables import Table
 from experiments.step.suites.cell import axis
+from experiments.study.grid import AppCell, Document, quoted
+from experiments.study.statistics import Interval
+from experiments.study.suite import Check, Report, check_several_seeds
+from experiments.study.tables import Table
 
 PRIORITY = "priority"  # folder of the searches
 DURATIONS_VARIABLE = "$DURATIONS"  # in overrides: the folder of the posterior of the same seed

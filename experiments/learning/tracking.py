@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from experiments.run.targets import build_as
+from experiments.config.targets import build_as
 
 if TYPE_CHECKING:
     from agents.rllib.metrics import Tracking

@@ -33,12 +33,12 @@ from envs.cluster.allocation.windows import TraceProblems
 from envs.errors import InputError
 from experiments.cluster.sampled_windows import check_windows
 from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.config.targets import build, build_as
 from experiments.learning.train_problems import TrainProblemsConfig, learned
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
-from experiments.run.statistics import bootstrap
-from experiments.run.tables import Table, write_tables
-from experiments.run.targets import build, build_as
+from experiments.study.statistics import bootstrap
+from experiments.study.tables import Table, write_tables
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.allocation import Allocations

@@ -35,6 +35,8 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
+from experiments.config.composing import plain_config
+from experiments.config.targets import build, build_as, no_such_thing
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     adviser_inputs,
@@ -53,12 +55,10 @@ from experiments.pictures.learning import (
     read_exams,
 )
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
-from experiments.run.composing import plain_config
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
 from experiments.run.saved_run import resumed_config
-from experiments.run.targets import build, build_as, no_such_thing
+from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.subject import Schedulers

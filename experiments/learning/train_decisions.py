@@ -28,10 +28,10 @@ from experiments.cluster.headroom import JUDGING, LEARNING
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import RegimesConfig
 from experiments.cluster.sampled_windows import check_windows
+from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.train_problems import learned
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
-from experiments.run.targets import build_as, no_such_thing
 
 if TYPE_CHECKING:
     from agents.cluster.paired_futures import PairedFutures

@@ -36,13 +36,13 @@ from experiments.cluster.sampled_windows import (
     sources,
 )
 from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.config.targets import build, no_such_thing
 from experiments.pictures.learning import draw_reliability
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar, write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, portable
-from experiments.run.statistics import Interval, bootstrap
-from experiments.run.tables import TABLE_FILE, Table, write_tables
-from experiments.run.targets import build, no_such_thing
+from experiments.study.statistics import Interval, bootstrap
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 from models.durations.bins import BINS, DurationConfig
 from models.durations.network import (
     DurationPosterior,

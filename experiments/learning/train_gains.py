@@ -25,13 +25,13 @@ from envs.cluster.allocation.problem import AllocationProblem
 from envs.cluster.allocation.windows import TraceProblems
 from experiments.cluster.sampled_windows import check_windows, inputs_of
 from experiments.cluster.split_windows import SplitConfig
+from experiments.config.targets import build_as
 from experiments.learning.train_allocation import problems_of
 from experiments.run.artifacts import write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
-from experiments.run.statistics import bootstrap
-from experiments.run.tables import Table, write_tables
-from experiments.run.targets import build_as
+from experiments.study.statistics import bootstrap
+from experiments.study.tables import Table, write_tables
 
 GAINS_FILE = "gains.json"
 

@@ -22,12 +22,12 @@ from envs.bounds import Count, NonNegative
 from envs.cluster.interference.deepshare import ISOLATED, SHARED
 from envs.cluster.interference.rates import FloatArray
 from envs.errors import InputError
+from experiments.config.targets import build, no_such_thing
 from experiments.pictures.learning import Points, draw_errors, draw_predicted
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
-from experiments.run.tables import TABLE_FILE, Table, write_tables
-from experiments.run.targets import build, no_such_thing
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 from models.interference.baselines import baselines
 from models.interference.crossval import (
     CrossValidation,

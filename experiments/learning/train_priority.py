@@ -39,6 +39,7 @@ from experiments.cluster.sampled_windows import (
     sources,
 )
 from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.config.targets import build, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
 from experiments.pictures.learning import draw_search
 from experiments.run.artifacts import (
@@ -48,13 +49,12 @@ from experiments.run.artifacts import (
     write_sidecar,
     write_text,
 )
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
-from experiments.run.statistics import Interval, bootstrap
-from experiments.run.tables import TABLE_FILE, Table, markdown_table, write_tables
-from experiments.run.targets import build, no_such_thing
 from experiments.run.threads import one_thread_each
+from experiments.study.display import ProgressDisplay
+from experiments.study.statistics import Interval, bootstrap
+from experiments.study.tables import TABLE_FILE, Table, markdown_table, write_tables
 from models.artifacts import sha256_of
 from models.durations.bins import SPEC_FILE
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from experiments.config.composing import plain_config
+from experiments.config.targets import build, build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
 from experiments.learning.outcome import Outcome
 from experiments.learning.tracking import tracking_of
@@ -30,12 +32,10 @@ from experiments.run.artifacts import (
     write_json,
     write_sidecar,
 )
-from experiments.run.composing import plain_config
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import stamp
 from experiments.run.saved_run import resumed_config
-from experiments.run.targets import build, build_as, no_such_thing
+from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training

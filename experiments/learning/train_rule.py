@@ -19,12 +19,12 @@ from envs.bounds import Count
 from experiments.cluster.headroom import JUDGING, LEARNING, mean_jcts, tuned
 from experiments.cluster.regimes import RegimesConfig
 from experiments.cluster.sampled_windows import check_windows, inputs_of
+from experiments.config.targets import build_as
 from experiments.run.artifacts import write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
-from experiments.run.statistics import bootstrap
-from experiments.run.tables import TABLE_FILE, Table, write_tables
-from experiments.run.targets import build_as
+from experiments.study.statistics import bootstrap
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 NUMBERS_FILE = "rule.json"
 CAPTION = (

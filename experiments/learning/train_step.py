@@ -9,6 +9,8 @@ from typing import Any
 from agents.step.problems import require_fit
 from envs.bounds import Positive
 from envs.step.problem import StepProblem
+from experiments.config.composing import plain_config
+from experiments.config.targets import build
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of, title_of
 from experiments.learning.one_problem import (
     BEST_MET,
@@ -21,19 +23,17 @@ from experiments.learning.one_problem import (
 from experiments.learning.tracking import tracking_of
 from experiments.pictures.learning import draw_learning_curve
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
-from experiments.run.composing import plain_config
-from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config
-from experiments.run.tables import write_markdown
-from experiments.run.targets import build
 from experiments.step.comparison import Comparison, Row, row_of
 from experiments.step.evaluation import evaluation_values
 from experiments.step.objectives import learnable
 from experiments.step.planning import ask_beside
 from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.search import describe
+from experiments.study.display import ProgressDisplay
+from experiments.study.tables import write_markdown
 
 SHOWN = (
     "graph", "topology", "iterations", "steps", "episodes", "seconds", "step_time_s",

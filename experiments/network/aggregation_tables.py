@@ -34,7 +34,7 @@ from envs.synchronisation.switch_aggregation import (
 from experiments.network.gradients import embedding_gradients, largest_entries
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.run.tables import Table, write_tables
+from experiments.study.tables import Table, write_tables
 
 Row = dict[str, float | str]
 SHOWN = ("largest_difference", "over_ring", "over_server", "largest_difference_ms")

@@ -15,8 +15,8 @@ from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.published import uneven
-from experiments.run.command_words import CONFIG_MODULE
-from experiments.run.targets import build_as
+from experiments.config.command_words import CONFIG_MODULE
+from experiments.config.targets import build_as
 
 OTHERS: dict[str, Synchroniser] = {
     "ring": Ring(), "double_tree": DoubleTree(), "hierarchical": Hierarchical(),

@@ -23,13 +23,13 @@ from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import Played, play
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import parse_bytes, parse_seconds, read_quantity
+from experiments.config.targets import build, no_such_thing
 from experiments.network.gradients import sparse_blocks
 from experiments.network.plan_file import primitive_of, read_plan
 from experiments.pictures.perfetto import Event, happened, process, thread
 from experiments.pictures.synchronisation import draw_trees
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance, stamp
-from experiments.run.targets import build, no_such_thing
 
 TRACE_FILE, PICTURE_FILE = "trace.json", "trees.png"
 MOST_TRACED = 200_000  # messages of a trace

@@ -19,7 +19,7 @@ from envs.errors import InputError
 from envs.synchronisation.layerwise import LayeredModel, read_layered_models
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.run.tables import Table, write_tables
+from experiments.study.tables import Table, write_tables
 
 REFERENCES = ("fifo", "fair")
 COLUMNS = ("scheduler", "median", "range", "mean", "p95", "above fifo's", "above fair's", "s")

@@ -20,7 +20,7 @@ from experiments.pictures.style import (
     new_figure,
     titled,
 )
-from experiments.run.statistics import CONFIDENCE, Interval, half_width
+from experiments.study.statistics import CONFIDENCE, Interval, half_width
 
 
 def draw_ratios(

@@ -37,7 +37,7 @@ from experiments.pictures.style import (
     titled,
 )
 from experiments.run.artifacts import METRICS_FILE
-from experiments.run.statistics import Interval
+from experiments.study.statistics import Interval
 
 BOUND = "proved lower bound"
 ABOVE_START = 1.1  # baselines slower than this times the curve's start are named, not drawn

@@ -20,10 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from envs.errors import InputError, require_one_of
-from experiments.run.command_words import CONFIG_MODULE
-from experiments.run.composing import check_words, typed
-from experiments.run.tables import Table, markdown_table
-from experiments.run.verbs import EXPERIMENTS
+from experiments.config.command_words import CONFIG_MODULE
+from experiments.config.composing import check_words, typed
+from experiments.config.verbs import EXPERIMENTS
+from experiments.study.tables import Table, markdown_table
 
 CLAIMS = "claim"  # the folder of conf
 SUBJECTS = ("placement", "network", "cluster")  # in the order of the table

@@ -16,7 +16,7 @@ from experiments.pictures.style import BLUE, GREEN, ORANGE, PALETTE, PURPLE, mix
 from experiments.reporting.measures import is_number
 from experiments.reporting.run_folder import RunFolder
 from experiments.reporting.sheets import Job, Sheet
-from experiments.run.statistics import half_width
+from experiments.study.statistics import half_width
 
 MOST_ROWS, MOST_LINES, MOST_POINTS, MOST_BARS = 40, 8, 500, 6000
 ROW, FRAME = 38, 96  # pixels of a row of a ranking; of a figure around its rows

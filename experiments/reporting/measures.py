@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from envs.units import GIBI
-from experiments.run.statistics import half_width
-from experiments.run.tables import NO_END, NOT_KNOWN
+from experiments.study.statistics import half_width
+from experiments.study.tables import NO_END, NOT_KNOWN
 
 LARGEST = 10**300
 MAKESPAN = "makespan"  # the objective of a step's plan that is its step time

@@ -10,7 +10,7 @@ from html import escape
 
 from experiments.reporting.figures import IN_THE_DARK, Figure
 from experiments.reporting.sheets import REFERENCE
-from experiments.run.tables import Table
+from experiments.study.tables import Table
 
 STYLE = """
 :root{color-scheme:light;--ink:#1b1f24;--muted:#57606a;--grid:#e1e4e8;--page:#ffffff;--card:#f6f8fa;--link:#0b5cad}

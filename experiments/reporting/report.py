@@ -12,7 +12,7 @@ from experiments.reporting.page import Page
 from experiments.reporting.run_folder import RunFolder
 from experiments.reporting.sheets import Job, Reported
 from experiments.run.provenance import Provenance, stamp
-from experiments.run.tables import Table, latex_text
+from experiments.study.tables import Table, latex_text
 
 MOST_PICTURES = 40_000_000  # bytes of PNGs in one report
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from envs.errors import InputError
 from envs.files import parse_json
+from experiments.config.composing import CONFIG_FILE
+from experiments.config.yaml_files import yaml_document
 from experiments.run.artifacts import METRICS_FILE
-from experiments.run.composing import CONFIG_FILE
 from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE
 from experiments.run.provenance import text_hash
-from experiments.run.tables import TABLE_FILE, Table, read_tables
-from experiments.run.yaml_files import yaml_document
+from experiments.study.tables import TABLE_FILE, Table, read_tables
 
 TIMELINE_FILE = "trace.json"  # what happened when: a step on its devices, jobs on their nodes
 MEGABYTE = 1_000_000

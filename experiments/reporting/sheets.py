@@ -12,7 +12,7 @@ from pathlib import Path
 from envs.errors import InputError
 from experiments.reporting.measures import KINDS, Estimate, Kind, Values, is_number
 from experiments.reporting.run_folder import RunFolder
-from experiments.run.tables import Table
+from experiments.study.tables import Table
 
 MOST_RUNS = 500
 UNTOLD = {"kind", "schema_version", "run_folder"}  # of a result: no figures

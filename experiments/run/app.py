@@ -17,8 +17,7 @@ from hydra.utils import get_class, get_object
 from rich.console import Console
 
 from envs.errors import InputError
-from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
-from experiments.run.command_words import (
+from experiments.config.command_words import (
     CONFIG_DIR,
     TRUST,
     command_words,
@@ -26,7 +25,7 @@ from experiments.run.command_words import (
     use_command_line,
     with_recipes,
 )
-from experiments.run.composing import (
+from experiments.config.composing import (
     CONFIG_FILE,
     Composed,
     answer_by_hydra,
@@ -36,16 +35,17 @@ from experiments.run.composing import (
     saved_keys,
     take_config_folders,
 )
-from experiments.run.extras import missing_extra
+from experiments.config.extras import missing_extra
+from experiments.config.help import HELP_FLAGS, verb_help
+from experiments.config.signatures import knobs
+from experiments.config.verbs import EXPERIMENTS, JOBS, LISTED, Job, chosen_job, jobs_of
+from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.folders import claimed
 from experiments.run.heartbeat import RunConsole, heartbeat
-from experiments.run.help import HELP_FLAGS, verb_help
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE, Result, Run
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
-from experiments.run.signatures import knobs
-from experiments.run.verbs import EXPERIMENTS, LISTED, Job, chosen_job, jobs_of
 from models.artifacts import read_json_object
 
 MULTIRUN = {"--multirun", "-m"}
@@ -81,6 +81,11 @@ def main_of(verb: str) -> Callable[..., int]:
     return main
 
 
+def run_job(config: str, arguments: Sequence[str]) -> int:
+    """Run the job of a config, whatever else the words of its command could mean; the exit code."""
+    return told(lambda: _run_verb(JOBS[config].verb, arguments, JOBS[config]), last=False)
+
+
 def job_of(verb: str, words: Sequence[str]) -> Job:
     """The job that a command line means; a run that is resumed is of the job with its keys."""
     meant = chosen_job(verb, with_recipes(words))
@@ -90,7 +95,7 @@ def job_of(verb: str, words: Sequence[str]) -> Job:
     return meant if keys is None else next(same, jobs_of(verb)[0])
 
 
-def _run_verb(verb: str, arguments: Sequence[str]) -> None:
+def _run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> None:
     """What a command does, with its faults as exceptions."""
     require_text(arguments)
     command = command_line()
@@ -102,7 +107,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     take_config_folders(folders)
     use_command_line([*words, *flags])
     flags = [flag for flag in flags if not flag.startswith(TRUST)]
-    job = job_of(verb, words)
+    job = job or job_of(verb, words)
     if set(flags) & set(HELP_FLAGS):
         print(verb_help(verb, words, _called(verb)))
         return
@@ -110,7 +115,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         answer_by_hydra(flags, words, job.config)
         return
     if flags:
-        from experiments.run.multirun import multirun
+        from experiments.study.multirun import multirun
 
         multirun(job.config, _loaded(job)[0], words)
         return

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envs.errors import InputError
-from experiments.run.composing import CONFIG_FILE
+from experiments.config.composing import CONFIG_FILE
 from experiments.run.one_run import RESULT_FILE
 
 

@@ -56,7 +56,7 @@ def run_command(package: str, typed: list[str]) -> None:
 
     `typed` is the whole command line of the process.
     """
-    from experiments.run.verbs import VERBS
+    from experiments.config.verbs import VERBS
 
     name = typed[typed.index("-m") + 1].removeprefix(f"{package}.")
     if name not in VERBS:

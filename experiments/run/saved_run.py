@@ -11,10 +11,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
-from experiments.run.composing import CONFIG_FILE, saved_keys, typed
+from experiments.config.composing import CONFIG_FILE, saved_keys, typed
+from experiments.config.targets import check_names, check_targets, targets_here
+from experiments.config.yaml_files import yaml_document, yaml_text
 from experiments.run.one_run import ENVIRONMENT_FILE
-from experiments.run.targets import check_names, check_targets, targets_here
-from experiments.run.yaml_files import yaml_document, yaml_text
 from models.artifacts import read_json_object
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from agents.step.problems import Verdict
 from envs.step.order import OneFOneB
+from experiments.config.targets import build_as
 from experiments.run.saved_run import saved_nodes
-from experiments.run.targets import build_as
 from experiments.step.objectives import Objective
 from experiments.step.plan_file import read_plan
 from experiments.step.problem import load_problem

@@ -24,8 +24,8 @@ from envs.bounds import Count, Positive
 from envs.errors import InputError
 from envs.hybrid.batch_time import COSTS, BatchTime, Layers
 from envs.hybrid.slots import Slots, SlotSource
-from experiments.run.statistics import Interval, bootstrap
-from experiments.run.targets import SEEDS, build_as
+from experiments.config.targets import SEEDS, build_as
+from experiments.study.statistics import Interval, bootstrap
 
 BASE, OURS, PROGRAM = "static", "lyapunov", "clairvoyant"
 COLUMNS = (

@@ -31,9 +31,9 @@ from envs.errors import InputError
 from envs.forms import Form, read_form
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
+from experiments.config.yaml_files import yaml_document
 from experiments.run.artifacts import write_text
 from experiments.run.provenance import Provenance
-from experiments.run.yaml_files import yaml_document
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
 _LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file

@@ -25,10 +25,10 @@ from experiments.pictures.step import draw_stages
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance
-from experiments.run.tables import Table, write_tables
 from experiments.step.hybrid_file import write_hybrid_plan
 from experiments.step.problem import SECOND, LoadedProblem, Node, load_problem
 from experiments.step.tasks import solver_of
+from experiments.study.tables import Table, write_tables
 
 PLAN_FILE, PICTURE_FILE = "hybrid_plan.json", "hybrid_plan.png"
 MOST_DRAWN = 32  # devices

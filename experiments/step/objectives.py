@@ -25,8 +25,8 @@ from envs.step.order import OneFOneB, OrderRule, checked_orders
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem, checked_moves
 from envs.step.step import Communication
+from experiments.config.targets import build, build_as
 from experiments.run.provenance import file_hash
-from experiments.run.targets import build, build_as
 from experiments.step.plan_file import read_kept_plan
 from experiments.step.tasks import (
     BandwidthTask,

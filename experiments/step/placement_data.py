@@ -29,9 +29,9 @@ from envs.errors import InputError
 from envs.placement.distribution import TrainingProblems
 from envs.placement.toy import toy_pipeline
 from envs.step.problem import StepProblem
-from experiments.run.display import ProgressDisplay
-from experiments.run.targets import build_as
+from experiments.config.targets import build_as
 from experiments.run.threads import one_thread_each
+from experiments.study.display import ProgressDisplay
 
 WARM_UP_S = 0.2
 SHORTEST_S = 0.2  # budget of the smallest problems, where that of the largest is not less

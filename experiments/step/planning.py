@@ -16,8 +16,8 @@ from envs.compilation import clock
 from envs.errors import InputError
 from envs.step.plans import Plan
 from envs.step.price import name_of_order
+from experiments.config.targets import build
 from experiments.run.provenance import Provenance
-from experiments.run.targets import build
 from experiments.step.objectives import Objective
 from experiments.step.problem import LoadedProblem, TimeUnit
 from experiments.step.search import WARM_UP_S

@@ -33,9 +33,9 @@ from envs.step.step import Communication
 from envs.step.timeline import single_device_peak
 from envs.synchronisation.link_graph import LinkGraph
 from envs.units import MICROSECOND, MILLISECOND, NANOSECOND
+from experiments.config.targets import build, build_as, no_such_thing, object_in_file
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash
-from experiments.run.targets import build, build_as, no_such_thing, object_in_file
 
 if TYPE_CHECKING:
     from envs.graphs.capture import Workload

@@ -9,10 +9,10 @@ from typing import Annotated, Any, cast, get_args
 
 from annotated_types import Ge
 
+from agents.constraint_program.solver import CpSettings
 from agents.pipeline.exact import optimum
 from agents.pipeline.published import PUBLISHED, looped, v_shaped
 from agents.pipeline.zero_bubble import Memory, zero_bubble
-from agents.placement.constraint_program.solver import CpSettings
 from envs.bounds import Count, Positive
 from envs.errors import InputError, require_one_of
 from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play

@@ -14,10 +14,10 @@ from agents.step.problems import Planner, StepPlanning
 from envs.placement.toy import toy_pipeline
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
-from experiments.run.display import ProgressDisplay
-from experiments.run.targets import build
+from experiments.config.targets import build
 from experiments.run.threads import one_thread_each
 from experiments.step.tasks import solver_of
+from experiments.study.display import ProgressDisplay
 
 Node = Mapping[str, Any]
 

@@ -45,7 +45,7 @@ from envs.cluster.nodes import Cluster  # noqa: E402
 from envs.cluster.simulation.cluster import ClusterSimulator  # noqa: E402
 from envs.cluster.workload.readers.job_logs import ItpReader  # noqa: E402
 from envs.cluster.workload.trace import Trace  # noqa: E402
-from experiments.run.targets import build  # noqa: E402
+from experiments.config.targets import build  # noqa: E402
 
 ROUNDS = 15
 LARGE = Cluster.uniform(1_250, 8)

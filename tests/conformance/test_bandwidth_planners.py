@@ -17,7 +17,7 @@ from envs.step.allocated import allocated_problem
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.run.targets import build
+from experiments.config.targets import build
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
 from tests.asking import allocated
 from tests.paths import CONF

@@ -15,7 +15,7 @@ from agents.hybrid.solver import PREDICTED
 from agents.solver import Budget
 from agents.step.problems import HybridPlanner
 from envs.hybrid.simulation import simulate
-from experiments.run.targets import build
+from experiments.config.targets import build
 from tests.envs.hybrid.rows_of_layers import random_row, servers
 from tests.paths import CONF
 from tests.strength import SEEDS, examples

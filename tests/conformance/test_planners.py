@@ -16,7 +16,7 @@ from agents.step.problems import Planner
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.run.targets import build
+from experiments.config.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.asking import planned
 from tests.paths import CONF

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from docs.entries import entries, read_option
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from experiments.config.targets import build
 from experiments.network.synchronising import largest_error
-from experiments.run.targets import build
 from tests.envs.synchronisation.made_networks import networks
 from tests.strength import examples
 

@@ -15,7 +15,7 @@ from envs.files import read_content, write_atomically
 from envs.hardware.builders import uniform
 from envs.hardware.servers import PcieServer
 from envs.memory import require_memory
-from experiments.run.targets import yaml_document
+from experiments.config.targets import yaml_document
 from tests.refusal import refusal
 
 PCIE = {"medium": "PCIe", "bandwidth": "12GB/s", "latency": "5us"}

@@ -15,7 +15,7 @@ from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
-from experiments.run.targets import build
+from experiments.config.targets import build
 from tests.paths import CONF
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -14,7 +13,8 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
 
-from experiments.run import processes
+from experiments.run.app import main_of
+from experiments.study import processes
 
 
 class InThisProcess:
@@ -35,8 +35,7 @@ class InThisProcess:
         sys.argv = [app, *arguments]
         try:
             with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-                runpy.run_module(app, run_name="__main__", alter_sys=True)
-            self.returncode = 0
+                self.returncode = main_of(app.rpartition(".")[2])()
         except SystemExit as end:
             self.returncode = int(end.code or 0)
         finally:

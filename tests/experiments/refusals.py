@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
+from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from envs.errors import InputError
-from experiments.run.app import Variant, run_app
-from experiments.run.composing import check_command_line
-from experiments.run.targets import build, check_seeds, check_targets
-from tests.paths import CONF
-
-APPS = {  # where the config and the task of an app stand, by the name of its config
-    "benchmark": ("benchmark", "BenchmarkConfig", "benchmark"),
-    "capture": ("capture", "CaptureConfig", "capture"),
-    "evaluate": ("step.evaluate_step", "EvaluateConfig", "evaluate_step"),
-    "evaluate_cluster": ("cluster.evaluate_cluster", "EvaluateClusterConfig", "evaluate_cluster"),
-    "export": ("learning.export_run", "ExportConfig", "export_run"),
-    "main": ("learning.main_job", "MainConfig", "main_job"),
-    "packing": ("packing", "PackingConfig", "packing"),
-    "plan": ("plan", "PlanConfig", "plan"),
-    "plot": ("plot", "PlotConfig", "plot"),
-    "trace": ("trace", "TraceAppConfig", "trace"),
-    "train": ("learning.train_step", "TrainConfig", "train_step"),
-}
-
-
-def app_of(name: str) -> Variant:
-    """The config, its schema and the task of an app."""
-    module, schema, task = APPS[name]
-    found = import_module(f"experiments.{module}")
-    return Variant(name, getattr(found, schema), getattr(found, task))
+from experiments.config.composing import check_command_line, hydra_over_configs
+from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.config.targets import build, check_targets
+from experiments.config.verbs import JOBS
+from experiments.run.app import run_job
 
 
 def told(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
@@ -52,20 +32,16 @@ def told(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
 
 def command_refused(app: str, arguments: Sequence[str], words: Sequence[str]) -> None:
     """A command line is refused when it is composed, before there is a run."""
-    found = app_of(app)
-    told(lambda: check_command_line(arguments, found.config_name, found.schema), words)
+    told(lambda: check_command_line(arguments, app, get_class(JOBS[app].schema)), words)
 
 
 def option_of(choice: str, *changes: str) -> dict[str, Any]:
     """{group: node} of an option of conf, `group=option`, with `group.key=value` for `changes`."""
     group = choice.partition("=")[0]
-    with initialize_config_dir(str(CONF), version_base=None):
+    with hydra_over_configs():
         chosen = compose(overrides=[f"+{choice}"])
-    root = {
-        "seed": 0,
-        "placement": OmegaConf.load(CONF / "placement" / "count.yaml"),
-        group: chosen[group],
-    }
+    placement = SHIPPED_CONFIGS.node("placement/count")
+    root = {"seed": 0, "placement": placement, group: chosen[group]}
     changed = OmegaConf.merge(OmegaConf.create(root), OmegaConf.from_dotlist(list(changes)))
     plain = OmegaConf.to_container(changed, resolve=True)
     assert isinstance(plain, dict)
@@ -80,7 +56,6 @@ def option_refused(text: str, words: Sequence[str]) -> None:
 
     def make() -> object:
         check_targets(node)
-        check_seeds(node)
         return build(node[group], group)
 
     told(make, words)
@@ -94,9 +69,9 @@ def run_refused(
     capfd: pytest.CaptureFixture[str],
 ) -> str:
     """A run is refused with one line and code 2, and leaves `folder` as it was."""
-    found, before = app_of(app), content_of(folder)
+    before = content_of(folder)
     capfd.readouterr()
-    code = run_app(found.config_name, found.schema, found.task, list(arguments))
+    code = run_job(app, list(arguments))
     out, err = capfd.readouterr()
     assert code == 2, err
     # where the machine is busy a slow check says that it still runs

@@ -23,10 +23,10 @@ from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.benchmark import BenchmarkConfig
 from experiments.evaluate import main
-from experiments.run.app import _print_values, run_app
+from experiments.run.app import _print_values, run_job
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
-from experiments.run.tables import Table
+from experiments.study.tables import Table
 from tests.paths import CONF, ROOT
 
 PLANNERS = '''
@@ -182,7 +182,10 @@ def test_a_damaged_graph_file_is_named(here: Path, capfd: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("written", [(), ("cells/one/result.json",)])
 def test_a_late_fault_leaves_what_can_be_resumed(
-    here: Path, capfd: pytest.CaptureFixture[str], written: tuple[str, ...]
+    here: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    written: tuple[str, ...],
 ) -> None:
     (here / "run").mkdir()
     (here / "run" / ".of_its_reader.txt").write_text("")
@@ -196,8 +199,10 @@ def test_a_late_fault_leaves_what_can_be_resumed(
             raise InputError("a late fault")
         return Result({"resumed": config.resume}, run.provenance)
 
+    monkeypatch.setattr("experiments.run.app._loaded", lambda job: (BenchmarkConfig, task))
+
     def started(*arguments: str) -> int:
-        return run_app("benchmark", BenchmarkConfig, task, list(arguments))
+        return run_job("benchmark", list(arguments))
 
     assert started("hydra.run.dir=run") == 2
     assert (here / "run" / "config.yaml").exists() == bool(written)
@@ -207,12 +212,13 @@ def test_a_late_fault_leaves_what_can_be_resumed(
 
 
 def test_a_result_with_a_warning_ends_with_0_and_tells_it(
-    here: Path, capfd: pytest.CaptureFixture[str]
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def task(config: BenchmarkConfig, run: Run) -> Result:
         return Result({"found": 1}, run.provenance, warnings=("nothing was learned",))
 
-    assert run_app("benchmark", BenchmarkConfig, task, ["hydra.run.dir=warned"]) == 0
+    monkeypatch.setattr("experiments.run.app._loaded", lambda job: (BenchmarkConfig, task))
+    assert run_job("benchmark", ["hydra.run.dir=warned"]) == 0
     assert "warning: nothing was learned\n" in capfd.readouterr().err
     document = read_json(here / "warned/result.json")
     assert document["warnings"] == ["nothing was learned"]

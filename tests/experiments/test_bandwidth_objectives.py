@@ -30,7 +30,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.plan import PlanConfig, plan
 from experiments.plot import PlotConfig, plot
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.problem import topology_file
@@ -101,8 +101,7 @@ def problem() -> StepProblem:
 
 def ask(app: str, *arguments: str, run: str = "run") -> dict[str, Any]:
     """The result of a run that succeeds."""
-    schema, task = APPS[app]
-    assert run_app(app, schema, task, [*arguments, *ON, f"hydra.run.dir={run}"]) == 0
+    assert run_job(app, [*arguments, *ON, f"hydra.run.dir={run}"]) == 0
     document = read_json(Path(run) / "result.json")
     assert isinstance(document, dict)
     return document
@@ -111,8 +110,7 @@ def ask(app: str, *arguments: str, run: str = "run") -> dict[str, Any]:
 def refused(capsys: pytest.CaptureFixture[str], app: str, *arguments: str) -> str:
     """The one line of a run that is refused."""
     capsys.readouterr()
-    schema, task = APPS[app]
-    assert run_app(app, schema, task, [*arguments, *ON, "hydra.run.dir=refused"]) == 2
+    assert run_job(app, [*arguments, *ON, "hydra.run.dir=refused"]) == 2
     line = capsys.readouterr().err.strip()
     assert len(line.splitlines()) == 1
     return line

@@ -22,8 +22,7 @@ from PIL import Image
 
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.benchmark import BenchmarkConfig, benchmark
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from tests.paths import ROOT
 
 Document = dict[str, Any]
@@ -73,7 +72,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         patch.delenv("MESHWRIGHT_DATA", raising=False)
         given = [f"suite={work / 'suite.yaml'}", "seed=5", f"hydra.run.dir={folder}"]
-        assert run_app("benchmark", BenchmarkConfig, benchmark, given) == 130
+        assert run_job("benchmark", given) == 130
     words = said.getvalue().removeprefix("interrupted: ").removesuffix(" goes on with it\n")
     assert words.partition(" -m ")[2] == f"experiments.benchmark resume={folder}"
     return folder
@@ -96,7 +95,7 @@ def resumed(killed: Path) -> tuple[dict[str, int], Document, str]:
         contextlib.redirect_stdout(printed),
     ):
         patch.delenv("MESHWRIGHT_DATA", raising=False)
-        assert run_app("benchmark", BenchmarkConfig, benchmark, [f"resume={killed}"]) == 0
+        assert run_job("benchmark", [f"resume={killed}"]) == 0
     assert cells.started == 2
     return before, read_json(killed / "result.json"), printed.getvalue()
 
@@ -154,7 +153,7 @@ def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line of a benchmark that is refused before any cell runs."""
     capsys.readouterr()
-    assert run_app("benchmark", BenchmarkConfig, benchmark, list(arguments)) == 2
+    assert run_job("benchmark", list(arguments)) == 2
     line = capsys.readouterr().err.strip()
     assert len(line.splitlines()) == 1
     assert not list(Path().rglob("cells"))
@@ -291,7 +290,7 @@ def test_a_cell_that_is_refused_is_a_row_with_its_reason(work: Path) -> None:
     (work / "suite.yaml").write_text(yaml.safe_dump(document))
     arguments = ["suite=suite.yaml", "hydra.run.dir=run"]
     with cells_in_this_process():
-        assert run_app("benchmark", BenchmarkConfig, benchmark, arguments) == 0
+        assert run_job("benchmark", arguments) == 0
     (row,) = read_json(work / "run/table.json")["rows"]
     assert (row["feasible"], row["status"], row["objective_s"]) == (False, "failed", None)
     assert "does not fit" in row["reason"]

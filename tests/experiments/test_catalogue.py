@@ -7,7 +7,7 @@ import importlib
 import gymnasium as gym
 
 from docs.entries import KNOWLEDGE, entries, page, section
-from experiments.run.config_source import options
+from experiments.config.config_source import options
 from tests.paths import ROOT
 
 SOURCES = {

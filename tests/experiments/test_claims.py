@@ -11,7 +11,6 @@ import yaml
 from refusals import told
 
 from envs.files import read_json
-from experiments.claims import ClaimsConfig, claims
 from experiments.reporting.claims import (
     VERDICTS,
     Claim,
@@ -22,7 +21,7 @@ from experiments.reporting.claims import (
     rerun,
     whole_table,
 )
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from tests.paths import CONF, ROOT
 
 CHEAP = [  # seconds each
@@ -132,7 +131,7 @@ def test_the_app_writes_the_table_and_runs_a_command_again(
     flow = f"command: python -m experiments.flows input={shlex.quote(str(work / 'flows.csv'))}"
     changed(work / "own", "command: .*", flow)
     arguments = ["folder=own", "rerun=[mine]", "hydra.run.dir=out"]
-    assert run_app("claims", ClaimsConfig, claims, arguments) == 0
+    assert run_job("claims", arguments) == 0
     told = capsys.readouterr().out
     assert "published" in told
     assert "12,400" in told  # of a claim's words
@@ -147,7 +146,7 @@ def test_the_app_writes_the_table_and_runs_a_command_again(
     for name in ("claims.md", "claims.tex", "claims.html", "table.md"):
         assert "flow" in (work / "out" / name).read_text()
     capsys.readouterr()
-    assert run_app("claims", ClaimsConfig, claims, ["rerun=[nobody]", "hydra.run.dir=b"]) == 2
+    assert run_job("claims", ["rerun=[nobody]", "hydra.run.dir=b"]) == 2
     assert "nobody" in capsys.readouterr().err
 
 

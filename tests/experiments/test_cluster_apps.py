@@ -14,9 +14,8 @@ from PIL import Image
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.files import read_json
 from experiments.cluster import replays
-from experiments.compare import CompareConfig, compare
 from experiments.evaluate import main
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 
 # On one node of 2 GPUs: b waits for a unless it may preempt it, c passes b over where it may.
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,2,5,2\nc,3,4,1\n"
@@ -94,7 +93,7 @@ def test_every_policy_in_one_table(work: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(replays, "draw_cluster_usage", drawn)
     asked = [*ASKED, "trace.format=canonical", "hydra.run.dir=run", "+agent@agents.mine=srtf"]
-    assert run_app("compare", CompareConfig, compare, asked) == 0
+    assert run_job("compare", asked) == 0
     found = result(work)
     rows = found["policies"]
     assert isinstance(rows, list)

@@ -15,9 +15,9 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
 from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.config.composing import check_command_line
+from experiments.config.targets import build, check_targets
 from experiments.evaluate import main
-from experiments.run.composing import check_command_line
-from experiments.run.targets import build, check_targets
 from tests.refusal import refusal
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"

@@ -20,9 +20,8 @@ from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
 from experiments.evaluate import main as evaluate
 from experiments.learning import train_cluster
-from experiments.learning.export_run import ExportConfig, export_run
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.run.saved_run import saved_config
 from experiments.train import main
 from models.artifacts import sha256_of
@@ -59,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(train_cluster, "export_trained", lambda *_, **__: None)
         assert main([*SMALL, *LEARNED, "hydra.run.dir=run"]) == 0
         given = ["run=run", "output=run/checkpoint", "hydra.run.dir=exported"]
-        assert run_app("export", ExportConfig, export_run, given) == 0
+        assert run_job("export", given) == 0
     return folder
 
 
@@ -141,7 +140,7 @@ def test_a_run_is_exported_and_verified(made: Path) -> None:
 @pytest.mark.proof
 @pytest.mark.proof
 def test_a_second_export_is_the_same(work: Path) -> None:
-    assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 0
+    assert run_job("export", ["run=run", "hydra.run.dir=again"]) == 0
     for name in ("policy.onnx", "weights.safetensors", "durations/durations.safetensors"):
         first, again = (work / run / "checkpoint" / name for run in ("run", "again"))
         assert first.read_bytes() == again.read_bytes()
@@ -164,7 +163,7 @@ def test_another_posterior_than_that_of_the_run_is_refused(
 ) -> None:
     spec = document(work / "posterior" / "spec.json")
     (work / "posterior" / "spec.json").write_text(json.dumps({**spec, "provenance": {"seed": 1}}))
-    assert run_app("export", ExportConfig, export_run, ["run=run", "hydra.run.dir=again"]) == 2
+    assert run_job("export", ["run=run", "hydra.run.dir=again"]) == 2
     assert "the run was begun with sha256" in capsys.readouterr().err
     assert main(["resume=run", "training.max_steps=96"]) == 2
     assert "the run was begun with sha256" in capsys.readouterr().err

@@ -13,11 +13,11 @@ from hydra.utils import get_class
 
 from docs.entries import entries
 from envs.errors import InputError
+from experiments.config.command_words import command_words, listed
+from experiments.config.composing import CONFIG_FILE, check_command_line
+from experiments.config.verbs import LISTED, VERBS
 from experiments.run.app import job_of
-from experiments.run.command_words import command_words, listed
-from experiments.run.composing import CONFIG_FILE, check_command_line
-from experiments.run.multirun import check_sweep
-from experiments.run.verbs import LISTED, VERBS
+from experiments.study.multirun import check_sweep
 from tests.paths import ROOT
 
 PAGES = [

@@ -9,15 +9,13 @@ import pytest
 
 from envs.files import read_json
 from envs.hybrid.slots import read_slots
-from experiments.dynamic import dynamic
-from experiments.run.app import run_app
-from experiments.step.dynamic import DynamicConfig
+from experiments.run.app import run_job
 
 SMALL = ["slots.workers=3", "slots.slots=8", "layers.blocks=4", "seeds=2", "bootstrap=50"]
 
 
 def ran(work: Path, folder: str, *words: str) -> dict[str, Any]:
-    assert run_app("dynamic", DynamicConfig, dynamic, [*words, f"hydra.run.dir={folder}"]) == 0
+    assert run_job("dynamic", [*words, f"hydra.run.dir={folder}"]) == 0
     found: dict[str, Any] = read_json(work / folder / "result.json")
     return found
 
@@ -58,7 +56,7 @@ def test_bad_input_is_told_in_one_line(
 ) -> None:
     small = SMALL if "slots=file" not in words else ["layers.blocks=4"]
     words = [*small, *words, "hydra.run.dir=bad"]
-    assert run_app("dynamic", DynamicConfig, dynamic, words) == 2
+    assert run_job("dynamic", words) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1

@@ -16,8 +16,7 @@ from layered_step import layered_step
 from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.step.allocated import uniform_allocation
-from experiments.enforce import EnforceConfig, enforce
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.step.problem import topology_file
 from tests.paths import CONF
 
@@ -63,9 +62,7 @@ GIVEN = ["plan=plan.json", "hosts=hosts.yaml", "graph=graph.npz"]
 
 @pytest.mark.parametrize("backend", ["tc", "ovs"])
 def test_every_server_gets_two_files_a_shell_can_read(work: Path, backend: str) -> None:
-    code = run_app(
-        "enforce", EnforceConfig, enforce, [*GIVEN, f"backend={backend}", "hydra.run.dir=run"]
-    )
+    code = run_job("enforce", [*GIVEN, f"backend={backend}", "hydra.run.dir=run"])
     assert code == 0
     found = read_json(work / "run/result.json")
     assert [Path(path).name for path in found["files"]] == [
@@ -90,7 +87,7 @@ def test_every_server_gets_two_files_a_shell_can_read(work: Path, backend: str) 
 def test_the_files_are_the_same_every_time(work: Path) -> None:
     texts = []
     for folder in ("one", "two"):
-        run_app("enforce", EnforceConfig, enforce, [*GIVEN, f"hydra.run.dir={folder}"])
+        run_job("enforce", [*GIVEN, f"hydra.run.dir={folder}"])
         texts.append([path.read_text() for path in sorted((work / folder).glob("*.sh"))])
     assert len(texts[0]) == 8
     assert texts[0] == texts[1]
@@ -191,7 +188,7 @@ def refused(work: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
     """The one line that `arguments` are refused with; nothing new lies in the folder."""
     before = {path for path in work.rglob("*") if path.is_file()}
     capsys.readouterr()
-    code = run_app("enforce", EnforceConfig, enforce, arguments)
+    code = run_job("enforce", arguments)
     out, err = capsys.readouterr()
     assert (code, out) == (2, ""), err
     assert len(err.strip().splitlines()) == 1

@@ -24,17 +24,17 @@ from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from experiments.cluster.trace_source import read_workload
+from experiments.config.command_words import use_command_line, use_config_folders
+from experiments.config.composing import check_words, hydra_over_configs, hydra_words
+from experiments.config.targets import may_be_named, object_in_file
 from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.train_step import TrainConfig
 from experiments.network import gradients
 from experiments.reporting.claims import _number_of
-from experiments.run.command_words import use_command_line, use_config_folders
-from experiments.run.composing import check_words, hydra_over_configs, hydra_words
 from experiments.run.saved_run import saved_config, saved_nodes
-from experiments.run.suite import BenchmarkConfig, suite_file
-from experiments.run.targets import may_be_named, object_in_file
 from experiments.step.checking import judged_again
 from experiments.step.problem import StoredGraph, topology_file
+from experiments.study.suite import BenchmarkConfig, suite_file
 from tests.paths import CONF
 from tests.refusal import refusal
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.flows import FlowsConfig, flows
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 
 TEXT = """\
 shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts
@@ -25,7 +24,7 @@ def work(work: Path) -> Path:
 
 
 def test_the_result_file_has_the_times_in_the_order_of_the_file(work: Path) -> None:
-    assert run_app("flows", FlowsConfig, flows, ["input=flows.csv", "hydra.run.dir=run"]) == 0
+    assert run_job("flows", ["input=flows.csv", "hydra.run.dir=run"]) == 0
     found = read_json(work / "run/result.json")
     assert found["fct_ns"] == pytest.approx([800.0, 1676.8, 1676.8], rel=1e-12)
     assert found["flows"] == 3
@@ -41,7 +40,7 @@ def test_without_given_times_there_is_nothing_to_compare(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (work / "flows.csv").write_text(TEXT.replace("fct_ns", "other"))
-    assert run_app("flows", FlowsConfig, flows, ["input=flows.csv", "hydra.run.dir=run"]) == 0
+    assert run_job("flows", ["input=flows.csv", "hydra.run.dir=run"]) == 0
     assert read_json(work / "run/result.json")["largest_relative_difference"] is None
     shown = capsys.readouterr().out
     assert "p99_slow_down" in shown
@@ -64,7 +63,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     (work / "wrong.csv").write_text(TEXT.replace("0,7.0,1000,0,1,1676.8", "0,7.0,1000,0,2,1676.8"))
     before = sorted(work.rglob("*"))
-    assert run_app("flows", FlowsConfig, flows, command.split()) == 2
+    assert run_job("flows", command.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")

@@ -12,10 +12,9 @@ from small_split import overrides
 from envs.files import read_json
 from experiments.cluster.baselines import files_of, sources_of
 from experiments.cluster.comparison import best_overall
-from experiments.generalise import GeneraliseConfig, generalise
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.run.provenance import file_hash
-from experiments.run.statistics import bootstrap
+from experiments.study.statistics import bootstrap
 
 FEW = [
     "~agents.optimus", "~agents.las_gavel", "~agents.qssf", "~agents.max_min",
@@ -35,7 +34,7 @@ def work(work: Path) -> Path:
 
 def run(work: Path, *more: str) -> int:
     given = [*overrides(work), *FEW, *more, "hydra.run.dir=run"]
-    return run_app("generalise", GeneraliseConfig, generalise, given)
+    return run_job("generalise", given)
 
 
 def test_checkpoints_beside_the_best_of_each_window(work: Path) -> None:

@@ -17,11 +17,11 @@ import pytest
 from envs.errors import InputError
 from envs.files import read_json
 from experiments.run import grid
-from experiments.run.display import ProgressDisplay
-from experiments.run.grid import AppCell, Cell, FunctionCell, Grid, Outcomes, quoted
 from experiments.run.heartbeat import RunConsole
-from experiments.run.processes import LocalProcesses, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import AppCell, Cell, FunctionCell, Grid, Outcomes, quoted
+from experiments.study.processes import LocalProcesses, Running, Work, WorkerLost, wait_until_free
 from tests.refusal import refusal
 
 FINISH = (
@@ -253,7 +253,7 @@ def test_stopping_reaches_what_the_cells_have_started(
 
 STARTS_ONE = """
 import pathlib, sys, time
-from experiments.run.processes import LocalProcesses, Work
+from experiments.study.processes import LocalProcesses, Work
 folder = pathlib.Path(sys.argv[1])
 started = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 LocalProcesses(1).start(Work(("-c", started), folder / "one", folder / "one.log"))

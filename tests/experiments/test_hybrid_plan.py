@@ -14,8 +14,7 @@ from refusals import run_refused
 
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.plan import PlanConfig, plan
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.step.hybrid_file import read_hybrid_plan
 from tests.refusal import refusal
 
@@ -29,7 +28,7 @@ def work(work: Path) -> Path:
 
 
 def ask(*arguments: str) -> dict[str, Any]:
-    assert run_app("plan", PlanConfig, plan, [*ARGUMENTS, *arguments, "hydra.run.dir=run"]) == 0
+    assert run_job("plan", [*ARGUMENTS, *arguments, "hydra.run.dir=run"]) == 0
     document = read_json("run/result.json")
     assert isinstance(document, dict)
     return document

@@ -19,10 +19,8 @@ from envs.graphs.storage import save_graph
 from envs.step.fair import Fair
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
-from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.pictures.step import AnytimeCurve
-from experiments.plan import PlanConfig, plan
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.step.plan_file import read_plan
 from experiments.step.problem import topology_file
 from experiments.step.suites.cell import Cases, Outcome, PlanCell
@@ -148,7 +146,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (work / "suite.yaml").write_text(yaml.safe_dump(document))
     arguments = [f"suite={work / 'suite.yaml'}", "workers=2", f"hydra.run.dir={work / 'run'}"]
     with cells_in_this_process():
-        assert run_app("benchmark", BenchmarkConfig, benchmark, arguments) == 0
+        assert run_job("benchmark", arguments) == 0
     return work / "run"
 
 
@@ -198,5 +196,5 @@ def test_plans_to_start_from_are_asked_for(
 ) -> None:
     save_graph(layered_step(3, 1), work / "graph.npz")
     asked = [*arguments, "graph=graph.npz", "topology=planes_4x1", "hydra.run.dir=run"]
-    assert run_app("plan", PlanConfig, plan, asked) == 2
+    assert run_job("plan", asked) == 2
     assert word in capsys.readouterr().err

@@ -13,12 +13,11 @@ from layered_step import layered_step
 
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.race import RaceConfig, race
-from experiments.run.app import run_app
-from experiments.run.grid import AppCell
-from experiments.run.statistics import bootstrap_median
+from experiments.run.app import run_job
 from experiments.step.suites.cell import Cases
 from experiments.step.suites.learned_placement import LearnedPlacement
+from experiments.study.grid import AppCell
+from experiments.study.statistics import bootstrap_median
 from tests.refusal import refusal
 
 CASES = Cases(problems={"makespan": []}, graphs={"g": [], "h": [], "i": []}, topologies={"t": []})
@@ -173,7 +172,7 @@ def test_a_race_gives_every_entrant_a_fresh_problem_and_its_own_budget(work: Pat
     words = ["graph=graph.npz", "topology=mixed_v100_p100", "warm_s=0.01", "budget_s=5",
              "+agent@entrants.a=contiguous", "+agent@entrants.b=local_search", "+budgets_s.b=0.2",
              "hydra.run.dir=run"]  # fmt: skip
-    assert run_app("race", RaceConfig, race, words) == 0
+    assert run_job("race", words) == 0
     document = read_json(work / "run/result.json")
     split, search = document["entrants"]["a"], document["entrants"]["b"]
     assert (split["budget_s"], search["budget_s"]) == (5.0, 0.2)

@@ -11,8 +11,8 @@ import yaml
 from in_this_process import cells_in_this_process
 
 from experiments import evaluate
-from experiments.run.multirun import OBJECTIVES
-from experiments.run.verbs import JOBS
+from experiments.config.verbs import JOBS
+from experiments.study.multirun import OBJECTIVES
 from tests.paths import CONF
 
 TOY = ("-m", "env=placement_toy", "agent=random")

@@ -11,8 +11,8 @@ from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig
 from experiments.cluster.generalising import GeneraliseConfig
 from experiments.compare import CompareConfig
-from experiments.run.composing import check_command_line
-from experiments.run.targets import build, check_targets
+from experiments.config.composing import check_command_line
+from experiments.config.targets import build, check_targets
 from experiments.step.evaluate_step import EvaluateConfig
 from tests.paths import CONF
 from tests.refusal import refusal

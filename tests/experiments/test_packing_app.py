@@ -15,9 +15,9 @@ from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.files import read_json
-from experiments.packing import PackingConfig, packing
-from experiments.run.app import run_app
-from experiments.run.composing import typed
+from experiments.config.composing import typed
+from experiments.packing import PackingConfig
+from experiments.run.app import run_job
 from tests.refusal import refusal
 
 PODS = """\
@@ -45,7 +45,7 @@ def work(work: Path) -> Path:
 
 def test_the_result_file(work: Path) -> None:
     asked = [*FILES, "runs=3", "load=2", "hydra.run.dir=run"]
-    assert run_app("packing", PackingConfig, packing, asked) == 0
+    assert run_job("packing", asked) == 0
     found = read_json(work / "run/result.json")
     assert (found["nodes"], found["gpus"], found["pods"], found["seeds"]) == (2, 6, 3, [0, 1, 2])
     names = [row["rule"] for row in found["rules"]]
@@ -66,7 +66,7 @@ def test_the_result_file(work: Path) -> None:
 def test_one_run_has_no_deviation_and_rules_can_be_left_out(work: Path) -> None:
     left_out = [f"~packing_rule@rules.{name}" for name in ("first_fit", "dot_product")]
     asked = [*FILES, "runs=1", "seed=7", "rules.fgd.score_levels=0", *left_out]
-    assert run_app("packing", PackingConfig, packing, [*asked, "hydra.run.dir=run"]) == 0
+    assert run_job("packing", [*asked, "hydra.run.dir=run"]) == 0
     found = read_json(work / "run/result.json")
     assert found["seeds"] == [7]
     assert len(found["rules"]) == 4

@@ -36,7 +36,7 @@ from experiments.pictures.step import (
 )
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
-from experiments.run.tables import Table, markdown_table, read_tables
+from experiments.study.tables import Table, markdown_table, read_tables
 from tests.agents.hybrid.test_sbp import shared
 
 

@@ -18,14 +18,13 @@ from envs.hardware.builders import mixed
 from envs.hardware.random_topologies import DEVICES
 from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
-from experiments.placement_data import placement_data
-from experiments.run.app import run_app
-from experiments.run.display import ProgressDisplay
+from experiments.run.app import run_job
 from experiments.run.heartbeat import RunConsole
 from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.suites.cell import Cases
 from experiments.step.training_graphs import TrainingGraphs
+from experiments.study.display import ProgressDisplay
 from tests.paths import CONF
 from tests.refusal import refusal
 
@@ -68,7 +67,7 @@ def test_the_app_says_what_it_made(work: Path) -> None:
         "folder=data", "problems=2", "last_stage=0", "budget_s=0.05", "agent@teacher=contiguous",
         "distribution.captured_share=0", "hydra.run.dir=run",
     ]  # fmt: skip
-    assert run_app("placement_data", PlacementDataConfig, placement_data, words) == 0
+    assert run_job("placement_data", words) == 0
     found = read_json(work / "run/result.json")
     assert found["problems"] == len(read_dataset("data")) == 2 - found["without_a_label"]
     assert found["median_gain_over_cheap_plans"] >= 1.0

@@ -18,9 +18,8 @@ from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.plan import PlanConfig, plan
-from experiments.run.app import run_app
-from experiments.run.targets import build
+from experiments.config.targets import build
+from experiments.run.app import run_job
 from experiments.step.plan_file import read_plan
 from tests.paths import CONF
 
@@ -49,7 +48,7 @@ def work(work: Path) -> Path:
 
 def ask(work: Path, *arguments: str) -> dict[str, Any]:
     """The result of a run that succeeds."""
-    assert run_app("plan", PlanConfig, plan, [*arguments, "hydra.run.dir=run"]) == 0
+    assert run_job("plan", [*arguments, "hydra.run.dir=run"]) == 0
     document = read_json(work / "run/result.json")
     assert isinstance(document, dict)
     return document
@@ -58,7 +57,7 @@ def ask(work: Path, *arguments: str) -> dict[str, Any]:
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line of a run that is refused."""
     capsys.readouterr()
-    assert run_app("plan", PlanConfig, plan, [*arguments, "hydra.run.dir=run"]) == 2
+    assert run_job("plan", [*arguments, "hydra.run.dir=run"]) == 2
     line = capsys.readouterr().err.strip()
     assert len(line.splitlines()) == 1
     assert not (Path("run") / "result.json").exists()
@@ -124,7 +123,7 @@ def test_without_memory_everything_fits(work: Path) -> None:
     found = ask(work, "agent=single_device", "graph=chain.json")
     assert found["objective"] == pytest.approx(180.0)  # only the CPU holds both
     free = ["agent=single_device", "graph=chain.json", "problem.memory=false"]
-    assert run_app("plan", PlanConfig, plan, [*free, "hydra.run.dir=free"]) == 0
+    assert run_job("plan", [*free, "hydra.run.dir=free"]) == 0
     assert read_json("free/result.json")["objective"] == pytest.approx(5.0)
 
 
@@ -225,7 +224,7 @@ def test_published_files_have_their_own_units(work: Path, data: Path) -> None:
     assert moirai["objective"] >= 30.0  # the published optimum
     pipedream = folder / "pipedream" / "image_classification-alexnet.txt"
     arguments = ["agent=single_device", f"graph={pipedream}", "hydra.run.dir=pipedream"]
-    assert run_app("plan", PlanConfig, plan, arguments) == 0
+    assert run_job("plan", arguments) == 0
     found = read_json("pipedream/result.json")
     total = sum(
         float(line.partition("forward_compute_time=")[2].partition(",")[0])

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from experiments.run import ray_cluster
-from experiments.run.processes import Work
-from experiments.run.ray_cluster import Ended, RayCluster, packed, run_here, unpack
+from experiments.study.processes import Work
+from experiments.study.ray_cluster import Ended, RayCluster, packed, run_here, unpack
 from tests.refusal import refusal
 
 pytestmark = pytest.mark.skipif(

@@ -15,12 +15,12 @@ from omegaconf import OmegaConf
 from small_split import one_of_several
 
 from envs.files import read_json
+from experiments.config.command_words import with_recipes
+from experiments.config.composing import check_command_line
 from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig
 from experiments.learning.train_step import TrainConfig
 from experiments.run.app import chosen_variant
-from experiments.run.command_words import with_recipes
-from experiments.run.composing import check_command_line
 from experiments.train import VARIANTS, main
 from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF

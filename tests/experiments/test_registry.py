@@ -11,13 +11,13 @@ from hydra import compose
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from experiments.run import registry
-from experiments.run.composing import check_command_line, composed_words, hydra_over_configs
-from experiments.run.config_source import SCHEME, SHIPPED, CompletedConfigs, options
-from experiments.run.registry import GROUPS, target_of
-from experiments.run.signatures import NOTHING, described, knobs
-from experiments.run.targets import build
-from experiments.run.verbs import JOBS
+from experiments.config import registry
+from experiments.config.composing import check_command_line, composed_words, hydra_over_configs
+from experiments.config.config_source import SCHEME, SHIPPED, CompletedConfigs, options
+from experiments.config.registry import GROUPS, target_of
+from experiments.config.signatures import NOTHING, described, knobs
+from experiments.config.targets import build
+from experiments.config.verbs import JOBS
 from tests.paths import CONF
 
 ROWS = [(group, name) for group, names in GROUPS.items() for name in names]
@@ -82,7 +82,7 @@ def test_a_seed_reaches_every_class_that_takes_one(group: str, name: str) -> Non
 def test_a_name_takes_one_row_and_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {**GROUPS, "agent": {**GROUPS["agent"], "mine": "agents.cluster.queue:LAS2D"}}
     monkeypatch.setattr(registry, "GROUPS", rows)
-    monkeypatch.setattr("experiments.run.config_source.GROUPS", rows)
+    monkeypatch.setattr("experiments.config.config_source.GROUPS", rows)
     config = composed_words(["+agent@agents.mine=mine", "agents.mine.limits=[10]"], "compare")
     assert OmegaConf.to_container(config.agents.mine)["limits"] == [10]
     policy = build(OmegaConf.to_container(config, resolve=True)["agents"]["mine"], "agents.mine")  # type: ignore[call-overload,index]

@@ -13,14 +13,14 @@ from refusals import told
 from run_folders import metrics, run_folder, step_result, timeline
 
 from envs.files import read_json
-from experiments.report import ReportConfig, report, with_folders
+from experiments.report import with_folders
 from experiments.reporting.figures import gantt, learning_curves, ranking
 from experiments.reporting.page import Page
 from experiments.reporting.report import Report
 from experiments.reporting.run_folder import LARGEST, RunFolder
 from experiments.reporting.sheets import Reported
-from experiments.run.app import run_app
-from experiments.run.tables import Table, markdown_table, read_tables
+from experiments.run.app import run_job
+from experiments.study.tables import Table, markdown_table, read_tables
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">|a&b'
 
@@ -143,7 +143,7 @@ def test_names_that_are_markup_are_texts(work: Path) -> None:
     column = HOSTILE.replace('"', "")
     (first / "metrics.csv").write_text(f"step,{column}\n1,2\n2,3\n")
     command = with_folders([str(first), str(second), "hydra.run.dir=out", "title='<title>'"])
-    assert run_app("report", ReportConfig, report, command) == 0
+    assert run_job("report", command) == 0
     page = Elements((work / "out" / "report.html").read_text())
     assert not [image for image in page.named("img") if not image["src"].startswith("data:")]  # type: ignore[union-attr]
     assert not [attributes for _, attributes in page.tags if "onerror" in attributes]
@@ -171,7 +171,7 @@ def test_the_three_forms_hold_the_same_rows(work: Path) -> None:
             f"# Own\n\n{Table('T', ('k', 'v'), [['q', name]]).markdown()}"
         )
     arguments = ["runs=[a,b]", "hydra.run.dir=out"]
-    assert run_app("report", ReportConfig, report, arguments) == 0
+    assert run_job("report", arguments) == 0
     texts = [(work / "out" / f"report.{end}").read_text() for end in ("html", "md", "tex")]
     for text in texts:
         assert "200.0" in text

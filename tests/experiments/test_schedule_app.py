@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from envs.files import read_json
-from experiments.run.app import run_app
-from experiments.schedule import schedule
-from experiments.step.schedules import ScheduleConfig
+from experiments.run.app import run_job
 
 TIMES = ["forward=10", "input_gradient=12", "weight_gradient=8", "communication=1"]
 
 
 def ran(work: Path, *words: str) -> dict[str, Any]:
-    assert run_app("schedule", ScheduleConfig, schedule, [*words, "hydra.run.dir=run"]) == 0
+    assert run_job("schedule", [*words, "hydra.run.dir=run"]) == 0
     found: dict[str, Any] = read_json(work / "run/result.json")
     return found
 
@@ -45,5 +43,5 @@ def test_zero_bubble_h2_shortens_the_span_only(work: Path) -> None:
 def test_a_key_with_the_name_of_a_group_is_not_swept(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_app("schedule", ScheduleConfig, schedule, ["-m", "communication=0,1"]) == 2
+    assert run_job("schedule", ["-m", "communication=0,1"]) == 2
     assert "config key 'communication': cannot be swept" in capsys.readouterr().err

@@ -8,13 +8,13 @@ import os
 import pytest
 
 from envs.step.problem import StepProblem
-from experiments.run.display import ProgressDisplay
 from experiments.run.heartbeat import RunConsole
 from experiments.run.threads import THREAD_VARIABLES
 from experiments.step.search import (
     search_in_turn,
     search_side_by_side,
 )
+from experiments.study.display import ProgressDisplay
 
 SINGLE = {"_target_": "agents.placement.baselines.SingleDevice"}
 RANDOM = {

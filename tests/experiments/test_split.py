@@ -22,14 +22,14 @@ from experiments.cluster.baselines import (
 )
 from experiments.cluster.split_facts import check_facts, facts_of
 from experiments.cluster.split_windows import Split, SplitWindow, reference_load
-from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
-from experiments.run.display import ProgressDisplay
-from experiments.run.grid import FunctionCell, Grid, Outcomes
+from experiments.config.composing import check_command_line
+from experiments.run.app import run_job
 from experiments.run.heartbeat import RunConsole
-from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance
-from experiments.split import SplitAppConfig, split
+from experiments.split import SplitAppConfig
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import FunctionCell, Grid, Outcomes
+from experiments.study.processes import LocalProcesses
 from tests.refusal import refusal
 
 SOME = [
@@ -80,7 +80,7 @@ def test_fix_then_compare(work: Path, capsys: pytest.CaptureFixture[str]) -> Non
     runs = (("1", work / "one.yaml"), ("2", work / "two.yaml"))
     for folder, output in runs:
         told = [*given, "fix=true", f"output={output}", f"hydra.run.dir={folder}"]
-        assert run_app("split_app", SplitAppConfig, split, told) == 0
+        assert run_job("split_app", told) == 0
     first, second = (output.read_text() for _, output in runs)
     assert first == second
     assert re.search(r"(\d+) of \1 cells were done before", capsys.readouterr().out)
@@ -92,9 +92,9 @@ def test_fix_then_compare(work: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert row["best"].partition("/")[0] in {"fifo", "fifo_backfill", "las_2d", "gittins"}
     checked = [*given, f"+split.facts={_flow(facts)}", "hydra.run.dir=3"]
     checked.remove("+split.facts={}")
-    assert run_app("split_app", SplitAppConfig, split, checked) == 0
+    assert run_job("split_app", checked) == 0
     changed = [text.replace("load: 1.1", "load: 1.2") for text in checked[:-1]]
-    assert run_app("split_app", SplitAppConfig, split, [*changed, "hydra.run.dir=4"]) == 2
+    assert run_job("split_app", [*changed, "hydra.run.dir=4"]) == 2
     assert "split.facts.test" in capsys.readouterr().err
 
 

@@ -12,11 +12,10 @@ from in_this_process import cells_in_this_process
 from PIL import Image
 from small_split import one_of_several, overrides
 
-from experiments.benchmark import BenchmarkConfig, benchmark
 from experiments.learning.study import Study
-from experiments.run.app import run_app
-from experiments.run.grid import quoted
-from experiments.run.suite import checked_cells
+from experiments.run.app import run_job
+from experiments.study.grid import quoted
+from experiments.study.suite import checked_cells
 from tests.paths import CONF
 from tests.refusal import refusal
 
@@ -228,7 +227,7 @@ def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixt
 
     def main(*arguments: str) -> int:
         with cells_in_this_process():
-            return run_app("benchmark", BenchmarkConfig, benchmark, list(arguments))
+            return run_job("benchmark", list(arguments))
 
     assert main(*small(work), "hydra.run.dir=study") == 0
     cells, result = work / "study" / "cells", document(work / "study" / "result.json")

@@ -12,8 +12,7 @@ import pytest
 from envs.files import read_json
 from experiments.network.plan_file import read_plan
 from experiments.network.synchronising import Asked
-from experiments.run.app import run_app
-from experiments.synchronise import SynchroniseConfig, synchronise
+from experiments.run.app import run_job
 from tests.refusal import refusal
 
 LINKS = """\
@@ -30,7 +29,7 @@ WORDS = ["agent=ring", "topology=links.yaml", "bytes=3MB", "optimum=false", "hyd
 
 
 def run(*words: str) -> int:
-    return run_app("synchronise", SynchroniseConfig, synchronise, [*WORDS, *words])
+    return run_job("synchronise", [*WORDS, *words])
 
 
 def result(folder: str = "run") -> dict[str, Any]:

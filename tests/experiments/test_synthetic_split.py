@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from experiments.cluster.split_windows import Split
+from experiments.config.composing import check_command_line
 from experiments.evaluate import main
-from experiments.generalise import GeneraliseConfig, generalise
-from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
+from experiments.run.app import run_job
 from experiments.split import SplitAppConfig
 from tests.refusal import refusal
 
@@ -55,7 +54,7 @@ def test_what_it_refuses(override: str, told: str) -> None:
 
 def test_an_unknown_scheduler_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
     given = ["split=synthetic", "checkpoints=[nobody]", "hydra.run.dir=run"]
-    assert run_app("generalise", GeneraliseConfig, generalise, given) == 2
+    assert run_job("generalise", given) == 2
     told = capfd.readouterr().err
     assert "config key 'checkpoints'" in told
     assert "shipped: unknown_durations" in told

@@ -19,9 +19,9 @@ from envs.cluster.workload.parquet import read_header, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
 from experiments.cluster.trace_source import load_trace
-from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
-from experiments.trace import TraceAppConfig, trace
+from experiments.config.composing import check_command_line
+from experiments.run.app import run_job
+from experiments.trace import TraceAppConfig
 from tests.paths import CONF
 
 PHILLY = """\
@@ -45,7 +45,7 @@ def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def done(work: Path, *arguments: str) -> dict[str, Any]:
     run = f"run{len(list(work.glob('run*')))}"
-    assert run_app("trace", TraceAppConfig, trace, [*arguments, f"hydra.run.dir={run}"]) == 0
+    assert run_job("trace", [*arguments, f"hydra.run.dir={run}"]) == 0
     result = read_json(work / run / "result.json")
     assert isinstance(result, dict)
     return result
@@ -185,7 +185,7 @@ def test_download(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert (found["checked"], found["fetched"]) == (False, False)
         assert "NOT CHECKED" in capsys.readouterr().out
         path.unlink()
-        assert run_app("trace", TraceAppConfig, trace, [*source, "hydra.run.dir=refused"]) == 2
+        assert run_job("trace", [*source, "hydra.run.dir=refused"]) == 2
         assert "SHA-256 is" in capsys.readouterr().err
         assert not path.exists()
     listed = done(work, "action=download")
@@ -272,7 +272,7 @@ def test_without_network_there_is_one_line(work: Path, capsys: pytest.CaptureFix
     with serving(Served(b"")) as served:
         closed = served.url
     command = ["action=download", "action.source=itp", f"action.sources.itp.url={closed}"]
-    assert run_app("trace", TraceAppConfig, trace, [*command, "action.attempts=2"]) == 2
+    assert run_job("trace", [*command, "action.attempts=2"]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {closed}: cannot be downloaded")
     assert len(err.strip().splitlines()) == 1

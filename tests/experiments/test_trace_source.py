@@ -11,7 +11,7 @@ from envs.files import read_json
 from experiments.cluster.problem import cluster_of
 from experiments.cluster.trace_source import LoadedTrace, load_trace, read_workload, write_workload
 from experiments.compare import CompareConfig, main
-from experiments.run.composing import check_command_line
+from experiments.config.composing import check_command_line
 from experiments.run.provenance import Provenance
 from tests.paths import CONF
 

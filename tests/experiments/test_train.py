@@ -18,9 +18,8 @@ from envs.bandwidth.toy import OPTIMUM_S
 from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.evaluate import main as evaluate
-from experiments.learning.export_run import ExportConfig, export_run
 from experiments.learning.train_step import TrainConfig
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import main
 from tests.paths import ROOT
@@ -138,7 +137,7 @@ def test_the_exported_policy_decides_as_the_trained_one(
     here: Path, killed: Path, resumed: dict[str, Any]
 ) -> None:
     asked = [f"run={killed}", "output=scheduler", "hydra.run.dir=exported"]
-    assert run_app("export", ExportConfig, export_run, asked) == 0
+    assert run_job("export", asked) == 0
     exported = result(here / "exported")
     assert exported["verified"] is True
     assert exported["verification"]["runtimes"] == ["onnx"]

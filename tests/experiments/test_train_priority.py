@@ -15,6 +15,7 @@ from PIL import Image
 from small_split import one_of_several
 
 from agents.cluster.migrating.learned_priority import NAMES, read_weights
+from experiments.config.composing import check_command_line
 from experiments.evaluate import main as evaluate
 from experiments.learning.train_priority import (
     Replayer,
@@ -23,7 +24,6 @@ from experiments.learning.train_priority import (
     replays,
     start_of,
 )
-from experiments.run.composing import check_command_line
 from experiments.train import main
 from models.durations.network import DurationConfig, DurationPosterior, save_durations
 from tests.refusal import refusal

@@ -13,11 +13,11 @@ from small_split import overrides
 from envs.files import read_json
 from experiments.cluster.conditions import Condition
 from experiments.cluster.split_windows import Split
-from experiments.generalise import GeneraliseConfig, generalise
+from experiments.config.composing import check_command_line
+from experiments.generalise import GeneraliseConfig
 from experiments.pictures.comparison import draw_forest
-from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
-from experiments.run.statistics import Interval
+from experiments.run.app import run_job
+from experiments.study.statistics import Interval
 from tests.refusal import refusal
 
 FEW = [
@@ -44,7 +44,7 @@ def given(work: Path, knows: str = "nothing") -> list[str]:
 
 
 def run(work: Path, *more: str) -> int:
-    return run_app("generalise", GeneraliseConfig, generalise, [*given(work), *more])
+    return run_job("generalise", [*given(work), *more])
 
 
 def split_of(work: Path) -> Split:

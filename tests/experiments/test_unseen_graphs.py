@@ -17,8 +17,7 @@ from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import save_graph
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.plan import PlanConfig, plan
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.step.checking import judged_again
 from experiments.step.problem import StoredGraph, TightMemory, topology_file
 from experiments.step.suites.models import MODELS, Captured
@@ -69,7 +68,7 @@ def test_a_plan_is_judged_from_its_file(work: Path) -> None:
     save_graph(layered_step(6, 2), work / "graph.npz")
     given = ["agent=contiguous", "graph=graph.npz", "topology=tight_memory", "topology.share=0.6"]
     folder, empty = work / "run", work / "empty"
-    assert run_app("plan", PlanConfig, plan, [*given, f"hydra.run.dir={folder}"]) == 0
+    assert run_job("plan", [*given, f"hydra.run.dir={folder}"]) == 0
     found, none = judged_again([folder, empty])
     result = read_json(folder / "result.json")
     assert none is None

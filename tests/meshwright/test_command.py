@@ -17,11 +17,11 @@ import pytest
 from hydra.utils import get_class, get_object
 
 from envs.files import read_json
-from experiments.run.composing import take_config_folders
-from experiments.run.config_source import job_config
-from experiments.run.extras import EXTRAS
-from experiments.run.help import SCRIPTS, candidates
-from experiments.run.verbs import JOBS, VERBS
+from experiments.config.composing import take_config_folders
+from experiments.config.config_source import job_config
+from experiments.config.extras import EXTRAS
+from experiments.config.help import SCRIPTS, candidates
+from experiments.config.verbs import JOBS, VERBS
 from meshwright import command
 from meshwright.command import main
 from tests.paths import CONF, ROOT

@@ -16,7 +16,7 @@ import yaml
 from envs.cost import RooflineCost
 from envs.files import read_json
 from envs.hardware.topology import Topology
-from experiments.run.targets import build, name_here, object_in_file
+from experiments.config.targets import build, name_here, object_in_file
 from tests.paths import CONF, ROOT
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ from meshwright.command import main
 asked = ["plan", "env=placement_toy", "agent=heft", "cost=envs.cost.RooflineCost"]
 assert main([*asked, "hydra.run.dir=run"]) == 0
 assert main(["train", "env=bandwidth_toy", "agent=ppo_bandwidth", "model=channels"]) == 2
-from meshwright.experiments.run.targets import may_be_named
+from meshwright.experiments.config.targets import may_be_named
 assert may_be_named("envs.cost.RooflineCost") and may_be_named("meshwright.envs.cost.RooflineCost")
 assert not may_be_named("os.system") and not may_be_named("envs.files.write_atomically")
 assert meshwright.Topology.__module__ == "meshwright.envs.hardware.topology"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.run.grid import AppCell, Document
-from experiments.run.suite import Check, Report
-from experiments.run.tables import Table
+from experiments.study.grid import AppCell, Document
+from experiments.study.suite import Check, Report
+from experiments.study.tables import Table
 
 SCHEMA = "experiments.step.evaluate_step.EvaluateConfig"
 

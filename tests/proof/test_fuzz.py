@@ -38,8 +38,8 @@ from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
-from experiments.run.app import run_app
-from experiments.run.composing import check_command_line
+from experiments.config.composing import check_command_line
+from experiments.run.app import run_job
 from experiments.run.faults import fault_of as fault_of_run
 from experiments.run.provenance import Provenance
 from experiments.step.enforcing import read_hosts
@@ -395,9 +395,9 @@ def test_damaged_files_in_whole_runs(
     monkeypatch.chdir(tmp_path)
     faults: dict[str, list[str]] = {}
     run = ["json=true"]
-    for app, parts in APPS.items():  # kernels are compiled once, in no case's time
+    for app in APPS:  # kernels are compiled once, in no case's time
         own = [f"graph={targets['graph.json'].file}"] if app == "evaluate" else []
-        assert run_app(*parts, [*own, *run, "hydra.run.dir=first"]) == 0
+        assert run_job(app, [*own, *run, "hydra.run.dir=first"]) == 0
         shutil.rmtree("first")
     for number in range(strength.trials(200)):
         rng = random.Random(f"run {number}")
@@ -418,7 +418,7 @@ def test_damaged_files_in_whole_runs(
         words += [*run, f"hydra.run.dir={folder / 'run'}"]
 
         def case(app: str = app, words: list[str] = words) -> object:
-            code = run_app(*APPS[app], words)
+            code = run_job(app, words)
             if code not in (0, 2):
                 raise AssertionError(f"exit code {code}")
             return code

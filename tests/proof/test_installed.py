@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run.verbs import VERBS
+from experiments.config.verbs import VERBS
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.step.random_numbers import RandomState, draw
 from envs.compilation import inlined, inlined_inner, lean
 from envs.step.incremental import Chosen, Facts, Times, sort_row
 
@@ -170,8 +171,6 @@ def _sort_inputs(facts: Facts, chosen: Chosen, move: Move) -> None:
     move.counter[LOW] = low
 
 
-RandomState = NDArray[np.uint64]
-
 # Shares of the kinds of moves; the rest are exchanges of two units.
 _SHIFT = 0.4  # an operator is shifted in the order
 _UNIT = 0.15  # a unit goes to another device
@@ -185,20 +184,6 @@ _ANOTHER_MATE = 0.4  # chance that it passes one more of them
 _FARTHEST = 32.0  # positions, else
 _NEARBY = 32  # positions between two units that are exchanged
 _ROUNDING = 1e-9  # relative: slack of a critical operator
-
-
-@inlined
-def draw(state: RandomState) -> float:
-    """A uniform number of [0, 1), by SplitMix64.
-
-    Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    """
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @lean

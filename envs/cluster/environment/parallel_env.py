@@ -21,7 +21,6 @@ from envs.cluster.environment.generator import (
     default_generator,
     toy_cluster,
 )
-from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE
 from envs.cluster.environment.play_kernel import WAITED
@@ -152,7 +151,7 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
         rates: RateModel | None = None,
         overheads: Overheads = FREE_OF_CHARGE,
         actions: ClusterActions = ClusterActions(),
-        observation: Callable[[ClusterBounds, int], ClusterObservation] = ClusterObservation,
+        observation: Callable[..., ClusterObservation] = ClusterObservation,
         reward: ClusterReward = ClusterReward(),
         state_in_observation: bool = False,
         horizon: Count = HORIZON,
@@ -166,7 +165,7 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
         self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
         self.actions, self.reward = actions, reward
         self.bounds = self.generator.bounds.part(schedulers)
-        self.observation = observation(self.bounds, schedulers - 1)
+        self.observation = observation(self.bounds, peers=schedulers - 1)
         self.render_mode = render_mode
         sizes = self.observation.table
         table = self.actions.table(self.bounds, sizes.window, sizes.running, schedulers - 1)

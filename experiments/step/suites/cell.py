@@ -16,8 +16,8 @@ import numpy as np
 from envs.errors import InputError
 from envs.units import MILLISECOND
 from experiments.pictures.step import AnytimeCurve
-from experiments.run.grid import AppCell, Document
-from experiments.run.suite import SUITE_KEY, Check, Report
+from experiments.study.grid import AppCell, Document
+from experiments.study.suite import SUITE_KEY, Check, Report
 
 DATA_VARIABLE = "MESHWRIGHT_DATA"  # the folder of published graphs
 CELLS_VARIABLE = "$CELLS"  # the folder of all cells of a run

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.run.grid import AppCell, Document
-from experiments.run.suite import Report
-from experiments.run.tables import Table
 from experiments.step.checking import judged_again
 from experiments.step.suites.cell import (
     SAME,
@@ -27,6 +24,9 @@ from experiments.step.suites.cell import (
     positive,
     times,
 )
+from experiments.study.grid import AppCell, Document
+from experiments.study.suite import Report
+from experiments.study.tables import Table
 
 PLANNER_COLUMNS = ("planner", "problems", "plans", "best", "over the best: median", "worst")
 NOTE = (

@@ -10,8 +10,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
-from experiments.run.suite import Report
-from experiments.run.tables import Table
 from experiments.step.suites.cell import (
     CELLS_VARIABLE,
     SAME,
@@ -29,6 +27,8 @@ from experiments.step.suites.cell import (
     positive,
     require_distinct,
 )
+from experiments.study.suite import Report
+from experiments.study.tables import Table
 
 UNIFORM, FAIR = "uniform shares", "fair sharing"  # labels of the two references
 PLAN_FILE = "plan.json"

@@ -15,12 +15,12 @@ from envs.arrays import FloatArray
 from envs.bounds import Count, Positive
 from envs.errors import InputError, require_one_of
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
-from experiments.run.grid import AppCell, Document
-from experiments.run.statistics import bootstrap_median
-from experiments.run.suite import SUITE_KEY, Check, Report
-from experiments.run.tables import Table
 from experiments.step.suites import cell
 from experiments.step.suites.cell import SAME, Case, Cases, Outcome
+from experiments.study.grid import AppCell, Document
+from experiments.study.statistics import bootstrap_median
+from experiments.study.suite import SUITE_KEY, Check, Report
+from experiments.study.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

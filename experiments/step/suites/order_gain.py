@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from envs.errors import require_one_of
-from experiments.run.suite import SUITE_KEY, Report
-from experiments.run.tables import Table
 from experiments.step.suites.cell import (
     Cases,
     Outcome,
@@ -21,6 +19,8 @@ from experiments.step.suites.cell import (
     percent,
     positive,
 )
+from experiments.study.suite import SUITE_KEY, Report
+from experiments.study.tables import Table
 
 GAINS = ("by the order", "over the split")
 PARTS = ("reduction", "order", "placement")

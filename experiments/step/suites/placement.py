@@ -10,8 +10,6 @@ import numpy as np
 
 from envs.errors import InputError
 from experiments.pictures.step import Panel, draw_anytime
-from experiments.run.suite import SUITE_KEY, Report
-from experiments.run.tables import Table
 from experiments.step.suites.cell import (
     SAME,
     Case,
@@ -26,6 +24,8 @@ from experiments.step.suites.cell import (
     positive,
     seconds,
 )
+from experiments.study.suite import SUITE_KEY, Report
+from experiments.study.tables import Table
 
 COLUMNS = (
     "problem", "operators", "agent", "budget", "objective", "to the bound", "to the best known",

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
-from experiments.run.suite import Report
-from experiments.run.tables import Table
 from experiments.step.suites.cell import (
     Case,
     Cases,
@@ -29,6 +27,8 @@ from experiments.step.suites.cell import (
     require_distinct,
     seconds,
 )
+from experiments.study.suite import Report
+from experiments.study.tables import Table
 
 NEAR = 0.02  # of the best known plan: the headline
 TIME_COLUMNS = (

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from envs.errors import require_one_of
-from experiments.run.grid import AppCell, Document
-from experiments.run.statistics import half_width
-from experiments.run.suite import SUITE_KEY, Check, Report, check_several_seeds
-from experiments.run.tables import Table
+from experiments.study.grid import AppCell, Document
+from experiments.study.statistics import half_width
+from experiments.study.suite import SUITE_KEY, Check, Report, check_several_seeds
+from experiments.study.tables import Table
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")
 SCHEMAS = {

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agents.constraint_program.solver import CpSettings
 from agents.hybrid import choice
 from agents.hybrid.choice import ChoiceProgram, choose
-from agents.placement.constraint_program.solver import CpSettings
 from envs.errors import InputError
 from envs.files import read_json
 from envs.hybrid.signatures import BROADCAST, FEATURES, PARTIAL, ROWS, boxing_bytes

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from agents.constraint_program.solver import CpSettings
 from agents.pipeline.exact import Proved, optimum
 from agents.pipeline.published import looped, v_shaped
 from agents.pipeline.zero_bubble import Memory
-from agents.placement.constraint_program.solver import CpSettings
 from envs.errors import InputError
 from envs.files import read_json
 from envs.step.pipeline import Action, Pipeline, Work, play

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from agents.constraint_program.solver import CpSolver
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
-from agents.placement.constraint_program.solver import CpSolver
 from agents.placement.cp_sat import CpSat
 from agents.placement.list_planners import Heft
 from agents.step.lower_bound import lower_bound

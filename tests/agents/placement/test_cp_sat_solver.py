@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
-from agents.placement.constraint_program.solver import CpSettings, CpSolver, Event
+from agents.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
+from agents.constraint_program.solver import CpSettings, CpSolver, Event
 from agents.step.grouping import canonical, device_classes
 from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
@@ -117,7 +117,7 @@ def test_the_process_ends_with_its_parent() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", (
             "import sys, time\n"
-            "from agents.placement.constraint_program.solver import CpSolver\n"
+            "from agents.constraint_program.solver import CpSolver\n"
             "solver = CpSolver()\n"
             "print(solver.process_id, flush=True)\n"
             "time.sleep(60)\n"

@@ -9,7 +9,7 @@ import pytest
 
 from agents.rllib.metrics import MetricsLog, TensorBoard, Tracker, columns
 from agents.rllib.mlflow_tracking import MLflow
-from experiments.run.extras import missing_extra
+from experiments.config.extras import missing_extra
 from tests.refusal import refusal
 
 ONE = columns(["failed"], ["default_policy"])

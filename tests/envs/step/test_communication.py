@@ -14,7 +14,7 @@ from envs.step.order import TopologicalOrder
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Communication, StepSimulator
-from experiments.run.targets import object_in_file
+from experiments.config.targets import object_in_file
 from experiments.step.problem import topology_file
 from tests.paths import CONF
 

@@ -10,11 +10,10 @@ from plans_of_layers import PLANS, write
 
 from envs.files import read_json
 from envs.graphs.readers.pipedream import read_pipedream
-from experiments.execution.executing import ExecuteConfig, execute, outcome
-from experiments.execution.profiling import ProfileConfig, profile
+from experiments.execution.executing import outcome
 from experiments.execution.split import read_split
 from experiments.execution.worker import work
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from tests.refusal import refusal
 
 SMALL = [
@@ -36,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "steps=4",
         "hydra.run.dir=" + str(folder / "run"),
     ]
-    assert run_app("execute", ExecuteConfig, execute, words) == 0
+    assert run_job("execute", words) == 0
     return folder / "run"
 
 
@@ -94,14 +93,14 @@ def test_a_model_with_other_layers_is_refused(run: Path) -> None:
 
 def test_processes_end_with_their_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"plan={write(tmp_path, 'gpipe')}", "limit_s=0.1", f"hydra.run.dir={tmp_path / 'run'}"]
-    assert run_app("execute", ExecuteConfig, execute, words) == 2
+    assert run_job("execute", words) == 2
     assert "'limit_s': [0, 1] of the processes still ran" in capsys.readouterr().err
 
 
 def test_planners_read_the_profile_of_layers(tmp_path: Path) -> None:
     file = tmp_path / "layers.txt"
     words = [f"profile={file}", *SMALL, "warm_up=0", "repeats=2", f"hydra.run.dir={tmp_path / 'r'}"]
-    assert run_app("execute_profile", ProfileConfig, profile, words) == 0
+    assert run_job("execute_profile", words) == 0
     graph = read_pipedream(file, training=True).graph
     names = PLANS["gpipe"]["problem"]["layers"]
     assert [x for x in graph.op_names if not x.endswith(".backward")] == names

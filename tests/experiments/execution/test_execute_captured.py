@@ -22,10 +22,8 @@ from envs.graphs.zoo_models import zoo_model
 from envs.graphs.zoo_modules import workload
 from envs.hybrid.plan import order_texts
 from experiments.execution.captured import CapturedLayers, WithoutDropout
-from experiments.execution.executing import ExecuteConfig, execute
 from experiments.execution.split import read_split
-from experiments.plan import PlanConfig, plan
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow
@@ -94,7 +92,7 @@ def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned(*words: str) -> dict[str, Any]:
     """The plan file of the app."""
     asked = ["agent=dapple", "problem=pipeline", *words, *DEVICES, "hydra.run.dir=plan"]
-    assert run_app("plan", PlanConfig, plan, asked) == 0
+    assert run_job("plan", asked) == 0
     found: dict[str, Any] = read_json("plan/hybrid_plan.json")
     return found
 
@@ -113,7 +111,7 @@ def test_plans_of_a_module_of_ones_own_run_in_processes(work: Path) -> None:
         Path(f"{name}.json").write_text(json.dumps(one))
     files = ",".join(f"{name}.json" for name in plans)
     words = [f"plan=[{files}]", "graph=a_module.Own", "warm_up=1", "steps=2", "checked=3"]
-    assert run_app("execute", ExecuteConfig, execute, [*words, "hydra.run.dir=run"]) == 0
+    assert run_job("execute", [*words, "hydra.run.dir=run"]) == 0
     found = read_json("run/result.json")
     assert found["equal"], found["plans"]
     assert [x["name"] for x in found["plans"]] == list(plans)

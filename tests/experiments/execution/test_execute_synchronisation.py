@@ -23,13 +23,11 @@ from experiments.execution import synchronising
 from experiments.execution.namespaces import fewest_links, real_links, why_not
 from experiments.execution.processes import TASK
 from experiments.execution.synchronising import (
-    ExecuteSynchronisationConfig,
-    execute_synchronisation,
     gloo_ring,
 )
 from experiments.execution.tree_worker import work
 from experiments.network.plan_file import write_plan
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance
 from tests.refusal import refusal
@@ -53,9 +51,7 @@ def app(
     folder.mkdir()
     write_plan(folder / "plan.json", problem, plan, Provenance(0, []))
     given = [f"synchronisation={folder / 'plan.json'}", "limit_s=60", *words]
-    code = run_app(
-        "execute_synchronisation", ExecuteSynchronisationConfig, execute_synchronisation,
-        [*given, f"hydra.run.dir={folder / 'run'}"],
+    code = run_job("execute_synchronisation", [*given, f"hydra.run.dir={folder / 'run'}"],
     )  # fmt: skip
     assert code == 0
     return read_json(folder / "run" / "result.json")

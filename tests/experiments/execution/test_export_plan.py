@@ -14,14 +14,13 @@ from plans_of_layers import NAMES, PLANS, write
 
 from envs.files import read_json
 from experiments.execution import exporting
-from experiments.execution.exporting import ExportPlanConfig, export_plan
-from experiments.run.app import run_app
+from experiments.run.app import run_job
 
 
 def export(folder: Path, name: str, to: str) -> int:
     words = [f"plan={write(folder, name)}", f"to={to}", "layers.blocks=4", "layers.width=8"]
     words += [f"output={folder / to}", f"hydra.run.dir={folder / 'run'}"]
-    return run_app("export_plan", ExportPlanConfig, export_plan, words)
+    return run_job("export_plan", words)
 
 
 def test_the_program_needs_torch_alone_and_makes_the_layers_of_the_plan(
@@ -93,6 +92,6 @@ def test_a_plan_is_not_exported_over_itself(
     plan = Path(write(tmp_path, "by_hand")).rename(tmp_path / "order.csv")
     before = plan.read_bytes()
     words = [f"plan={plan}", f"output={tmp_path}", f"hydra.run.dir={tmp_path / 'run'}"]
-    assert run_app("export_plan", ExportPlanConfig, export_plan, words) == 2
+    assert run_job("export_plan", words) == 2
     assert "order.csv: config key 'output'" in capsys.readouterr().err
     assert plan.read_bytes() == before

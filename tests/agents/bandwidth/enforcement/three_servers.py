@@ -12,7 +12,7 @@ from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts
 from envs.hardware.builders import planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
-from experiments.run.targets import build
+from experiments.config.targets import build
 from tests.paths import CONF
 
 SERVERS, PLANES = 3, 2

@@ -23,7 +23,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE
 from envs.cluster.workload.trace import Labels, Trace
-from experiments.run.targets import build, check_targets
+from experiments.config.targets import build, check_targets
 from tests.strength import examples
 
 NODES = [(4000, 4096, 4, "A"), (4000, 4096, 4, "B"), (4000, 4096, 2, "A")]

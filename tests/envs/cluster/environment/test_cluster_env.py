@@ -37,7 +37,7 @@ from envs.cluster.environment.reward import ClusterReward
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
-from experiments.run.targets import check_targets
+from experiments.config.targets import check_targets
 from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct, least_sum_jct
 from tests.paths import CONF
 from tests.refusal import refusal

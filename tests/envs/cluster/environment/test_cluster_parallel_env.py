@@ -35,7 +35,7 @@ from envs.cluster.environment.reward import OwnCredit
 from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, QueueRouting, RackOwners
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
-from experiments.run.targets import check_targets
+from experiments.config.targets import check_targets
 from tests.envs.cluster.environment.racks import cluster_of_racks
 from tests.paths import CONF
 from tests.refusal import refusal

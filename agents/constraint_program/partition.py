@@ -8,12 +8,12 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from agents.placement.constraint_program.program import (
+from agents.constraint_program.program import (
     ConstraintProgram,
     PlacementVariables,
     TimeScale,
 )
-from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
+from agents.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import canonical
 from agents.step.incumbent import PartitionIncumbent
 from envs.arrays import FloatArray, IntArray

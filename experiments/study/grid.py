@@ -25,15 +25,15 @@ from rich.progress import TaskID
 
 from envs.errors import InputError
 from envs.files import read_json
+from experiments.config.command_words import TRUST, names_in, own_flags
+from experiments.config.verbs import EXPERIMENTS
 from experiments.run.artifacts import to_json, write_json, write_text
-from experiments.run.command_words import TRUST, names_in, own_flags
-from experiments.run.display import ProgressDisplay
 from experiments.run.faults import EXIT_BAD_INPUT
 from experiments.run.folders import require_own_folder
 from experiments.run.one_run import RESULT_FILE
-from experiments.run.processes import Executor, Running, Work, WorkerLost, wait_until_free
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
-from experiments.run.verbs import EXPERIMENTS
+from experiments.study.display import ProgressDisplay
+from experiments.study.processes import Executor, Running, Work, WorkerLost, wait_until_free
 
 VERSION = 1  # of what a cell leaves: raise it where the same inputs come to something else
 FAILURE_FILE = "failure.json"

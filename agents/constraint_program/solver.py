@@ -15,7 +15,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Self
 
-from agents.placement.constraint_program.program import ConstraintProgram
+from agents.constraint_program.program import ConstraintProgram
 
 _PROCESS = Path(__file__).with_name("process.py")
 _CHUNK = 1 << 16  # bytes read at once

@@ -1,7 +1,7 @@
 """`-m`: one run for every combination of the values on a command line, and one table of them.
 
 Hydra's sweeper says which runs there are, its launcher where they take place. Each is a cell of
-the grid (`experiments.run.grid`): a process of its own, whose run folder lies in that of the sweep.
+the grid (`experiments.study.grid`): a process of its own, whose run folder lies in the sweep's.
 What is done is not done again when the same command is given the same `hydra.sweep.dir`.
 """
 
@@ -30,30 +30,30 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError
 from envs.files import read_json
-from experiments.run.artifacts import to_json, write_json
-from experiments.run.command_words import (
+from experiments.config.command_words import (
     command_words,
     config_folders,
     own_flags,
     use_command_line,
     use_config_folders,
 )
-from experiments.run.composing import (
+from experiments.config.composing import (
     check_command_line,
     hydra_over_configs,
     hydra_words,
     plain_groups,
 )
-from experiments.run.display import ProgressDisplay
+from experiments.config.verbs import JOBS
+from experiments.run.artifacts import to_json, write_json
 from experiments.run.folders import require_own_folder
-from experiments.run.grid import AppCell, Grid, quoted
 from experiments.run.heartbeat import RunConsole
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run
-from experiments.run.processes import LocalProcesses
 from experiments.run.provenance import Provenance, stamp
-from experiments.run.tables import Table, write_tables
-from experiments.run.verbs import JOBS
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import AppCell, Grid, quoted
+from experiments.study.processes import LocalProcesses
+from experiments.study.tables import Table, write_tables
 
 OBJECTIVES = "objectives.yaml"  # of conf: what a sweep takes of each result
 OBJECTIVE, RECIPES = "objective", "sweep"  # a word of the sweep's own, and the group of its recipes

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 OURS = ("agents", "envs", "experiments", "models")  # packages of this project
+DISTRIBUTION = "meshwright"
 PREFIX = __name__.rpartition("experiments.")[0]  # before their names where the wheel is installed
 NOTHING: Final = object()  # a default that no config can say, or none
 SCALARS = re.compile(r"\b(bool|int|float|str|Path|Count|Positive|NonNegative|Share)\b")
@@ -55,7 +56,7 @@ class Knob:
 
 def local(dotted: str) -> str:
     """A name of this project as it is in a checkout: in the wheel it begins with `meshwright.`."""
-    return dotted.removeprefix(PREFIX or "meshwright.")
+    return dotted.removeprefix(PREFIX or f"{DISTRIBUTION}.")
 
 
 def is_ours(name: str) -> bool:

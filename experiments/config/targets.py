@@ -20,13 +20,17 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
 from envs.errors import InputError, meant
-from experiments.run.command_words import TRUST, config_folders, names_in, names_typed
-from experiments.run.extras import missing_extra
-from experiments.run.provenance import DISTRIBUTION
-from experiments.run.registry import GROUPS, target_of
-from experiments.run.signatures import PREFIX, described, is_ours, local
-from experiments.run.yaml_files import yaml_document
+from experiments.config.command_words import TRUST, config_folders, names_in, names_typed
+from experiments.config.extras import missing_extra
+from experiments.config.registry import GROUPS, target_of
+from experiments.config.signatures import DISTRIBUTION, PREFIX, described, is_ours, local
+from experiments.config.yaml_files import yaml_document
 
+MOVED = {  # modules by the names that files of earlier versions have for them
+    "experiments.run.processes.": "experiments.study.processes.",
+    "experiments.run.ray_cluster.": "experiments.study.ray_cluster.",
+    "experiments.run.suite.": "experiments.study.suite.",
+}
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
 TYPES = {  # of pydantic's errors
     "bool_type": "true or false", "int_type": "an integer", "int_from_float": "an integer",
@@ -52,6 +56,8 @@ def name_here(name: str) -> str:
     Names in anybody else's modules are left alone.
     """
     flat = name.removeprefix(f"{DISTRIBUTION}.")
+    for before, now in MOVED.items():
+        flat = now + flat.removeprefix(before) if flat.startswith(before) else flat
     return PREFIX + flat if is_ours(flat) else name
 
 

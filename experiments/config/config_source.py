@@ -2,7 +2,7 @@
 
 A plugin by Hydra's public API. In every file each `_target_` mapping gets the defaults of its
 signature, so that files say only what differs; a name without a file is a row of
-`experiments.run.registry`. The config of a command has the defaults of its dataclass.
+`experiments.config.registry`. The config of a command has the defaults of its dataclass.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from experiments.run.command_words import config_folders
-from experiments.run.registry import GROUPS, RECORDS, is_partial, target_of
-from experiments.run.signatures import NOTHING, OURS, PREFIX, completed, described, knobs, local
-from experiments.run.verbs import JOBS
+from experiments.config.command_words import config_folders
+from experiments.config.registry import GROUPS, RECORDS, is_partial, target_of
+from experiments.config.signatures import NOTHING, OURS, PREFIX, completed, described, knobs, local
+from experiments.config.verbs import JOBS
 
 SCHEME = "meshwright"
 SHIPPED = config_folders()[0]

@@ -1,8 +1,8 @@
 """What a name in a config group stands for: `name -> module:Class`.
 
 A name here needs no file: its config node is the class with the defaults of its signature, read
-without importing it (`experiments.run.signatures`). To add a policy, a solver, a rule or a cost is
-one row here. What differs from the defaults is a file of the group's folder in `conf`.
+without importing it (`experiments.config.signatures`). To add a policy, a solver, a rule or a cost
+is one row here. What differs from the defaults is a file of the group's folder in `conf`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from experiments.run.signatures import PREFIX, local
+from experiments.config.signatures import PREFIX, local
 
 PARTIAL = "partial "  # before what the program calls with arguments of its own
 
@@ -157,19 +157,16 @@ _ROOMS: Mapping[str, Mapping[str, str]] = {
     },
     "priority": {"learned": "agents.cluster.migrating.learned_priority:from_folder"},
     "problem": {
-        "bandwidth": "experiments.step.objectives:Bandwidth",
         "joint": "experiments.step.objectives:Joint",
         "latency": "experiments.step.objectives:Latency",
         "makespan": "experiments.step.objectives:Makespan",
         "max_load": "experiments.step.objectives:MaxLoad",
-        "pipeline": "experiments.step.hybrid:Pipeline",
-        "shared": "experiments.step.objectives:Shared",
     },
     "slots": {
         "file": "envs.hybrid.slots:SlotFile",
         "markov": "envs.hybrid.slots:GeneratedSlots",
     },
-    "suite": {"file": "experiments.run.suite:suite_file"},
+    "suite": {"file": "experiments.study.suite:suite_file"},
     "topology": {
         "file": "experiments.step.problem:network_file",
         "from_graph": "experiments.step.problem:FromGraph",

@@ -13,15 +13,15 @@ from hydra.utils import get_class
 
 from envs.bounds import Count
 from envs.errors import InputError
+from experiments.config.composing import check_command_line, check_words
+from experiments.config.targets import SEEDS, build, build_as, no_such_thing, object_in_file
 from experiments.run.artifacts import write_figure
-from experiments.run.composing import check_command_line, check_words
-from experiments.run.display import ProgressDisplay
-from experiments.run.grid import AppCell, Document, Grid
 from experiments.run.one_run import Result, Run
-from experiments.run.processes import Executor
 from experiments.run.saved_run import resumed_config
-from experiments.run.tables import TABLE_FILE, Table, write_tables
-from experiments.run.targets import SEEDS, build, build_as, no_such_thing, object_in_file
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import AppCell, Document, Grid
+from experiments.study.processes import Executor
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

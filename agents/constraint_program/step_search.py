@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agents.placement.constraint_program.makespan import MakespanModel
-from agents.placement.constraint_program.program import TimeScale
-from agents.placement.constraint_program.solver import CpSettings, CpSolver, Outcome
+from agents.constraint_program.makespan import MakespanModel
+from agents.constraint_program.program import TimeScale
+from agents.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import AT_THE_BOUND, StepIncumbent
 from envs.arrays import FloatArray, IntArray

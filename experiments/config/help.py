@@ -8,23 +8,23 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.run.command_words import (
+from experiments.config.command_words import (
     RECIPE,
     command_words,
     recipe_choices,
     use_config_folders,
     with_recipes,
 )
-from experiments.run.config_source import (
+from experiments.config.config_source import (
     SHIPPED_CONFIGS,
     choices,
     fitting,
     job_config,
     options,
 )
-from experiments.run.registry import GROUP_HELP
-from experiments.run.signatures import definition, knobs
-from experiments.run.verbs import EXPERIMENTS, VERBS, Job, chosen_job, jobs_of
+from experiments.config.registry import GROUP_HELP
+from experiments.config.signatures import definition, knobs
+from experiments.config.verbs import EXPERIMENTS, VERBS, Job, chosen_job, jobs_of
 
 HELP_FLAGS = ("--help", "-h")
 FLAGS = {

@@ -27,21 +27,22 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import YAMLError
 
 from envs.errors import InputError, meant, near
-from experiments.run.command_words import (
+from experiments.config.command_words import (
     CONFIG_DIR,
     RECIPE,
     config_folders,
     use_config_folders,
 )
-from experiments.run.config_source import SCHEME, fitting, job_config, job_keys
-from experiments.run.targets import (
+from experiments.config.config_source import SCHEME, fitting, job_config, job_keys
+from experiments.config.registry import GROUPS
+from experiments.config.targets import (
     check_names,
     check_targets,
     targets_here,
     type_fault,
     unknown_key,
 )
-from experiments.run.yaml_files import yaml_document, yaml_text
+from experiments.config.yaml_files import yaml_document, yaml_text
 
 Schema = TypeVar("Schema")
 
@@ -166,7 +167,8 @@ def check_words(words: Sequence[str]) -> None:
         group = key.partition("@")[0]
         if word.startswith("-"):
             raise InputError("a file's words are key=value", file=word)
-        if any((folder / group).is_dir() for folder in config_folders()) and _is_name(value):
+        is_group = group in GROUPS or any((x / group).is_dir() for x in config_folders())
+        if is_group and _is_name(value):
             check_names({f"{key}._target_": value}, word)
         check_names({key: _parse([word])[0].value() if "_target_" in word else word}, word)
 
@@ -186,6 +188,7 @@ def take_config_folders(given: Sequence[str]) -> None:
     use_config_folders(given)
     ours, *theirs = config_folders()
     seen = {path.relative_to(ours) for path in ours.rglob("*.yaml")}
+    seen |= {Path(group, f"{name}.yaml") for group, names in GROUPS.items() for name in names}
     for folder in theirs:
         if not folder.is_dir():
             raise InputError("there is no such folder", file=f"{CONFIG_DIR[0]} {folder}")

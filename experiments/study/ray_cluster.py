@@ -26,7 +26,7 @@ from ray import exceptions
 from agents.rllib.connection import connect
 from envs.bounds import Count, bounded
 from envs.errors import InputError
-from experiments.run.processes import LocalProcess, Running, Work, WorkerLost
+from experiments.study.processes import LocalProcess, Running, Work, WorkerLost
 
 POLL_S = 0.1
 STOP_S = 1.5  # how long a command may take to stop before it is killed
@@ -53,7 +53,7 @@ class Ended(NamedTuple):
 @bounded
 @dataclass(frozen=True)
 class RayCluster:
-    """Commands on the machines of a Ray cluster; see `experiments.run.processes.Executor`.
+    """Commands on the machines of a Ray cluster; see `experiments.study.processes.Executor`.
 
     Args:
         address: of the cluster; None: one is started on this machine.

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from agents.placement.constraint_program.program import (
+from agents.constraint_program.program import (
     ConstraintProgram,
     OperatorVariables,
     TimeScale,

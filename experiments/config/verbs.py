@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from experiments.run.signatures import definition, module_about
+from experiments.config.signatures import definition, module_about
 
-EXPERIMENTS = __name__.rpartition(".run.")[0]
+EXPERIMENTS = __name__.rpartition(".config.")[0]
 
 # config: (dataclass and task, and for a job of its own behind another command: command and words)
 _ROWS: Mapping[str, tuple[str, ...]] = {
@@ -16,7 +16,7 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "allocate": ("cluster.allocating:AllocateConfig:allocate",),
     "allocation_study": ("cluster.allocation_study:StudyConfig:study", "allocate", "study=?*"),
     "asynchronous": ("asynchronous:AsynchronousConfig:asynchronous",),
-    "benchmark": ("run.suite:BenchmarkConfig:benchmark",),
+    "benchmark": ("study.suite:BenchmarkConfig:benchmark",),
     "capture": ("capture:CaptureConfig:capture",),
     "claims": ("claims:ClaimsConfig:claims",),
     "coflows": ("network.coflow_runs:CoflowsConfig:coflows",),

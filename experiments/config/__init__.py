@@ -1,0 +1,1 @@
+"""What a command line means: names, signatures, composition, and the objects built of it."""

@@ -1,0 +1,1 @@
+"""Studies of many runs: cells, where they take place, tables of them."""
