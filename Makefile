@@ -91,10 +91,10 @@ quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training
 test: $(STAMP)  ## every property on a sample of its examples: minutes
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
-frozen: $(STAMP)  ## figures that may not move, those of torch beside an older tree's: 20 minutes (ARGS="group ...")
+frozen: $(STAMP)  ## figures that may not move, those of torch beside an older tree's: an hour or two (ARGS="group ...")
 	@$(BIN)/python -m tests.frozen $(ARGS)
 
-proof: $(STAMP)  ## every property at full strength, and the frozen figures: an hour (MESHWRIGHT_DATA)
+proof: $(STAMP)  ## every property at full strength: an hour (MESHWRIGHT_DATA)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1800 --hypothesis-profile=proof tests
 
 mutations: $(STAMP)  ## forty faults, one at a time: which test catches each? (ARGS="--only WORD")

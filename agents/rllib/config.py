@@ -48,7 +48,7 @@ class PPO:
     entropy_coefficient: NonNegative = 0.003  # weight of the entropy bonus at the start
     final_entropy_coefficient: NonNegative = 0.0003  # from anneal_steps on; linear in between
     anneal_steps: Count = 1000000  # environment steps
-    discounting: Discounting = PerTime()
+    discounting: Discounting = PerTime()  # what a later reward counts for
     clip: Annotated[float, Gt(0.0)] = 0.2  # how far a probability ratio may move
     # nats from the sampling policy beyond which an iteration learns no further
     most_kl: Annotated[float, Gt(0.0)] | None = 0.02

@@ -133,7 +133,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
     @classmethod
     def of_plan(
         cls,
-        problem: StepProblem,
+        problem: StepProblem,  # the graph, its topology and its costs
         # a plan file, whose bandwidth is decided anew; null: the placer plans under
         # single_port
         plan: Plan,
@@ -301,7 +301,7 @@ def continuous_environment(**arguments: Any) -> BandwidthEnv:
 def toy_environment(
     # at the first backward operator, the last forward one, the update
     phases: PhaseCut | None = None,
-    actions: WeightActions = WeightLevels(),
+    actions: WeightActions = WeightLevels(),  # how an action gives the weights
     **arguments: Any,
 ) -> BandwidthEnv:
     """`meshwright/BandwidthToy-v0`: `BandwidthEnv` about `toy_sends`, whose optimum is known."""

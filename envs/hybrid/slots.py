@@ -94,14 +94,14 @@ class GeneratedSlots:
     speed, 1 for the fastest.
     """
 
-    workers: Annotated[int, Ge(2)] = 6
+    workers: Annotated[int, Ge(2)] = 6  # how many
     slots: Count = 100  # packets on the way of each worker
     # fastest over slowest, of speeds and, in an order of their own, of ports
     heterogeneity: Annotated[float, Ge(1.0), Lt(math.inf)] = 4.0
     bandwidth: Positive = 1250000000.0  # bytes/s of the fastest port
-    speed_change: Change = Markov()
-    bandwidth_change: Change = Markov()
-    rent_change: Change = Markov(levels=(1.0, 0.4))
+    speed_change: Change = Markov()  # the share of its full speed that a worker has
+    bandwidth_change: Change = Markov()  # the same of its port
+    rent_change: Change = Markov(levels=(1.0, 0.4))  # and of its rent
 
     def draw(self, seed: int) -> Slots:
         """The slots of a seed."""

@@ -64,7 +64,7 @@ class Ports:
     """
 
     name: str
-    uses_ports: bool = True
+    uses_ports: bool = True  # whether a transfer holds them, and takes time
 
     def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> StepSimulator:
         """The simulator of `problem`."""

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -50,7 +50,7 @@ class PublicTrace:
     about: str
     unpack: str | None = None  # the command that makes files of that format of it
     # files in it, or itself, to their place below the folder of data
-    members: Mapping[str, str] = MappingProxyType({})
+    members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     sha256: str | None = None  # of the file, in place of the one below
     git_blob: str | None = None  # git's id of its content
 

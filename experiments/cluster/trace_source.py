@@ -414,6 +414,9 @@ def workload_lines(parameters: WorkloadParameters) -> list[str]:
 def read_workload(path: str) -> WorkloadParameters:
     """The parameters in a file.
 
+    Args:
+        path: of the YAML file.
+
     Raises:
         InputError: the file holds something else, or what it holds is wrong.
     """

@@ -12,9 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
+from hydra import __version__ as version
 from hydra import compose
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.hydra import Hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -33,7 +35,7 @@ from experiments.config.command_words import (
     config_folders,
     use_config_folders,
 )
-from experiments.config.config_source import SCHEME, fitting, job_config, job_keys
+from experiments.config.config_source import SCHEME, fitting, job_config, job_keys, with_defaults
 from experiments.config.registry import GROUPS
 from experiments.config.targets import (
     check_names,
@@ -136,12 +138,17 @@ def composed_words(arguments: Sequence[str], config_name: str) -> DictConfig:
 
 
 def answer_by_hydra(flags: Sequence[str], words: Sequence[str], config_name: str) -> None:
-    """Print what Hydra's own flags ask for: `--cfg <part>`, with `--resolve`, or `--info <part>`.
+    """Print what Hydra's own flags ask for.
+
+    `--cfg <part>`, with `--resolve`, `--info <part>`, `--version` or `--hydra-help`.
 
     Raises:
         InputError: as `composed_words`.
     """
     given = dict(flag.partition("=")[::2] for flag in flags)
+    if "--version" in given:
+        print(f"Hydra {version}")
+        return
     about = next((given[x] for x in ("--cfg", "-c", "--info", "-i") if given.get(x)), "")
     part = about or next((word for word in words if "=" not in word), "")
     keys = [word for word in words if "=" in word]
@@ -149,7 +156,9 @@ def answer_by_hydra(flags: Sequence[str], words: Sequence[str], config_name: str
     with hydra_over_configs() as loader:
         overrides, hydra = hydra_words(keys, loader, config_name), GlobalHydra.instance().hydra
         assert hydra is not None
-        if {"--info", "-i"} & set(given):
+        if "--hydra-help" in given:
+            hydra.hydra_help(config_name, parser := get_args_parser(), parser.parse_args([]))
+        elif {"--info", "-i"} & set(given):
             hydra.show_info(part or "all", config_name, overrides)
         else:
             resolve = "--resolve" in given
@@ -250,15 +259,16 @@ def typed(config: DictConfig, schema: type[Schema]) -> Schema:
     for key in config:
         if key not in known:
             raise InputError(unknown_key(str(key), known))
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise InputError(f"config key '{missing[0]}' is missing: give {missing[0]}=<value>")
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise InputError(f"config key '{missing[0]}' is missing: give {missing[0]}=<value>")
         plain = targets_here(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         raise InputError(_omegaconf_line(error)) from error
+    found = validated(plain, schema)
     check_targets(plain)
-    return validated(plain, schema)
+    return found
 
 
 def validated(plain: Mapping[str, Any], schema: type[Schema]) -> Schema:
@@ -297,10 +307,11 @@ def _as_text(plain: Any, fault: Mapping[str, Any]) -> bool:
 
 
 def _fault_of(error: ValidationError, schema: Any) -> str:
-    """What is told of the first fault of a config."""
-    fault = error.errors()[0]
+    """What is told of the first fault of a config: of a misspelt key, not that it is missing."""
+    unknown = {"unexpected_keyword_argument", "extra_forbidden"}
+    fault = min(error.errors(), key=lambda one: one["type"] not in unknown)
     parts = [str(x) for x in fault["loc"]]
-    if fault["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+    if fault["type"] in unknown:
         return unknown_key(".".join(parts), _names_at(schema, parts[:-1]))
     if fault["type"] in {"missing", "missing_argument"}:
         return f"config key '{'.'.join(parts)}' is missing: give {'.'.join(parts)}=<value>"
@@ -358,7 +369,7 @@ def _option(
         node = OmegaConf.create({"_target_": value}, flags={"struct": False})  # takes any key
         ConfigStore.instance().store(group=group, name=value, node=node)
         return [argument]
-    fit = fitting(group, config_name)
+    fit = fitting(group, config_name, package)
     known = list(dict.fromkeys([*near(value, options), *fit]))
     more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
     names = f"{meant(value, options)}known: {', '.join(known[:MOST_NAMED])}{more}"
@@ -385,7 +396,10 @@ def _stored_file(path: Path, group: str) -> str:
     if ".." in str(node.get("defaults")):
         raise InputError("names a file of another folder", file=path, field="defaults")
     name = "file." + re.sub(r"\W", "_", str(path))
-    stored = OmegaConf.create(yaml_text(path), flags={"struct": False})
+    given = OmegaConf.to_container(OmegaConf.create(yaml_text(path)), resolve=False)
+    assert isinstance(given, dict)
+    whole = with_defaults({str(key): value for key, value in given.items()}, group)
+    stored = OmegaConf.create(whole, flags={"struct": False})
     ConfigStore.instance().store(group=group, name=name, node=stored)
     _files[name] = path.name
     return name

@@ -31,7 +31,7 @@ STEP = frozenset({"bandwidth", "cost", "graphs", "hardware", "joint", "network",
                   "placement", "step"})  # fmt: skip
 CLUSTER = frozenset({"cluster", "durations", "interference"})
 _TARGET = re.compile(r"^_target_:\s*(\S+)", re.MULTILINE)
-_INHERITED = re.compile(r"^  - (\w+)$", re.MULTILINE)
+_INHERITED = re.compile(r"^  - (?!_self_)(\w+) *(?:#.*)?$", re.MULTILINE)
 
 
 _shipped: dict[str, dict[str, Any]] = {}  # configs that were read, by their paths
@@ -74,13 +74,11 @@ class CompletedConfigs(ConfigSource):
             raise ConfigLoadError(f"there is no config {config_path!r}")
         if not isinstance(node, dict):
             raise ConfigLoadError(f"{file} is no mapping")
-        node = completed(node, _elsewhere(node))
-        if group in RECORDS:
-            node = {**_record(PREFIX + RECORDS[group]), **node}
-        node = node if group else _with_schema(node, name)
+        found = with_defaults(node, group)
+        found = found if group else _with_schema(found, name)
         if self._ours:
-            _shipped[config_path] = deepcopy(node)
-        return node
+            _shipped[config_path] = deepcopy(found)
+        return found
 
     def available(self) -> bool:
         return Path(self.path).is_dir()
@@ -121,9 +119,14 @@ class CompletedConfigs(ConfigSource):
         target = target_of(group, name)
         if target is None:
             return None
-        node = described(target)
-        node |= {"name": name} if node.get("name") == "???" else {}
-        return node | ({"_partial_": True} if is_partial(group, name) else {})
+        node = described(target, partial=is_partial(group, name))
+        return node | ({"name": name} if node.get("name") == "???" else {})
+
+
+def with_defaults(node: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """A config of a group with what it leaves to signatures."""
+    found: dict[str, Any] = completed(node, _elsewhere(node))
+    return {**_record(PREFIX + RECORDS[group]), **found} if group in RECORDS else found
 
 
 SHIPPED_CONFIGS = CompletedConfigs("main", f"{SCHEME}://{SHIPPED}")
@@ -172,9 +175,11 @@ def options(group: str) -> list[str]:
     return sorted({*files, *GROUPS.get(group, ())})
 
 
-def fitting(group: str, job: str) -> list[str]:
-    """The options of a group that are of the same kind as the one that a job has."""
-    own = next((choice.option for choice in choices(job) if choice.group == group), None)
+def fitting(group: str, job: str, package: str = "") -> list[str]:
+    """The options of a group that are of the same kind as the one that a job has at `package`."""
+    same = {choice.package: choice.option for choice in reversed(choices(job))
+            if choice.group == group}  # fmt: skip
+    own = same.get(package, next(iter(reversed(same.values())), None))
     wanted = None if own is None else _kind(group, own)
     kinds = {name: _kind(group, name) for name in options(group)}
     return [name for name, kind in kinds.items() if None in (wanted, kind) or kind == wanted]

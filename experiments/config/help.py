@@ -86,7 +86,7 @@ def verb_help(verb: str, words: Sequence[str], command: str) -> str:
     named = dict(word.split("=", 1) for word in words if "=" in word)
     for choice in choices(shown.config):
         if choice.word in named or (
-            not choice.package and len(fitting(choice.group, shown.config)) == 1
+            not choice.package and len(fitting(choice.group, shown.config, choice.package)) == 1
         ):
             option = named.get(choice.word, choice.option)
             node = _node(choice.group, option)
@@ -143,7 +143,9 @@ def _of_verb(verb: str, before: Sequence[str], last: str) -> Iterator[str]:
         if "=" not in last:
             yield f"{choice.word}="
         elif last.startswith(f"{choice.word}="):
-            yield from (f"{choice.word}={x} " for x in fitting(choice.group, shown.config))
+            yield from (
+                f"{choice.word}={x} " for x in fitting(choice.group, shown.config, choice.package)
+            )
         node = _node(choice.group, named.get(choice.word, choice.option))
         yield from _completed(f"{choice.package or choice.group}.", node, last)
     yield from _completed("", {**job_config(shown.config), "seed": 0, "json": False}, last)
@@ -170,7 +172,8 @@ def _groups(shown: Job, width: int) -> list[str]:
         chosen = ", ".join(dict.fromkeys(x.option for x in same))
         lines += _entry(f"{word}={chosen}", GROUP_HELP.get(choice.group, ""), width)
         others = {job.words for job in jobs_of(shown.verb) if job.words and job is not shown}
-        fit = [x for x in fitting(choice.group, shown.config) if choice.package or not any(
+        alike = fitting(choice.group, shown.config, choice.package)
+        fit = [x for x in alike if choice.package or not any(
             job.is_meant(x, choice.group) for job in jobs_of(shown.verb) if job.words in others
         )]  # fmt: skip
         lines += _wrapped(", ".join(fit), "      ", width)

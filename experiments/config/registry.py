@@ -179,6 +179,11 @@ _ROOMS: Mapping[str, Mapping[str, str]] = {
 }
 GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(_ROOMS)
 
+# What a file may have made, though no group has a name for it.
+OF_FILES = (
+    "envs.cluster.simulation.incidents:Failures",
+    "envs.synchronisation.link_graph:described",
+)
 # Groups whose options are no objects but parts of a config, with the defaults of a dataclass.
 RECORDS: Mapping[str, str] = {"trace": "experiments.cluster.trace_source.TraceConfig"}
 # What a group is about, for `--help`.
@@ -211,10 +216,15 @@ GROUP_HELP: Mapping[str, str] = {
 }
 
 
+def dotted(row: str) -> str:
+    """The dotted name of `module:Class`."""
+    return PREFIX + local(row.removeprefix(PARTIAL)).replace(":", ".")
+
+
 def target_of(group: str, name: str) -> str | None:
     """The dotted name that a group's name stands for; None: it is none here."""
     row = GROUPS.get(group, {}).get(name)
-    return None if row is None else PREFIX + local(row.removeprefix(PARTIAL)).replace(":", ".")
+    return None if row is None else dotted(row)
 
 
 def is_partial(group: str, name: str) -> bool:

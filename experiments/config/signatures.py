@@ -52,6 +52,7 @@ class Knob:
     required: bool
     annotation: str
     help: str
+    by_keyword: bool  # alone
 
 
 def local(dotted: str) -> str:
@@ -85,13 +86,14 @@ def knobs(dotted: str) -> tuple[Knob, ...] | None:
     return None if found is None else tuple(_knobs(found))
 
 
-def described(dotted: str) -> dict[str, Any]:
+def described(dotted: str, *, partial: bool = False) -> dict[str, Any]:
     """The config node of an object with every default.
 
     `seed` and `placement` come from the run. What is required and can be typed is missing
     (`???`); where something else is required the program gives it later: the node is partial.
     """
-    found: dict[str, Any] = completed({"_target_": dotted}, alone=True)
+    node = {"_target_": dotted, **({"_partial_": True} if partial else {})}
+    found: dict[str, Any] = completed(node, alone=True)
     return found
 
 
@@ -109,8 +111,10 @@ def completed(node: Any, filled: frozenset[str] = frozenset(), *, alone: bool = 
     found = {key: completed(value) for key, value in node.items()}
     target = node.get("_target_")
     taken = knobs(target) if isinstance(target, str) and "_args_" not in node else None
+    # of what is partial the caller gives what stands before the `*`
+    by_keyword = found.get("_partial_") is True and any(knob.by_keyword for knob in taken or ())
     for knob in taken or ():
-        if knob.name in found or knob.name in filled:
+        if knob.name in found or knob.name in filled or (by_keyword and not knob.by_keyword):
             continue
         if knob.name == "seed" and "int" in knob.annotation:
             found["seed"] = "${seed}"
@@ -230,24 +234,24 @@ def _arguments(found: Definition, node: Function, skipped: int, about: str) -> I
     pairs = list(zip(positional, defaults, strict=True))[skipped:]
     pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
     for argument, default in pairs:
-        yield _knob(found, argument.arg, argument.annotation, default, about, argument.lineno)
-    if given.kwarg is not None and isinstance(node.returns, ast.Name):
+        line, alone = argument.lineno, argument in given.kwonlyargs
+        yield _knob(found, argument.arg, argument.annotation, default, about, line, alone)
+    if given.kwarg is not None:
         yield from _handed_on(found, node, {argument.arg for argument, _ in pairs})
 
 
 def _handed_on(found: Definition, node: Function, given: set[str]) -> Iterator[Knob]:
-    """The knobs of the class that a function returns: those that it hands on as `**arguments`."""
-    returned = _within(found.module, [ast.unparse(node.returns)]) if node.returns else None
-    inner = [x for statement in node.body for x in ast.walk(statement)]
-    said: set[object] = {x.arg for call in inner if isinstance(call, ast.Call)
-                         for x in call.keywords}  # fmt: skip
-    said |= {x.value for x in inner if isinstance(x, ast.Constant)}
-    if returned is None:
-        return
-    for base in _inits(returned):
-        by_keyword = {argument.arg for argument in base.args.kwonlyargs}
-        for knob in _knobs(returned):
-            if knob.name in by_keyword - given - said and not knob.required:
+    """The knobs that a function hands on as `**arguments`, by keyword, to what it calls."""
+    for call in (x for x in ast.walk(node) if isinstance(x, ast.Call)):
+        callee = ast.unparse(call.func)
+        owner = found.name.rpartition(".")[0] if callee == "cls" else callee
+        target = _within(found.module, owner.split("."))
+        if target is None or all(word.arg is not None for word in call.keywords):
+            continue
+        said: set[object] = {word.arg for word in call.keywords}
+        said |= {x.value for x in ast.walk(call) if isinstance(x, ast.Constant)}
+        for knob in _knobs(target):
+            if knob.by_keyword and not knob.required and knob.name not in given | said:
                 yield knob
 
 
@@ -278,12 +282,12 @@ def _fields(found: Definition) -> Iterator[Knob]:
 
 def _knob(
     found: Definition, name: str, hint: ast.expr | None, value: ast.expr | None, about: str,
-    line: int,
+    line: int, by_keyword: bool = False,
 ) -> Knob:  # fmt: skip
     default = NOTHING if value is None else _value(value, found)
     written = "" if hint is None else ast.unparse(hint)
     text = _entries(about).get(name) or _comment(found.module, line)
-    return Knob(name, default, value is None, written, text)
+    return Knob(name, default, value is None, written, text, by_keyword)
 
 
 @cache

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import logging
+import math
 import re
 import types
 import typing
@@ -22,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from envs.errors import InputError, meant
 from experiments.config.command_words import TRUST, config_folders, names_in, names_typed
 from experiments.config.extras import missing_extra
-from experiments.config.registry import GROUPS, target_of
+from experiments.config.registry import GROUPS, OF_FILES, dotted
 from experiments.config.signatures import DISTRIBUTION, PREFIX, described, is_ours, local
 from experiments.config.yaml_files import yaml_document
 
@@ -37,6 +38,13 @@ TYPES = {  # of pydantic's errors
     "float_type": "a number", "string_type": "a text", "none_required": "null",
     "list_type": "a list", "dict_type": "a mapping", "path_type": "a text",
 }  # fmt: skip
+BOUNDS = {  # of pydantic's errors too: where the bound is, and what is told, also where it is 0
+    "greater_than": ("gt", "is not above {:g}", "is not positive"),
+    "greater_than_equal": ("ge", "is below {:g}", "is negative"),
+    "less_than": ("lt", "is not below {:g}", "is not negative"),
+    "less_than_equal": ("le", "is above {:g}", "is positive"),
+}
+_BRANCH = re.compile(r"constrained-.*|function-.*|\S+\[.*\]")  # in pydantic's places, of a union
 PLAIN_MODULES = frozenset({"builtins", "typing", "collections.abc", "types", "numpy"})
 ADDRESSES = ("address", "ray_address")  # of Ray clusters, which run what they are sent
 UNUSED = "learner."  # what is trained with is training.learner
@@ -122,8 +130,9 @@ def _names_of(ours: Path, *theirs: Path) -> frozenset[str]:
          for x in names_in(path.read_text(encoding="utf-8", errors="replace"))}
         for folders in ([ours], theirs)
     )  # fmt: skip
-    rows = {target_of(group, name) for group, names in GROUPS.items() for name in names}
-    begun = {name for name in {*shipped, *rows} if name and is_ours(local(name))}
+    rows = {dotted(row) for names in GROUPS.values() for row in names.values()}
+    rows |= set(map(dotted, OF_FILES))
+    begun = {name for name in {*shipped, *rows} if is_ours(local(name))}
     return frozenset(own | begun | {name for x in begun for name in _built(described(x))})
 
 
@@ -301,11 +310,19 @@ def check_type(value: object, hint: Any, key: str) -> None:
 def type_fault(error: ValidationError, key: str) -> str:
     """The one line for a value of the wrong type, somewhere in what stands under `key`."""
     fault = error.errors()[0]
-    place = [x if isinstance(x, int) else str(x) for x in fault["loc"]]
-    inner = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in place)
-    named = re.sub(r"\.(int|float|str|bool|none|constrained-\w+|function-\S+|\w+\[.*)$", "", inner)
+    place = [x for x in fault["loc"] if isinstance(x, int) or not _BRANCH.fullmatch(str(x))]
+    named = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in place)
+    named = re.sub(r"\.(int|float|str|bool|none)$", "", named)
     said = TYPES.get(fault["type"]) or fault["msg"].replace("Input should be", "").strip()
-    return f"config key '{(key + named).lstrip('.')}': {fault['input']!r} is not {said}"
+    said = "is not " + said
+    if fault["type"] in BOUNDS:
+        where, words, beside_zero = BOUNDS[fault["type"]]
+        bound = fault["ctx"][where]
+        said = words.format(bound) if bound else beside_zero
+        said = "is not finite" if math.isinf(bound) else said
+    elif fault["type"] == "literal_error":
+        said = "is none of " + fault["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+    return f"config key '{(key + named).lstrip('.')}': {fault['input']!r} {said}"
 
 
 def _is_plain(hint: Any) -> bool:

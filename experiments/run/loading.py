@@ -56,12 +56,15 @@ def run_command(package: str, typed: list[str]) -> None:
 
     `typed` is the whole command line of the process.
     """
-    from experiments.config.verbs import VERBS
-
-    name = typed[typed.index("-m") + 1].removeprefix(f"{package}.")
-    if name not in VERBS:
+    module = typed[typed.index("-m") + 1]
+    name = module.removeprefix(f"{package}.")
+    if name == module or "." in name:
         return
     end_at_once_on_signals()
+    from experiments.config.verbs import VERBS
+
+    if name not in VERBS:
+        return
     if (fault := environment_fault()) is not None:
         print(f"error: {fault}", file=sys.stderr)
         sys.exit(2)

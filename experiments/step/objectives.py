@@ -79,6 +79,7 @@ class Makespan(FromStep):
 
     name: ClassVar[str] = "makespan"
     memory: bool = True  # whether the capacities of the devices count
+    # that a plan may have, of `envs.step.order.ORDERS`
     orders: Sequence[str] = (
         "gpipe",
         "one_f_one_b",
@@ -88,7 +89,7 @@ class Makespan(FromStep):
         "zb_v",
         "dualpipe_v",
         "free",
-    )  # that a plan may have, of `envs.step.order.ORDERS`
+    )
     memory_moves: Sequence[str] = ()  # of `MEMORY_MOVES`: what plans may do with saved activations
 
     def __post_init__(self) -> None:

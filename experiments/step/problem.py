@@ -314,6 +314,9 @@ def topology_file(path: str) -> Topology:
 def network_file(path: str) -> Topology | LinkGraph:
     """The topology, or the links between vertices, that a YAML file describes.
 
+    Args:
+        path: of the YAML file.
+
     Raises:
         InputError: as `topology_file`.
     """

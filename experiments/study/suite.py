@@ -133,6 +133,9 @@ def check_several_seeds(seeds: Sequence[int]) -> None:
 def suite_file(path: str) -> Suite:
     """Anybody's suite, in a YAML file of the form of `conf/suite`.
 
+    Args:
+        path: of the YAML file.
+
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """

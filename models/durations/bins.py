@@ -7,7 +7,7 @@ bins, the settings, origin and sha256. Reading it needs no torch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -172,6 +172,11 @@ def _config(path: Path, node: object) -> DurationConfig:
     if node.get("history", 0) > MOST_HISTORY:
         told = f"{node['history']} is more than {MOST_HISTORY}"
         raise InputError(told, file=path, field="config.history")
+    missing = [field.name for field in fields(DurationConfig) if field.name not in node]
+    if missing:  # a saved one has all, whatever the defaults are now
+        raise InputError(
+            f"is not that of a posterior (no {missing[0]!r})", file=path, field="config"
+        )
     try:
         return DurationConfig(**node)
     except TypeError as error:

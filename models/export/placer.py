@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +182,8 @@ def trained_placer(folder: Path) -> PlacerPolicy:
 
     spec = read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
     try:
-        policy = PlacerPolicy(PlacerConfig(**spec["config"]))
+        saved = {field.name: spec["config"][field.name] for field in fields(PlacerConfig)}
+        policy = PlacerPolicy(PlacerConfig(**{**spec["config"], **saved}))
         policy.load_state_dict(load_file(folder / WEIGHTS_FILE))
     except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
         message = " ".join(str(error).split())

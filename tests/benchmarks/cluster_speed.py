@@ -23,7 +23,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from hydra import compose, initialize_config_module  # noqa: E402
+from hydra import compose  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 
 from agents.cluster.policy import Scheduler  # noqa: E402
@@ -45,6 +45,7 @@ from envs.cluster.nodes import Cluster  # noqa: E402
 from envs.cluster.simulation.cluster import ClusterSimulator  # noqa: E402
 from envs.cluster.workload.readers.job_logs import ItpReader  # noqa: E402
 from envs.cluster.workload.trace import Trace  # noqa: E402
+from experiments.config.composing import hydra_over_configs  # noqa: E402
 from experiments.config.targets import build  # noqa: E402
 
 ROUNDS = 15
@@ -93,7 +94,7 @@ def disturbed() -> list[tuple[str, Scheduler]]:
 
 def model(name: str) -> RateModel:
     """An interference model as in `conf/interference`."""
-    with initialize_config_module("conf", version_base="1.3"):
+    with hydra_over_configs():
         config = compose(f"interference/{name}")
     settings: Any = OmegaConf.to_container(config, resolve=True)
     built: RateModel = build(settings["interference"])

@@ -22,13 +22,11 @@ import logging
 import time
 from dataclasses import replace
 from functools import partial
-from importlib import resources
 from typing import Any
 
 import numpy as np
 import ray
 import torch
-import yaml
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
@@ -121,37 +119,20 @@ def subject_of(training: Training) -> Schedulers:
 
 
 def recipe() -> Training:
-    """Four schedulers with the network of `conf/model/hierarchical.yaml`; episodes go on."""
-    text = resources.files("conf").joinpath("model/hierarchical.yaml").read_text()
-    chosen = yaml.safe_load(text)
-    del chosen["_target_"]
+    """Four schedulers with the network `hierarchical`; episodes go on."""
     ppo = PPO(
         num_envs=32,
         steps=32,
-        episodes=None,
-        alike=1,
-        best_share=0.0,
-        learned=None,
-        minibatch_size=512,
-        num_epochs=3,
-        learning_rate=3e-4,
         final_learning_rate=3e-4,
         entropy_coefficient=0.001,
         final_entropy_coefficient=0.001,
         anneal_steps=1,
         discounting=PerTime(tau=10.0, credit=2.0),
-        clip=0.2,
         most_kl=None,
-        reference_kl=0.0,
-        value_coefficient=0.5,
-        value_memory=20.0,
-        normalise_rewards=True,
-        normalise_advantages="batch",
         auxiliary_coefficient=0.0,
-        max_gradient_norm=0.5,
     )
     return Training(
-        model=HierarchicalConfig(**chosen),
+        model=HierarchicalConfig(),
         parameters="shared",
         ppo=ppo,
         cloning=Cloning(0, 1e-3, 1, 0.0, 0.0),

@@ -17,28 +17,29 @@ from envs.step.allocated import allocated_problem
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from experiments.config.config_source import SHIPPED_CONFIGS, options
 from experiments.config.targets import build
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, serial_sends
 from tests.asking import allocated
-from tests.paths import CONF
 from tests.strength import examples
 
-AGENTS = CONF / "agent"
 EXACT = "convex"
 BUDGET, LIMIT = 20.0, 2000
 SETTINGS = examples(100)
 
 
 def shipped() -> dict[str, BandwidthPlanner]:
-    """Every option of `conf/agent` that allocates and needs no further value."""
+    """Every option of the group `agent` that allocates and needs no further value."""
     found = {}
-    for path in sorted(AGENTS.glob("*.yaml")):
-        node = OmegaConf.load(path)
+    for name in options("agent"):
+        node = OmegaConf.create(SHIPPED_CONFIGS.node(f"agent/{name}"))
+        if "_target_" not in node:  # changes another option, of which none allocates
+            continue
         whole = OmegaConf.create({"seed": 3, "agent": node})
         solves = getattr(get_class(node["_target_"]), "solves", ())
         if BandwidthPlanning in solves and not OmegaConf.missing_keys(node):
             described = cast(dict[str, object], OmegaConf.to_container(whole, resolve=True))
-            found[path.stem] = build(cast(dict[str, object], described["agent"]))
+            found[name] = build(cast(dict[str, object], described["agent"]))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hypothesis import given
 from omegaconf import OmegaConf
 
@@ -15,9 +15,9 @@ from agents.hybrid.solver import PREDICTED
 from agents.solver import Budget
 from agents.step.problems import HybridPlanner
 from envs.hybrid.simulation import simulate
+from experiments.config.composing import hydra_over_configs
 from experiments.config.targets import build
 from tests.envs.hybrid.rows_of_layers import random_row, servers
-from tests.paths import CONF
 from tests.strength import SEEDS, examples
 
 NAMES = ("alpa", "dapple", "pipedream", "sbp", "spp", "fused_stages")
@@ -26,7 +26,7 @@ BUDGET, LIMIT = 20.0, 40
 
 @pytest.fixture(params=NAMES, scope="module")
 def planner(request: pytest.FixtureRequest) -> HybridPlanner:
-    with initialize_config_dir(str(CONF), version_base=None):
+    with hydra_over_configs():
         node = compose("plan", [f"agent={request.param}", "problem=pipeline", "seed=3"])
     described = cast(dict[str, Any], OmegaConf.to_container(node.agent, resolve=True))
     if "starts" in described:

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hypothesis import HealthCheck, given
 from omegaconf import OmegaConf
 
@@ -16,10 +16,10 @@ from agents.step.problems import Planner
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+from experiments.config.composing import hydra_over_configs
 from experiments.config.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.asking import planned
-from tests.paths import CONF
 from tests.strength import examples
 
 SMALL = {"groups": 6}  # changes to the shipped configs that suit small problems
@@ -48,8 +48,8 @@ SETTINGS = examples(80, suppress_health_check=[HealthCheck.too_slow])
 
 
 def make(name: str) -> Planner:
-    """The planner as `conf/agent` ships it, with the changes above."""
-    with initialize_config_dir(str(CONF), version_base=None):
+    """The planner as the group `agent` has it, with the changes above."""
+    with hydra_over_configs():
         node = compose("plan", [f"agent={name}", "seed=3"])
     whole = OmegaConf.create({"seed": 3, "agent": OmegaConf.merge(node.agent, PLANNERS[name])})
     described = cast(dict[str, object], OmegaConf.to_container(whole, resolve=True))["agent"]

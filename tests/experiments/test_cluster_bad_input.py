@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import app_of, command_refused, option_of, option_refused, run_refused, told
+from refusals import command_refused, option_of, option_refused, run_refused, told
 
 from agents.cluster.policy import Scheduler
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
+from experiments.cluster.evaluate_cluster import EvaluateClusterConfig
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.config.composing import check_command_line
 from experiments.config.targets import build, check_targets
@@ -106,7 +107,10 @@ OPTIONS: dict[str, list[str]] = {  # refused when they are built
     "agent=gandiva agent.quantum_s=.inf": ["agent.quantum_s", "finite"],
     "agent=qssf agent.durations.recency=3": ["agent.durations.recency", "3 is not in (0, 1]"],
     "agent=joint_choice agent.choice=best": ["agent.choice", "'best' is none of gain, tightest"],
-    "agent=joint_choice agent.arrival=best": ["agent.arrival", "'best' is none of routed, least"],
+    "agent=joint_choice agent.arrival=best": [
+        "agent.arrival",
+        "'best' is none of routed, least_load",
+    ],
     "agent=forwarding agent.forward_s=0": ["agent.forward_s", "0"],
     "agent=tetris agent.first=0": ["agent.first", "0"],
     "agent=rollout agent.futures=0": ["agent.futures", "0"],
@@ -140,8 +144,9 @@ PROBLEMS: dict[str, tuple[object, list[str]]] = {
 
 def described() -> dict[str, Any]:
     """The nodes of a problem, as `conf/evaluate_cluster.yaml` has them."""
-    found = app_of("evaluate_cluster")
-    config = check_command_line(["trace=jobs.csv"], found.config_name, found.schema).config
+    config = check_command_line(
+        ["trace=jobs.csv"], "evaluate_cluster", EvaluateClusterConfig
+    ).config
     nodes = ("cluster", "interference", "overheads", "failures")
     return {name: getattr(config, name) for name in nodes}
 

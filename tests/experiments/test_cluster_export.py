@@ -18,6 +18,7 @@ from agents.cluster.checkpoint import CheckpointScheduler
 from agents.rllib.restore import load_best
 from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
+from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.evaluate import main as evaluate
 from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig, subject_of
@@ -26,7 +27,6 @@ from experiments.run.saved_run import saved_config
 from experiments.train import main
 from models.artifacts import sha256_of
 from models.durations.network import DurationPosterior, save_durations
-from tests.paths import CONF
 
 CLUSTER = (
     "{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the folder `run` of a short training, and the posterior it has read."""
     folder = tmp_path_factory.mktemp("export")
     torch.manual_seed(0)
-    config = instantiate(OmegaConf.load(CONF / "model" / "durations.yaml"), hidden=8, readout=8)
+    config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
     save_durations(DurationPosterior(config), folder / "posterior", {"seed": 0})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -80,8 +80,7 @@ def document(path: Path) -> dict[str, Any]:
 def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
     spec = document(folder / "spec.json")
-    priority = OmegaConf.to_container(OmegaConf.load(CONF / "priority" / "learned.yaml"))
-    assert isinstance(priority, dict)
+    priority = SHIPPED_CONFIGS.node("priority/learned")
     for told in ("_target_", "path"):
         del priority[told]
     assert spec["adviser"]["priority"] == {"kind": "learned_gittins", **priority}

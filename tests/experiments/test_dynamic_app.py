@@ -44,7 +44,7 @@ def test_policies_side_by_side_and_the_slots_again_from_their_file(work: Path) -
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["weight=0"], "config key 'weight': 0.0 is not positive"),
+        (["weight=0"], "config key 'weight': 0 is not positive"),
         (["budget.rant=1"], "'budget.rant' (did you mean rent? known under"),
         (["budget.rent=1.0e-6"], "no plans keep to the budgets on average"),
         (["slots.speed_change.stay=2"], "config key 'slots.speed_change.stay': 2 is not between"),

@@ -26,6 +26,8 @@ from envs.graphs.storage import save_graph
 from experiments.cluster.trace_source import read_workload
 from experiments.config.command_words import use_command_line, use_config_folders
 from experiments.config.composing import check_words, hydra_over_configs, hydra_words
+from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.config.registry import GROUPS
 from experiments.config.targets import may_be_named, object_in_file
 from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.train_step import TrainConfig
@@ -225,6 +227,9 @@ def test_all_that_conf_names_may_be_named_by_either_name() -> None:
         for path in CONF.rglob("*.yaml")
         for name in re.findall(r"_target_: ([\w.]+)", path.read_text())
     }
+    rows = [(group, name) for group, names in GROUPS.items() for name in names]
+    whole = "\n".join(str(SHIPPED_CONFIGS.node(f"{group}/{name}")) for group, name in rows)
+    found |= set(re.findall(r"'_target_': '([\w.]+)'", whole))
     assert len(found) > 200
     for name in found:
         assert may_be_named(name), name

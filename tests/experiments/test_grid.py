@@ -16,9 +16,9 @@ import pytest
 
 from envs.errors import InputError
 from envs.files import read_json
-from experiments.run import grid
 from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import Provenance
+from experiments.study import grid
 from experiments.study.display import ProgressDisplay
 from experiments.study.grid import AppCell, Cell, FunctionCell, Grid, Outcomes, quoted
 from experiments.study.processes import LocalProcesses, Running, Work, WorkerLost, wait_until_free

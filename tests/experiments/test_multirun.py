@@ -56,7 +56,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_told(
     ("words", "line"),
     [
         (["agent=contiguous,contigous"], "unknown value agent=contigous (did you mean contiguous"),
-        (["seed=1,-2"], ".seed': -2 is not in 0..4294967295"),
+        (["seed=1,-2"], "seed': -2 is not in 0..4294967295"),
         (["seed=1,2", "resume=x"], "hydra.sweep.dir=<folder>"),
         (["seed=1,2", "sed=3"], "unknown config key 'sed' (did you mean seed? known: "),
         (["seed"], "'seed' is not of the form key=value"),

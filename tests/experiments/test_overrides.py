@@ -12,6 +12,7 @@ from experiments.cluster.evaluate_cluster import EvaluateClusterConfig
 from experiments.cluster.generalising import GeneraliseConfig
 from experiments.compare import CompareConfig
 from experiments.config.composing import check_command_line
+from experiments.config.registry import target_of
 from experiments.config.targets import build, check_targets
 from experiments.step.evaluate_step import EvaluateConfig
 from tests.paths import CONF
@@ -61,7 +62,9 @@ def test_any_group_takes_a_file_in_its_form(
     app: str, schema: type, choice: str, tmp_path: Path
 ) -> None:
     group, option = choice.split("=")
-    (tmp_path / "my own.yaml").write_text((CONF / group / f"{option}.yaml").read_text())
+    file, target = CONF / group / f"{option}.yaml", target_of(group, option)
+    text = f"_target_: {target}\nname: {option}\n" if target else file.read_text()
+    (tmp_path / "my own.yaml").write_text(text)
     named = check_command_line([choice], app, schema).config
     given = check_command_line([f"{group}={tmp_path / 'my own.yaml'}"], app, schema)
     assert getattr(given.config, group) == getattr(named, group)
@@ -99,15 +102,15 @@ FAULTS = {
     "agent.depth=3": ["agent.depth"],
     "budget_s=abc": ["budget_s", "abc"],
     "budget_s=-1": ["budget_s", "-1", "positive"],
-    "budget_s=nan": ["budget_s", "positive"],
+    "budget_s=nan": ["budget_s", "nan"],
     "seed=1.5": ["seed", "1.5"],
     "json=maybe": ["json", "maybe"],
     "graph.batch=many": ["graph.batch", "many", "integer"],
     "graph.batch=true": ["graph.batch", "True", "integer"],
-    "graph.batch=null": ["graph.batch", "None", "integer"],
+    "graph.name=null": ["graph.name", "None", "text"],
     "topology.network=3 4": [],
-    "~budget_s": ["budget_s", "missing"],
-    "~graph.batch": ["graph.batch", "missing"],
+    "~agent": ["agent", "missing"],
+    "~graph.name": ["graph.name", "missing"],
     "graph.name=[1": [],
     "graph.name=${nothing}": ["nothing"],
     "word": ["word", "key=value"],

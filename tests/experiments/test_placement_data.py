@@ -18,6 +18,7 @@ from envs.hardware.builders import mixed
 from envs.hardware.random_topologies import DEVICES
 from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
+from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.run.app import run_job
 from experiments.run.heartbeat import RunConsole
 from experiments.step import training_graphs
@@ -114,7 +115,7 @@ def test_the_fixed_problems_are_enough_and_of_no_graph_or_cluster_of_training(
     cases = [case for part in parts.values() for case in Cases(**part)]
     assert len(cases) == len({case.overrides for case in cases}) >= least
     assert len(parts["captured"]["topologies"]) >= clusters
-    trained = yaml.safe_load((CONF / "distribution/training.yaml").read_text())
+    trained = SHIPPED_CONFIGS.node("distribution/training")
     models = {model["name"] for model in trained["captured"]["models"]}
     if name == "held_out":
         assert not models & set(parts["captured"]["graphs"])

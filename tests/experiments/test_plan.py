@@ -199,7 +199,7 @@ COMMANDS: dict[str, list[str]] = {  # refused before there is a run
     "agent=heft problem=nope": ["problem=nope", "latency", "makespan", "max_load"],
     "agent=heft problem.contiguous=true": ["'problem.contiguous'", "memory"],
     "problem=max_load problem.contiguous=1": ["'problem.contiguous'", "true or false"],
-    "agent=heft budget_s=0": ["'budget_s'", "0.0 is not positive and finite"],
+    "agent=heft budget_s=0": ["'budget_s'", "0 is not positive"],
     "agent=heft deterministic_limit=0": ["'deterministic_limit'", "0 is below 1"],
     "agent=heft deterministic_limit=many": ["'deterministic_limit'", "many"],
 }

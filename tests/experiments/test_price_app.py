@@ -29,9 +29,9 @@ def test_every_rule_has_its_worst_ratio(work: Path) -> None:
     ("word", "told"),
     [
         ("problem=auction", "config key 'problem': 'auction' is none of k_max_search"),
-        ("spreads=[1.0]", "config key 'spreads'"),
+        ("spreads=[1.0]", "config key 'spreads"),
         ("sizes=[21]", "config key 'sizes': an item is larger"),
-        ("units=[1000000000]", "config key 'units'"),
+        ("units=[1000000000]", "config key 'units"),
         ("problem=knapsack parts=20000 levels=20000", "config key 'parts'"),
         ("learner.hot=0", "config key 'learner.hot'"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.run import ray_cluster
+from experiments.study import ray_cluster
 from experiments.study.processes import Work
 from experiments.study.ray_cluster import Ended, RayCluster, packed, run_here, unpack
 from tests.refusal import refusal

@@ -11,17 +11,18 @@ import pytest
 import torch
 import yaml
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from small_split import one_of_several
 
 from envs.files import read_json
 from experiments.config.command_words import with_recipes
 from experiments.config.composing import check_command_line
+from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.config.verbs import JOBS
 from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig
 from experiments.learning.train_step import TrainConfig
-from experiments.run.app import chosen_variant
-from experiments.train import VARIANTS, main
+from experiments.run.app import job_of
+from experiments.train import main
 from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF
 
@@ -57,7 +58,7 @@ def composed(name: str, *more: str) -> TrainClusterConfig:
 def test_every_recipe_composes_and_is_about_clusters(name: str) -> None:
     words = words_of(name)
     assert words[0] == f"+experiment={name}"
-    assert chosen_variant(VARIANTS, words) is VARIANTS["env=cluster*"]
+    assert job_of("train", words) is JOBS["train_cluster"]
     config = composed(name)
     assert config.overheads["restart_s"] == 60.0
     assert config.interference["_target_"] == "envs.cluster.interference.analytic.SharedBottleneck"
@@ -124,16 +125,16 @@ def test_information_traces_and_teachers() -> None:
 def test_the_command_line_comes_after_the_recipe() -> None:
     assert composed("cluster_known", "overheads.restart_s=5").overheads["restart_s"] == 5.0
     words = ["+experiment=cluster_known", "env=placement"]
-    assert chosen_variant(VARIANTS, words) is None
+    assert job_of("train", words) is JOBS["train"]
     assert with_recipes(["+experiment=nowhere", "seed=1"]) == ["+experiment=nowhere", "seed=1"]
 
 
 def test_a_run_that_is_resumed_is_of_the_app_whose_keys_its_config_has(tmp_path: Path) -> None:
     resumed = ["env=placement", f"resume='{tmp_path}'"]
-    for schema, variant in ((TrainClusterConfig, VARIANTS["env=cluster*"]), (TrainConfig, None)):
+    for schema, job in ((TrainClusterConfig, "train_cluster"), (TrainConfig, "train")):
         keys = {field.name: None for field in fields(schema)}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
-        assert chosen_variant(VARIANTS, resumed) is variant
+        assert job_of("train", resumed) is JOBS[job]
 
 
 def test_an_unknown_recipe_is_told(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +168,7 @@ def test_a_small_one_trains(
         train_cluster, "export_trained", lambda policy, folder, *_, **__: exported.append(folder)
     )
     torch.manual_seed(0)
-    config = instantiate(OmegaConf.load(CONF / "model" / "durations.yaml"), hidden=8, readout=8)
+    config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
     save_durations(DurationPosterior(config), work / "posterior", {"seed": 0})
     words = [f"+experiment={recipe}", *TINY, *one_of_several(work), *more, "hydra.run.dir=run"]
     assert main(words) == 0

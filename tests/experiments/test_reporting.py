@@ -13,7 +13,7 @@ from refusals import told
 from run_folders import metrics, run_folder, step_result, timeline
 
 from envs.files import read_json
-from experiments.report import with_folders
+from experiments.config.command_words import listed
 from experiments.reporting.figures import gantt, learning_curves, ranking
 from experiments.reporting.page import Page
 from experiments.reporting.report import Report
@@ -142,7 +142,7 @@ def test_names_that_are_markup_are_texts(work: Path) -> None:
     (first / "trace.json").write_text(json.dumps(timeline()).replace("gpu0", "<b onclick=1>"))
     column = HOSTILE.replace('"', "")
     (first / "metrics.csv").write_text(f"step,{column}\n1,2\n2,3\n")
-    command = with_folders([str(first), str(second), "hydra.run.dir=out", "title='<title>'"])
+    command = listed("runs", [str(first), str(second), "hydra.run.dir=out", "title='<title>'"])
     assert run_job("report", command) == 0
     page = Elements((work / "out" / "report.html").read_text())
     assert not [image for image in page.named("img") if not image["src"].startswith("data:")]  # type: ignore[union-attr]
@@ -281,6 +281,6 @@ def test_numbers_that_no_computer_holds_are_words(tmp_path: Path) -> None:
 
 
 def test_words_without_a_key_are_run_folders() -> None:
-    assert with_folders(["a b", "seed=1", "it's", "--help", "--config-dir", "c"]) == [
+    assert listed("runs", ["a b", "seed=1", "it's", "--help", "--config-dir", "c"]) == [
         "runs=['a b','it\\'s']", "seed=1", "--help", "--config-dir=c",
     ]  # fmt: skip

@@ -199,7 +199,7 @@ def test_the_table_of_sources_names_known_formats() -> None:
     for name, source in sources.items():
         assert source["format"] in formats or name == "openb_nodes"
         assert source["url"].startswith("https://")
-        assert source["sha256"] or source["git_blob"]
+        assert source.get("sha256") or source.get("git_blob")
         assert len(source["url"].split("/")[6 if "media." in source["url"] else 5]) == 40, (
             "a commit"
         )

@@ -142,7 +142,7 @@ def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
     [
         (["exam_window=train"], "config key 'exam_window'"),
         (["workers=0"], "config key 'workers'"),
-        (["parts.load=[0,1]"], "config key 'parts.load'"),
+        (["parts.load=[0,1]"], "config key 'parts.load"),
         (["parts.least_jobs=1"], "config key 'parts.least_jobs'"),
         (["model.fade=2"], "fade"),
         (["agent=migrating_las", "~agent.priority.path"], "agent"),

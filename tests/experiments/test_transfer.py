@@ -12,9 +12,9 @@ from small_split import overrides
 
 from envs.files import read_json
 from experiments.cluster.conditions import Condition
+from experiments.cluster.generalising import GeneraliseConfig
 from experiments.cluster.split_windows import Split
 from experiments.config.composing import check_command_line
-from experiments.generalise import GeneraliseConfig
 from experiments.pictures.comparison import draw_forest
 from experiments.run.app import run_job
 from experiments.study.statistics import Interval

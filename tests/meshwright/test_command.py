@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -24,7 +23,7 @@ from experiments.config.help import SCRIPTS, candidates
 from experiments.config.verbs import JOBS, VERBS
 from meshwright import command
 from meshwright.command import main
-from tests.paths import CONF, ROOT
+from tests.paths import ROOT
 from tests.refusal import refusal
 
 HEAVY = (
@@ -51,7 +50,8 @@ def in_a_process(*command: str, **environment: str) -> subprocess.CompletedProce
 def own_folders(tmp_path: Path) -> Any:
     """A folder with an agent of one's own; it is not looked at when the test is over."""
     (tmp_path / "mine" / "agent").mkdir(parents=True)
-    shutil.copy(CONF / "agent/heft.yaml", tmp_path / "mine/agent/own_heft.yaml")
+    text = "_target_: agents.placement.list_planners.Heft\n"
+    (tmp_path / "mine/agent/own_heft.yaml").write_text(text)
     yield tmp_path / "mine"
     take_config_folders([])
 
@@ -111,7 +111,7 @@ def test_an_extra_that_is_not_there_is_named(
     def without_torch(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr(command, "import_module", without_torch)
+    monkeypatch.setattr("experiments.run.app.get_class", without_torch)
     assert main(["train"]) == 2
     told = "error: 'train' needs the extra 'train': pip install 'meshwright[train]'\n"
     assert capsys.readouterr().err == told

@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from envs.bandwidth.env import toy_environment as bandwidth_toy
 from envs.cluster.environment.env import toy_environment as cluster_toy
+from experiments.config.config_source import SHIPPED_CONFIGS
 from models.architecture import Architecture
-from tests.paths import CONF
 
 
 @pytest.mark.parametrize(
     ("model", "env"), [("channels", bandwidth_toy()), ("hierarchical", cluster_toy())]
 )
 def test_a_model_config_builds_a_policy_that_decides(model: str, env: Any) -> None:
-    architecture = instantiate(OmegaConf.load(CONF / f"model/{model}.yaml"), _convert_="all")
+    architecture = instantiate(SHIPPED_CONFIGS.node(f"model/{model}"), _convert_="all")
     assert isinstance(architecture, Architecture)
     policy = architecture.policy(env.observation_space, env.action_space)
     seen = env.reset(seed=0)[0]

@@ -11,7 +11,6 @@ from agents.placement.neighbourhood.moves import (
     IntArray,
     Move,
     Units,
-    draw,
     propose,
     undo,
 )
@@ -27,6 +26,7 @@ from agents.placement.neighbourhood.walk import (
     recharge,
     remember,
 )
+from agents.step.random_numbers import draw
 from envs.compilation import compiled
 from envs.step.incremental import Chosen, Facts, Times
 from envs.step.kernel import Scratch, StepArrays

@@ -15,13 +15,12 @@ from agents.placement.neighbourhood.moves import (
     IndexArray,
     IntArray,
     Move,
-    RandomState,
     Units,
-    draw,
     no_move,
     propose,
     undo,
 )
+from agents.step.random_numbers import RandomState, draw
 from envs.compilation import compiled, inlined, inlined_inner, lean
 from envs.step.incremental import (
     Chosen,

@@ -43,7 +43,7 @@ class AllocationEnv(gym.Env[AllocationGraph, np.int64]):
 
     def __init__(
         self,
-        generator: Problems = default_generator,
+        generator: Problems = default_generator,  # draws the problem of each episode
         *,
         # what is seen; null: as the problem needs
         observation: AllocationObservation = AllocationObservation(),

@@ -15,7 +15,6 @@ import pytest
 import torch
 from exported_schedulers import MODEL, eager, environment, exported, played, trained_config
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from small_clusters import Speeds
 
 from agents.cluster.checkpoint import (
@@ -41,11 +40,11 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.files import read_json
+from experiments.config.config_source import SHIPPED_CONFIGS
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalPolicy
 from models.durations.network import DurationPosterior, save_durations
 from models.export.checkpoint import export_plan, load_checkpoint
-from tests.paths import CONF
 from tests.refusal import refusal
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof]
@@ -56,7 +55,6 @@ OVERHEADS = Overheads(5.0, 0.0)
 FOLLOWS = replace(MODEL, initial_scale=0.1, initial_advice_weight=8.0)
 LISTENS = replace(MODEL, initial_scale=1.0, initial_advice_weight=1.0)
 WEIGHTS = {**dict.fromkeys(NAMES, 0.0), "runs": 0.2, "gpus": -0.85, "ahead_together": -0.5}
-DURATIONS = CONF / "model" / "durations.yaml"
 
 
 class Alternating:
@@ -78,7 +76,7 @@ def speeds(trace: Trace) -> Speeds:
 
 def posterior(folder: Path) -> Path:
     torch.manual_seed(3)
-    config = instantiate(OmegaConf.load(DURATIONS), hidden=8, readout=8)
+    config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
     save_durations(DurationPosterior(config), folder, {"seed": 3})
     return folder
 

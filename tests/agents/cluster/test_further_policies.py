@@ -19,12 +19,10 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
+from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.agents.cluster.further_policies import POLICIES
 from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
-from tests.paths import CONF
 from tests.strength import SEEDS, examples, trials
-
-AGENTS = CONF / "agent"
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -124,7 +122,7 @@ def test_jobs_without_gpus_and_fractional_jobs(name: str) -> None:
 def test_configuration(name: str) -> None:
     placement = {"_target_": "tests.agents.cluster.small_clusters.LowestNodes"}
     config = OmegaConf.create({"seed": 1, "placement": placement})
-    config.agent = OmegaConf.load(AGENTS / f"{name}.yaml")
+    config.agent = SHIPPED_CONFIGS.node(f"agent/{name}")
     policy = instantiate(config.agent)
     cluster, trace = random_case(3)
     assert policy.name == name

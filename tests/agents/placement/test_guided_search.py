@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given
 from agents.partition.dp import ContiguousDP
 from agents.placement.local_search import Guide, LocalSearch
 from agents.placement.neighbourhood.levels import levels_of
-from agents.placement.neighbourhood.moves import draw
 from agents.placement.neighbourhood.moves import likely as drawn
 from agents.solver import Budget
 from agents.step.grouping import atoms
 from agents.step.incumbent import StepIncumbent
+from agents.step.random_numbers import draw
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.strength import SEEDS, examples

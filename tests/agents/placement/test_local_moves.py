@@ -10,7 +10,6 @@ from agents.placement.neighbourhood.moves import (
     HIGH,
     LOW,
     clear,
-    draw,
     no_move,
     propose,
     reorder,
@@ -18,6 +17,7 @@ from agents.placement.neighbourhood.moves import (
 )
 from agents.placement.neighbourhood.ruled import RuledWalker
 from agents.placement.neighbourhood.walk import Walker
+from agents.step.random_numbers import draw
 from envs.step.incremental import Schedule, schedule_of, settle, within
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer

@@ -12,7 +12,6 @@ import pytest
 from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from envs.bandwidth.actions import ContinuousWeights
 from envs.bandwidth.env import (
@@ -33,11 +32,10 @@ from envs.bandwidth.toy import (
 )
 from envs.step.allocated import allocated_problem
 from envs.step.step import StepSimulator
-from tests.paths import CONF
+from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.refusal import refusal
 from tests.strength import examples
 
-ENVIRONMENTS = CONF / "env"
 TOP = 20  # level
 
 
@@ -225,11 +223,11 @@ def test_bad_actions_and_instances_are_input_errors() -> None:
         BandwidthEnv.of_plan(problem, alone, phases=cut)
 
 
-def test_the_yaml_files_make_the_environments() -> None:
+def test_the_configs_make_the_environments() -> None:
     problem, plan, _ = toy_sends()
     for kind, space in (("", gym.spaces.MultiDiscrete), ("_continuous", gym.spaces.Box)):
-        env = instantiate(OmegaConf.load(ENVIRONMENTS / f"bandwidth{kind}.yaml"))(problem, plan)
-        toy = instantiate(OmegaConf.load(ENVIRONMENTS / f"bandwidth_toy{kind}.yaml"))
+        env = instantiate(SHIPPED_CONFIGS.node(f"env/bandwidth{kind}"))(problem, plan)
+        toy = instantiate(SHIPPED_CONFIGS.node(f"env/bandwidth_toy{kind}"))
         for made in (env, toy):
             assert isinstance(made, BandwidthEnv)
             assert isinstance(made.action_space, space)

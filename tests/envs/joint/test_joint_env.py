@@ -24,10 +24,9 @@ from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.fusion import fused_problem
 from envs.step.ready import FasterOrder
 from envs.step.step import StepSimulator
-from tests.paths import CONF
+from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.refusal import refusal
 
-ENVIRONMENTS = CONF / "env"
 SMALL: Mapping[str, Any] = {"octaves": 1, "levels_per_octave": 1}
 KEEP = 0
 OPTIMAL = [0, 0, 1, 1, 2]
@@ -341,12 +340,12 @@ def test_bad_arguments_are_input_errors() -> None:
             env.step(actions)
 
 
-def test_the_yaml_files_make_the_environments() -> None:
-    chosen = OmegaConf.load(ENVIRONMENTS / "joint.yaml")
+def test_the_configs_make_the_environments() -> None:
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/joint"))
     env = instantiate(chosen)(toy_stages())
     assert isinstance(env, JointEnv)
     assert env.placer_observation.layout.max_nodes == chosen.max_groups
     assert (list(env.sweeps), env.top) == (chosen.sweeps, chosen.octaves * chosen.levels_per_octave)
-    toy = instantiate(OmegaConf.load(ENVIRONMENTS / "joint_toy.yaml"))
+    toy = instantiate(SHIPPED_CONFIGS.node("env/joint_toy"))
     assert toy.top == 1
     assert play(toy, [joint(device) for device in OPTIMAL])[-1]["feasible"]

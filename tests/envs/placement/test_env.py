@@ -17,10 +17,8 @@ from envs.placement.env import PlacementEnv, toy_environment
 from envs.placement.generator import PlacementInstance
 from envs.placement.toy import OPTIMUM_S, toy_pipeline
 from envs.step.step import NO_COMMUNICATION, StepSimulator
-from tests.paths import CONF
+from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.refusal import refusal
-
-ENVIRONMENTS = CONF / "env"
 
 
 def play(env: PlacementEnv, actions: list[int]) -> list[dict[str, Any]]:
@@ -200,11 +198,11 @@ def test_instances_may_vary_within_the_bounds() -> None:
     assert len(shapes) > 1
 
 
-def test_the_yaml_files_make_the_environments() -> None:
-    chosen = OmegaConf.load(ENVIRONMENTS / "placement.yaml")
+def test_the_configs_make_the_environments() -> None:
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/placement"))
     env = instantiate(chosen)(toy_pipeline())
     assert isinstance(env, PlacementEnv)
     assert env.observation.layout.max_nodes == chosen.max_groups
     assert env.passes == chosen.passes
-    toy = instantiate(OmegaConf.load(ENVIRONMENTS / "placement_toy.yaml"))
+    toy = instantiate(SHIPPED_CONFIGS.node("env/placement_toy"))
     assert play(toy, [0, 1, 0, 1, 0, 1])[-1]["feasible"]

@@ -1,4 +1,4 @@
-"""The communication models of `conf/communication`: each makes a simulator of its own kind."""
+"""The communication models of the group `communication`: each makes a simulator of its own kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from envs.step.order import TopologicalOrder
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Communication, StepSimulator
-from experiments.config.targets import object_in_file
+from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.config.targets import build
 from experiments.step.problem import topology_file
 from tests.paths import CONF
 
@@ -22,8 +23,8 @@ MODELS = ("none", "single_port", "fair", "allocated")
 
 
 def model(name: str) -> Communication:
-    """A communication model of `conf/communication`."""
-    built = object_in_file(str(CONF / f"communication/{name}.yaml"), "communication")
+    """A communication model of the group `communication`."""
+    built = build(SHIPPED_CONFIGS.node(f"communication/{name}"))
     assert isinstance(built, Communication)
     return built
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
 from envs.synchronisation.layerwise import JITTER, read_layered_models, training_seconds
 from envs.synchronisation.switch_aggregation import SlotPool
+from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.refusal import refusal
 
 HEADER = "gpu,model,layer,elements,forward_ps,backward_ps,update_ps\n"
 TOY = "x,toy,0,1114500,1000000000,3000000000,1000000000\nx,toy,1,1114500,3000000000,2000000000,0\n"
-CONDITIONS = Path(__file__).parents[3] / "conf" / "aggregation.yaml"
 
 
 def over_switches(gbps: float, sizes: np.ndarray) -> np.ndarray:
@@ -52,7 +51,7 @@ def test_layers_that_make_no_sense_are_refused(line: str, told: str, tmp_path: P
 
 def test_dedicated_jobs_take_what_the_published_simulator_says(data: Path) -> None:
     models = read_layered_models(data / "network/switchml/layers.csv", "a100_match_v100_bs")
-    published = OmegaConf.load(CONDITIONS).published
+    published = SHIPPED_CONFIGS.node("aggregation")["published"]
     assert set(published) == set(models)
     for name, model in models.items():
         for count, known in zip((1, 10), published[name], strict=True):

@@ -348,7 +348,7 @@ def test_the_simulator_runs_jobs_at_the_predicted_rates(
     saved: tuple[Path, InterferencePredictor],
 ) -> None:
     run, made = saved
-    model = LearnedInterference(str(run), "made up", "table1", 2, NoInterference(), 3)
+    model = LearnedInterference(str(run), "made up", "table1", 2, alone=NoInterference(), seed=3)
     for members in multisets(15, 2):
         if members:
             padded = np.array([[-1] * (2 - len(members)) + list(members)])
@@ -368,7 +368,7 @@ def test_the_simulator_runs_jobs_at_the_predicted_rates(
         expected = made.rates(1, rows[[job]], beside)[0]
         assert simulator.state.jobs[job]["rate"] == pytest.approx(expected, rel=1e-6)
     with refusal(r"table.*'k80' is none of table0, table1"):
-        LearnedInterference(str(run), "made up", "k80", 2, NoInterference(), 3)
+        LearnedInterference(str(run), "made up", "k80", 2, alone=NoInterference(), seed=3)
     told = PredictedPairs(str(run), "made up", "table1")(["job4", "job2"])
     expected = made.rates(1, np.array([4, 4, 2, 2]), np.array([[4], [2], [4], [2]]))
     np.testing.assert_array_equal(told, np.minimum(expected, 1.0).reshape(2, 2))

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts
 from envs.hardware.builders import planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
+from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build
-from tests.paths import CONF
 
 SERVERS, PLANES = 3, 2
 
@@ -51,6 +50,5 @@ def rates(network: Network, pipes: dict[tuple[int, int], tuple[float, ...]]) -> 
 
 
 def backend_of(option: str, **changed: object) -> Any:
-    """An option of `conf/backend`."""
-    node = yaml.safe_load((CONF / "backend" / f"{option}.yaml").read_text())
-    return build({**node, **changed})
+    """An option of the group `backend`."""
+    return build({**SHIPPED_CONFIGS.node(f"backend/{option}"), **changed})

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import resources
 
 import numpy as np
 import pytest
-import yaml
 from fractional_cases import Row, cluster_of, requests_of, rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +21,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE
 from envs.cluster.workload.trace import Labels, Trace
+from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build, check_targets
 from tests.strength import examples
 
@@ -164,8 +163,7 @@ CONFIGS = ("fgd", "best_fit_fractional", "random_fractional", "first_fit_fractio
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_every_configured_rule_places_a_job(config: str) -> None:
-    text = (resources.files("conf") / "placement" / f"{config}.yaml").read_text()
-    node = yaml.safe_load(text)
+    node = SHIPPED_CONFIGS.node(f"placement/{config}")
     check_targets(node)
     cluster, trace = cluster_of(NODES), trace_of([(0, 0, 1, 500, "")], [(0, 5)])
     simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)

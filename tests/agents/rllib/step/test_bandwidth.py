@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from agents.rllib.config import Training
 from agents.rllib.runner import draw, policies
@@ -19,16 +18,16 @@ from agents.rllib.subject import Solution
 from agents.rllib.training import train
 from envs.bandwidth.env import BandwidthEnv, continuous_toy_environment, toy_environment
 from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S, toy_sends
+from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.agents.rllib.toys import small_training
-from tests.paths import CONF
 from tests.refusal import refusal
 
 
 def training(**chosen: Any) -> Training:
     """The configured policy and algorithm, for a short run."""
     model, ppo = (
-        instantiate(OmegaConf.load(CONF / name), _convert_="all")
-        for name in ("model/channels.yaml", "agent/ppo_bandwidth.yaml")
+        instantiate(SHIPPED_CONFIGS.node(name), _convert_="all")
+        for name in ("model/channels", "agent/ppo_bandwidth")
     )
     return small_training(model=model, ppo=ppo, exam_episodes=1, checkpoint_every=10, **chosen)
 

@@ -18,7 +18,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from omegaconf import OmegaConf
 
-from envs.cluster.environment.actions import ClusterActions, LeastService, ShortestRemainingTime
+from envs.cluster.environment.actions import (
+    ClusterActions,
+    LeastService,
+    QueueOrder,
+    ShortestRemainingTime,
+)
 from envs.cluster.environment.env import ClusterEnv, preemptive_environment, toy_environment
 from envs.cluster.environment.generator import (
     DURATION_S,
@@ -37,13 +42,12 @@ from envs.cluster.environment.reward import ClusterReward
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
+from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import check_targets
 from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct, least_sum_jct
-from tests.paths import CONF
 from tests.refusal import refusal
 from tests.strength import examples
 
-ENVIRONMENTS = CONF / "env"
 TOY_JOBS = tuple(zip(SUBMIT_S, DURATION_S, GPUS, strict=True))
 SETTINGS = examples(60)
 SMALL = partial(ClusterObservation, window=12, running=12, shares=24)
@@ -94,7 +98,7 @@ def test_the_toys_simple_rules_take_longer_than_the_optimum() -> None:
             return int(row * groups + allowed[np.argmin(free[allowed])])
         return len(seen["action_mask"]) - 1
 
-    for order, expected in ((None, FIFO_S), (ShortestRemainingTime(), SJF_S)):
+    for order, expected in ((QueueOrder(), FIFO_S), (ShortestRemainingTime(), SJF_S)):
         env = toy_environment(observation=partial(SMALL, window=len(GPUS), order=order))
         total, terminated, _ = play(env, 0, partial(tightest, env))
         assert terminated
@@ -145,7 +149,7 @@ def test_rewards_sum_to_minus_the_completion_times_and_no_gpu_is_given_twice(
                 assert shared >= 0
             assert whole[node] <= cluster.gpus[node]
 
-    env = ClusterEnv(fixed, actions=PREEMPTIVE if preempt else None, observation=SMALL)
+    env = ClusterEnv(fixed, actions=PREEMPTIVE if preempt else ClusterActions(), observation=SMALL)
     total, terminated, info = play(env, seed, each=check)
     assert terminated
     schedule = env.schedule()
@@ -427,8 +431,8 @@ def test_memory_and_processor_limit_how_many_gpus_a_server_has_room_for() -> Non
 
 
 @pytest.mark.parametrize("name", ["cluster", "cluster_preemptive"])
-def test_the_yaml_files_make_the_environments(name: str) -> None:
-    chosen = OmegaConf.load(ENVIRONMENTS / f"{name}.yaml")
+def test_the_configs_make_the_environments(name: str) -> None:
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node(f"env/{name}"))
     check_targets(OmegaConf.to_container(chosen), "env")
     chosen.windows.jobs = [3, 5]
     env = instantiate(chosen)(*toy_cluster())
@@ -440,8 +444,8 @@ def test_the_yaml_files_make_the_environments(name: str) -> None:
     assert total == -env.schedule().jct.sum()
 
 
-def test_the_toys_yaml_makes_the_toy() -> None:
-    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_toy.yaml")
+def test_the_toys_config_makes_the_toy() -> None:
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_toy"))
     check_targets(OmegaConf.to_container(chosen), "env")
     toy = instantiate(chosen)
     assert toy.reset(seed=0)[1]["jobs"] == len(GPUS)

@@ -35,13 +35,12 @@ from envs.cluster.environment.reward import OwnCredit
 from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, QueueRouting, RackOwners
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
+from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import check_targets
 from tests.envs.cluster.environment.racks import cluster_of_racks
-from tests.paths import CONF
 from tests.refusal import refusal
 from tests.strength import examples
 
-ENVIRONMENTS = CONF / "env"
 SMALL = partial(ClusterObservation, window=6, running=8, shares=8)
 FIRST, SECOND = "scheduler_0", "scheduler_1"
 
@@ -357,16 +356,16 @@ def test_bad_arguments_are_input_errors() -> None:
         ClusterParallelEnv(FixedCluster(toy_cluster()[0], wide)).reset()
 
 
-def test_the_yaml_files_make_the_environments() -> None:
-    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_parallel.yaml")
+def test_the_configs_make_the_environments() -> None:
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_parallel"))
     check_targets(OmegaConf.to_container(chosen), "env")
     chosen.windows.jobs = [6, 6]
     env = instantiate(chosen)(*toy_cluster())
     assert isinstance(env, ClusterParallelEnv)
     env.reset(seed=0)
     assert env.observation.table[3:7] == (16, 128, 256, 1)
-    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_mixed.yaml")
-    chosen.observation.adviser = OmegaConf.load(CONF / "adviser" / "las.yaml")
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_mixed"))
+    chosen.observation.adviser = SHIPPED_CONFIGS.node("adviser/las")
     check_targets(OmegaConf.to_container(chosen), "env")
     chosen.windows.jobs_per_gpu = [1, 1]
     chosen.windows.stages.first_gpus = 16
@@ -382,7 +381,7 @@ def test_the_yaml_files_make_the_environments() -> None:
     assert observations[FIRST]["state_features"].shape == env.state().shape == (2 * (23 + 3),)
     mask = observations[FIRST]["action_mask"]
     assert mask[observations[FIRST]["advised"]].tolist() == [1]
-    chosen = OmegaConf.load(ENVIRONMENTS / "cluster_parallel_toy.yaml")
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_parallel_toy"))
     check_targets(OmegaConf.to_container(chosen), "env")
     toy = instantiate(chosen)
     assert toy.reset(seed=0)[1][FIRST]["jobs"] == len(GPUS)

@@ -13,7 +13,7 @@ from crowds import (
     slow_rate,
     try_to_start,
 )
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from hypothesis import HealthCheck, given
 from numpy.random import default_rng
@@ -23,7 +23,7 @@ from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from tests.paths import CONF
+from experiments.config.composing import hydra_over_configs
 from tests.strength import SEEDS, examples
 
 OWN = ("none", "analytic", "contention")
@@ -36,7 +36,7 @@ MEASURED = {
 
 
 def configured(name: str, *overrides: str) -> RateModel:
-    with initialize_config_dir(str(CONF), version_base=None):
+    with hydra_over_configs():
         config = compose(f"interference/{name}", overrides=list(overrides))
     model: RateModel = instantiate(config.interference)
     return model
