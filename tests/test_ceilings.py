@@ -6,6 +6,7 @@ import io
 import json
 import tokenize
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def tokens(source: str) -> int:
     return count
 
 
+@cache
 def sizes() -> Counter[str]:
     """Tokens of each room: a folder of a floor, and the files that lie on the floor itself."""
     found: Counter[str] = Counter()
