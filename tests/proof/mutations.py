@@ -387,7 +387,7 @@ FAULTS = (
         "evaluation of plans",
         "A plan that breaks a rule is not told as feasible.",
         "It is.",
-        "agents",
+        "agents/step",
         "violations = plan.violations(problem, simulator)",
         "violations: list[str] = []",
     ),
