@@ -212,7 +212,7 @@ def _elsewhere(node: Mapping[str, Any]) -> frozenset[str]:
         for item in node.get("defaults") or ()
         for x in (item if isinstance(item, dict) else [item])
     ]
-    return frozenset(str(word).partition("@")[2].partition(".")[0] for word in words)
+    return frozenset(str(word).rpartition("@")[2].partition(".")[0] for word in words)
 
 
 def _record(schema: str) -> dict[str, Any]:
@@ -235,11 +235,7 @@ def _with_schema(node: dict[str, Any], name: str) -> dict[str, Any]:
     if name not in JOBS:
         return node
     given = list(node.pop("defaults", []))
-    taken = {
-        str(word).rpartition("@")[2].partition(".")[0]
-        for item in given if isinstance(item, Mapping) for word in item
-    }  # fmt: skip
-    taken |= {"seed", "json"}  # of every command
+    taken = _elsewhere({"defaults": given}) | {"seed", "json"}  # of every command
     values = {key: x for key, x in _record(JOBS[name].schema).items() if key not in taken}
     quiet = [{f"override hydra/{log}_logging": "none"} for log in ("job", "hydra")]
     last = [] if "_self_" in given else ["_self_"]

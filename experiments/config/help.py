@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,8 +23,8 @@ from experiments.config.config_source import (
     options,
 )
 from experiments.config.registry import GROUP_HELP
-from experiments.config.signatures import definition, knobs
-from experiments.config.verbs import EXPERIMENTS, VERBS, Job, chosen_job, jobs_of
+from experiments.config.signatures import NOTHING, definition, knobs
+from experiments.config.verbs import VERBS, Job, chosen_job, jobs_of
 
 HELP_FLAGS = ("--help", "-h")
 FLAGS = {
@@ -100,17 +100,6 @@ def verb_help(verb: str, words: Sequence[str], command: str) -> str:
     return "\n".join(lines)
 
 
-def answer(command: Sequence[str]) -> None:
-    """Print the help that a whole command line asks for, and end, if it runs a command."""
-    at = command.index("-m") + 1 if "-m" in command else len(command)
-    package, _, name = "".join(command[at : at + 1]).rpartition(".")
-    if package == EXPERIMENTS and name in VERBS:
-        words, _, folders = command_words(command[at + 1 :])
-        use_config_folders(folders)
-        print(verb_help(name, words, f"python -m {package}.{name}"))
-        sys.exit()
-
-
 def candidates(line: str) -> list[str]:
     """Whole words that the last word of `line`, which begins with the command, may be meant as."""
     _, *words = line.split(" ") if " " in line else [line, line]
@@ -171,11 +160,10 @@ def _groups(shown: Job, width: int) -> list[str]:
         word = f"{choice.group}@{stem}.<name>" if "." in choice.package else choice.word
         chosen = ", ".join(dict.fromkeys(x.option for x in same))
         lines += _entry(f"{word}={chosen}", GROUP_HELP.get(choice.group, ""), width)
-        others = {job.words for job in jobs_of(shown.verb) if job.words and job is not shown}
+        others = [job for job in jobs_of(shown.verb) if job.words and job is not shown]
         alike = fitting(choice.group, shown.config, choice.package)
-        fit = [x for x in alike if choice.package or not any(
-            job.is_meant(x, choice.group) for job in jobs_of(shown.verb) if job.words in others
-        )]  # fmt: skip
+        taken = {x for x in alike for job in others if job.is_meant(x, choice.group)}
+        fit = [x for x in alike if choice.package or x not in taken]
         lines += _wrapped(", ".join(fit), "      ", width)
     if found := _recipes(shown):
         lines += _entry(f"+{RECIPE}=", "what is chosen together", width)
@@ -220,7 +208,7 @@ def _flat(
             continue
         if isinstance(value, Mapping) and value:
             if told.get(key):
-                yield f"{prefix}{key}", None, told[key]
+                yield f"{prefix}{key}", NOTHING, told[key]  # the head of what follows
             yield from _flat(f"{prefix}{key}.", value, {})
         else:
             yield f"{prefix}{key}", value, told.get(key, "")
@@ -230,14 +218,10 @@ def _keys(
     prefix: str, node: Mapping[str, Any], told: Mapping[str, str], width: int
 ) -> Iterator[str]:
     for name, value, meaning in _flat(prefix, node, told):
-        shown = "" if value is None and meaning and name.count(".") == 0 else _text(value)
-        yield from _entry(f"{name}{shown}", meaning, width)
-
-
-def _text(value: object) -> str:
-    known = {None: "null", True: "true", False: "false"}
-    text = known[value] if value is None or isinstance(value, bool) else str(value)
-    return f"={text}"
+        objects = isinstance(value, list) and any(isinstance(one, Mapping) for one in value)
+        text = "[...]" if objects else value
+        text = text if isinstance(text, str) else json.dumps(text, default=str)
+        yield from _entry(name if value is NOTHING else f"{name}={text}", meaning, width)
 
 
 def _width() -> int:

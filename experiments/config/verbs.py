@@ -143,8 +143,3 @@ def chosen_job(verb: str, words: Iterable[str]) -> Job:
     chosen = dict(word.split("=", 1) for word in words if "=" in word)
     meant = (job for job in others for group in chosen if job.is_meant(chosen[group], group))
     return next(meant, own)
-
-
-def schema_of(config: str) -> str | None:
-    """The dotted name of a config's dataclass; None: it is no job's."""
-    return JOBS[config].schema if config in JOBS else None

@@ -150,10 +150,10 @@ def _loaded(job: Job) -> tuple[type[Any], Callable[[Any, Run], Result]]:
     try:
         return get_class(job.schema), get_object(job.task)
     except Exception as error:
-        told = missing_extra(error)
-        if told is None:
+        fault = _without_extra(error, job.verb)
+        if fault is None:
             raise
-        raise InputError(f"{job.verb!r} {told}") from error
+        raise fault from error
 
 
 def _gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
