@@ -206,13 +206,11 @@ def _kind(group: str, option: str) -> str | None:
 
 
 def _elsewhere(node: Mapping[str, Any]) -> frozenset[str]:
-    """The keys that a config's own defaults list fills."""
-    words = [
-        x
-        for item in node.get("defaults") or ()
-        for x in (item if isinstance(item, dict) else [item])
-    ]
-    return frozenset(str(word).rpartition("@")[2].partition(".")[0] for word in words)
+    """The keys that a config's own defaults list fills; a file it goes on from is none."""
+    lists = (item for item in node.get("defaults") or () if isinstance(item, Mapping))
+    return frozenset(
+        str(word).rpartition("@")[2].partition(".")[0] for item in lists for word in item
+    )
 
 
 def _record(schema: str) -> dict[str, Any]:
