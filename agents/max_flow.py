@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.compilation import compiled
-
-IntArray = NDArray[np.int64]
 
 
 @compiled

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
-from envs.step.kernel import FloatArray, IndexArray, IntArray, StepArrays, relabel, step_arrays
+from envs.step.kernel import IndexArray, StepArrays, relabel, step_arrays
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 

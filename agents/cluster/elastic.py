@@ -10,16 +10,14 @@ from __future__ import annotations
 from copy import deepcopy
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.prediction import RemainingTime
-from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool
+from agents.cluster.rounds import Demand, ShareRule, one_pool
 from agents.solver import Knowledge
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.compilation import compiled
-
-FloatArray = NDArray[np.float64]
 
 
 class ApatheticFutureShare(ShareRule):

@@ -34,13 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.whole_trace import pop, push
+from envs.arrays import FloatArray
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
 from envs.compilation import compiled
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 ROUNDING = 1e-9  # relative; covers sums of millions of terms
 FIRST_STEP, LAST_STEP = 2.0, 1.05  # factors by which a price is changed

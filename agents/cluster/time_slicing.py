@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Share
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import (
@@ -25,10 +26,7 @@ from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, Cluste
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, pasted
 
-IntArray = NDArray[np.int64]
 Records = NDArray[np.void]
-BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
 
 
 Residence = tuple[Share, ...]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.coflows.problem import CoflowProblem, FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray
+from envs.coflows.problem import CoflowProblem
 from envs.compilation import unchecked
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.coflows.bssi import bssi
-from envs.coflows.problem import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.coflows.tenants import Ranks, Tenancy
 from envs.errors import require_one_of
 

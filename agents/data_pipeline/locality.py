@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
-from envs.data_pipeline.graph import Graph, IntArray, NodeArray
+from envs.data_pipeline.graph import Graph, NodeArray
 from envs.errors import InputError
 
 _ROUNDS = 8  # of roots, until what is left has no room beside it

@@ -14,8 +14,8 @@ from agents.hybrid.machines import servers_of
 from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import clock, compiled
-from envs.graphs.op_graph import FloatArray, IntArray
 from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, layer_seconds

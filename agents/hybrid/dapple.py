@@ -13,8 +13,8 @@ from agents.hybrid.pipedream import Cuts
 from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import early_backward, one_f_one_b
 from agents.solver import Budget, Result
+from envs.arrays import FloatArray
 from envs.compilation import clock
-from envs.graphs.op_graph import FloatArray
 from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import pipeline_of

@@ -14,8 +14,8 @@ import numpy as np
 from agents.hybrid.limits import Limited
 from agents.hybrid.machines import Groups, Rates
 from agents.hybrid.pipedream import Cuts
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
-from envs.graphs.op_graph import BoolArray, FloatArray, IntArray
 
 _ROUNDING = 1 + 1e-12  # of limits that a stage just keeps to
 _NONE = -1

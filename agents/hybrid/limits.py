@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.compilation import clock
-from envs.graphs.op_graph import FloatArray
 
 Plan = TypeVar("Plan")
 

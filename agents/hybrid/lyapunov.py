@@ -13,13 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.hybrid.grouping import search
+from envs.arrays import FloatArray
 from envs.hybrid.batch_time import Batch, BatchTime, GroupPlan, Groups
-
-FloatArray = NDArray[np.float64]
-
 
 # What a policy does with a slot, given the queues (K,) and the groups of the slot before, if any.
 Policy = Callable[[BatchTime, FloatArray, Sequence[Groups]], Batch]

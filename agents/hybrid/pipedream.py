@@ -13,9 +13,9 @@ from agents.hybrid.machines import Rates, servers_of
 from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.errors import InputError
-from envs.graphs.op_graph import BoolArray, FloatArray, IntArray
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem

@@ -9,10 +9,10 @@ import numpy as np
 
 from agents.constraint_program.solver import CpSettings
 from agents.hybrid.choice import ChoiceProgram, choose
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.cost import MEMORY_BOUND_DTYPES, RooflineCost
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, FloatArray, Kind, OpGraph
+from envs.graphs.op_graph import NONE, Kind, OpGraph
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.fabric import Fabric
 from envs.hardware.topology import fabric_topology

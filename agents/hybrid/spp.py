@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.hybrid.solver import HybridSolver, planned
 from agents.solver import Budget, Result
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.compilation import compiled
 from envs.hardware.topology import Topology
@@ -20,9 +20,6 @@ from envs.hybrid.plan import HybridPlan, Stage, ordered
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, moves, stage_seconds
 from envs.step.pipeline import Action, Orders, Work
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _SLACK = 1e-9  # relative: sums of floats in another order
 

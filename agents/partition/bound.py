@@ -7,15 +7,12 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.max_flow import max_flow
 from agents.partition.atoms import PartitionAtoms
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _CUT_UNITS = 2.0**58  # all capacities together: what is rounded down is less than 1e-15 of them
 _SAFE = 1.0 - 1e-15  # relative; covers the rounding of a product

@@ -11,11 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, joined, joined_inner
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 IndexArray = NDArray[np.uint32]
 
 _ANY_EXCESS = 0.005  # of all state: what any excess counts beside its bytes

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.random_numbers import RandomState, draw
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 
-IntArray = NDArray[np.int64]
 ByteArray = NDArray[np.int8]
-FloatArray = NDArray[np.float64]
 
 _SMOOTH = 0.3  # how much the mean span counts beside the cost
 _HEAT = 0.0001  # of the cost: what a move may cost at the start

@@ -12,8 +12,6 @@ from annotated_types import Gt, MinLen
 from agents.placement.list_scheduling.earliest import EarliestStart
 from agents.placement.list_scheduling.rank import add_behind, favourite_children, upward_rank
 from agents.placement.list_scheduling.schedule import (
-    FloatArray,
-    IntArray,
     ListProblem,
     Schedule,
     can_take,
@@ -30,6 +28,7 @@ from agents.step.fitting import Attempt, Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent, StepSolver
 from agents.step.memory_fit import MemoryFit, search
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE

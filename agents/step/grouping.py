@@ -6,17 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.placement.groups import group_live_bytes
 from envs.step.fusion import Fusion, fuse, fused_problem
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.contraction import row_codes, row_ranks, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 _WINDOW_FRACTIONS = (0.0, 0.03, 0.1, 0.3)  # of the critical path, for heads and for tails
 _LP_SECONDS = 5.0  # the linear program only chooses multipliers: any of them prove a bound

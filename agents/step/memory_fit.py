@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from agents.step.grouping import BoolArray, FloatArray, GroupedProblem, IntArray
+from agents.step.grouping import GroupedProblem
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 
 _TRIALS = 2000  # groups put on a device, by search, before it gives up ...

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _LABELS = 128  # kept after each group; exact where there are never more
 _PEAKS = 6  # transient peaks that are tried; exact where there are no more

@@ -23,7 +23,7 @@ from agents.synchronisation.ways import (
     in_chunks,
     realised,
 )
-from envs.synchronisation.link_graph import FloatArray
+from envs.arrays import FloatArray
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 

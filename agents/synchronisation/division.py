@@ -19,7 +19,8 @@ import numpy as np
 
 from agents.linear_program import LinearProgram
 from agents.synchronisation.optimum import Supply, capacities, common_unit
-from envs.synchronisation.link_graph import BoolArray, FloatArray, IntArray, LinkGraph
+from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.synchronisation.link_graph import LinkGraph
 
 Pair = tuple[int, int]
 Number = float | Fraction

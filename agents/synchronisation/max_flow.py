@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.max_flow import max_flow
-from envs.synchronisation.link_graph import BoolArray, IntArray
+from envs.arrays import BoolArray, IntArray
 
 _LARGEST = 2**61  # sums of two capacities stay below 2^63
 

@@ -19,8 +19,9 @@ import numpy as np
 from scipy.optimize import linprog
 
 from agents.solver import DirectSolver
+from envs.arrays import FloatArray
 from envs.errors import InputError
-from envs.synchronisation.link_graph import FloatArray, LinkGraph
+from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import Primitive, SynchronisationProblem

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from envs.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from envs.coflows.problem import CoflowProblem, FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray
+from envs.coflows.problem import CoflowProblem
 from envs.compilation import unchecked
 from envs.errors import require_one_of
 from envs.network.fluid import FlowSet, simulate_flows

@@ -21,8 +21,8 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
-from envs.coflows.problem import FloatArray, IntArray
 from envs.compilation import unchecked
 from envs.network.max_min import Filling, fill, filling
 from envs.synchronisation.layerwise import LayeredModel

@@ -15,12 +15,12 @@ import scipy.sparse
 from annotated_types import Gt
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.bounds import Count, Share, bounded
 from envs.errors import InputError
 from envs.files import read_content
 from envs.memory import require_memory
 
-IntArray = NDArray[np.int64]
 NodeArray = NDArray[np.int32]
 _BYTES = 80  # in memory, for each edge, while a graph is built
 _LARGEST = 2**31 - 1

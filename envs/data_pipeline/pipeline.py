@@ -15,10 +15,10 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray
+from envs.arrays import BoolArray, FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.data_pipeline.graph import NodeArray
-from envs.data_pipeline.requests import BoolArray, Policy, Requests
+from envs.data_pipeline.requests import Policy, Requests
 
 STAGES = (
     "sample", "gather", "network", "convert", "copy structure", "cache", "copy features", "train",

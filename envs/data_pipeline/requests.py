@@ -9,12 +9,12 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, IntArray
 from envs.compilation import unchecked
-from envs.data_pipeline.graph import Graph, IntArray, NodeArray
+from envs.data_pipeline.graph import Graph, NodeArray
 
 Policy = Literal["none", "static", "fifo", "lru", "lfu"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

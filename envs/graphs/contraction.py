@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
-from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 
 
 @dataclass(frozen=True, eq=False)

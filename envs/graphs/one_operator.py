@@ -10,8 +10,9 @@ import networkx
 import numpy as np
 from torch import nn
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, Phase
+from envs.graphs.op_graph import NONE, Kind, Phase
 from envs.graphs.unroll import MicroBatch, ParameterUse
 
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.files import unprintable
@@ -19,9 +19,6 @@ from envs.units import DTYPES
 if TYPE_CHECKING:
     import networkx
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 NONE = -1  # "no such operator / group" in every integer column
 

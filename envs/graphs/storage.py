@@ -17,10 +17,11 @@ from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.files import parse_json, read_content, write_atomically
 from envs.forms import Form, read_form
-from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.units import DTYPES, parse_seconds
 
 FORMAT = "meshwright.graph"

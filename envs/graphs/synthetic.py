@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import NONE, FloatArray, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.units import GIGA, MEGA
 
 Rng = np.random.Generator

@@ -12,8 +12,9 @@ from math import prod
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, FloatArray, OpGraph, Phase
+from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.readers.kineto import Event, Trace
 
 _NAME = re.compile(r"mb(\d+)/((?:forward|backward)/(?:.*/)?([^/]+?)(?:#\d+)?)")

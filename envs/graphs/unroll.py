@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
+from envs.arrays import FloatArray, IntArray
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 
 
 @dataclass(frozen=True, eq=False)

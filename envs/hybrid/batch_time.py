@@ -13,15 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from envs.hybrid.slots import Slots
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Groups = tuple[tuple[int, ...], ...]  # the workers of each group, in the order of its stages
 
 COSTS = ("rent", "traffic")  # of a batch: of the workers that take part; bytes over the network

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from envs.arrays import FloatArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, BoolArray, IntArray, OpGraph, Phase
+from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hybrid.problem import HybridProblem, Sharding
 from envs.hybrid.states import LayerGraph, layers_in_a_row
 from envs.step.problem import StepProblem

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, FloatArray, IntArray, Kind, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.units import DTYPES
 
 _WIDTH: FloatArray = np.array(  # bytes of an element, by type

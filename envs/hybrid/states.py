@@ -12,8 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, OpGraph, Phase
+from envs.graphs.op_graph import NONE, OpGraph, Phase
 
 _MOST = 5_000  # states
 

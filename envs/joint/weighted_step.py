@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import unchecked
 from envs.graphs.contraction import Fusion
 from envs.graphs.op_graph import NONE
@@ -20,9 +20,6 @@ from envs.step.pipe_times import PipeTable, piped_problem, set_pipe_rates, set_s
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator, step_time_in_order, use_order
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class MakeSimulator(Protocol):
@@ -134,9 +131,6 @@ class WeightedStep:
             allocation = weighted_allocation(self.network, (pipe == number).astype(np.float64))
             alone[number] = allocation.rate.sum()
         return alone.reshape(self.rate.shape)
-
-
-BoolArray = NDArray[np.bool_]
 
 
 class Crossings(NamedTuple):

@@ -5,13 +5,8 @@ Of events at the same time, that with the smallest number comes first.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled_inner
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @compiled_inner

@@ -14,14 +14,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 from envs.network.max_min import Filling, checked_weights, fill, filling, with_limits
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _DRAINED = 1e-12  # a flow with less than this share of its volume left has ended: rounding
 

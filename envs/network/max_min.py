@@ -13,11 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _LIGHTEST = 1e-200  # of the heaviest weight; lighter ones would overflow
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from envs.graphs.op_graph import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.partition.problem import HostTraffic, cycle, host_of
 from envs.step.plans import Placement
 from envs.step.problem import StepProblem

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph, Phase
+from envs.arrays import FloatArray, IntArray
+from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.partition.problem import HostTraffic, cycle, host_of
 from envs.step.plans import Placement
 from envs.step.problem import StepProblem

@@ -8,8 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, FloatArray, IntArray, OpGraph
+from envs.graphs.op_graph import NONE, OpGraph
 from envs.hardware.topology import Topology
 from envs.step.problem import StepProblem
 

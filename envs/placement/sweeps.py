@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.placement.facts import HIGH, LOW, UNPLACED, PlacementFacts
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 FeatureArray = NDArray[np.float32]
 
 CANDIDATE = 26  # width of the features of a group on a device

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.network import Network
-from envs.network.max_min import FloatArray, max_min_rates
+from envs.network.max_min import max_min_rates
 from envs.network.pipes import check_bandwidth, pipe_of_pairs, pipe_topology
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled_inner
 from envs.network.event_heap import pop, push
 from envs.step.bottlenecks import Bottlenecks, bottlenecks
@@ -32,9 +32,6 @@ from envs.step.kernel import StepArrays, step_arrays
 from envs.step.order import OneFOneB, OrderRule
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _NONE = -1
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.compilation import compiled
 from envs.graphs.contraction import Fusion, contract, receivers, sum_rows
-from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray, OpGraph, Phase
+from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.step.merging import linear_order, merge
 from envs.step.problem import StepProblem
 

@@ -30,14 +30,12 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, inlined, inlined_inner, lean, lean_inner
 from envs.graphs.op_graph import NONE
-from envs.step.kernel import FloatArray, IndexArray, IntArray, step_arrays
+from envs.step.kernel import IndexArray, step_arrays
 from envs.step.problem import StepProblem
-
-BoolArray = NDArray[np.bool_]
 
 _BLOCK = 8  # positions between two snapshots
 _ROUNDING = 1e-12  # relative: tails are summed in another order than times

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, unchecked_inner
 from envs.step.problem import StepProblem
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.uint32]
 
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.compilation import inlined_inner, lean, lean_inner
 from envs.step.incremental import Chosen, Facts, Times
-from envs.step.kernel import FloatArray, IndexArray
+from envs.step.kernel import IndexArray
 from envs.step.problem import StepProblem
 
 _END = np.uint32(2**32 - 1)  # of a stream, or no operator

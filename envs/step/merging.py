@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
-from envs.graphs.op_graph import NONE, BoolArray, FloatArray, IntArray
+from envs.graphs.op_graph import NONE
 
 BALANCE = 2.0  # a merged node may hold this many times its fair share
 

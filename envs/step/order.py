@@ -11,13 +11,11 @@ from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError, require_one_of
 from envs.graphs.op_graph import OpGraph, Phase
-
-IntArray = NDArray[np.int64]
 
 _FORWARD = int(Phase.FORWARD)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
@@ -21,9 +21,6 @@ from envs.step.kernel import relabel, step_arrays
 from envs.step.order import OneFOneB, OrderRule
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 INSIDE = -1  # the pipe of a pair inside a server
 

@@ -11,17 +11,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import NONE
 from envs.hardware.topology import Topology
 from envs.network.pipes import check_bandwidth, pipe_name, pipe_of_pairs, pipe_topology
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class PipeTable(NamedTuple):

@@ -12,16 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, lean, lean_inner
-from envs.step.kernel import (
-    FloatArray,
-    IndexArray,
-    IntArray,
-    Scratch,
-    StepArrays,
-    scratch,
-    step_arrays,
-)
+from envs.step.kernel import IndexArray, Scratch, StepArrays, scratch, step_arrays
 from envs.step.order import OrderRule, Rule, rules_of, sort_by_key
 from envs.step.problem import StepProblem
 from envs.step.ready import runtime_starts

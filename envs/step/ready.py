@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE, Phase
-from envs.step.kernel import FloatArray, IntArray, Log, Scratch, StepArrays
+from envs.step.kernel import Log, Scratch, StepArrays
 from envs.step.step import StepSimulator, step_time_in_order, use_order
 from envs.step.timeline import Timeline
 

@@ -13,13 +13,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.hardware.hosts import with_hosts
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _FORWARD = int(Phase.FORWARD)
 

@@ -7,18 +7,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
-from envs.step.kernel import (
-    FloatArray,
-    IntArray,
-    Log,
-    Scratch,
-    StepArrays,
-    play,
-    relabel,
-    scratch,
-    step_arrays,
-)
+from envs.step.kernel import Log, Scratch, StepArrays, play, relabel, scratch, step_arrays
 from envs.step.order import OneFOneB, OrderRule, Rule, sort_by_key
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline

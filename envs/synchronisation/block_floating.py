@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.synchronisation.link_graph import FloatArray, IntArray
 
 SMALLEST = -1022  # the exponent of a packet of zeros: below those of all others
 

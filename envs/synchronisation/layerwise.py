@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.files import read_content
-from envs.synchronisation.link_graph import FloatArray, IntArray
 from envs.synchronisation.switch_aggregation import ELEMENT
 
 PICOSECOND = 1e-12

@@ -8,16 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError, require_one_of
 from envs.hardware.fabric import NodeKind
 from envs.hardware.topology import Topology
 from envs.units import check_keys, parse_bandwidth, parse_seconds, read_quantity
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from envs.synchronisation.link_graph import FloatArray
+from envs.arrays import FloatArray
 from envs.synchronisation.problem import Primitive, SynchronisationProblem
 
 Way = tuple[int, ...]  # vertices from a sender to a receiver, both included

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-from envs.synchronisation.link_graph import FloatArray, LinkGraph, links_of_topology
+from envs.synchronisation.link_graph import LinkGraph, links_of_topology
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import seconds_of
 from envs.synchronisation.problem import SynchronisationProblem

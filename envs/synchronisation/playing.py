@@ -27,11 +27,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 from envs.network.event_heap import pop, push
 from envs.network.max_min import Filling, fill, filling
-from envs.synchronisation.link_graph import FloatArray, IntArray
 from envs.synchronisation.plan import SynchronisationPlan, Way
 from envs.synchronisation.problem import SynchronisationProblem
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from envs.arrays import BoolArray
 from envs.errors import InputError
-from envs.synchronisation.link_graph import BoolArray, LinkGraph
+from envs.synchronisation.link_graph import LinkGraph
 
 if TYPE_CHECKING:
     from envs.synchronisation.plan import SynchronisationPlan

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
-from envs.synchronisation.link_graph import BoolArray, FloatArray, IntArray
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.switch_aggregation import ELEMENT, HEADERS

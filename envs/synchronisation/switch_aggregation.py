@@ -13,12 +13,12 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.network.event_heap import pop, push
 from envs.synchronisation.block_floating import exponents, largest_integer
-from envs.synchronisation.link_graph import FloatArray, IntArray
 
 # Of a packet: preamble 8, Ethernet 14, IP 20, UDP 8, SwitchML 16, check sequence 4, gap 12.
 HEADERS = 82  # bytes

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from agents.cluster.hidden_durations import simulator_for
 from agents.cluster.policy import Scheduler
 from agents.solver import Knowledge
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive
 from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -51,10 +52,6 @@ from models.durations.network import (
     fit,
     save_durations,
 )
-
-FloatArray = NDArray[np.float64]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative
 from envs.cluster.interference.deepshare import ISOLATED, SHARED
-from envs.cluster.interference.rates import FloatArray
 from envs.errors import InputError
 from experiments.config.targets import build, no_such_thing
 from experiments.pictures.learning import Points, draw_errors, draw_predicted

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.migrating.learned_priority import NAMES, LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
+from envs.arrays import FloatArray
 from envs.bounds import Count
 from experiments.cluster.problem import built_policy
 from experiments.cluster.sampled_windows import (
@@ -57,8 +57,6 @@ from experiments.study.statistics import Interval, bootstrap
 from experiments.study.tables import TABLE_FILE, Table, markdown_table, write_tables
 from models.artifacts import sha256_of
 from models.durations.bins import SPEC_FILE
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from annotated_types import Ge, MinLen
 from agents.synchronisation.classical import ParameterServer, Ring
 from agents.synchronisation.in_network import OmniReduce
 from agents.synchronisation.ways import Synchroniser, latency_of
+from envs.arrays import BoolArray
 from envs.bounds import Count, NonNegative, Positive
 from envs.synchronisation.block_floating import error_bound
 from envs.synchronisation.layerwise import (
@@ -21,7 +22,7 @@ from envs.synchronisation.layerwise import (
     read_layered_models,
     training_seconds,
 )
-from envs.synchronisation.link_graph import BoolArray, LinkGraph, VertexSpec, graph_of
+from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
 from envs.synchronisation.switch_aggregation import (

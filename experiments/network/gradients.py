@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from envs.arrays import BoolArray, FloatArray
 from envs.errors import InputError, require_one_of
 from envs.files import check_file
-from envs.synchronisation.link_graph import BoolArray, FloatArray
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
 from envs.synchronisation.switch_aggregation import ELEMENT
 

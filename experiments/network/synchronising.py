@@ -11,14 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.errors import InputError, require_one_of
 from envs.hardware.topology import Topology
-from envs.synchronisation.link_graph import (
-    FloatArray,
-    LinkGraph,
-    links_of_topology,
-    residual,
-)
+from envs.synchronisation.link_graph import LinkGraph, links_of_topology, residual
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import Played, play
 from envs.synchronisation.problem import SynchronisationProblem

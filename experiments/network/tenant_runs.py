@@ -12,8 +12,8 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from agents.coflows.tenants import BASELINES, CLAIRVOYANT, WEIGHTINGS, CoInNetFlow, fair
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, Share
-from envs.coflows.problem import FloatArray
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
 from envs.errors import InputError
 from envs.synchronisation.layerwise import LayeredModel, read_layered_models

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from envs.cluster.interference.rates import FloatArray
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.files import check_file
 from experiments.pictures.style import (

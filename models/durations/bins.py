@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.environment.duration_features import (
     MEANS_WIDTH,
@@ -27,7 +28,6 @@ from envs.cluster.environment.duration_features import (
 from envs.errors import InputError
 from models.artifacts import read_checked_spec
 
-FloatArray = NDArray[np.float64]
 FloatRows = NDArray[np.float32]
 
 SHORTEST_S, LONGEST_S, EDGES = 30.0, 60 * 86_400.0, 25

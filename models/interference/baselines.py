@@ -7,7 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from envs.cluster.interference.rates import SPANNING, FloatArray
+from envs.arrays import FloatArray
+from envs.cluster.interference.rates import SPANNING
 from models.interference.measurements import Fold, Measurements
 
 GRID = np.linspace(0.0, 1.0, 41)  # of demands

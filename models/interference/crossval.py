@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.arrays import BoolArray
-from envs.cluster.interference.rates import FloatArray
+from envs.arrays import BoolArray, FloatArray
 from envs.errors import InputError
 from models.interference.fit import FitConfig, Fitted, Task, fit
 from models.interference.measurements import Fold, Measurements, choose_probes, fold

@@ -12,8 +12,8 @@ import torch
 from annotated_types import MinLen
 from torch import Tensor, nn
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
-from envs.cluster.interference.rates import FloatArray
 from models.interference.measurements import Fold, Measurements
 
 LEAST_SCALE = 0.005  # of a predicted error

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray
 from envs.cluster.interference.deepshare import read_deepshare
 from envs.cluster.interference.gavel import UNCONSOLIDATED, GavelTable, read_gavel
-from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray
+from envs.cluster.interference.rates import ON_GPU, SPANNING
 from envs.errors import InputError
 
 _BATCH = re.compile(r"(?P<model>.+) \(batch size (?P<batch>\d+)\)")

@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from envs.arrays import BoolArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.interference.cases import assign, nearest_below
-from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray, RateModel
+from envs.cluster.interference.rates import ON_GPU, SPANNING, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of

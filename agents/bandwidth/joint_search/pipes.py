@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.step.grouping import GroupedProblem
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.contraction import sum_rows
 from envs.hardware.network import Network
@@ -22,10 +22,6 @@ from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator, use_order
 from envs.step.timeline import Timeline
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 INSIDE = -1  # the pipe of two devices of one server
 

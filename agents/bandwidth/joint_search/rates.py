@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agents.bandwidth.joint_search.pipes import INSIDE, BoolArray, FloatArray, IntArray, Pipes
+from agents.bandwidth.joint_search.pipes import INSIDE, Pipes
 from agents.placement.integer_program.model import Terms
 from agents.placement.integer_program.order import OrderModel
 from agents.step.grouping import GroupedProblem
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem

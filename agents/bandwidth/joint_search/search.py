@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from agents.bandwidth.joint_search.pipes import FloatArray, IntArray, Pipes, ResponsiveSimulator
+from agents.bandwidth.joint_search.pipes import Pipes, ResponsiveSimulator
 from agents.placement.integer_program.refinement import SimulatedRefinement
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.problems import BandwidthPlanner, BandwidthPlanning
+from envs.arrays import FloatArray, IntArray
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from agents.cluster.compiled.start import needed_victims, start_if_it_fits
 from agents.cluster.compiled.waiting import Waiting
 from agents.cluster.rules.gangs import Room
+from envs.arrays import IntArray
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short, settle, stop
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner
-
-IntArray = NDArray[np.int64]
 
 
 class Queues(NamedTuple):

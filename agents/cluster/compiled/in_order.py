@@ -5,16 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from agents.cluster.compiled.start import try_to_start
-from agents.cluster.compiled.waiting import (
-    FloatArray,
-    Waiting,
-    ahead,
-    first,
-    join,
-    leave,
-    oldest_newcomer,
-)
+from agents.cluster.compiled.waiting import Waiting, ahead, first, join, leave, oldest_newcomer
 from agents.cluster.rules.gangs import HELIOS_CONSOLIDATE, Room
+from envs.arrays import FloatArray
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, log_is_short

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.rules.eligible import Record, holds, permitted
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.interference.kernel import alone_rate, left_by_neighbours
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import (
@@ -18,9 +19,6 @@ from envs.cluster.simulation.cluster_kernel import (
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner, pasted
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # `Rule.order`: by arrival, predicted seconds, GPU-seconds, the dominant share of the job's user
 QUEUE, SHORTEST, SMALLEST, DOMINANT = range(4)

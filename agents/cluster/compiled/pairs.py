@@ -22,6 +22,7 @@ from agents.cluster.compiled.joint_choice import (
     predicted,
     rate_on,
 )
+from envs.arrays import IntArray
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
@@ -29,7 +30,6 @@ from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner, pasted
 
 FloatRows = NDArray[np.float32]
-IntArray = NDArray[np.int64]
 
 PAIR_WIDTH, NODE_WIDTH, EDGE_WIDTH = 25, 6, 5
 HOUR = 3600.0

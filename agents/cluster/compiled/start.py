@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from agents.cluster.rules.gangs import Room, choose
+from envs.arrays import IntArray
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import begin, give, part
 from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
 from envs.compilation import compiled_inner, joined_inner
-
-IntArray = NDArray[np.int64]
 
 
 @joined_inner

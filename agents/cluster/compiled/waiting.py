@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.compilation import compiled_inner, pasted
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class Waiting(NamedTuple):

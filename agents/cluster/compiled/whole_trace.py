@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from agents.cluster.policy import PlacementRule
 from agents.cluster.rules.gangs import CONSOLIDATED, COUNTED
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import NEVER, Schedule, permitted_types
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 NOTHING = np.iinfo(np.int64).max  # head of an empty queue
 
 

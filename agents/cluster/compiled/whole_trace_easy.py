@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.whole_trace import NOTHING, gangs_of, pop, push
+from envs.arrays import IntArray
 from envs.compilation import compiled, compiled_inner
 
 NONE = -1
-IntArray = NDArray[np.int64]
 
 
 @compiled_inner

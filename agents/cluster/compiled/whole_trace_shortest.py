@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from agents.cluster.compiled.waiting import Waiting, ahead, first, join, leave
 from agents.cluster.compiled.whole_trace import NOTHING
+from envs.arrays import IntArray
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import NONE
 from envs.compilation import compiled, compiled_inner
 
-IntArray = NDArray[np.int64]
 JobArray = NDArray[np.int32]
 
 

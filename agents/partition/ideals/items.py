@@ -7,17 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from envs.arrays import FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.partition.problem import HostTraffic
 from envs.step.problem import StepProblem
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.partition.ideals.items import FloatArray, IntArray
 from agents.partition.ideals.lattice import BitArray, holds
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 
 IndexArray = NDArray[np.uint32]

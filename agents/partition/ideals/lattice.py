@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.partition.ideals.items import IntArray, Items, Rows
+from agents.partition.ideals.items import Items, Rows
+from envs.arrays import IntArray
 from envs.compilation import compiled, compiled_inner
 
 BitArray = NDArray[np.uint64]

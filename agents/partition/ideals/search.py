@@ -10,10 +10,10 @@ import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from agents.partition.ideals.items import FloatArray, IntArray, Items, Rows
+from agents.partition.ideals.items import Items, Rows
 from agents.partition.ideals.kernel import Line, Work, advance, prefix_sums
 from agents.partition.ideals.lattice import Ideals
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 
 _LP_SECONDS = 1.0  # the linear programs only choose prices: any of them give a bound
 _ROUNDING = 1e-9  # relative

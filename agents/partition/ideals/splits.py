@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.partition.ideals.items import FloatArray, IntArray, Items, Rows, orders
+from agents.partition.ideals.items import Items, Rows, orders
 from agents.partition.ideals.kernel import (
     Line,
     Work,
@@ -19,6 +19,7 @@ from agents.partition.ideals.kernel import (
 )
 from agents.partition.ideals.lattice import Ideals, all_ideals, prefixes
 from agents.partition.ideals.search import ROUNDING, Effort, LoadSearch, Split, Supply, supplies
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
 

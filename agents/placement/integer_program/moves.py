@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.grouping import device_classes
+from envs.arrays import BoolArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.step.problem import StepProblem
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 HashArray = NDArray[np.uint64]
 
 LEFT, RIGHT, ANYWHERE, EXCHANGE, SHIFT, RENAME = 0.25, 0.5, 0.83, 0.9, 0.92, 0.93  # shares, added

@@ -7,9 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from agents.placement.list_scheduling.schedule import (
-    BoolArray,
-    FloatArray,
-    IntArray,
     ListProblem,
     Schedule,
     can_take,
@@ -18,6 +15,7 @@ from agents.placement.list_scheduling.schedule import (
     released,
     run,
 )
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
 

@@ -6,7 +6,7 @@ import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from agents.placement.list_scheduling.schedule import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem

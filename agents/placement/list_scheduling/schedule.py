@@ -13,15 +13,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.step.grouping import GroupedProblem
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 class ListProblem(NamedTuple):

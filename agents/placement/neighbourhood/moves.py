@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.step.random_numbers import RandomState, draw
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import inlined, inlined_inner, lean
 from envs.step.incremental import Chosen, Facts, Times, sort_row
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 IndexArray = NDArray[np.uint32]
 
 LONGEST = 128  # positions that one move of the order may cross

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from agents.placement.neighbourhood.levels import Level
-from agents.placement.neighbourhood.moves import (
-    UNITS,
-    FloatArray,
-    IntArray,
-    Move,
-    Units,
-    propose,
-    undo,
-)
+from agents.placement.neighbourhood.moves import UNITS, Move, Units, propose, undo
 from agents.placement.neighbourhood.walk import (
     CHARGE,
     OVERFLOW,
@@ -27,6 +19,7 @@ from agents.placement.neighbourhood.walk import (
     remember,
 )
 from agents.step.random_numbers import draw
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled
 from envs.step.incremental import Chosen, Facts, Times
 from envs.step.kernel import Scratch, StepArrays

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from agents.placement.neighbourhood.moves import FloatArray, IntArray
 from agents.step.grouping import GroupedProblem
+from envs.arrays import FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 
 

@@ -11,9 +11,7 @@ from agents.placement.neighbourhood.moves import (
     HIGH,
     LOW,
     UNITS,
-    FloatArray,
     IndexArray,
-    IntArray,
     Move,
     Units,
     no_move,
@@ -21,6 +19,7 @@ from agents.placement.neighbourhood.moves import (
     undo,
 )
 from agents.step.random_numbers import RandomState, draw
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, inlined, inlined_inner, lean
 from envs.step.incremental import (
     Chosen,

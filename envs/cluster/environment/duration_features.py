@@ -12,6 +12,7 @@ from math import log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.cluster.environment.features import (
     MEAN,
     NUMBER,
@@ -27,8 +28,6 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.compilation import compiled, compiled_inner
-
-IntArray = NDArray[np.int64]
 
 OWN_WIDTH, MEANS_WIDTH, NEAR_WIDTH = 4, 5, 4
 DURATIONS_OF_OWN = (1, 2, 3)  # columns that are the feature of a time, see `DurationFeatures`

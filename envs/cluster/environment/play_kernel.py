@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.environment.actions import REMAINING_SERVICE, REMAINING_TIME, SERVICE, ActionTable
 from envs.cluster.environment.features import add_finished, minutes
 from envs.cluster.environment.views import Bookkeeping, View
@@ -181,8 +182,6 @@ def offer(
     if table.offer_all and enough and not smaller:
         mask[first + table.groups - 1] = 1
 
-
-FloatArray = NDArray[np.float64]
 
 STARTED, FORWARDED, PREEMPTED, WAITED = 0, 1, 2, 3  # what an action was
 # columns of what passes in a wait, by scheduler: integrals over seconds of

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.cluster.interference.cases import Cases, read_number, read_seed, read_share
 from envs.cluster.interference.profiles import JobProfile, Profiles
 from envs.cluster.interference.rates import (
@@ -21,7 +22,6 @@ from envs.cluster.interference.rates import (
     PCIE,
     RING,
     SPANNING,
-    FloatArray,
     RateTables,
     without_neighbours,
 )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.arrays import BoolArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.interference.cases import (
     Capped,
     Cases,
@@ -29,7 +29,6 @@ from envs.cluster.interference.rates import (
     ON_GPU,
     ONE_NODE,
     PAIRS_PRODUCT,
-    FloatArray,
     RateTables,
     without_neighbours,
 )

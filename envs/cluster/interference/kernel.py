@@ -12,6 +12,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.interference.rates import (
     ALONE,
     BOTTLENECK,
@@ -30,7 +31,6 @@ from envs.cluster.interference.rates import (
     SHARED,
     SPANNING,
     UPLINK,
-    FloatArray,
     RateTables,
 )
 from envs.cluster.simulation.cluster_state import NONE

@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 
-FloatArray = NDArray[np.float64]
 ONE_NODE, ONE_RACK, SEVERAL_RACKS = 0, 1, 2  # how far a job is spread: columns of `locality`
 # `RateTables.kind`
 ALONE, PAIRS_LEAST, PAIRS_PRODUCT, BOTTLENECK, CONTENTION, SETS, SHARED = range(7)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from envs.arrays import BoolArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.interference.analytic import JobSums, StepModel
 from envs.cluster.interference.cases import Cases, assign, read_seed
 from envs.cluster.interference.gavel import GavelPairs
@@ -21,7 +21,6 @@ from envs.cluster.interference.rates import (
     SEVERAL_RACKS,
     SHARED,
     UPLINK,
-    FloatArray,
     RateTables,
 )
 from envs.cluster.nodes import Cluster

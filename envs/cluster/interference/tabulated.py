@@ -8,11 +8,11 @@ from typing import Annotated, Protocol
 import numpy as np
 from annotated_types import Ge, Le
 
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import bounded
 from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
-from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables
+from envs.cluster.interference.rates import SETS, RateModel, RateTables
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError

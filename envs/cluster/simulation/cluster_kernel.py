@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.interference.kernel import (
     add_up,
     alone_rate,
@@ -105,7 +106,6 @@ def reorder(jobs: Records, heap: IntArray, size: int, job: int) -> None:
 
 Record = Any  # one of the records of `cluster_state`
 Heap = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
 NOTHING, UNTIL, EVENT = 0, 1, 2  # what `advance` came to
 ROUNDING_S = 1e-6  # work that may be lacking at a checkpoint: more than rounding ever takes
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -21,9 +22,6 @@ from envs.cluster.simulation.cluster_kernel import (
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

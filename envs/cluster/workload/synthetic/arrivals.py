@@ -8,11 +8,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 HOUR_S, DAY_H, WEEK_D = 3600, 24, 7
 DAY_S, WEEK_S = HOUR_S * DAY_H, HOUR_S * DAY_H * WEEK_D
@@ -131,8 +129,6 @@ def arrival_times(
         time[job] = now
     return time
 
-
-BoolArray = NDArray[np.bool_]
 
 LEAST_PAIRS = 20  # gaps of a kind below which it is taken as those of all sizes
 
