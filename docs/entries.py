@@ -25,8 +25,8 @@ from agents.step.problems import (
     SharedPlanning,
     StepPlanning,
 )
-from envs.hybrid.problem import HybridProblem
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.hybrid.plan import HybridProblem
+from envs.synchronisation.plan import SynchronisationProblem
 from experiments.config.config_source import SHIPPED, SHIPPED_CONFIGS, options
 from experiments.config.signatures import knobs
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from envs.asynchronous.workers import spread_workers
+from envs.asynchronous.simulation import spread_workers
 from envs.errors import InputError
 from envs.files import read_content
 from experiments.guarantees.asynchronous import OURS, AsynchronousConfig, candidates, compared

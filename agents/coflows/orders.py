@@ -2,15 +2,125 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from agents.coflows.bssi import Bssi
 from envs.arrays import FloatArray, IntArray
-from envs.coflows.problem import CoflowProblem
-from envs.coflows.simulation import Order
+from envs.coflows.simulation import CoflowProblem, Order
+from envs.coflows.tenants import Ranks, Tenancy
+from envs.compilation import unchecked
+from envs.errors import require_one_of
+
+
+@unchecked
+def bssi(times: FloatArray, weight: FloatArray) -> tuple[IntArray, float]:
+    """An order of n coflows by `times` (n, P) at P ports and `weight` (n,), and its dual value.
+
+    Bottleneck, select, scale, iterate: of the coflows without a place, the one that weighs least
+    for its time at the busiest port b goes last, and pays y = w / d_b; the others' weights fall by
+    y d_b. The y are feasible in the dual of the relaxation in which, for every port and every set S
+    of coflows, sum d C >= (sum d^2 + (sum d)^2) / 2 (Queyranne); their value is a lower bound
+    of the weighted sum of completion times of every schedule, preemptive or not.
+    """
+    n, ports = times.shape
+    residue = weight.copy()
+    load, square = np.zeros(ports), np.zeros(ports)
+    for c in range(n):
+        load += times[c]
+        square += times[c] ** 2
+    waiting = np.arange(n)
+    order = np.zeros(n, np.int64)
+    bound = 0.0
+    for last in range(n - 1, -1, -1):
+        b = np.argmax(load)
+        chosen, least = 0, np.inf
+        for k in range(last + 1):
+            d = times[waiting[k], b]
+            if d > 0.0 and residue[waiting[k]] / d < least:
+                least, chosen = residue[waiting[k]] / d, k
+        c = waiting[chosen]
+        if least < np.inf:
+            bound += least * (square[b] + load[b] ** 2) / 2.0
+            for k in range(last + 1):
+                residue[waiting[k]] = max(residue[waiting[k]] - least * times[waiting[k], b], 0.0)
+        for k in range(chosen, last):
+            waiting[k] = waiting[k + 1]
+        order[last] = c
+        load -= times[c]
+        square -= times[c] ** 2
+        if last > 0:  # free of what subtraction leaves
+            load = np.maximum(load, 0.0)
+            square = np.maximum(square, 0.0)
+    return order, bound
+
+
+@dataclass(frozen=True)
+class Bssi:
+    """Sincronia's order of the coflows that are there, by what they have left.
+
+    Guarantees:
+        Offline, with any rates that keep the order and leave no port idle needlessly (`greedy`),
+        the weighted sum of completion times is at most four times the optimum.
+
+    Source:
+        Agarwal, Rajakrishnan, Narayan, Agarwal, Shmoys, Vahdat: *Sincronia: Near-Optimal Network
+        Design for Coflows*, SIGCOMM 2018, algorithm 1; online it is run again at every arrival.
+    """
+
+    def __call__(self, problem: CoflowProblem, active: IntArray, load: FloatArray) -> IntArray:
+        order, _ = bssi(load[active] / problem.rate, problem.weight[active])
+        found: IntArray = active[order]
+        return found
+
+
+def lower_bound(problem: CoflowProblem) -> float:
+    """No schedule has a smaller weighted sum of times from arrival to end.
+
+    The largest of: every coflow alone; the dual of the relaxation, less the arrivals; and, for
+    equal weights, shortest remaining time first at single ports, each coflow counted at the port it
+    needs longest, or all those of one port there and the others alone.
+    """
+    alone = problem.alone
+    times = problem.loads / problem.rate
+    _, dual = bssi(times, problem.weight)
+    found = [float(alone @ problem.weight), dual - float(problem.arrival @ problem.weight)]
+    if np.all(problem.weight == 1.0) and problem.arrival.any():
+        port = times.argmax(axis=1)
+        split, single = 0.0, np.zeros(times.shape[1])
+        for p in range(times.shape[1]):
+            there = times[:, p] > 0.0
+            own = there & (port == p)
+            split += _srpt(problem.arrival[own], times[own, p])
+            single[p] = _srpt(problem.arrival[there], times[there, p]) + alone[~there].sum()
+        found += [split, float(single.max())]
+    return float(max(found))
+
+
+def _srpt(arrival: FloatArray, time: FloatArray) -> float:
+    """The sum of the times from arrival to end on one port: no schedule of it has a smaller one."""
+    waiting: list[float] = []
+    total, now = 0.0, 0.0
+    order = np.argsort(arrival, kind="stable")
+    starts = arrival[order].tolist()
+    for start, length, until in zip(
+        starts, time[order].tolist(), [*starts[1:], math.inf], strict=False
+    ):
+        now = max(now, start)
+        total -= start
+        heapq.heappush(waiting, length)
+        while waiting and now < until:
+            shortest = heapq.heappop(waiting)
+            if now + shortest > until:
+                heapq.heappush(waiting, shortest - (until - now))
+                now = until
+            else:
+                now += shortest
+                total += now
+    return total
 
 
 @dataclass(frozen=True)
@@ -45,3 +155,89 @@ ORDERS: Mapping[str, Order] = {
     "bssi": Bssi(),
 }
 FAIR = "fair"  # has no order
+
+
+CLAIRVOYANT = "clairvoyant"
+UNTOUCHED = 1e-9  # the weight of a tensor of which nothing was sent: such ones go by their size
+WEIGHTINGS = ("none", "layer", "remaining", "idle", CLAIRVOYANT)
+
+
+def fair(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
+    """All alike: max-min fair."""
+    return np.zeros(len(senders), dtype=np.int64)
+
+
+def fifo(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
+    """The gradient that was there first."""
+    return _ranked(state.ready[senders, state.current[senders]])
+
+
+def smallest(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
+    """The gradient with the least left, as SEBF would: it has as much at each of its ports."""
+    return _ranked(state.left[senders, state.current[senders]])
+
+
+def _ranked(key: FloatArray) -> IntArray:
+    rank = np.zeros(len(key), dtype=np.int64)
+    rank[np.argsort(key, kind="stable")] = np.arange(len(key))
+    return rank
+
+
+@dataclass(frozen=True)
+class CoInNetFlow:
+    """Sincronia's order of the jobs' front tensors at the racks' ports, as strict priorities.
+
+    Jobs weigh, by `weighting`: `none` 1; `layer` more, the sooner the forward pass needs the
+    tensor; `remaining` one less the part of the tensor that is left; `idle` the share of its time
+    that the job has waited. `clairvoyant` is a yardstick: one over the bytes that the job has yet
+    to sum until it ends, for which its iterations must be known.
+
+    Guarantees:
+        None for training jobs: BSSI's factor of 4 is of one front tensor each.
+
+    Source:
+        Ho, *Efficient and Scalable Deep Learning Through In-Network Aggregation*, dissertation,
+        KAUST 2023, reconstructed from its outline. `remaining` is its formula; the others are this
+        project's.
+    """
+
+    weighting: str = "none"
+
+    def __post_init__(self) -> None:
+        require_one_of(self.weighting, WEIGHTINGS, field="weighting")
+
+    def __call__(self, state: Tenancy, senders: IntArray, clock: float) -> IntArray:
+        layer = state.current[senders]
+        ports = state.links[senders, :-1]
+        rows, columns = np.nonzero(ports >= 0)
+        if not len(rows):
+            return np.zeros(len(senders), dtype=np.int64)
+        used = ports[rows, columns]
+        times = np.zeros((len(senders), int(used.max()) + 1))
+        times[rows, used] = state.left[senders, layer][rows]
+        order, _ = bssi(times, self._weights(state, senders, layer, clock))
+        rank = np.zeros(len(senders), dtype=np.int64)
+        rank[order] = np.arange(len(senders))
+        return rank
+
+    def _weights(
+        self, state: Tenancy, senders: IntArray, layer: IntArray, clock: float
+    ) -> FloatArray:
+        if self.weighting == "layer":
+            weight: FloatArray = 1.0 - layer / state.layers[senders]
+            return weight
+        if self.weighting == "remaining":
+            rest: FloatArray = state.left[senders, layer] / state.size[senders, layer]
+            return 1.0 - rest + UNTOUCHED
+        if self.weighting == CLAIRVOYANT:
+            whole = state.size[senders].sum(axis=1)
+            ahead: FloatArray = state.iterations[senders] * whole + state.left[senders].sum(axis=1)
+            return 1.0 / ahead
+        if self.weighting == "idle":
+            waiting = np.isinf(state.busy[senders]) * (clock - state.since[senders])
+            share: FloatArray = 1e-3 + (state.idle[senders] + waiting) / max(clock, 1e-9)
+            return share
+        return np.ones(len(senders))
+
+
+BASELINES: Mapping[str, Ranks] = {"fifo": fifo, "fair": fair, "smallest": smallest}

@@ -18,9 +18,7 @@ from agents.step.grouping import canonical
 from agents.step.incumbent import PartitionIncumbent
 from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.partition.latency import LatencyProblem
-from envs.partition.max_load import MaxLoadProblem
-from envs.partition.problem import PartitionProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 
 
 class PartitionModel(ABC):

@@ -9,7 +9,7 @@ import scipy.sparse
 
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
-from envs.data_pipeline.graph import Graph, NodeArray
+from envs.data_pipeline.pipeline import Graph, NodeArray
 from envs.errors import InputError
 
 _ROUNDS = 8  # of roots, until what is left has no room beside it

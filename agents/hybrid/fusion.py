@@ -25,8 +25,7 @@ from agents.step.problems import HybridPlanner
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError
-from envs.hybrid.plan import HybridPlan, Stage, ordered, stage_bytes
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered, stage_bytes
 from envs.hybrid.simulation import pipeline_of, simulate
 from envs.hybrid.timing import stage_seconds
 from envs.step.pipeline import Orders

@@ -7,8 +7,7 @@ import numpy as np
 from agents.hybrid.solver import HybridSolver, planned
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
-from envs.hybrid.plan import HybridPlan, Stage, ordered
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
 from envs.hybrid.timing import all_reduce_seconds, stage_seconds
 
 

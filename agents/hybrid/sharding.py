@@ -16,7 +16,7 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.fabric import Fabric
 from envs.hardware.topology import fabric_topology
-from envs.hybrid.problem import Sharding
+from envs.hybrid.plan import Sharding
 from envs.hybrid.signatures import (
     BROADCAST,
     FEATURES,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agents.solver import DirectSolver, Result
-from envs.hybrid.plan import HybridPlan
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import HybridPlan, HybridProblem
 
 PREDICTED = "predicted_s"  # the figure of a result: what the solver's own formula says of its plan
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from agents.hybrid.machines import servers_of
 from agents.linear_program import LinearProgram
-from envs.hybrid.plan import Stage
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import HybridProblem, Stage
 from envs.hybrid.timing import all_reduce_seconds, layer_seconds
 
 _SAME = 1e-9  # relative; a column that is better by less is not

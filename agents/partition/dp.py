@@ -20,8 +20,7 @@ from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
-from envs.partition.max_load import MaxLoadProblem
-from envs.partition.problem import HostTraffic, PartitionProblem
+from envs.partition.problem import HostTraffic, MaxLoadProblem, PartitionProblem
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 

@@ -25,9 +25,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
 from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
-from envs.partition.latency import LatencyProblem
-from envs.partition.max_load import MaxLoadProblem
-from envs.partition.problem import PartitionProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 

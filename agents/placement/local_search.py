@@ -25,7 +25,7 @@ from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import toy_pipeline
 from envs.step.plans import Plan
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem

@@ -21,9 +21,9 @@ from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
+from envs.placement.env import GroupPricer
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
-from envs.placement.outcome import GroupPricer
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import toy_pipeline
 from envs.step.price import Price
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer

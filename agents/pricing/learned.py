@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from agents.pricing.rules import reserve_levels
 from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, Share, bounded
-from envs.pricing.problem import PricingProblem
-from envs.pricing.worst_case import RequestTree, worst_reserve_ratio, worst_sales_ratio
+from envs.pricing.problem import PricingProblem, RequestTree, worst_reserve_ratio, worst_sales_ratio
 
 HATS = 24  # features of a place on a line
 MOMENTS = (0.5, 0.99)  # decays of Adam's

@@ -11,8 +11,8 @@ import numpy as np
 from agents.step.residence import cheapest
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.op_graph import Phase
-from envs.hardware.hosts import host_link
-from envs.placement.toy import toy_pipeline
+from envs.hardware.servers import host_link
+from envs.placement.generator import toy_pipeline
 from envs.step.price import Pricer
 from envs.step.problem import MEMORY_MOVES, OFFLOAD, RECOMPUTE, StepProblem
 from envs.step.rematerialise import Residence, rematerialised, run_again

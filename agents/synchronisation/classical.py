@@ -24,8 +24,7 @@ from agents.synchronisation.ways import (
     realised,
 )
 from envs.arrays import FloatArray
-from envs.synchronisation.plan import SynchronisationPlan
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem
 
 _EXACT = 10  # participants up to which the cheapest ring is found by dynamic programming
 _TURNS = 8  # places of a server at which rings and trees enter it, at most

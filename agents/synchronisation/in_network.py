@@ -11,8 +11,7 @@ import numpy as np
 
 from agents.solver import Budget, Result
 from agents.synchronisation.ways import Edges, Synchroniser, Ways, blended, load_of, realised
-from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
 from envs.synchronisation.sparse_aggregation import StreamedPlan, Streaming
 from envs.synchronisation.switch_aggregation import SlotPool
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -10,21 +13,70 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray
-from envs.bandwidth.actions import ContinuousWeights, WeightActions, WeightLevels
-from envs.bandwidth.generator import FixedStep, PlacedStepGenerator, default_generator
-from envs.bandwidth.instance import BandwidthInstance
-from envs.bandwidth.observation import BandwidthObservation, BandwidthState, ChannelGraph
-from envs.bandwidth.phases import PassBoundaries, PhaseCut
+from envs.bandwidth.generator import FixedStep, PlacedStepGenerator, default_generator, toy_sends
+from envs.bandwidth.instance import BandwidthInstance, PassBoundaries, PhaseCut
+from envs.bandwidth.observation import (
+    BandwidthObservation,
+    BandwidthState,
+    ChannelGraph,
+    ContinuousWeights,
+    WeightActions,
+    WeightLevels,
+)
 from envs.bandwidth.render import pipes_frame
-from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
-from envs.bandwidth.toy import toy_sends
 from envs.errors import InputError
-from envs.reward import memory_overflow
+from envs.reward import WeightedTerms, memory_overflow, memory_violation
 from envs.spaces import begun
 from envs.step.allocated import weighted_allocation
 from envs.step.phased import PhasedSimulator, PhasedStep
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
+
+
+@dataclass(frozen=True)
+class PhaseOutcome:
+    """What the rates of one phase did."""
+
+    phase_s: float  # seconds the phase took
+    uniform_phase_s: float  # seconds it takes where all phases have uniform static shares
+    reference_s: float  # step time with uniform static shares
+    overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
+
+
+# Every term and its weight.
+TERMS: Mapping[str, float] = MappingProxyType({"time_saved": 1.0, "memory_violation": 1.0})
+
+
+class BandwidthReward(WeightedTerms):
+    """A weighted sum of named terms.
+
+    | term             | value |
+    |------------------|-------|
+    | time_saved       | (uniform seconds of the phase - its seconds) / reference |
+    | memory_violation | -(1 + overflow) when the step ends above a capacity, else 0 |
+
+    `time_saved` adds up to (reference - step time) / reference over the phases of a step.
+
+    Args:
+        weights: weight of each term; terms left out have weight 0.
+
+    Raises:
+        InputError: a weight for a term that does not exist.
+    """
+
+    def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
+        super().__init__(weights, TERMS)
+
+    def terms(self, outcome: PhaseOutcome) -> dict[str, float]:
+        """The weighted terms; the reward is their sum."""
+        saved = outcome.uniform_phase_s - outcome.phase_s
+        return self.weighted(
+            {
+                "time_saved": saved / outcome.reference_s,
+                "memory_violation": memory_violation(outcome.overflow),
+            }
+        )
+
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
@@ -65,7 +117,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
     Rates do not depend on a common factor of all weights.
 
     ## Reward
-    The sum of the named, weighted terms of `envs.bandwidth.reward.BandwidthReward`; each is in
+    The sum of the named, weighted terms of `envs.bandwidth.env.BandwidthReward`; each is in
     `info` as `reward_<term>`. In `meshwright/BandwidthToy-v0` uniform shares need 42 s for the
     first phase and 12 s for the second, 54 s in all. With rates in proportion to 1, 2 and 3 the
     first phase takes 1/(1/6) + 4/(2/6) + 9/(3/6) = 36 s; `time_saved` is (42 - 36) / 54 = 0.111.

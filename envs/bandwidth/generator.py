@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from envs.arrays import IntArray
-from envs.bandwidth.instance import BandwidthInstance
+from envs.bandwidth.instance import BandwidthInstance, PassBoundaries, PhaseCut
 from envs.bandwidth.observation import BandwidthBounds
-from envs.bandwidth.phases import PassBoundaries, PhaseCut
-from envs.cost import RooflineCost
+from envs.cost import RooflineCost, link_transfer_seconds
 from envs.errors import InputError
+from envs.graphs.builder import GraphBuilder
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
+from envs.hardware.devices import Device
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
 from envs.step.fusion import fuse, fused_problem
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
-from envs.step.problem import CostModel, StepProblem
+from envs.step.problem import CostModel, StepProblem, toy_device
 
 
 class PlacedStepGenerator(Protocol):
@@ -123,3 +126,141 @@ def default_generator() -> SyntheticSteps:
     network = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
     topology = planes("two_planes", PcieServer("V100-16GB", 1, pcie, nics=2), 4, network)
     return SyntheticSteps(topology, RooflineCost(), PassBoundaries())
+
+
+@dataclass(frozen=True)
+class Send:
+    """A message from a device to another one."""
+
+    source: int  # device
+    destination: int  # device
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class FixedCut:
+    """The order cut at given positions."""
+
+    begins: tuple[int, ...]
+
+    @property
+    def most(self) -> int:
+        """The only P."""
+        return len(self.begins)
+
+    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
+        """`begins`."""
+        del problem, plan
+        return np.array(self.begins, dtype=np.int64)
+
+
+def placed_sends(
+    name: str, topology: Topology, phases: Sequence[Sequence[Sequence[Send]]]
+) -> tuple[StepProblem, Plan, FixedCut]:
+    """A step that computes nothing and sends round after round.
+
+    The sends of a round start together, when all of the round before have arrived; a round of one
+    send after another is serial. Waiting costs nothing: it is a message without bytes.
+
+    Returns:
+        The problem, the plan, and the cut at the first round of each phase.
+
+    Raises:
+        InputError: a phase or a round is empty, or a send is none: from a device to itself, of no
+            bytes, or of a device there is not.
+    """
+    builder, device, begins = GraphBuilder(name), list[int](), list[int]()
+    arrived: list[int] = []  # tensors without bytes: the last round is there
+    for phase, rounds in enumerate(phases):
+        if not rounds or not all(rounds):
+            raise InputError("has a round without sends", file=name, record=f"phase {phase}")
+        begins.append(len(device))
+        for number, sends in enumerate(rounds):
+            label, receivers = f"{phase}.{number}", list[int]()
+            for index, send in enumerate(sends):
+                _check(send, topology, f"{name} {label}.{index}")
+                sender = builder.add_operator(f"send {label}.{index}")
+                for tensor in arrived:
+                    builder.add_use(tensor, sender)
+                receiver = builder.add_operator(f"receive {label}.{index}")
+                builder.add_use(builder.add_tensor(sender, send.nbytes), receiver)
+                receivers.append(receiver)
+                device += [send.source, send.destination]
+            arrived = [builder.add_tensor(receiver, 0.0) for receiver in receivers]
+    graph = builder.build()
+    problem = StepProblem(
+        graph=graph,
+        topology=topology,
+        op_seconds=np.zeros((graph.num_operators, topology.num_devices)),
+        transfer_seconds=np.ascontiguousarray(link_transfer_seconds(graph, topology)),
+        capacity=topology.memory_bytes,
+    )
+    plan = Plan(Placement(np.array(device, dtype=np.int64)), np.arange(graph.num_operators))
+    return problem, plan, FixedCut(tuple(begins))
+
+
+def _check(send: Send, topology: Topology, record: str) -> None:
+    ends = (send.source, send.destination)
+    if send.source == send.destination or not all(0 <= end < topology.num_devices for end in ends):
+        raise InputError(
+            f"is from device {send.source} to {send.destination} of {topology.num_devices}",
+            record=record,
+        )
+    if not 0.0 < send.nbytes < np.inf:
+        raise InputError(f"has {send.nbytes} bytes", record=record, field="nbytes")
+
+
+CAPACITY = 1.0  # bytes/s of every link
+SERIAL = (1.0, 4.0, 9.0)  # bytes to the three receivers, one after another
+TOGETHER = (1.0, 2.0, 4.0)  # bytes to the three receivers, at the same time
+SERIAL_OPTIMUM_S = 36.0  # (1 + 2 + 3)^2 / CAPACITY, rates as 1 : 2 : 3
+TOGETHER_OPTIMUM_S = 7.0  # (1 + 2 + 4) / CAPACITY, rates in proportion
+OPTIMUM_S = SERIAL_OPTIMUM_S + TOGETHER_OPTIMUM_S
+LEVELS_OPTIMUM_S = 43.03122292025696  # the same with weights by factors of sqrt(2), tried out
+UNIFORM_S = 54.0  # 3 x (1 + 4 + 9), then 3 x 4
+
+
+def toy_sends() -> tuple[StepProblem, Plan, FixedCut]:
+    """One server sends to three others, first in turn, then to all at once; nothing computes.
+
+    Phase 0: server 0 sends V = 1, 4 and 9 bytes to servers 1, 2 and 3, each when the one before has
+    arrived. With static rates b that share a
+    link of capacity C the phase takes sum V / b, which by Cauchy and Schwarz is at least
+    (sum sqrt V)^2 / C = 36 s, at b in proportion to sqrt V.
+
+    Phase 1: server 0 sends U = 1, 2 and 4 bytes to the three at the same time. The phase takes
+    max U / b, at least sum U / C = 7 s, at b in proportion to U.
+
+    Latencies are 0. Nothing of a phase can start before it begins and all is over when it ends, so
+    the two add up: `OPTIMUM_S` is the optimum over all rates that are static in each phase. Uniform
+    shares take 3 x 14 + 3 x 4 = 54 s. `LEVELS_OPTIMUM_S` is the optimum over the 21 levels of
+    `meshwright/BandwidthToy-v0`, whose weights have sqrt(8) : 1 for 3 : 1.
+    """
+    serial = [[Send(0, receiver, nbytes)] for receiver, nbytes in enumerate(SERIAL, start=1)]
+    together = [Send(0, receiver, nbytes) for receiver, nbytes in enumerate(TOGETHER, start=1)]
+    topology = star(4, CAPACITY, np.inf)
+    return placed_sends("toy_sends", topology, [serial, [together]])
+
+
+def star(servers: int, capacity: float, memory_bytes: float) -> Topology:
+    """Servers of one device each around a switch: a send port and a receive port each.
+
+    Args:
+        servers: their number S; ports 0..S-1 send, S..2S-1 receive.
+        capacity: bytes/s of every port.
+        memory_bytes: of every device.
+    """
+    number = np.arange(servers)
+    apart = number[:, None] != number[None, :]
+    spec = toy_device("toy", 1.0, memory_bytes)
+    return Topology(
+        name="star",
+        devices=tuple(Device(f"device{d}", spec, d) for d in range(servers)),
+        link_class=apart.astype(np.int64),
+        class_names=("same device", "between"),
+        class_latency=np.zeros(2),
+        class_bandwidth=np.array([np.inf, capacity]),
+        send_port=np.where(apart, number[:, None], -1).astype(np.int64),
+        receive_port=np.where(apart, servers + number[None, :], -1).astype(np.int64),
+        port_names=tuple(f"server{s} {way}" for way in ("send", "receive") for s in number),
+    )

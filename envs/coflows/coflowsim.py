@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envs.arrays import FloatArray
-from envs.coflows.problem import CoflowProblem, coflow_problem
-from envs.coflows.simulation import CoflowTimes, play_madd, switch_of
+from envs.coflows.simulation import CoflowProblem, CoflowTimes, coflow_problem, play_madd, switch_of
 from envs.coflows.trace import MB_PER_MS, CoflowTrace
 from envs.errors import InputError
 

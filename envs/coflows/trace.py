@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
-from envs.coflows.problem import CoflowProblem, coflow_problem
+from envs.coflows.simulation import CoflowProblem, coflow_problem
 from envs.errors import InputError
 from envs.files import read_content
 from envs.memory import require_memory

@@ -7,18 +7,307 @@ whenever the slowest stage has done one: throughput is the least over the stages
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import re
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, get_args
 
 import numpy as np
-from annotated_types import Ge
+import scipy.sparse
+from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray
-from envs.bounds import Count, NonNegative, Positive, bounded
-from envs.data_pipeline.graph import NodeArray
-from envs.data_pipeline.requests import Policy, Requests
+from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.bounds import Count, NonNegative, Positive, Share, bounded
+from envs.compilation import unchecked
+from envs.errors import InputError
+from envs.files import read_content
+from envs.memory import require_memory
+
+NodeArray = NDArray[np.int32]
+_BYTES = 80  # in memory, for each edge, while a graph is built
+_LARGEST = 2**31 - 1
+_DRAWN = 16  # edges drawn for each that there is to be, at most: the others are there already
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Undirected, without loops and repeats: node v has neighbour[start[v] : start[v + 1]]."""
+
+    start: IntArray  # (n + 1,)
+    neighbour: NodeArray  # (2 edges,)
+    label: NodeArray  # (n,) the class of each node, from 0
+
+    @property
+    def nodes(self) -> int:
+        return len(self.start) - 1
+
+    @cached_property
+    def degree(self) -> IntArray:
+        return np.diff(self.start)
+
+
+def graph_of(ends: IntArray, label: NodeArray) -> Graph:
+    """Of edges (2, m), each in one direction or in both; loops and repeats fall out."""
+    ends = ends[:, ends[0] != ends[1]].astype(np.int32)
+    pairs = np.concatenate(ends), np.concatenate(ends[::-1])
+    ones = np.ones(len(pairs[0]), dtype=np.int8)
+    found = scipy.sparse.coo_array((ones, pairs), shape=(len(label), len(label))).tocsr()
+    return Graph(found.indptr.astype(np.int64), found.indices, label)
+
+
+@bounded
+@dataclass(frozen=True)
+class GeneratedGraph:
+    """Chung and Lu's random graph of power-law degrees, with planted communities of equal size.
+
+    Both ends of an edge are drawn by the nodes' weights, the second one with the chance `mixing`
+    from all nodes, otherwise from the first one's community. A community has one class; with one
+    community every node draws its own. (Chung, Lu, PNAS 2002; Karrer, Newman, PRE 2011.)
+    """
+
+    nodes: Count = 200000
+    edges: Count = 2000000  # between groups
+    exponent: Annotated[float, Gt(1.0)] = 2.5  # of the law of degrees
+    communities: Count = 1000  # of equal size, each of one class
+    mixing: Share = 0.1  # share of edges that may lead anywhere
+    classes: Count = 20  # of links
+
+    def draw(self, rng: np.random.Generator) -> Graph:
+        """A graph with exactly so many edges; nodes are numbered at random.
+
+        Raises:
+            InputError: there is no room for so many edges, or no memory.
+        """
+        n = self.nodes
+        if self.communities > n:
+            raise InputError("there are more communities than nodes", field="communities")
+        no_room = InputError(f"{n} nodes have no room for {self.edges} edges", field="edges")
+        if self.edges > n * (n - 1) // 4:
+            raise no_room
+        require_memory(_BYTES * (self.edges + n), f"a graph of {self.edges} edges", field="edges")
+        community = np.arange(n) * self.communities // n
+        first = np.searchsorted(community, np.arange(self.communities + 1))
+        weight = (1.0 - rng.random(n)) ** (-1.0 / (self.exponent - 1.0))
+        # cut off where two nodes of a community would expect more than one edge between them
+        most = weight.sum() / np.sqrt(2.0 * self.edges * self.communities)
+        upto = np.append(0.0, np.cumsum(np.minimum(weight, most)))
+        keys, spent = np.zeros(0, dtype=np.int64), 0
+        while (left := self.edges - len(keys)) > 0:
+            drawn = np.sort(rng.random(left + left // 8 + 8)) * upto[-1]  # in order: found sooner
+            a = np.searchsorted(upto, drawn, "right") - 1
+            own, anywhere = community[a], rng.random(len(a)) < self.mixing
+            low = np.where(anywhere, 0.0, upto[first[own]])
+            high = np.where(anywhere, upto[-1], upto[first[own + 1]])
+            drawn = low + rng.random(len(a)) * (high - low)
+            b = np.minimum(np.searchsorted(upto, drawn, "right") - 1, n - 1)
+            keys = np.append(keys, (np.minimum(a, b) * n + np.maximum(a, b))[a != b])
+            keys.sort()  # np.unique hashes, which takes ten times as long
+            keys = keys[np.diff(keys, prepend=-1) > 0]
+            spent += len(drawn)
+            if spent > _DRAWN * self.edges + 1000:
+                raise no_room
+        surplus = rng.choice(len(keys), len(keys) - self.edges, replace=False, shuffle=False)
+        keys = np.delete(keys, surplus)
+        label = community if self.communities > 1 else rng.integers(0, self.classes, n)
+        order = rng.permutation(n)
+        ends = np.argsort(order)[np.stack(np.divmod(keys, n))]
+        return graph_of(ends, (label % self.classes)[order].astype(np.int32))
+
+
+def read_graph(edges: str | Path, labels: str | Path | None) -> Graph:
+    """A graph of lines `node node`, with the classes of lines `node class`; without: all are 0.
+
+    Plain or gzip; what follows # or % is a comment. Nodes are whole numbers below 2^31, which are
+    numbered anew in their order; edges may stand in one direction or in both.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    names, ends = np.unique(_pairs(edges, ("node", "node")), return_inverse=True)
+    label = np.zeros(len(names), dtype=np.int32)
+    if labels is not None:
+        node, own = _pairs(labels, ("node", "class"))
+        if not np.array_equal(np.sort(node), names):
+            fault = "does not name each node of the edges once, and no other"
+            raise InputError(fault, file=labels, field="node")
+        label[np.searchsorted(names, node)] = own
+    return graph_of(ends.reshape(2, -1), label)
+
+
+def _pairs(path: str | Path, fields: tuple[str, str]) -> IntArray:
+    """(2, lines) whole numbers; only a file with a fault is looked at line by line."""
+    content = read_content(path)
+    try:
+        with warnings.catch_warnings(action="error"):  # of a file without numbers
+            found = np.loadtxt(io.BytesIO(content), np.int64, comments=["#", "%"], ndmin=2)
+        if found.shape[1:] == (2,) and found.min() >= 0 and found.max() <= _LARGEST:
+            return np.ascontiguousarray(found.T)
+    except (ValueError, OverflowError, UserWarning):
+        pass
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+        words, where = re.split("[#%]", line)[0].split(), f"line {number}"
+        if len(words) not in {0, 2}:
+            fault = f"has {len(words)} words, not {' '.join(fields)}"
+            raise InputError(fault, file=path, record=where)
+        for word, name in zip(words, fields, strict=False):
+            if not (word.isascii() and word.isdigit()) or int(word[:18]) > _LARGEST:
+                fault = f"{word[:40]!r} is no whole number below 2^31"
+                raise InputError(fault, file=path, record=where, field=name)
+    raise InputError("holds no line of two whole numbers", file=path)
+
+
+Policy = Literal["none", "static", "fifo", "lru", "lfu"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """Every node that a batch needs, once, in the order in which it was found."""
+
+    node: NodeArray  # (R,)
+    parent: NodeArray  # (R,) of whose neighbours it was; of seeds themselves
+    hop: NDArray[np.int8]  # (R,) 0 for seeds
+    sampled: NodeArray  # (R,) edges sampled from it
+    offset: IntArray  # (batches + 1,) where each batch begins
+
+
+def sample(
+    graph: Graph, order: NodeArray, batch: int, fanouts: Sequence[int], seed: int
+) -> Requests:
+    """Batches of `batch` seeds in a row; of each node found at hop h, fanouts[h] neighbours."""
+    rng, fan = np.random.default_rng(seed), np.asarray(fanouts, dtype=np.int64)
+    seen = np.full(graph.nodes, -1, dtype=np.int32)
+    nodes, parent = np.empty((2, graph.nodes), dtype=np.int32)
+    ends = np.empty(len(fan) + 1, dtype=np.int64)
+    found: list[tuple[NodeArray, NodeArray, NDArray[np.int8]]] = []
+    for number, first in enumerate(range(0, len(order), batch)):
+        seeds = order[first : first + batch]
+        nodes[: len(seeds)] = parent[: len(seeds)] = seeds
+        ends[0] = len(seeds)
+        state = rng.integers(0, 2**63, dtype=np.uint64)
+        _expand(graph.start, graph.neighbour, fan, number, seen, nodes, parent, ends, state)
+        hop = np.repeat(np.arange(len(ends), dtype=np.int8), np.diff(ends, prepend=0))
+        found.append((nodes[: ends[-1]].copy(), parent[: ends[-1]].copy(), hop))
+    node, parents, hops = map(np.concatenate, zip(*found, strict=True))
+    sampled = np.minimum(graph.degree[node], np.append(fan, 0)[hops]).astype(np.int32)
+    return Requests(node, parents, hops, sampled, np.cumsum([0, *(len(x[0]) for x in found)]))
+
+
+@unchecked
+def _expand(
+    start: IntArray, neighbour: NodeArray, fanouts: IntArray, batch: int, seen: NodeArray,
+    nodes: NodeArray, parent: NodeArray, ends: IntArray, state: np.uint64,
+) -> None:  # fmt: skip
+    """Add to `nodes`, of which ends[0] are there, and set where each hop ends.
+
+    Distinct neighbours by Floyd's method, from a linear congruential generator of 64 bits.
+    """
+    for v in nodes[: ends[0]]:
+        seen[v] = batch
+    chosen = np.empty(fanouts.max(), dtype=np.int64)
+    begin, count = 0, ends[0]
+    for hop in range(len(fanouts)):
+        end = count
+        for at in range(begin, end):
+            v = nodes[at]
+            degree = start[v + 1] - start[v]
+            take = min(degree, fanouts[hop])
+            for j in range(take):
+                pick = np.int64(j)
+                if take < degree:
+                    top = degree - take + j
+                    state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+                    pick = np.int64((state >> np.uint64(33)) % np.uint64(top + 1))
+                    for earlier in chosen[:j]:
+                        if earlier == pick:
+                            pick = top
+                            break
+                    chosen[j] = pick
+                u = neighbour[start[v] + pick]
+                if seen[u] != batch:
+                    seen[u] = batch
+                    nodes[count], parent[count] = u, v
+                    count += 1
+        begin = end
+        ends[hop + 1] = count
+
+
+def hits(policy: Policy, graph: Graph, requested: NodeArray, capacity: int) -> BoolArray:
+    """(R,) whether each request is a hit, in a cache of `capacity` rows that begins empty.
+
+    `static` holds the nodes of highest degree from the start, of equals the first. The others take
+    up every row that is missed; when full they drop the row that came first (`fifo`), was not used
+    for longest (`lru`), or was used least often since it came, of equals the one not used for
+    longest (`lfu`).
+    """
+    if policy == "static":
+        cached = np.zeros(graph.nodes, dtype=np.bool_)
+        cached[np.argsort(-graph.degree, kind="stable")[:capacity]] = True
+        return cached[requested]
+    if policy == "none" or capacity == 0:
+        return np.zeros(len(requested), dtype=np.bool_)
+    moves, counts = policy != "fifo", policy == "lfu"
+    last = np.full(
+        np.bincount(requested, minlength=1).max() + 1 if counts else 1, -1, dtype=np.int64
+    )
+    found: BoolArray = _replay(requested, graph.nodes, capacity, moves, counts, last)
+    return found
+
+
+@unchecked
+def _replay(
+    requested: NodeArray, nodes: int, capacity: int, moves: bool, counts: bool, last: IntArray
+) -> BoolArray:
+    """One list of cached rows by uses, then by age; the first goes. last[k]: the last of k uses.
+
+    A hit that `moves` goes to the end of the rows of its uses, which are one more if it `counts`.
+    """
+    found = np.zeros(len(requested), dtype=np.bool_)
+    uses = np.full(nodes, -1, dtype=np.int32)  # -1: not cached
+    before, after = np.full(nodes, -1, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
+    head, held = -1, 0
+    for at in range(len(requested)):
+        v = requested[at]
+        found[at] = uses[v] >= 0
+        if found[at] and not moves:
+            continue
+        k, gone = 0, v
+        if found[at]:
+            k = uses[v] + counts
+        else:
+            gone = head if held == capacity else -1
+            held += gone < 0
+        place = last[k]  # behind which v goes
+        if place < 0 and found[at]:  # none has k uses: behind those of one use less
+            place = last[k - 1]
+        if gone >= 0:
+            left, right = before[gone], after[gone]
+            if place == gone:
+                place = left
+            if last[uses[gone]] == gone:
+                last[uses[gone]] = left if left >= 0 and uses[left] == uses[gone] else -1
+            if left >= 0:
+                after[left] = right
+            else:
+                head = right
+            if right >= 0:
+                before[right] = left
+            uses[gone] = -1
+        following = head if place < 0 else after[place]
+        before[v], after[v], uses[v], last[k] = place, following, k, v
+        if place < 0:
+            head = v
+        else:
+            after[place] = v
+        if following >= 0:
+            before[following] = v
+    return found
+
 
 STAGES = (
     "sample", "gather", "network", "convert", "copy structure", "cache", "copy features", "train",

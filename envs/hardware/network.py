@@ -12,8 +12,7 @@ import numpy as np
 
 from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.hardware.fabric import Fabric, NodeKind
-from envs.hardware.routes import Routes
+from envs.hardware.fabric import Fabric, NodeKind, Routes
 
 NO_CHANNEL = -1  # the channel of a path inside a server
 
@@ -175,7 +174,7 @@ def fabric_network(fabric: Fabric) -> Network:
     A NIC reaches another server through that server's NIC of the same number (modulo their count)
     or, where no switch joins the two, through the first one that is joined. All equally short ways
     (latency, then hops) between the two NICs are channels, `WAYS` at most. Links inside a server
-    are those of `envs.hardware.routes.Routes`. Links no path uses are left out.
+    are those of `envs.hardware.fabric.Routes`. Links no path uses are left out.
     """
     return _Builder(fabric).build()
 

@@ -13,9 +13,8 @@ from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.files import unprintable
 from envs.hardware.devices import Device
-from envs.hardware.fabric import Fabric, NodeKind
+from envs.hardware.fabric import Fabric, NodeKind, Routes
 from envs.hardware.network import Network, fabric_network, port_network
-from envs.hardware.routes import Routes
 from envs.units import GIGA, MICROSECOND
 
 

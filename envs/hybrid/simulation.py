@@ -17,8 +17,7 @@ from envs.cost import link_transfer_seconds
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.hardware.devices import Device
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import LETTERS, HybridPlan, Stage, peak_memory
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import LETTERS, HybridPlan, HybridProblem, Stage, peak_memory
 from envs.hybrid.timing import (
     StageSeconds,
     all_reduce_seconds,

@@ -10,8 +10,7 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import Stage
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import HybridProblem, Stage
 
 
 class StageSeconds(NamedTuple):

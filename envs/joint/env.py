@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
-from envs.joint.observation import AllocatorObservation, PlacerObservation
 from envs.joint.render import joint_frame
-from envs.joint.state import JointState
-from envs.joint.toy import LAYERS, default_generator, toy_stages
+from envs.joint.state import AllocatorObservation, JointState, PlacerObservation
 from envs.joint.weighted_step import MakeSimulator
+from envs.joint.whole import LAYERS, default_generator, toy_stages
 from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
+from envs.placement.env import Outcome, PlacementReward
 from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
 from envs.placement.groups import CompletionRule, FastestDevice
-from envs.placement.reward import Outcome, PlacementReward
 from envs.reward import memory_overflow
 from envs.spaces import begun, checked_actions
 from envs.step.allocated import allocated_problem
@@ -66,8 +65,8 @@ class JointEnv(AgentsEnv[Observation]):
 
     ## Observation Space
     `observation_space(agent)`. Placer: a `PaddedGraph`,
-    `envs.joint.observation.PlacerObservation`. Allocators: `Dict` of `pipe_features`,
-    `server_features` and `action_mask`, `envs.joint.observation.AllocatorObservation`.
+    `envs.joint.state.PlacerObservation`. Allocators: `Dict` of `pipe_features`,
+    `server_features` and `action_mask`, `envs.joint.state.AllocatorObservation`.
 
     The `action_mask` of the placer is that of `meshwright/Placement-v0`: where no device has room,
     of those that can run the groups the one with the most free memory is allowed, and the episode
@@ -82,7 +81,7 @@ class JointEnv(AgentsEnv[Observation]):
 
     ## Reward
     The same for all agents: the sum of the named, weighted terms of
-    `envs.placement.reward.PlacementReward`; each is in every agent's `info` as `reward_<term>`.
+    `envs.placement.env.PlacementReward`; each is in every agent's `info` as `reward_<term>`.
     With step times of 0.8 s at the start (the reference), 0.6 s before and 0.5 s after a step of
     all agents, `step_time_improvement` = (0.6 - 0.5) / 0.8 = 0.125 and the others are 0, so every
     agent gets 0.125. An episode that ends at 0.4 s and fits collects (0.8 - 0.4) / 0.8 = 0.5 in
@@ -110,7 +109,7 @@ class JointEnv(AgentsEnv[Observation]):
 
     ## Arguments
     * `generator`: yields the instance of each episode; default: random training graphs on four
-      servers with two links each (`envs.joint.toy.default_generator`).
+      servers with two links each (`envs.joint.whole.default_generator`).
     * `servers`: S, of every instance.
     * `reward`: the terms and their weights.
     * `order_rule`: the order of a placement; 1F1B by default.

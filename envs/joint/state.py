@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
 
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.joint.observation import AllocationState
 from envs.joint.weighted_step import MakeSimulator, WeightedStep
 from envs.placement.generator import PlacementInstance
 from envs.placement.groups import GroupPlacement
-from envs.placement.observation import PlacementState
+from envs.placement.observation import PlacementObservation, PlacementState
+from envs.spaces import PaddedGraph
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation
 
@@ -168,3 +170,186 @@ class JointState:
         self._candidate_s[devices] = self.step_time
         self._candidate_s[devices[moved]] = self.piped.simulator.step_times(variants[moved])
         self._changed_s = self.piped.look(self.groups.pieces, self._order, turn)
+
+
+PipeTableau = dict[str, NDArray[np.generic]]
+
+PIPE_WIDTH, SERVER_WIDTH = 11, 8
+LOW, HIGH = -4.0, 4.0
+
+
+class PlacerObservation:
+    """The `PaddedGraph` of `meshwright/Placement-v0`, on the network as the allocators share it.
+
+    As `envs.placement.observation.PlacementObservation`, where transfer seconds are those with
+    equal weights of all pipes, and T is the step time at the start. Two features follow the present
+    rates: `link_features` 1 (seconds all tensors of the step would take) and `candidate_features`
+    6, the look-ahead.
+
+    Args:
+        max_groups: padded number of groups N.
+        max_edges: padded number of edges E.
+        num_devices: number of devices D.
+    """
+
+    def __init__(self, max_groups: int, max_edges: int, num_devices: int) -> None:
+        self._placement = PlacementObservation(max_groups, max_edges, num_devices)
+        self.layout = self._placement.layout
+        self.space: spaces.Dict = self._placement.space
+
+    def __call__(self, state: PlacementState, class_seconds: FloatArray) -> PaddedGraph:
+        """The observation of `state`: fresh arrays.
+
+        Args:
+            class_seconds: (L,) seconds all tensors would take on each link class now.
+
+        Raises:
+            InputError: the instance does not fit into the padded shapes.
+        """
+        seen = self._placement(state)
+        largest = class_seconds[np.isfinite(class_seconds)].max(initial=0.0)
+        by_class = class_seconds / (largest if largest > 0 else 1.0)
+        link_class = state.instance.fused.topology.link_class
+        seen["link_features"][:, :, 1] = self.layout.clip(by_class[link_class])
+        return seen
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationState:
+    """The pipes at a decision; everything in it belongs to the environment."""
+
+    level: IntArray  # (S, S)
+    top: int  # levels go from -top to top
+    rate: FloatArray  # (S, S) bytes/s
+    equal_rate: FloatArray  # (S, S) bytes/s at equal weights
+    alone_rate: FloatArray  # (S, S) bytes/s of a pipe that has its links to itself
+    seconds: FloatArray  # (S, S) of the transfers of each pipe, one after another
+    nbytes: FloatArray  # (S, S)
+    transfers: IntArray  # (S, S)
+    changed_s: FloatArray  # (S, S, 2) step time with the level one higher, lower; inf: impossible
+    step_time_s: float
+    reference_s: float  # step time at the start
+    compute_s: FloatArray  # (S,) mean compute seconds of a server's devices
+    decided: float  # share of the decisions of the episode
+    placed: float  # share of the groups
+    current_server: int  # where the current group stands
+
+
+class AllocatorObservation:
+    """One server's pipes to the S - 1 others, in their order; features are clipped to [-4, 4].
+
+    | key | dtype, shape |
+    |---|---|
+    | pipe_features | float32 (S - 1, 11) |
+    | server_features | float32 (8,) |
+    | action_mask | int8 (1 + 2 (S - 1),): keep, raise each pipe, lower each pipe |
+
+    A raise is masked at the highest level, a lowering at the lowest, both where it is another
+    server's turn; to keep is always allowed.
+
+    | pipe_features | |
+    |---|---|
+    | 0 | level / highest level |
+    | 1 | rate / rate it would have with its links to itself |
+    | 2 | the same with equal weights of all pipes |
+    | 3 | seconds its transfers take, one after another / step time |
+    | 4 | the same at the rate it would have alone / step time at the start |
+    | 5 | transfers / most of a pipe |
+    | 6 | bytes / bytes the server sends |
+    | 7 | bytes / bytes the receiver receives |
+    | 8, 9 | look-ahead: s(step time with the level one higher, one lower / step time - 1), where
+      s(x) = sign(x) log(1 + 1000 abs(x)) / 2; 4 where that is masked |
+    | 10 | 1: the smallest step time of all changes of this server's levels is below the present
+      one and a change of this pipe reaches it |
+
+    | server_features | |
+    |---|---|
+    | 0 | share of the decisions of the episode behind |
+    | 1 | share of the groups placed |
+    | 2 | step time / step time at the start |
+    | 3 | mean compute seconds of its devices / step time |
+    | 4, 5 | bytes it sends, receives / bytes between all servers |
+    | 6 | 1: the current group stands here |
+    | 7 | sum of the rates of its pipes / the same with equal weights |
+
+    Args:
+        servers: S, at least 2.
+    """
+
+    def __init__(self, servers: int) -> None:
+        self.servers = servers
+        others = servers - 1
+        self.space = spaces.Dict(
+            {
+                "pipe_features": spaces.Box(LOW, HIGH, (others, PIPE_WIDTH), np.float32),
+                "server_features": spaces.Box(LOW, HIGH, (SERVER_WIDTH,), np.float32),
+                "action_mask": spaces.Box(0, 1, (1 + 2 * others,), np.int8),
+            }
+        )
+        number = np.arange(servers)
+        self._others = np.array([number[number != s] for s in range(servers)])  # (S, S - 1)
+
+    def __call__(self, state: AllocationState) -> list[PipeTableau]:
+        """The observation of every server: fresh arrays."""
+        row = np.arange(self.servers)[:, None], self._others
+        sent, received = state.nbytes.sum(axis=1), state.nbytes.sum(axis=0)
+        changed = state.changed_s[row]  # (S, S - 1, 2)
+        change = changed / state.step_time_s - 1.0
+        best = changed.min(axis=(1, 2))
+        reaches = changed.min(axis=2) == best[:, None]
+        nbytes = state.nbytes[row]
+        alone = state.alone_rate[row]
+        pipes = np.stack(
+            [
+                state.level[row] / state.top,
+                state.rate[row] / alone,
+                state.equal_rate[row] / alone,
+                state.seconds[row] / state.step_time_s,
+                nbytes / alone / state.reference_s,
+                state.transfers[row] / max(int(state.transfers.max()), 1),
+                nbytes / _positive(sent)[:, None],
+                nbytes / _positive(received)[self._others],
+                _signed_log(change[:, :, 0]),
+                _signed_log(change[:, :, 1]),
+                reaches & (best < state.step_time_s)[:, None],
+            ],
+            axis=2,
+        )
+        here = np.arange(self.servers) == state.current_server
+        total = float(_positive(sent.sum()))
+        servers = np.stack(
+            [
+                np.full(self.servers, state.decided),
+                np.full(self.servers, state.placed),
+                np.full(self.servers, state.step_time_s / state.reference_s),
+                state.compute_s / state.step_time_s,
+                sent / total,
+                received / total,
+                here,
+                state.rate.sum(axis=1) / state.equal_rate.sum(axis=1),
+            ],
+            axis=1,
+        )
+        pipes32, servers32 = _clip(pipes), _clip(servers)
+        able = np.isfinite(changed).transpose(0, 2, 1)
+        return [
+            {
+                "pipe_features": pipes32[s].copy(),
+                "server_features": servers32[s].copy(),
+                "action_mask": np.append(True, able[s].ravel()).astype(np.int8),
+            }
+            for s in range(self.servers)
+        ]
+
+
+def _signed_log(values: FloatArray) -> FloatArray:
+    return np.asarray(np.sign(values) * np.log1p(1000.0 * np.abs(values)) / 2.0)
+
+
+def _positive(values: FloatArray | np.floating) -> FloatArray:
+    """The values, 1 for 0: a denominator for what is then 0 everywhere."""
+    return np.where(np.asarray(values) > 0, values, 1.0)
+
+
+def _clip(values: FloatArray) -> NDArray[np.float32]:
+    return np.fmax(np.fmin(values, HIGH), LOW).astype(np.float32)

@@ -13,10 +13,15 @@ from envs.graphs.contraction import Fusion
 from envs.graphs.op_graph import NONE
 from envs.hardware.network import Network
 from envs.network.max_min import Filling, fill, filling
-from envs.step.allocated import weighted_allocation
+from envs.step.allocated import (
+    PipeTable,
+    piped_problem,
+    set_pipe_rates,
+    set_some_pipe_rates,
+    weighted_allocation,
+)
 from envs.step.kernel import Scratch, StepArrays
 from envs.step.order import OrderRule
-from envs.step.pipe_times import PipeTable, piped_problem, set_pipe_rates, set_some_pipe_rates
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator, step_time_in_order, use_order

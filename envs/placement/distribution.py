@@ -11,7 +11,7 @@ from envs.bounds import Count, Share, bounded
 from envs.cost import CostByGraph
 from envs.graphs.motifs import draw_network, step_graph
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.hardware.random_topologies import pairwise_topology, random_topology
+from envs.hardware.builders import pairwise_topology, random_topology
 from envs.hardware.topology import Topology
 from envs.step.fusion import fuse, fused_problem
 from envs.step.problem import StepProblem

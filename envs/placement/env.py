@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -12,22 +14,122 @@ from gymnasium import spaces
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
+from envs.graphs.contraction import Fusion
 from envs.placement.generator import (
     FixedInstance,
     InstanceGenerator,
     PlacementInstance,
     default_generator,
+    toy_pipeline,
 )
 from envs.placement.groups import CompletionRule, FastestDevice, GroupPlacement
 from envs.placement.observation import PlacementObservation, PlacementState
 from envs.placement.render import timeline_frame
-from envs.placement.reward import Outcome, PlacementReward
-from envs.placement.toy import toy_pipeline
-from envs.reward import memory_overflow
+from envs.reward import WeightedTerms, memory_overflow, memory_violation
 from envs.spaces import PaddedGraph, begun
+from envs.step.order import Rule
 from envs.step.plans import Placement
+from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one decision did."""
+
+    before_s: float  # step time before the decision, seconds
+    after_s: float  # step time after it, seconds
+    reference_s: float  # step time at the start of the episode, seconds
+    overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
+    unsupported: bool  # the device cannot run the group
+
+
+# Every term and its weight.
+TERMS: Mapping[str, float] = MappingProxyType(
+    {"step_time_improvement": 1.0, "memory_violation": 1.0, "unsupported_device": 1.0}
+)
+
+
+class PlacementReward(WeightedTerms):
+    """A weighted sum of named terms.
+
+    | term                  | value |
+    |-----------------------|-------|
+    | step_time_improvement | (before - after) / reference; adds up to (start - end) / start |
+    | memory_violation      | -(1 + overflow) when the episode ends above a capacity, else 0 |
+    | unsupported_device    | -1 when the chosen device cannot run the group, else 0 |
+
+    The 1 in `memory_violation` puts every plan that does not fit below every plan that does and is
+    no worse than the start, since improvements stay below 1.
+
+    Args:
+        weights: weight of each term; terms left out have weight 0.
+
+    Raises:
+        InputError: a weight for a term that does not exist.
+    """
+
+    def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
+        super().__init__(weights, TERMS)
+
+    def terms(self, outcome: Outcome) -> dict[str, float]:
+        """The weighted terms; the reward is their sum."""
+        return self.weighted(
+            {
+                "step_time_improvement": (outcome.before_s - outcome.after_s) / outcome.reference_s,
+                "memory_violation": memory_violation(outcome.overflow),
+                "unsupported_device": -1.0 if outcome.unsupported else 0.0,
+            }
+        )
+
+
+ORDER_CLASSES: dict[str, Rule] = {  # that a policy chooses from
+    "one_f_one_b": Rule.ONE_F_ONE_B,
+    "interleaved": Rule.INTERLEAVED,
+    "zb_h1": Rule.WINDOW_S,
+    "zb_h2": Rule.WINDOW_2S,
+    "deferred": Rule.DEFERRED,
+    "critical": Rule.CRITICAL,
+}
+
+
+def order_class(rule: Rule) -> int:
+    """The number of the class that comes closest to `rule`."""
+    near = {
+        Rule.GPIPE: Rule.INTERLEAVED, Rule.WINDOW_MORE: Rule.WINDOW_S, Rule.READY: Rule.DEFERRED,
+        Rule.WINDOW_HALF: Rule.WINDOW_S, Rule.WINDOW_ONE: Rule.ONE_F_ONE_B,
+    }  # fmt: skip
+    return list(ORDER_CLASSES.values()).index(near.get(rule, rule))
+
+
+class GroupPricer:
+    """Prices devices of the groups of `fusion`, on its pieces `fused`. One per thread."""
+
+    def __init__(self, fused: StepProblem, fusion: Fusion) -> None:
+        self.fusion, self.pricer = fusion, Pricer(fused)
+        allowed = self.pricer.rules
+        self.rules: tuple[tuple[Rule, ...], ...] = tuple(
+            (rule,) if rule in allowed else allowed for rule in ORDER_CLASSES.values()
+        )
+        capacity = fused.capacity[np.isfinite(fused.capacity)]
+        self.room = float(capacity.sum()) if len(capacity) else np.inf  # bytes
+
+    def price(self, device: IntArray, order: int | None = None) -> Price:
+        """Of (G,) devices in the order of class `order`; by default the best that is allowed.
+
+        That is also what counts where the class is not allowed.
+        """
+        return self.under(device, () if order is None else self.rules[order])
+
+    def under(self, device: IntArray, rules: tuple[Rule, ...]) -> Price:
+        """Of (G,) devices in the best of the orders of `rules`."""
+        return self.pricer.price(self.fusion.expand_pieces(device), rules)
+
+    def excess(self, price: Price) -> float:
+        """The bytes that do not fit, as a share of all memory."""
+        return price.excess / self.room
+
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
@@ -60,7 +162,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     as it can be and ends the episode; a group whose chosen device cannot run it stays where it is.
 
     ## Reward
-    The sum of the named, weighted terms of `envs.placement.reward.PlacementReward`; each is in
+    The sum of the named, weighted terms of `envs.placement.env.PlacementReward`; each is in
     `info` as `reward_<term>`. With step times of 0.8 s at the start (the reference), 0.6 s before
     and 0.5 s after a decision, `step_time_improvement` = (0.6 - 0.5) / 0.8 = 0.125 and the others
     are 0, so the reward is 0.125. An episode that ends at 0.4 s and fits collects

@@ -16,8 +16,8 @@ from envs.arrays import IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
+from envs.placement.env import ORDER_CLASSES, GroupPricer, order_class
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
-from envs.placement.outcome import ORDER_CLASSES, GroupPricer, order_class
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import Price, Pricer

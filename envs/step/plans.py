@@ -191,5 +191,5 @@ class BandwidthAllocation:
 class Phases:
     """An allocation of bandwidth for every phase of a step."""
 
-    begins: IntArray  # (P,) first position of each phase, see `envs.bandwidth.phases`
+    begins: IntArray  # (P,) first position of each phase, see `envs.bandwidth.instance`
     allocations: tuple[BandwidthAllocation, ...]

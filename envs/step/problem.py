@@ -10,7 +10,9 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.errors import InputError
-from envs.graphs.op_graph import OpGraph
+from envs.graphs.builder import GraphBuilder
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+from envs.hardware.devices import DeviceSpec
 from envs.hardware.topology import Topology
 from envs.step.order import DEFERRING, ORDERS, checked_orders
 
@@ -86,3 +88,75 @@ def checked_moves(moves: Sequence[str]) -> tuple[str, ...]:
         known = ", ".join(MEMORY_MOVES)
         raise InputError(f"{moves!r} is no list of some of {known}", field="memory_moves")
     return tuple(moves)
+
+
+FORWARD_S, BACKWARD_S, UPDATE_S = 1.0, 2.0, 0.5  # seconds of a layer on a device of speed 1
+
+
+def add_forward(builder: GraphBuilder, layer: int, micro_batch: int) -> int:
+    """The forward operator of a layer."""
+    return builder.add_operator(
+        f"forward{layer}.{micro_batch}",
+        kind=Kind.MATMUL,
+        micro_batch=micro_batch,
+        colocation=layer,
+    )
+
+
+def add_backward(builder: GraphBuilder, layer: int, micro_batch: int, forward: int) -> int:
+    """The backward operator of a layer, whose forward operator is `forward`."""
+    return builder.add_operator(
+        f"backward{layer}.{micro_batch}",
+        kind=Kind.MATMUL,
+        phase=Phase.BACKWARD,
+        micro_batch=micro_batch,
+        colocation=layer,
+        mirror=forward,
+    )
+
+
+def add_updates(
+    builder: GraphBuilder, gradients: Sequence[Sequence[int]], first: Sequence[int]
+) -> None:
+    """The update of every layer, and 4 bytes of parameters, gradients and optimizer state.
+
+    Args:
+        gradients: the tensors that each update uses.
+        first: the forward operator of each layer that uses the parameters.
+    """
+    for layer, tensors in enumerate(gradients):
+        op = builder.add_operator(
+            f"update{layer}",
+            kind=Kind.UPDATE,
+            phase=Phase.OPTIMIZER,
+            micro_batch=NONE,
+            colocation=layer,
+        )
+        for tensor in tensors:
+            builder.add_use(tensor, op)
+        builder.add_parameter(
+            f"weight{layer}", first[layer], parameter=1.0, gradient=1.0, optimizer=2.0
+        )
+
+
+def layer_seconds(graph: OpGraph) -> FloatArray:
+    """(N,) seconds of each operator at speed 1."""
+    return np.select(
+        [graph.phase == Phase.FORWARD, graph.phase == Phase.BACKWARD],
+        [FORWARD_S, BACKWARD_S],
+        UPDATE_S,
+    )
+
+
+def toy_device(name: str, speed: float, memory_bytes: float) -> DeviceSpec:
+    """A device of `speed` FLOP/s that is never slowed down."""
+    return DeviceSpec(
+        name=name,
+        peak_flops={"float32": speed},
+        memory_bandwidth=1.0,
+        memory_bytes=memory_bytes,
+        launch_overhead_s=0.0,
+        compute_efficiency=1.0,
+        memory_efficiency=1.0,
+        source="made up",
+    )

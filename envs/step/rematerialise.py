@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
-from envs.hardware.hosts import with_hosts
+from envs.hardware.servers import with_hosts
 from envs.step.problem import StepProblem
 
 _FORWARD = int(Phase.FORWARD)

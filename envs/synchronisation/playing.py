@@ -32,8 +32,7 @@ from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 from envs.network.event_heap import pop, push
 from envs.network.max_min import Filling, fill, filling
-from envs.synchronisation.plan import SynchronisationPlan, Way
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Way
 
 MOST_MESSAGES = 4_000_000
 _SAME = 1e-12  # instants closer than this share of the time are one, and so are amounts

@@ -15,8 +15,7 @@ import numpy as np
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
-from envs.synchronisation.plan import SynchronisationPlan
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem
 from envs.synchronisation.switch_aggregation import ELEMENT, HEADERS
 
 NEXT = 4  # bytes of the index of a block

@@ -80,6 +80,27 @@ def definition(dotted: str) -> Definition | None:
 
 
 @cache
+def present(name: str) -> str:
+    """What is called `name`, as in a checkout, by the module that it stands in now.
+
+    Files of earlier versions may name another module: the nearest room around it that has
+    something of that name has it once.
+    """
+    parts = name.split(".")
+    if parts[0] not in OURS or definition(name) is not None:
+        return name
+    at = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+    begins = re.compile(rf"^(class|def) {re.escape(parts[at])}\b", re.MULTILINE)
+    for end in range(at - 1, 0, -1):
+        files = _TREE.joinpath(*parts[:end]).rglob("*.py")
+        found = [x for x in files if begins.search(x.read_text(encoding="utf-8"))]
+        if found:
+            module = found[0].relative_to(_TREE).with_suffix("").parts
+            return ".".join([*module, *parts[at:]]) if len(found) == 1 else name
+    return name
+
+
+@cache
 def knobs(dotted: str) -> tuple[Knob, ...] | None:
     """The arguments of a class or a function; None if it is none of ours, or takes any."""
     found = definition(dotted)

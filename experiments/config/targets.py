@@ -24,14 +24,9 @@ from envs.errors import InputError, meant
 from experiments.config.command_words import TRUST, config_folders, names_in, names_typed
 from experiments.config.extras import missing_extra
 from experiments.config.registry import GROUPS, OF_FILES, dotted
-from experiments.config.signatures import DISTRIBUTION, PREFIX, described, is_ours, local
+from experiments.config.signatures import DISTRIBUTION, PREFIX, described, is_ours, local, present
 from experiments.config.yaml_files import yaml_document
 
-MOVED = {  # modules by the names that files of earlier versions have for them
-    "experiments.run.processes.": "experiments.study.processes.",
-    "experiments.run.ray_cluster.": "experiments.study.ray_cluster.",
-    "experiments.run.suite.": "experiments.study.suite.",
-}
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
 TYPES = {  # of pydantic's errors
     "bool_type": "true or false", "int_type": "an integer", "int_from_float": "an integer",
@@ -63,9 +58,7 @@ def name_here(name: str) -> str:
     `meshwright.envs.cost.RooflineCost` where the wheel is installed: either is understood in both.
     Names in anybody else's modules are left alone.
     """
-    flat = name.removeprefix(f"{DISTRIBUTION}.")
-    for before, now in MOVED.items():
-        flat = now + flat.removeprefix(before) if flat.startswith(before) else flat
+    flat = present(name.removeprefix(f"{DISTRIBUTION}."))
     return PREFIX + flat if is_ours(flat) else name
 
 

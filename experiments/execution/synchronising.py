@@ -18,9 +18,8 @@ from annotated_types import Ge
 from agents.bandwidth.enforcement.hosts import Framing
 from envs.bounds import Count, Positive
 from envs.errors import require_one_of
-from envs.synchronisation.plan import SynchronisationPlan, Tree
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
 from envs.synchronisation.playing import play
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from envs.units import parse_bandwidth, parse_bytes, read_quantity
 from experiments.execution.namespaces import fewest_links, real_links
 from experiments.execution.processes import PLAN, run_processes

@@ -28,8 +28,13 @@ from torch.distributed import Work
 
 from envs.errors import InputError
 from envs.files import read_json
-from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from envs.synchronisation.plan import (
+    Primitive,
+    SynchronisationPlan,
+    SynchronisationProblem,
+    Tree,
+    Way,
+)
 from experiments.execution.namespaces import address, enter
 from experiments.execution.processes import MEETING, PLAN, RESULT, TASK
 from experiments.network.plan_file import read_plan

@@ -10,10 +10,16 @@ from typing import Annotated
 import numpy as np
 from annotated_types import MinLen
 
-from agents.asynchronous.adsp import Adsp
-from agents.asynchronous.policies import AdaComm, LocalSteps
-from envs.asynchronous.simulation import Policy, Training, staleness, train, violations
-from envs.asynchronous.workers import Heterogeneity, Workers
+from agents.asynchronous.policies import AdaComm, Adsp, LocalSteps
+from envs.asynchronous.simulation import (
+    Heterogeneity,
+    Policy,
+    Training,
+    Workers,
+    staleness,
+    train,
+    violations,
+)
 from envs.bounds import Count, NonNegative, Positive, Share
 from envs.errors import InputError
 from experiments.study.statistics import half_width

@@ -23,9 +23,18 @@ from agents.data_pipeline.locality import (
     shifted,
 )
 from envs.bounds import Count, NonNegative, Share
-from envs.data_pipeline.graph import GeneratedGraph, read_graph
-from envs.data_pipeline.pipeline import STAGES, Demand, Machines, demand, equal_shares
-from envs.data_pipeline.requests import POLICIES, hits, sample
+from envs.data_pipeline.pipeline import (
+    POLICIES,
+    STAGES,
+    Demand,
+    GeneratedGraph,
+    Machines,
+    demand,
+    equal_shares,
+    hits,
+    read_graph,
+    sample,
+)
 from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.data_pipeline import draw_stages

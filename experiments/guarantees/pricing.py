@@ -10,13 +10,17 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
-from agents.pricing.programs import best_ratio, best_sales
-from agents.pricing.rules import RULES, rental_rules, reserve_levels
+from agents.pricing.rules import RULES, best_ratio, best_sales, rental_rules, reserve_levels
 from envs.bounds import Count
 from envs.errors import InputError, require_one_of
-from envs.pricing import closed_forms
-from envs.pricing.problem import PricingProblem, Spread, price_search
-from envs.pricing.worst_case import RequestTree, worst_reserve_ratio
+from envs.pricing import problem as closed_forms
+from envs.pricing.problem import (
+    PricingProblem,
+    RequestTree,
+    Spread,
+    price_search,
+    worst_reserve_ratio,
+)
 from experiments.config.targets import build, build_as
 from experiments.pictures.pricing import draw_ratios
 from experiments.run.artifacts import write_figure

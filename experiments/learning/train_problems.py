@@ -76,7 +76,7 @@ def subject_of(config: TrainProblemsConfig) -> tuple[Training, Problems]:
     from agents.rllib.config import Training
     from agents.rllib.step.joint_problems import JointProblems
     from agents.rllib.step.problems import Problems, sweeps_of
-    from models.step.pipes import TeamConfig
+    from models.step.channels import TeamConfig
 
     training = build_as(Training, config.training, "training", "training run")
     make = build(config.env, "env")
@@ -184,7 +184,7 @@ def _export(policy: Policy, checkpoint: Path, card: PlacerCard) -> None:
     from models.export.allocator import export_allocator
     from models.export.pairs import export_pairs
     from models.export.placer import export_placer
-    from models.step.pipes import PipesPolicy
+    from models.step.channels import PipesPolicy
     from models.step.placer import PlacerPolicy
 
     if isinstance(policy, PairsPolicy):

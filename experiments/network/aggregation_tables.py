@@ -15,7 +15,6 @@ from agents.synchronisation.in_network import OmniReduce
 from agents.synchronisation.ways import Synchroniser, latency_of
 from envs.arrays import BoolArray
 from envs.bounds import Count, NonNegative, Positive
-from envs.synchronisation.block_floating import error_bound
 from envs.synchronisation.layerwise import (
     Collective,
     LayeredModel,
@@ -23,12 +22,13 @@ from envs.synchronisation.layerwise import (
     training_seconds,
 )
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.plan import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
 from envs.synchronisation.switch_aggregation import (
     Faults,
     SlotPool,
     SwitchTree,
+    error_bound,
     sum_floats,
     time_sum,
 )

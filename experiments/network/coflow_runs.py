@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
-from agents.coflows.bssi import lower_bound
-from agents.coflows.orders import FAIR, ORDERS
+from agents.coflows.orders import FAIR, ORDERS, lower_bound
 from envs.coflows.coflowsim import quantised, simulate_coflowsim
-from envs.coflows.problem import CoflowProblem
-from envs.coflows.simulation import CoflowTimes, Rates, simulate, simulate_fair
+from envs.coflows.simulation import CoflowProblem, CoflowTimes, Rates, simulate, simulate_fair
 from envs.coflows.trace import CoflowTrace, read_coflows
 from envs.errors import InputError, require_one_of
 from experiments.run.one_run import Result, Run

@@ -12,8 +12,8 @@ from agents.synchronisation.classical import DoubleTree, Hierarchical, Ring
 from agents.synchronisation.forest import Forest
 from agents.synchronisation.ways import Synchroniser
 from envs.synchronisation.link_graph import LinkGraph
+from envs.synchronisation.plan import SynchronisationProblem
 from envs.synchronisation.playing import play
-from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.published import uneven
 from experiments.config.command_words import CONFIG_MODULE
 from experiments.config.targets import build_as

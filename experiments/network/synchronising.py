@@ -15,9 +15,8 @@ from envs.arrays import FloatArray
 from envs.errors import InputError, require_one_of
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import LinkGraph, links_of_topology, residual
-from envs.synchronisation.plan import SynchronisationPlan
+from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem
 from envs.synchronisation.playing import Played, play
-from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import parse_bytes, parse_seconds, read_quantity
 from experiments.config.targets import build, no_such_thing
 from experiments.network.gradients import sparse_blocks

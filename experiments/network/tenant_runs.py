@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, MinLen
 
-from agents.coflows.tenants import BASELINES, CLAIRVOYANT, WEIGHTINGS, CoInNetFlow, fair
+from agents.coflows.orders import BASELINES, CLAIRVOYANT, WEIGHTINGS, CoInNetFlow, fair
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, Share
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants

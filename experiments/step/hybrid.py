@@ -16,8 +16,7 @@ from envs.compilation import clock
 from envs.errors import InputError
 from envs.graphs.op_graph import Phase
 from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
-from envs.hybrid.plan import HybridPlan
-from envs.hybrid.problem import HybridProblem, Sharding
+from envs.hybrid.plan import HybridPlan, HybridProblem, Sharding
 from envs.hybrid.simulation import HybridStep, simulate
 from envs.step.problem import StepProblem
 from envs.synchronisation.planned import PlannedSums, Synchroniser

@@ -14,8 +14,7 @@ from envs.bounds import Count, Positive
 from envs.errors import InputError
 from envs.files import read_json
 from envs.forms import Form, read_form
-from envs.hybrid.plan import HybridPlan, Stage, order_of_texts, order_texts
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, order_of_texts, order_texts
 from envs.step.pipeline import play
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp

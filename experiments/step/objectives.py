@@ -16,10 +16,9 @@ from agents.step.problems import Planner, StepPlanning
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
-from envs.partition.latency import LatencyProblem
-from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem
 from envs.placement.episodes import OneProblem
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import toy_pipeline
 from envs.step.fair import Fair
 from envs.step.order import OneFOneB, OrderRule, checked_orders
 from envs.step.plans import Plan

@@ -27,7 +27,7 @@ from agents.step.problems import Planner, StepPlanning
 from envs.bounds import Count, Positive, Share
 from envs.errors import InputError
 from envs.placement.distribution import TrainingProblems
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import toy_pipeline
 from envs.step.problem import StepProblem
 from experiments.config.targets import build_as
 from experiments.run.threads import one_thread_each

@@ -11,7 +11,7 @@ from typing import Any
 
 from agents.solver import Budget, Result
 from agents.step.problems import Planner, StepPlanning
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import toy_pipeline
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from experiments.config.targets import build

@@ -13,8 +13,7 @@ from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.zoo import cached_graph, zoo_graph
 from envs.graphs.zoo_models import ZOO
-from envs.hardware.builders import mixed
-from envs.hardware.random_topologies import DEVICES
+from envs.hardware.builders import DEVICES, mixed
 from envs.hardware.servers import PcieServer
 from envs.step.fusion import fuse
 from envs.step.problem import StepProblem

@@ -25,7 +25,7 @@ from models.export.checkpoint import (
 from models.export.placer import PlacerCard, write_beside
 
 if TYPE_CHECKING:
-    from models.step.pipes import PipesPolicy
+    from models.step.channels import PipesPolicy
 
 KIND, VERSION = "meshwright.allocator", 1
 PROGRAM_FILE = "allocator.onnx"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from envs.arrays import BoolArray
 from envs.errors import InputError
+from envs.placement.env import ORDER_CLASSES
 from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
-from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE
 from models.artifacts import atomic_folder, check_folder, hashes_of, read_checked_spec
 from models.export.checkpoint import (

@@ -17,8 +17,8 @@ from envs.arrays import BoolArray, IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
+from envs.placement.env import ORDER_CLASSES
 from envs.placement.facts import DEVICE, GIVEN, LINK, NODE, NODE_DEVICE, WHOLE
-from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE, Boards
 from envs.placement.whole import FEATURES
 from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy

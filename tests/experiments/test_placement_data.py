@@ -14,8 +14,7 @@ from layered_step import layered_step
 from agents.placement.labelled import LabelledProblem, read_dataset
 from envs.cost import RooflineCost
 from envs.files import read_json
-from envs.hardware.builders import mixed
-from envs.hardware.random_topologies import DEVICES
+from envs.hardware.builders import DEVICES, mixed
 from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
 from experiments.config.config_source import SHIPPED_CONFIGS

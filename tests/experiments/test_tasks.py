@@ -11,9 +11,9 @@ import pytest
 
 from agents.rllib.subject import Solution
 from agents.step.problems import Verdict
-from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S
+from envs.bandwidth.generator import OPTIMUM_S, UNIFORM_S
 from envs.files import read_json
-from envs.joint.toy import toy_stages
+from envs.joint.whole import toy_stages
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.step import SINGLE_PORT, StepSimulator
 from experiments.run.provenance import Provenance
@@ -108,7 +108,7 @@ def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
     node = {
         "_target_": "envs.bandwidth.env.BandwidthEnv.of_plan",
         "_partial_": True,
-        "phases": {"_target_": "envs.bandwidth.phases.WholeStep"},
+        "phases": {"_target_": "envs.bandwidth.instance.WholeStep"},
     }
     objective, task = learnable(node, problem, SINGLE_PORT, CONTIGUOUS, 1.0)
     assert isinstance(task, BandwidthTask)

@@ -14,7 +14,7 @@ import pytest
 from layered_step import layered_step
 
 from agents.rllib.restore import load_best
-from envs.bandwidth.toy import OPTIMUM_S
+from envs.bandwidth.generator import OPTIMUM_S
 from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.evaluate import main as evaluate

@@ -12,7 +12,7 @@ from agents.step.grouping import GroupedProblem, interchangeable
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import Phase
-from envs.hardware.hosts import host_link
+from envs.hardware.servers import host_link
 from envs.step.problem import OFFLOAD, RECOMPUTE
 
 Terms = list[tuple[ArrayLike, ArrayLike]]  # columns and their coefficients

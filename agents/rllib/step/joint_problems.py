@@ -15,7 +15,7 @@ from agents.rllib.subject import Array, ArrayMemory, Stepped, one_architecture
 from envs.errors import InputError
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem, Placed, Traffic
 from models.architecture import Architecture
-from models.step.pipes import TeamConfig
+from models.step.channels import TeamConfig
 
 PLACER = "placer"
 MASK = "action_mask"  # (2,) of every agent: whether it has a choice now

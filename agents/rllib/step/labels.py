@@ -6,9 +6,9 @@ from agents.placement.labelled import read_dataset
 from agents.rllib.subject import Numbers
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
+from envs.placement.env import order_class
 from envs.placement.episodes import Tokens, WholeProblem
 from envs.placement.facts import STARTS
-from envs.placement.outcome import order_class
 from envs.placement.whole import WholeLayout
 
 

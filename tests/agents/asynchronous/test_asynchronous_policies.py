@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.asynchronous.adsp import Adsp, predicted
-from agents.asynchronous.policies import AdaComm, LocalSteps
-from envs.asynchronous.simulation import train
-from envs.asynchronous.workers import spread_workers
+from agents.asynchronous.policies import AdaComm, Adsp, LocalSteps, predicted
+from envs.asynchronous.simulation import spread_workers, train
 from tests.refusal import refusal
 
 WORKERS = spread_workers(4, 4.0, 1.0, 0.5, 0.5)

@@ -18,7 +18,7 @@ from envs.joint.whole import PipedGroups
 from envs.step.problem import StepProblem
 from models.export.allocator import OnnxAllocator, export_allocator
 from models.export.placer import PlacerCard
-from models.step.pipes import PipesConfig, PipesPolicy
+from models.step.channels import PipesConfig, PipesPolicy
 from tests.agents.bandwidth.joint_steps import check_promises, diamond_step, unplaced_steps
 from tests.agents.placement.test_guided_search import search
 from tests.asking import jointly

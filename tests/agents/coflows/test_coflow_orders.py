@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.coflows.bssi import bssi, lower_bound
-from agents.coflows.orders import ORDERS
-from envs.coflows.problem import CoflowProblem, FloatArray, IntArray
-from envs.coflows.simulation import simulate, simulate_fair
+from agents.coflows.orders import ORDERS, bssi, lower_bound
+from envs.coflows.simulation import CoflowProblem, FloatArray, IntArray, simulate, simulate_fair
 from envs.coflows.trace import read_coflows
 from tests.envs.coflows.test_coflow_simulation import problems
 from tests.strength import examples

@@ -21,8 +21,7 @@ from agents.data_pipeline.locality import (
     metis_partition,
     shifted,
 )
-from envs.data_pipeline.graph import GeneratedGraph, Graph
-from envs.data_pipeline.pipeline import Demand
+from envs.data_pipeline.pipeline import Demand, GeneratedGraph, Graph
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 

@@ -13,7 +13,7 @@ import pytest
 from agents.hybrid.alpa import Alpa, inter_operator
 from agents.solver import Budget
 from envs.arrays import FloatArray
-from envs.hybrid.problem import Sharding
+from envs.hybrid.plan import Sharding
 from tests.agents.hybrid.profiles import needs_oracles, oracle
 from tests.envs.hybrid.rows_of_layers import random_row, row, servers
 

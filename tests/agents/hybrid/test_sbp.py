@@ -8,8 +8,7 @@ import pytest
 from agents.hybrid.sbp import SBP, one_stage_seconds
 from agents.hybrid.solver import PREDICTED
 from agents.solver import Budget
-from envs.hybrid.plan import Stage
-from envs.hybrid.problem import HybridProblem, Sharding
+from envs.hybrid.plan import HybridProblem, Sharding, Stage
 from envs.hybrid.simulation import simulate
 from tests.envs.hybrid.rows_of_layers import row, servers
 

@@ -16,8 +16,7 @@ from agents.solver import Budget
 from envs.arrays import FloatArray
 from envs.files import read_json
 from envs.hardware.builders import nvlink_islands
-from envs.hybrid.plan import Stage
-from envs.hybrid.problem import HybridProblem
+from envs.hybrid.plan import HybridProblem, Stage
 from envs.step.pipeline import Pipeline, play
 from tests.envs.hybrid.rows_of_layers import random_row, servers
 from tests.strength import trials

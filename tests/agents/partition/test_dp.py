@@ -20,9 +20,7 @@ from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
-from envs.partition.latency import LatencyProblem
-from envs.partition.max_load import MaxLoadProblem
-from envs.partition.problem import PartitionProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import (
     braided,

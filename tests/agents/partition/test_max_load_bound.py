@@ -10,7 +10,7 @@ from hypothesis import given
 
 from agents.partition.atoms import PartitionAtoms
 from agents.partition.bound import Cuts, dearest, max_load_bound
-from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import MaxLoadProblem
 from tests.agents.partition.dp_graphs import Sketch, small_problem
 from tests.strength import SEEDS, examples
 

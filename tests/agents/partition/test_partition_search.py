@@ -17,8 +17,7 @@ from agents.step.problems import Partition
 from envs.cost import TabulatedCost
 from envs.files import read_json
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
-from envs.partition.latency import LatencyProblem
-from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND

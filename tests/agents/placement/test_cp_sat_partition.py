@@ -21,9 +21,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers import read_dnn_partitioning
 from envs.hardware.devices import Device, DeviceSpec
-from envs.partition.latency import LatencyProblem
-from envs.partition.max_load import MaxLoadProblem
-from envs.partition.problem import PartitionProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND

@@ -21,7 +21,7 @@ from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers.moirai import read_moirai
-from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import MaxLoadProblem
 from envs.step.plans import Placement, Plan
 from envs.step.price import name_of_order
 from envs.step.problem import StepProblem

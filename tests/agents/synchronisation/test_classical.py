@@ -20,8 +20,8 @@ from agents.synchronisation.classical import (
 )
 from agents.synchronisation.ways import Ways
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, links_of_topology
+from envs.synchronisation.plan import Primitive, SynchronisationProblem
 from envs.synchronisation.playing import play
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from experiments.step.problem import topology_file
 from tests.envs.synchronisation.made_networks import networks
 from tests.envs.synchronisation.test_synchronisation_plan import star

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from scipy.optimize import linprog
 
 from agents.synchronisation.forest import Forest, best_bandwidth
-from agents.synchronisation.max_flow import FlowNetwork
 from agents.synchronisation.optimum import (
+    FlowNetwork,
     capacities,
     even_supply,
     optimum,
@@ -24,9 +24,8 @@ from agents.synchronisation.optimum import (
     supply_of_few,
 )
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, residual
-from envs.synchronisation.plan import SynchronisationPlan
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem
 from envs.synchronisation.playing import play
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
 from envs.synchronisation.published import Rate, switched
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples

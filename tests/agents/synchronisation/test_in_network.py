@@ -7,8 +7,8 @@ import pytest
 
 from agents.synchronisation.in_network import SwitchMl
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
+from envs.synchronisation.plan import Primitive, SynchronisationProblem
 from envs.synchronisation.playing import play
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
 
 RATE, LATENCY, SIZE = 1.25e9, 1e-6, 1e8
 

@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from agents.asynchronous.adsp import Adsp
-from agents.asynchronous.policies import AdaComm, LocalSteps
-from envs.asynchronous.simulation import Policy, Training, staleness, train, violations
-from envs.asynchronous.workers import Workers, spread_workers
+from agents.asynchronous.policies import AdaComm, Adsp, LocalSteps
+from envs.asynchronous.simulation import (
+    Policy,
+    Training,
+    Workers,
+    spread_workers,
+    staleness,
+    train,
+    violations,
+)
 from models.asynchronous.characters import CharacterModel
 from tests.strength import examples
 

@@ -13,15 +13,13 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.bandwidth.actions import ContinuousWeights
 from envs.bandwidth.env import (
     BandwidthEnv,
     continuous_environment,
     continuous_toy_environment,
     toy_environment,
 )
-from envs.bandwidth.phases import WholeStep
-from envs.bandwidth.toy import (
+from envs.bandwidth.generator import (
     LEVELS_OPTIMUM_S,
     OPTIMUM_S,
     SERIAL,
@@ -30,6 +28,8 @@ from envs.bandwidth.toy import (
     UNIFORM_S,
     toy_sends,
 )
+from envs.bandwidth.instance import WholeStep
+from envs.bandwidth.observation import ContinuousWeights
 from envs.step.allocated import allocated_problem
 from envs.step.step import StepSimulator
 from experiments.config.config_source import SHIPPED_CONFIGS

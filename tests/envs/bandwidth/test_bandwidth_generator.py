@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs.bandwidth.generator import SyntheticSteps, default_generator
-from envs.bandwidth.instance import phase_traffic
-from envs.bandwidth.phases import WholeStep
-from envs.bandwidth.toy import SERIAL, TOGETHER, toy_sends
+from envs.bandwidth.generator import SERIAL, TOGETHER, SyntheticSteps, default_generator, toy_sends
+from envs.bandwidth.instance import WholeStep, phase_traffic
 from envs.cost import RooflineCost
 from envs.hardware.builders import single_server
 from envs.hardware.servers import PcieServer

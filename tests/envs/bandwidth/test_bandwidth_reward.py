@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from envs.bandwidth.reward import BandwidthReward, PhaseOutcome
+from envs.bandwidth.env import BandwidthReward, PhaseOutcome
 from tests.refusal import refusal
 
 OUTCOME = PhaseOutcome(phase_s=36.0, uniform_phase_s=42.0, reference_s=54.0, overflow=None)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.bandwidth.phases import PassBoundaries, WholeStep
+from envs.bandwidth.instance import PassBoundaries, WholeStep
 from envs.graphs.op_graph import Phase
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import toy_pipeline
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem

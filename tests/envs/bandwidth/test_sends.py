@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from envs.bandwidth.env import BandwidthEnv
-from envs.bandwidth.instance import BandwidthInstance
-from envs.bandwidth.phases import WholeStep
-from envs.bandwidth.toy import Send, placed_sends, star
+from envs.bandwidth.generator import Send, placed_sends, star
+from envs.bandwidth.instance import BandwidthInstance, WholeStep
 from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation
 from envs.step.step import StepSimulator

@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from envs.coflows.problem import CoflowProblem
-from envs.coflows.simulation import Order
+from envs.coflows.simulation import CoflowProblem, Order
 
 Left = dict[int, Fraction]
 Rate = dict[int, Fraction]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from agents.coflows.orders import ORDERS
 from envs.coflows.coflowsim import java_doubles, quantised, simulate_coflowsim
-from envs.coflows.problem import CoflowProblem, coflow_problem
-from envs.coflows.simulation import simulate, simulate_fair
+from envs.coflows.simulation import CoflowProblem, coflow_problem, simulate, simulate_fair
 from envs.coflows.trace import read_coflows
 from tests.envs.coflows import reference_coflows as reference
 from tests.refusal import refusal

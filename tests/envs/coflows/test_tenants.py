@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from agents.coflows.tenants import BASELINES, WEIGHTINGS, CoInNetFlow, fair
+from agents.coflows.orders import BASELINES, WEIGHTINGS, CoInNetFlow, fair
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
 from envs.synchronisation.layerwise import LayeredModel, training_seconds
 from tests.refusal import refusal

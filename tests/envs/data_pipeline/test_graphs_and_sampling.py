@@ -12,8 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from envs.data_pipeline.graph import GeneratedGraph, Graph, graph_of, read_graph
-from envs.data_pipeline.requests import Policy, hits, sample
+from envs.data_pipeline.pipeline import (
+    GeneratedGraph,
+    Graph,
+    Policy,
+    graph_of,
+    hits,
+    read_graph,
+    sample,
+)
 from tests.refusal import refusal
 from tests.strength import examples
 

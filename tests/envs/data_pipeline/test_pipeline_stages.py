@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs.data_pipeline.graph import GeneratedGraph
-from envs.data_pipeline.pipeline import Machines, demand, equal_shares
-from envs.data_pipeline.requests import hits, sample
+from envs.data_pipeline.pipeline import GeneratedGraph, Machines, demand, equal_shares, hits, sample
 
 MACHINES = Machines(
     gpus=2, train_s=3.0, store_cores=5, worker_cores=4, pcie_shares=4, pcie=8.0, nic=16.0,

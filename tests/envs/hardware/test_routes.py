@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from envs.hardware.devices import device_spec
-from envs.hardware.fabric import Fabric, LinkSpec, NodeKind
-from envs.hardware.routes import Routes
+from envs.hardware.fabric import Fabric, LinkSpec, NodeKind, Routes
 from envs.hardware.topology import Topology, fabric_topology
 from tests.refusal import refusal
 from tests.strength import examples

@@ -9,8 +9,7 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import Stage
-from envs.hybrid.problem import HybridProblem, Sharding
+from envs.hybrid.plan import HybridProblem, Sharding, Stage
 from tests.agents.placement.random_problems import cluster
 
 

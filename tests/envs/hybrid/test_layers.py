@@ -15,7 +15,7 @@ from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hardware.builders import single_server
 from envs.hardware.servers import PcieServer
 from envs.hybrid.layers import hybrid_problem, layers_of
-from envs.hybrid.problem import HybridProblem, Sharding
+from envs.hybrid.plan import HybridProblem, Sharding
 from envs.step.problem import StepProblem
 from tests.refusal import refusal
 from tests.strength import SEEDS

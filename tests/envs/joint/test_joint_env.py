@@ -16,10 +16,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from omegaconf import OmegaConf
 
 from envs.joint.env import PLACER, JointEnv, toy_environment
-from envs.joint.toy import OPTIMUM_S, SERVERS, UNIFORM_OPTIMUM_S, default_generator, toy_stages
+from envs.joint.whole import OPTIMUM_S, SERVERS, UNIFORM_OPTIMUM_S, default_generator, toy_stages
 from envs.placement.env import PlacementEnv
-from envs.placement.generator import InstanceGenerator, PlacementInstance
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import InstanceGenerator, PlacementInstance, toy_pipeline
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.fusion import fused_problem
 from envs.step.ready import FasterOrder

@@ -7,7 +7,7 @@ import pytest
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 
-from envs.bandwidth.toy import star
+from envs.bandwidth.generator import star
 from envs.cost import RooflineCost
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed, planes

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.joint.whole import OCTAVE, TOP, JointProblem, PipedGroups, others
+from envs.placement.env import ORDER_CLASSES
 from envs.placement.episodes import Tokens
-from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.whole import WholeLayout
 from envs.step.allocated import allocated_problem
 from envs.step.fusion import fuse, fused_problem

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from envs.cost import TabulatedCost
 from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
-from envs.partition.latency import LatencyProblem
+from envs.partition.problem import LatencyProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import Sketch, small_problem
 from tests.envs.partition.test_max_load import slow_loads

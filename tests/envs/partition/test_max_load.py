@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from envs.graphs.op_graph import NONE, Phase
-from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import MaxLoadProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import small_problem
 from tests.strength import SEEDS, examples

@@ -9,8 +9,7 @@ from numpy.random import default_rng
 from envs.cost import RooflineCost
 from envs.graphs.motifs import draw_network, step_graph
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.hardware.builders import single_server
-from envs.hardware.random_topologies import pairwise_topology, random_topology
+from envs.hardware.builders import pairwise_topology, random_topology, single_server
 from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems, first_micro_batches, scaled
 from envs.step.fusion import fuse

@@ -10,9 +10,9 @@ from numpy.random import default_rng
 
 from envs.graphs.contraction import Fusion
 from envs.placement.distribution import TrainingProblems
+from envs.placement.env import ORDER_CLASSES
 from envs.placement.episodes import DrawnProblems, OneProblem, Tokens
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
-from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.whole import WholeLayout
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import Pricer

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from envs.placement.env import PlacementEnv, toy_environment
-from envs.placement.toy import FAR_S, NEAR_S, toy_pipeline
+from envs.placement.generator import FAR_S, NEAR_S, toy_pipeline
 from envs.spaces import PaddedGraph
 
 LAYER_S = 3 * (1.0 + 2.0) + 0.5  # a layer's compute seconds at speed 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.placement.reward import Outcome, PlacementReward
+from envs.placement.env import Outcome, PlacementReward
 from tests.refusal import refusal
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from envs.placement.env import PlacementEnv
-from envs.placement.generator import FixedInstance, RandomStarts
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import FixedInstance, RandomStarts, toy_pipeline
 from tests.refusal import refusal
 
 

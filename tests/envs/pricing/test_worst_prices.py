@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.pricing import closed_forms
+from envs.pricing import problem as closed_forms
 from envs.pricing.env import ADVERSARY, REFUSE, RULE, TAKE, WAIT, PricingEnv
-from envs.pricing.problem import Kind, PricingProblem, price_search, rentals
-from envs.pricing.worst_case import RequestTree, worst_reserve_ratio, worst_sales_ratio
+from envs.pricing.problem import (
+    Kind,
+    PricingProblem,
+    RequestTree,
+    price_search,
+    rentals,
+    worst_reserve_ratio,
+    worst_sales_ratio,
+)
 from tests.refusal import refusal
 from tests.strength import examples
 

@@ -14,7 +14,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes, uniform
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.placement.toy import toy_pipeline
+from envs.placement.generator import toy_pipeline
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem

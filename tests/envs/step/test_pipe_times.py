@@ -10,10 +10,15 @@ from envs.cost import RooflineCost
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
-from envs.placement.toy import toy_pipeline
-from envs.step.allocated import allocated_problem, weighted_allocation
+from envs.placement.generator import toy_pipeline
+from envs.step.allocated import (
+    allocated_problem,
+    piped_problem,
+    set_pipe_rates,
+    set_some_pipe_rates,
+    weighted_allocation,
+)
 from envs.step.fusion import fuse, fused_problem
-from envs.step.pipe_times import piped_problem, set_pipe_rates, set_some_pipe_rates
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator

@@ -14,8 +14,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.hardware.builders import mixed, single_server, torus
 from envs.hardware.fabric import LinkSpec
-from envs.hardware.hosts import DEFAULT_LINK, host_link, with_hosts
-from envs.hardware.servers import NvlinkServer, PcieServer
+from envs.hardware.servers import DEFAULT_LINK, NvlinkServer, PcieServer, host_link, with_hosts
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem

@@ -9,8 +9,7 @@ from fractions import Fraction
 from hypothesis import strategies as st
 
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
 from tests.strength import SEEDS
 
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from envs.network.closed_forms import ring_seconds
 from envs.synchronisation.link_graph import VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationPlan, Tree
+from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree
 from envs.synchronisation.playing import play
-from envs.synchronisation.problem import SynchronisationProblem
 from tests.envs.network.reference_max_min import exact_max_min
 from tests.envs.synchronisation.made_networks import networks, plans
 from tests.envs.synchronisation.test_synchronisation_plan import ring, star

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.synchronisation.in_network import OmniReduce
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.plan import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import (
     NEXT,
     Pattern,

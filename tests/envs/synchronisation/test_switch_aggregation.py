@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from envs.synchronisation.block_floating import error_bound, largest_integer
 from envs.synchronisation.switch_aggregation import (
     HEADERS,
     Faults,
     SlotPool,
     SwitchTree,
+    error_bound,
+    largest_integer,
     sum_floats,
     sum_integers,
     time_sum,

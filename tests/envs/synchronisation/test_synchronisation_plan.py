@@ -11,8 +11,7 @@ from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationPlan, Tree
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
 
 
 def star(n: int, aggregation: bool = False) -> LinkGraph:

@@ -17,8 +17,13 @@ import pytest
 
 from envs.files import read_json
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
-from envs.synchronisation.problem import Primitive, SynchronisationProblem
+from envs.synchronisation.plan import (
+    Primitive,
+    SynchronisationPlan,
+    SynchronisationProblem,
+    Tree,
+    Way,
+)
 from experiments.execution import synchronising
 from experiments.execution.namespaces import fewest_links, real_links, why_not
 from experiments.execution.processes import TASK

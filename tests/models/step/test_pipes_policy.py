@@ -13,7 +13,7 @@ from torch import Tensor
 from envs.joint.whole import PIPE, SERVER, TOP, Traffic
 from models.export.allocator import OnnxAllocator, export_allocator
 from models.export.placer import PlacerCard
-from models.step.pipes import PipesConfig, PipesPolicy
+from models.step.channels import PipesConfig, PipesPolicy
 from tests.refusal import refusal
 
 ROWS, PIPES = 6, 5

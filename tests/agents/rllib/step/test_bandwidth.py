@@ -17,7 +17,7 @@ from agents.rllib.step.bandwidth import BandwidthSubject
 from agents.rllib.subject import Solution
 from agents.rllib.training import train
 from envs.bandwidth.env import BandwidthEnv, continuous_toy_environment, toy_environment
-from envs.bandwidth.toy import OPTIMUM_S, UNIFORM_S, toy_sends
+from envs.bandwidth.generator import OPTIMUM_S, UNIFORM_S, toy_sends
 from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.agents.rllib.toys import small_training
 from tests.refusal import refusal

@@ -19,7 +19,7 @@ from agents.rllib.training import train
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem
 from envs.placement.distribution import TrainingProblems
 from envs.placement.whole import WholeLayout
-from models.step.pipes import PipesConfig, TeamConfig
+from models.step.channels import PipesConfig, TeamConfig
 from models.step.placer import PlacerConfig
 from tests.agents.rllib.step.test_problems import Guesses
 from tests.agents.rllib.toys import small_ppo, small_training

@@ -15,7 +15,7 @@ from agents.rllib.step.problems import PLANNER, Continued, Problems, sweeps_of
 from agents.rllib.training import train
 from envs.graphs.contraction import Fusion
 from envs.placement.distribution import TrainingProblems
-from envs.placement.outcome import ORDER_CLASSES
+from envs.placement.env import ORDER_CLASSES
 from envs.placement.whole import WholeLayout
 from envs.step.order import Rule
 from envs.step.price import Pricer
