@@ -22,6 +22,7 @@ from experiments.config.command_words import CONFIG_MODULE
 from experiments.config.composing import check_words, typed
 from experiments.config.verbs import EXPERIMENTS
 from experiments.config.yaml_files import yaml_text
+from experiments.reporting.measures import is_number
 from experiments.study.tables import Table, markdown_table
 
 CLAIMS = "claim_table.yaml"  # of conf
@@ -154,19 +155,15 @@ def _check_ratio(what: str, dividend: str, divisor: str) -> None:
     above, _, below = what.partition(" over ")
 
     def named(words: set[str], text: str) -> bool:
-        names = [name for word in words for name in (word.rpartition("=")[2], _leaf(word))]
-        return any(re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text) for name in names if name)
+        values = [word.rpartition("=")[2] for word in words]
+        keys = [re.sub(r"^[\w.]*\.", "", word) for word in words]  # degrees=[], without its groups
+        names = "|".join(re.escape(name) for name in (*values, *keys) if name)
+        return bool(names) and re.search(rf"(?<![\w.])({names})(?!\w)", text) is not None
 
     told = named(upper - lower, above) or named(lower - upper, below)
     if not told or named(upper - lower, below) or named(lower - upper, above):
         fault = "names what 'rerun.over' measures before 'over', and 'rerun.command' behind it"
         raise InputError(f"config key 'measured.what': {what!r} is to be of a form that {fault}")
-
-
-def _leaf(word: str) -> str:
-    """`problem.degrees=[]` without its groups."""
-    key, equals, value = word.partition("=")
-    return key.rpartition(".")[2] + equals + value
 
 
 def read_claims(folder: str | Path | None = None) -> list[Claim]:
@@ -276,15 +273,12 @@ def number_at(document: Any, path: str) -> float:
     """
     found = document
     for part in path.split("/"):
-        key, equals, value = part.partition("=")
-        if isinstance(found, list) and equals:
-            rows = [row for row in found if isinstance(row, Mapping) and str(row.get(key)) == value]
-            found = rows[0] if rows else None
-        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-        else:
-            found = found.get(part) if isinstance(found, Mapping) else None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        if isinstance(found, list):
+            rows = {str(number): row for number, row in enumerate(found)}
+            named = (row for row in reversed(found) if isinstance(row, Mapping))
+            found = rows | {f"{key}={value}": row for row in named for key, value in row.items()}
+        found = found.get(part) if isinstance(found, Mapping) else None
+    if not is_number(found) or not math.isfinite(found):
         raise InputError(f"holds no number at {path!r}", file="result.json")
     return float(found)
 
