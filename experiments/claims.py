@@ -3,7 +3,8 @@
 python -m experiments.claims
 python -m experiments.claims rerun=[moirai_example,flow_times]
 
-Every claim is a file of conf/claim. The run folder receives claims.md, claims.tex and claims.html.
+The claims are rows of conf/claim_table.yaml. The run folder receives claims.md, claims.tex and
+claims.html.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ MARKDOWN, LATEX, PAGE = "claims.md", "claims.tex", "claims.html"
 class ClaimsConfig:
     """`conf/claims.yaml`."""
 
-    folder: str | None = None  # a folder with further claims, files in the form of conf/claim
+    folder: str | None = (
+        None  # a folder with further claims, a file each, in the form of a row and with its subject
+    )
     # names of claims whose commands are run, and their figures compared: rerun=[flow_times]
     rerun: Sequence[str] = ()
     seed: int
@@ -47,14 +50,15 @@ def claims(config: ClaimsConfig, run: Run) -> Result:
     for name in config.rerun:
         if name not in known:
             raise InputError(f"config key 'rerun': no claim {name!r} (known: {', '.join(known)})")
-    found = []
+    reruns = []
     with ProgressDisplay(run.console) as display:
         for name in config.rerun:
-            task = display.begin(f"{name} ({known[name].file.rerun.takes})")
-            again = rerun(known[name], run.folder / "reruns")
-            found.append(again)
-            told = "inside" if again.holds else "OUTSIDE"
-            display.end(task, f"{again.value:.7g}, {told} {known[name].interval}")
+            task = display.begin(f"{name} ({known[name].rerun.takes})")
+            value = rerun(known[name], run.folder / "reruns")
+            holds = known[name].holds(value)
+            reruns.append({"claim": name, "value": value, "in_the_interval": holds})
+            told = "inside" if holds else "OUTSIDE"
+            display.end(task, f"{value:.7g}, {told} {known[name].interval}")
     table = whole_table(list(known.values()))
     write_tables(run, "Claims", [short_table(list(known.values())), table], run.provenance)
     write_text(run.folder / MARKDOWN, page_of(list(known.values())))
@@ -65,9 +69,9 @@ def claims(config: ClaimsConfig, run: Run) -> Result:
     write_text(run.folder / PAGE, page.html(mark))
     values: dict[str, object] = {
         "claims": len(known),
-        "do_not_hold": [name for name, own in known.items() if own.file.verdict == "does not hold"],
-        "reruns": [again.document() for again in found],
-        "all_in_their_intervals": all(again.holds for again in found) if found else None,
+        "do_not_hold": [name for name, own in known.items() if own.verdict == "does not hold"],
+        "reruns": reruns,
+        "all_in_their_intervals": all(x["in_the_interval"] for x in reruns) if reruns else None,
         "page": str(run.folder / PAGE),
     }
     return Result(values, run.provenance)

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.reporting.report import Report
-from experiments.reporting.sheets import Reported
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_text
 from experiments.run.one_run import RESULT_FILE, Result, Run
-from experiments.run.provenance import file_hash
+from experiments.run.provenance import file_hash, stamp
 from experiments.study.tables import write_markdown
 
 PAGE, MARKDOWN, LATEX = "report.html", "report.md", "report.tex"
@@ -35,18 +34,19 @@ class ReportConfig:
 
 def report(config: ReportConfig, run: Run) -> Result:
     """Read the runs, then write the three forms."""
-    reported = Reported.of(config.runs)
-    hashes = {found.name: file_hash(found.path / RESULT_FILE) for found in reported.runs}
+    made = Report.of(config.runs, config.title)
+    hashes = {found.name: file_hash(found.path / RESULT_FILE) for found in made.runs}
     provenance = run.provenance.with_inputs(**hashes)
-    made = Report(reported, config.title)
-    write_text(run.folder / PAGE, made.html(provenance))
+    page = made.page(provenance.created)
+    mark = stamp({"title": config.title}, provenance, kind="report")
+    write_text(run.folder / PAGE, page.html(mark))
     write_markdown(run, config.title, made.markdown(), provenance, MARKDOWN)
-    write_text(run.folder / LATEX, made.latex(provenance))
+    write_text(run.folder / LATEX, made.latex(mark))
     values: dict[str, object] = {
-        "runs": len(reported.runs),
-        "configs": len(reported.jobs),
-        "tables": made.tables,
-        "figures": made.figures,
+        "runs": len(made.runs),
+        "configs": len(made.jobs),
+        "tables": page.tables,
+        "figures": page.figures,
         "page": str(run.folder / PAGE),
         "markdown": str(run.folder / MARKDOWN),
         "latex": str(run.folder / LATEX),

@@ -1,4 +1,4 @@
-"""What the literature and this project claim, and what was measured here: one file for each."""
+"""What the literature and this project claim, and what was measured here: one row for each."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError
 from experiments.config.command_words import CONFIG_MODULE
 from experiments.config.composing import check_words, typed
 from experiments.config.verbs import EXPERIMENTS
+from experiments.config.yaml_files import yaml_text
+from experiments.reporting.measures import is_number
 from experiments.study.tables import Table, markdown_table
 
-CLAIMS = "claim"  # the folder of conf
-SUBJECTS = ("placement", "network", "cluster")  # in the order of the table
-VERDICTS = ("holds", "holds in part", "does not hold", "not comparable")
+CLAIMS = "claim_table.yaml"  # of conf
+Subject = Literal["placement", "network", "cluster"]  # in the order of the table
+Verdict = Literal["holds", "holds in part", "does not hold", "not comparable"]
 COLUMNS = (
     "claim", "verdict", "published", "measured here", "interval", "conditions", "source", "command",
     "takes",
@@ -37,9 +37,9 @@ _COMMAND = re.compile(r"(?:python -m experiments\.|meshwright )(\w+)((?: .*)?)")
 _ABOUT = """\
 One row for each published headline of the systems in here, and for each claim of this project's
 own; losses are rows like any other. `make claims ARGS="rerun=[flow_times]"` runs the command of a
-row again and says whether its figure lies in the interval. Where `read` is null in its file, the
-row is of a study of hours whose table a person reads. A row is a file of `conf/claim`; this page is
-written by `experiments.claims`.
+row again and says whether its figure lies in the interval. Where a row has no `rerun.read`, it is
+of a study of hours whose table a person reads. The rows are in `conf/claim_table.yaml`; this page
+is written by `experiments.claims`.
 
 The verdict is about what is *published*, under the conditions of the row. It **holds** where that
 was found again; **in part** where it was found less far, or not everywhere; it **does not** where
@@ -77,37 +77,70 @@ class Rerun:
 
     command: str
     takes: str
-    read: str | None
-    over: str | None  # a second command, whose number is divided by that of the first
+    read: str | None = None  # None: a person reads it
+    over: str | None = None  # a second command, whose number is divided by that of the first
+
+    @property
+    def commands(self) -> list[str]:
+        return [self.command, *([self.over] if self.over else [])]
 
 
 @dataclass
-class ClaimFile:
-    """`conf/claim/<name>.yaml`."""
+class Claim:
+    """A row of `conf/claim_table.yaml`, by its name, or a file of a folder."""
 
-    subject: str
+    name: str
+    subject: Subject
     claim: str
     source: Source
     published: str
     conditions: str
     measured: Measured
-    verdict: str
+    verdict: Verdict
     rerun: Rerun
 
     def __post_init__(self) -> None:
-        for field, value, known in (
-            ("subject", self.subject, SUBJECTS),
-            ("verdict", self.verdict, VERDICTS),
-        ):
-            require_one_of(value, known, file=f"config key '{field}'")
         if not self.measured.low <= self.measured.value <= self.measured.high:
             raise InputError("config key 'measured': low, value and high do not ascend")
-        for command in filter(None, (self.rerun.command, self.rerun.over)):
+        for command in self.rerun.commands:
             if not _COMMAND.fullmatch(command):
                 fault = "is no command of an app, python -m experiments.<app> <arguments>"
                 raise InputError(f"config key 'rerun': {command!r} {fault}")
         if self.rerun.over is not None:
             _check_ratio(self.measured.what, self.rerun.over, self.rerun.command)
+
+    @property
+    def figure(self) -> str:
+        return f"{_number(self.measured.value)}{_unit(self.measured.unit)}"
+
+    @property
+    def interval(self) -> str:
+        found = self.measured
+        if found.low == found.high:
+            return found.interval
+        return f"[{_number(found.low)}, {_number(found.high)}]{_unit(found.unit)}"
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies in the interval that was measured."""
+        low, high = self.measured.low, self.measured.high
+        slack = CLOSE * max(abs(low), abs(high))
+        return low - slack <= value <= high + slack
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        source, found = self.source, self.measured
+        about = "" if found.low == found.high else f" ({found.interval})"
+        return (
+            f"{self.name}: {self.claim}",
+            self.verdict,
+            self.published,
+            f"{self.figure}, {found.what} ({found.date}, {found.commit})",
+            f"{self.interval}{about}",
+            self.conditions,
+            f"{source.authors}: {source.title}. {source.venue}, {source.year}",
+            self.rerun.command,
+            self.rerun.takes,
+        )
 
 
 def _check_ratio(what: str, dividend: str, divisor: str) -> None:
@@ -122,56 +155,15 @@ def _check_ratio(what: str, dividend: str, divisor: str) -> None:
     above, _, below = what.partition(" over ")
 
     def named(words: set[str], text: str) -> bool:
-        names = [name for word in words for name in (word.rpartition("=")[2], _leaf(word))]
-        return any(re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text) for name in names if name)
+        values = [word.rpartition("=")[2] for word in words]
+        keys = [re.sub(r"^[\w.]*\.", "", word) for word in words]  # degrees=[], without its groups
+        names = "|".join(re.escape(name) for name in (*values, *keys) if name)
+        return bool(names) and re.search(rf"(?<![\w.])({names})(?!\w)", text) is not None
 
     told = named(upper - lower, above) or named(lower - upper, below)
     if not told or named(upper - lower, below) or named(lower - upper, above):
         fault = "names what 'rerun.over' measures before 'over', and 'rerun.command' behind it"
         raise InputError(f"config key 'measured.what': {what!r} is to be of a form that {fault}")
-
-
-def _leaf(word: str) -> str:
-    """`problem.degrees=[]` without its groups."""
-    key, equals, value = word.partition("=")
-    return key.rpartition(".")[2] + equals + value
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim and its name, that of its file."""
-
-    name: str
-    file: ClaimFile
-
-    @property
-    def measured(self) -> str:
-        found = self.file.measured
-        return f"{_number(found.value)}{_unit(found.unit)}"
-
-    @property
-    def interval(self) -> str:
-        found = self.file.measured
-        if found.low == found.high:
-            return found.interval
-        return f"[{_number(found.low)}, {_number(found.high)}]{_unit(found.unit)}"
-
-    def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
-        own, found = self.file, self.file.measured
-        source = f"{own.source.authors}: {own.source.title}. {own.source.venue}, {own.source.year}"
-        about = "" if found.low == found.high else f" ({found.interval})"
-        return (
-            f"{self.name}: {own.claim}",
-            own.verdict,
-            own.published,
-            f"{self.measured}, {found.what} ({found.date}, {found.commit})",
-            f"{self.interval}{about}",
-            own.conditions,
-            source,
-            own.rerun.command,
-            own.rerun.takes,
-        )
 
 
 def read_claims(folder: str | Path | None = None) -> list[Claim]:
@@ -180,39 +172,37 @@ def read_claims(folder: str | Path | None = None) -> list[Claim]:
     Raises:
         InputError: a file is no claim, or two have one name.
     """
-    own = files(CONFIG_MODULE).joinpath(CLAIMS)
-    texts = {
-        file.name: (str(file), file.read_text(encoding="utf-8"))
-        for file in own.iterdir()
-        if file.name.endswith(".yaml")
-    }
+    own = str(files(CONFIG_MODULE).joinpath(CLAIMS))
+    rows = [
+        (name, own, {"subject": subject, **row})
+        for subject, named in _mapping(own).items()
+        for name, row in named.items()
+    ]
     if folder is not None:
         if not Path(folder).is_dir():
             raise InputError("there is no such folder", file=folder)
+        taken = {name for name, *_ in rows}
         for path in sorted(Path(folder).glob("*.yaml")):
-            if path.name in texts:
+            if path.stem in taken:
                 raise InputError("has the name of another claim", file=path)
-            try:
-                texts[path.name] = (str(path), path.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError) as error:
-                raise InputError(f"cannot be read ({error})", file=path) from error
-    claims = [
-        Claim(name.removesuffix(".yaml"), _claim_file(text, path))
-        for name, (path, text) in texts.items()
-    ]
-    return sorted(claims, key=lambda claim: (SUBJECTS.index(claim.file.subject), claim.name))
+            rows.append((path.stem, str(path), _mapping(path)))
+    claims = [_claim(*row) for row in rows]
+    subjects = get_args(Subject)
+    return sorted(claims, key=lambda claim: (subjects.index(claim.subject), claim.name))
 
 
-def _claim_file(text: str, path: str) -> ClaimFile:
+def _mapping(path: str | Path) -> dict[str, Any]:
+    found = OmegaConf.create(yaml_text(path))
+    if not isinstance(found, DictConfig):
+        raise InputError("is no mapping", file=path)
+    return OmegaConf.to_container(found)  # type: ignore[return-value]
+
+
+def _claim(name: str, path: str, row: Mapping[str, Any]) -> Claim:
     try:
-        config = OmegaConf.create(text)
-        if not isinstance(config, DictConfig):
-            raise InputError("is no mapping")
-        return typed(config, ClaimFile)
+        return typed(OmegaConf.create({**row, "name": name}), Claim)
     except InputError as error:
-        raise InputError(error.message, file=path) from error
-    except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise InputError(" ".join(str(error).split()), file=path) from error
+        raise InputError(error.message, file=path, record=name) from error
 
 
 def whole_table(claims: Sequence[Claim]) -> Table:
@@ -223,8 +213,8 @@ def whole_table(claims: Sequence[Claim]) -> Table:
 def short_table(claims: Sequence[Claim]) -> Table:
     """What fits on a console."""
     rows = [
-        (claim.name, claim.file.claim, claim.file.published, f"{claim.measured} {claim.interval}",
-         claim.file.verdict, claim.file.rerun.takes)
+        (claim.name, claim.claim, claim.published, f"{claim.figure} {claim.interval}",
+         claim.verdict, claim.rerun.takes)
         for claim in claims
     ]  # fmt: skip
     columns = ("name", "claim", "published", "measured here", "verdict", "takes")
@@ -234,47 +224,27 @@ def short_table(claims: Sequence[Claim]) -> Table:
 def page_of(claims: Sequence[Claim]) -> str:
     """`docs/claims.md`."""
     commands = "".join(
-        f"- `{claim.name}`: `{command}`\n"
-        for claim in claims
-        for command in filter(None, (claim.file.rerun.command, claim.file.rerun.over))
+        f"- `{claim.name}`: `{command}`\n" for claim in claims for command in claim.rerun.commands
     )
     rows = [claim.cells()[:-2] for claim in claims]
     table = markdown_table(COLUMNS[:-2], rows).replace("---:", "---")  # sentences begin at the left
     return f"# Claims\n\n{_ABOUT}\n{table}\n## Commands\n\n{commands}"
 
 
-@dataclass(frozen=True)
-class Reran:
-    """A claim measured again."""
-
-    claim: Claim
-    value: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the number lies in the interval that was measured."""
-        low, high = self.claim.file.measured.low, self.claim.file.measured.high
-        slack = CLOSE * max(abs(low), abs(high))
-        return low - slack <= self.value <= high + slack
-
-    def document(self) -> dict[str, object]:
-        return {"claim": self.claim.name, "value": self.value, "in_the_interval": self.holds}
-
-
-def rerun(claim: Claim, folder: Path) -> Reran:
-    """Run its command, or both, in folders below `folder`, and read the number.
+def rerun(claim: Claim, folder: Path) -> float:
+    """Its number: of its command, or of both, run in folders below `folder`.
 
     Raises:
         InputError: no number is read of its command, or a command fails.
     """
-    again = claim.file.rerun
+    again = claim.rerun
     if again.read is None:
         fault = f"its figure is read by a person, in the table of: {again.command}"
         raise InputError(fault, file="config key 'rerun'", record=claim.name)
     value = _number_of(again.command, again.read, folder / claim.name)
     if again.over is not None:
         value = _number_of(again.over, again.read, folder / f"{claim.name}_over") / value
-    return Reran(claim, value)
+    return value
 
 
 def _number_of(command: str, read: str, folder: Path) -> float:
@@ -303,15 +273,12 @@ def number_at(document: Any, path: str) -> float:
     """
     found = document
     for part in path.split("/"):
-        key, equals, value = part.partition("=")
-        if isinstance(found, list) and equals:
-            rows = [row for row in found if isinstance(row, Mapping) and str(row.get(key)) == value]
-            found = rows[0] if rows else None
-        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-        else:
-            found = found.get(part) if isinstance(found, Mapping) else None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        if isinstance(found, list):
+            rows = {str(number): row for number, row in enumerate(found)}
+            named = (row for row in reversed(found) if isinstance(row, Mapping))
+            found = rows | {f"{key}={value}": row for row in named for key, value in row.items()}
+        found = found.get(part) if isinstance(found, Mapping) else None
+    if not is_number(found) or not math.isfinite(found):
         raise InputError(f"holds no number at {path!r}", file="result.json")
     return float(found)
 

@@ -1,13 +1,12 @@
-"""Interactive figures for plotly.js; what all have in common is the template of `page.SCRIPT`."""
+"""Interactive figures for plotly.js; what all have in common is the template of `page.js`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from html import escape
-from itertools import pairwise
-from typing import Any, TypeGuard
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import polars as pl
@@ -22,21 +21,23 @@ MOST_ROWS, MOST_LINES, MOST_POINTS, MOST_BARS = 40, 8, 500, 6000
 ROW, FRAME = 38, 96  # pixels of a row of a ranking; of a figure around its rows
 LANE, THIN_LANE, LEAST_LANES = 24, 9, 8  # pixels of a device or GPU in a Gantt chart; of few, many
 NAMED_LANES = 24  # up to which every lane has its name, beyond its node's
+LONG_NAME = 34  # characters
 WIDE = 20.0  # times between the least and the largest value from which an axis is logarithmic
 MERGE = 5e-4  # share of the time below which neighbours of one kind in a Gantt chart are one bar
 MARGIN = 0.06  # of an axis, at both ends
+STEPS = "charts/global_step"  # of the metrics
 DIGITS = 7  # significant, of what is drawn
 LINE = "%{x:,.4g}: %{y:.5g}<extra>%{fullData.name}</extra>"  # beside the mouse
 PHASES = {
     "forward": BLUE, "backward": ORANGE, "optimizer": GREEN, "transfer": PURPLE,
 }  # fmt: skip
+UNITS = {"d": 86400.0, "h": 3600.0, "s": 1.0, "ms": 1e-3}  # seconds
 
 LIGHTER = {own: mixed_with_white(own, 0.3) for own in PALETTE}
 IN_THE_DARK = {**LIGHTER, "#ffffff": "#0d1117"}  # on a dark page
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """One figure; `title` stands above it where no heading does, `note` says what is not drawn."""
 
     title: str
@@ -57,44 +58,39 @@ def ranking(sheet: Sheet) -> Figure | None:
     if sheet.kind.bound:
         bound = max(entry.found[sheet.kind.bound].mean for entry in shown)
         levels |= {"proved lower bound": bound} if math.isfinite(bound) else {}
-    mean = np.array([x.mean for x in found])
-    ends = np.array([(x.low, x.high) for x in found]).T
-    low, high = np.where(np.isfinite(ends).all(axis=0), ends, mean)
+    mean, low, high = np.array([(x.mean, x.low, x.high) for x in found]).T
+    low, high = np.where(np.isfinite(low + high), [low, high], mean)
     least, most = (f([*mean, *levels.values()]) for f in (min, max))
     room = max(most - least, 0.02 * abs(most))  # an interval may be wider than all there is to see
     floor = least - room if least < 0 else max(least - room, 0.0)  # no time is negative
     beyond = low.min() < floor or high.max() > most + room
     least, most = max(min(least, low.min()), floor), min(max(most, high.max()), most + room)
     logarithmic = least > 0 and most > WIDE * least
-    names = [entry.names[0] for entry in shown]
+    names, rows = [entry.names[0] for entry in shown], np.arange(len(shown))
     points = go.Scatter(
-        mode="markers", x=mean, y=np.arange(len(mean)), marker={"color": BLUE, "size": 10},
+        mode="markers", x=mean, y=rows, marker={"color": BLUE, "size": 10},
         error_x={"array": high - mean, "arrayminus": mean - low, "color": BLUE},
         text=[escape(" / ".join(entry.names)) for entry in shown],
         hovertemplate="%{text}<br>%{x}<extra></extra>",
     )  # fmt: skip
-    figure = _figure(points, height=FRAME + ROW * len(mean), x=measure.label, y="")
-    place = np.log10 if logarithmic else float
-    edges = [place(least), place(most)]
-    margin = MARGIN * (edges[1] - edges[0]) or MARGIN * abs(most) or 1.0
-    figure.update_xaxes(range=[edges[0] - margin, edges[1] + margin])
-    if logarithmic:
-        figure.update_xaxes(type="log", dtick=1)
-    figure.update_yaxes(showticklabels=False, range=[len(mean) - 0.4, -0.8], tickvals=points.y)
+    figure = _figure(points, height=FRAME + ROW * len(shown), x=measure.label, y="")
+    ends = np.log10([least, most]) if logarithmic else np.array([least, most])
+    margin = MARGIN * np.ptp(ends) or MARGIN * abs(most) or 1.0
+    axis = {"type": "log", "dtick": 1} if logarithmic else {}
+    figure.update_xaxes(range=[ends[0] - margin, ends[1] + margin], **axis)
+    figure.update_yaxes(showticklabels=False, range=[len(rows) - 0.4, -0.8], tickvals=rows)
     for row, (entry, name) in enumerate(zip(shown, names, strict=True)):
         run = f" [{entry.job.number}]" if names.count(name) > 1 else ""
-        short = escape(name if len(name) <= 34 else f"{name[:33]}…")
-        text = f"<b>{short}</b>{run}  {measure.text(found[row])}"
+        short = escape(name if len(name) <= LONG_NAME else f"{name[: LONG_NAME - 1]}…")
         figure.add_annotation(
-            text=text, xref="paper", x=0, y=row, xanchor="left", yanchor="bottom", yshift=6
-        )
+            text=f"<b>{short}</b>{run}  {measure.text(found[row])}", xref="paper", x=0, y=row,
+            xanchor="left", yanchor="bottom", yshift=6,
+        )  # fmt: skip
     for name, value in levels.items():  # named on the side where there is more room
-        side = "left" if place(value) <= sum(edges) / 2 else "right"
-        text = f"{escape(name)} {value:,.4g}"
-        figure.add_vline(value)
-        figure.add_annotation(
-            text=text, x=place(value), yref="paper", y=1, yanchor="bottom", xanchor=side
-        )
+        place = np.log10(value) if logarithmic else value
+        side = "left" if place <= ends.mean() else "right"
+        words = {"text": f"{escape(name)} {value:,.4g}", "textangle": 0, "xanchor": side}
+        figure.add_vline(value, label={**words, "textposition": "end", "yanchor": "bottom"})
     figure.update_layout(margin_t=26 if levels else 8, showlegend=False)
     note = ""
     if len(known) > len(shown):
@@ -104,95 +100,92 @@ def ranking(sheet: Sheet) -> Figure | None:
     return Figure("", figure, note.strip())
 
 
-def learning_curves(job: Job) -> Iterator[Figure]:
+def learning_curve(job: Job) -> Figure | None:
     """What a training has logged, over its steps: every seed, and their mean."""
-    columns = job.first.metrics
-    if "charts/step_time_s_mean" in columns and "charts/best_objective" in columns:
+    logged, label, scale = job.first.metrics, "step time (ms)", 1e3
+    levels: Mapping[str, float] = {}
+    series = {
+        "best so far": "charts/best_objective", "mean of an iteration": "charts/step_time_s_mean",
+    }  # fmt: skip
+    if logged.keys() >= set(series.values()):
         bound = job.first.result.get("lower_bound_s")
-        level = {"proved lower bound": bound * 1e3} if _is_number(bound) else {}
-        series = {
-            "best so far": ("charts/best_objective", BLUE),
-            "mean of an iteration": ("charts/step_time_s_mean", PALETTE[0]),
-        }
-        yield from _curves(job, series, "step time (ms)", 1e3, level)
-    elif any(math.isfinite(score) for score in columns.get("exam/score", ())):
-        series = {"exams": ("exam/score", BLUE)}
-        yield from _curves(job, series, "mean JCT / reference's", 1.0, {"reference": 1.0})
+        levels = {"proved lower bound": bound * 1e3} if _is_number(bound) else {}
+    elif any(map(math.isfinite, logged.get("exam/score", ()))):
+        label, scale, levels = "mean JCT / reference's", 1.0, {"reference": 1.0}
+        series = {"exams": "exam/score"}
     else:
-        for name in list(columns)[1:2]:
-            yield from _curves(job, {name: (name, BLUE)}, name, 1.0, {})
-
-
-def _curves(
-    job: Job,
-    series: Mapping[str, tuple[str, str]],
-    label: str,
-    scale: float,
-    levels: Mapping[str, float],
-) -> Iterator[Figure]:
-    steps = "charts/global_step"
-    over = steps if steps in job.first.metrics else next(iter(job.first.metrics), "")
-    figure = _figure(height=420, x="steps" if over == steps else over, y=label)
-    for name, (column, colour) in series.items():
+        label, scale = next(islice(logged, 1, None), ""), 1.0
+        series = {label: label}
+    over = STEPS if STEPS in logged else next(iter(logged), "")
+    figure = _figure(height=420, x="steps" if over == STEPS else over, y=label)
+    for colour, (name, column) in zip((BLUE, PALETTE[0]), series.items(), strict=False):
         lines = [line for run in job.runs if (line := _line(run, over, column, scale))]
-        curve: dict[str, Any] = {"name": escape(name), "line": {"color": colour, "width": 2.3}}
+        named = escape(name)
         if len(lines) > 1:
             silent = {"showlegend": False, "hoverinfo": "skip", "mode": "lines"}
             pale = {"color": mixed_with_white(colour, 0.45), "width": 1}
             for line in lines:
                 figure.add_scatter(x=list(line), y=list(line.values()), line=pale, **silent)
             shared = sorted(set(lines[0]).intersection(*lines[1:]))
-            mean = np.array([math.fsum(line[x] for line in lines) / len(lines) for x in shared])
-            half = np.array([half_width([line[x] for line in lines]) for x in shared])
+            values = np.array([[line[x] for x in shared] for line in lines])
+            mean, half = values.mean(axis=0), np.array([half_width(own) for own in values.T])
             figure.add_scatter(
                 x=[*shared, *shared[::-1]], y=[*(mean + half), *(mean - half)[::-1]],
                 fill="toself", fillcolor=colour, opacity=0.18, line_width=0, **silent,
             )  # fmt: skip
             lines = [dict(zip(shared, mean, strict=True))]
-            curve["name"] += f", mean of {len(job.runs)} seeds"
+            named += f", mean of {len(job.runs)} seeds"
         for line in lines:
-            mode = "lines+markers" if len(line) <= 30 else "lines"
-            points = {"x": list(line), "y": list(line.values()), "mode": mode}
-            figure.add_scatter(**points, hovertemplate=LINE, **curve)
-    if not figure.data:
-        return
+            figure.add_scatter(
+                x=list(line), y=list(line.values()), name=named, hovertemplate=LINE,
+                mode="lines+markers" if len(line) <= 30 else "lines",
+                line={"color": colour, "width": 2.3},
+            )  # fmt: skip
     for name, value in levels.items():
         text = f"{escape(name)} {value:,.4g}"
         figure.add_hline(value, annotation={"text": text, "bgcolor": "rgba(0,0,0,0)"})
-    yield Figure(f"Training: {label}", figure)
+    return Figure(f"Training: {label}", figure) if figure.data else None
+
+
+def _line(run: RunFolder, over: str, column: str, scale: float) -> dict[float, float]:
+    """Points of a column; at most `MOST_POINTS` of them, evenly, the last always."""
+    pairs = [
+        (x, y * scale)
+        for x, y in zip(run.metrics.get(over, ()), run.metrics.get(column, ()), strict=False)
+        if math.isfinite(x) and math.isfinite(y)
+    ]
+    step = max(1, math.ceil(len(pairs) / MOST_POINTS))
+    return dict([*pairs[::step], *pairs[-1:]])
 
 
 def anytime(job: Job) -> Figure | None:
     """The best value so far over the seconds of search, of every planner in the first run."""
     from plotly import express as px
 
-    result = job.first.result
-    rows = result.get("methods")
-    several = isinstance(rows, list)
-    found = {}
-    for row in rows if isinstance(rows, list) else [{**result, "method": result.get("agent")}]:
+    result, label, scale, found = job.first.result, "step time (ms)", 1e3, []
+    rows: Any = result.get("methods")
+    if not isinstance(rows, list):
+        rows, label, scale = [{**result, "method": result.get("agent")}], "objective", 1.0
+    for row in rows:
         trajectory = row.get("trajectory") if isinstance(row, Mapping) else None
         if isinstance(trajectory, list) and len(trajectory) > 1:
-            points = [
-                (float(pair[0]), float(pair[1]) * (1e3 if several else 1.0))
+            found += [
+                (escape(str(row["method"])), float(pair[0]), float(pair[1]) * scale)
                 for pair in trajectory
                 if isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))
             ]
-            if points:
-                found[escape(str(row["method"]))] = points
-    if not found or (len(found) == 1 and job.first.metrics):
+    points = pl.DataFrame(found, ["planner", "x", "y"], orient="row")
+    best = points.group_by("planner", maintain_order=True).min().sort("y")["planner"].to_list()
+    if not best or (len(best) == 1 and job.first.metrics):
         return None  # the curve of its training tells the same
-    best = sorted(found, key=lambda name: min(y for _, y in found[name]))[:MOST_LINES]
-    rows = [(name, *point) for name in best for point in found[name]]
-    frame = pl.DataFrame(rows, ["planner", "x", "y"], orient="row")
     drawn = px.line(
-        frame, "x", "y", color="planner", line_shape="hv", color_discrete_sequence=PALETTE
-    )
-    label = "step time (ms)" if several else "objective"
+        points.filter(pl.col("planner").is_in(best[:MOST_LINES])), "x", "y", color="planner",
+        line_shape="hv", color_discrete_sequence=PALETTE, category_orders={"planner": best},
+    )  # fmt: skip
     figure = _figure(*drawn.data, height=400, x="seconds of search", y=label)
     figure.update_traces(hovertemplate=LINE, mode="lines+markers").update_xaxes(rangemode="tozero")
-    left_out = len(found) - len(best)
-    note = f"The {MOST_LINES} best are drawn; {left_out} more have a curve." if left_out else ""
+    left_out = len(best) - MOST_LINES
+    note = f"The {MOST_LINES} best are drawn; {left_out} more have a curve." if left_out > 0 else ""
     return Figure("The best so far over the search", figure, note)
 
 
@@ -203,15 +196,14 @@ def gantt(run: RunFolder) -> Figure | None:
     lanes, bars = _bars_of(run.timeline)
     if not bars:
         return None
-    frame = pl.DataFrame(bars[:MOST_BARS], ["kind", "row", "start", "end", "label"], orient="row")
-    span = max(bar[3] for bar in bars) - min(0.0, *(bar[2] for bar in bars))
-    units = {"d": 86400.0, "h": 3600.0, "s": 1.0}
-    unit = next((name for name, seconds in units.items() if span > 3 * seconds), "ms")
-    seconds = units.get(unit, 1e-3)
-    phases = {bar[0] for bar in bars} <= set(PHASES)
-    start, lasts = pl.col("start") / seconds, (pl.col("end") - pl.col("start")) / seconds
+    span = max(bar["end"] for bar in bars) - min(0.0, *(bar["start"] for bar in bars))
+    unit = next((name for name, seconds in UNITS.items() if span > 3 * seconds), "ms")
+    phases = {bar["kind"] for bar in bars} <= set(PHASES)
+    start, end = pl.col("start") / UNITS[unit], pl.col("end") / UNITS[unit]
     drawn = px.bar(
-        frame.with_columns(start.round_sig_figs(DIGITS), lasts=lasts.round_sig_figs(DIGITS)),
+        pl.DataFrame(bars[:MOST_BARS]).with_columns(
+            start.round_sig_figs(DIGITS), lasts=(end - start).round_sig_figs(DIGITS)
+        ),
         "lasts", "row", "kind", base="start", custom_data=["label"], orientation="h",
         color_discrete_sequence=list(LIGHTER.values()),
         color_discrete_map=PHASES if phases else {},
@@ -224,13 +216,13 @@ def gantt(run: RunFolder) -> Figure | None:
         width=0.8 if phases else 1.0, marker_line_width=0, hovertemplate=hover, showlegend=phases
     )
     figure.update_xaxes(rangemode="tozero")
-    middles: dict[str, list[int]] = {}  # rows of every process, by the name before a comma
+    named: dict[str, list[int]] = {}  # rows of every process, by the name before a comma
     first = {process: name for (process, _), name in reversed(lanes.items())}
     for row, ((process, _), name) in enumerate(lanes.items()):
-        middles.setdefault(first[process].partition(",")[0] if many else name, []).append(row)
-    short = [name if len(name) <= 24 else f"{name[:12]}…{name[-12:]}" for name in middles]
+        named.setdefault(first[process].partition(",")[0] if many else name, []).append(row)
     figure.update_yaxes(
-        tickvals=[sum(own) / len(own) for own in middles.values()], ticktext=short,
+        tickvals=[np.mean(rows) for rows in named.values()],
+        ticktext=[name if len(name) <= 24 else f"{name[:12]}…{name[-12:]}" for name in named],
         range=[len(lanes) - 0.4, -0.6], showgrid=False, tickfont_size=11,
     )  # fmt: skip
     for row, (this, after) in enumerate(pairwise(lanes)):
@@ -241,72 +233,55 @@ def gantt(run: RunFolder) -> Figure | None:
     note = f"{left_out:,} further bars are not drawn." if left_out > 0 else ""
     if not phases:
         note = f"A job has one colour; there are {len(PALETTE)} of them. {note}".strip()
-    return Figure(f"What ran when, seed {run.origin.get('seed')}", figure, note)
+    return Figure(f"What ran when, seed {run.seed}", figure, note)
 
 
-Bar = tuple[str, int, float, float, str]  # kind, row, from when to when in seconds, label
+Lane = tuple[int, int]  # process, thread
 
 
-def _bars_of(trace: Mapping[str, Any]) -> tuple[dict[tuple[int, int], str], list[Bar]]:
-    """Names of the rows by (process, thread), and bars in the order in which they begin."""
-    events = trace.get("traceEvents")
+def _bars_of(trace: Mapping[str, Any]) -> tuple[dict[Lane, str], list[dict[str, Any]]]:
+    """Names of the rows by their lanes, and bars in the order in which they begin."""
     processes: dict[int, str] = {}
-    lanes: dict[tuple[int, int], str] = {}
-    spans: list[tuple[tuple[int, int], float, float, str, str]] = []
+    named: dict[Lane, str] = {}
+    spans: list[tuple[float, float, Lane, str, str]] = []  # start, end, lane, kind, label
+    events = trace.get("traceEvents")
     for event in events if isinstance(events, list) else ():
-        if not isinstance(event, Mapping):
-            continue
-        place = (event.get("pid", 0), event.get("tid", 0))
-        given = event.get("args")
-        given = given if isinstance(given, Mapping) else {}
-        if not all(isinstance(number, int) for number in place):
-            continue
-        kind, name = event.get("ph"), escape(str(given.get("name")))
-        if kind == "M" and event.get("name") == "thread_name":
-            lanes[place] = name
-        elif kind == "M" and event.get("name") == "process_name":
-            processes[place[0]] = name
-        elif kind == "X" and _is_number(event.get("ts")) and _is_number(event.get("dur")):
-            start, lasts = event["ts"] * 1e-6, event["dur"] * 1e-6
-            part = f", micro-batch {given['micro_batch']}" if "micro_batch" in given else ""
-            kind = str(event.get("cat"))
-            label = f"{kind}{part}" if kind in PHASES and part else str(event.get("name"))
-            if lasts > 0:
-                spans.append((place, start, start + lasts, escape(kind), escape(label)))
-    used = {place for place, *_ in spans}
-    order = [place for place in lanes if place in used]
-    order += sorted(used - set(order))
-    names = {p: lanes.get(p, f"{processes.get(p[0], p[0])} {p[1]}") for p in order}
-    row = {place: number for number, place in enumerate(order)}
-    length = max((end for _, _, end, _, _ in spans), default=0.0)
-    bars: list[Bar] = []
-    last: dict[tuple[int, int], int] = {}
-    for place, start, end, kind, label in sorted(spans, key=lambda span: span[1]):
-        number = last.get(place)
-        before = None if number is None else bars[number]
-        alike = before is not None and (before[0], before[4]) == (kind, label)
-        if (
-            number is not None
-            and before is not None
-            and alike
-            and start - before[3] <= MERGE * length
-        ):
-            bars[number] = (kind, row[place], before[2], max(before[3], end), label)
+        match event:
+            case {"ph": "M", "name": "process_name", "pid": int(process), "args": {"name": name}}:
+                processes[process] = escape(str(name))
+            case {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": int(process),
+                "tid": int(thread),
+                "args": {"name": name},
+            }:
+                named[process, thread] = escape(str(name))
+            case {"ph": "X", "pid": int(process), "tid": int(thread), "ts": start, "dur": lasts}:
+                if not (_is_number(start) and _is_number(lasts) and lasts > 0):
+                    continue
+                kind, label = str(event.get("cat")), str(event.get("name"))
+                match event:
+                    case {"cat": phase, "args": {"micro_batch": part}} if phase in PHASES:
+                        label = f"{kind}, micro-batch {part}"
+                begin, end = start * 1e-6, start * 1e-6 + lasts * 1e-6
+                spans.append((begin, end, (process, thread), escape(kind), escape(label)))
+    used = {lane for _, _, lane, _, _ in spans}
+    order = [lane for lane in named if lane in used] + sorted(used - set(named))
+    rows = {lane: number for number, lane in enumerate(order)}
+    gap = MERGE * max((end for _, end, *_ in spans), default=0.0)
+    bars: list[dict[str, Any]] = []
+    last: dict[Lane, dict[str, Any]] = {}
+    for start, end, lane, kind, label in sorted(spans, key=lambda span: span[0]):
+        own = {"kind": kind, "row": rows[lane], "start": start, "end": end, "label": label}
+        before = last.get(lane)
+        alike = before and (before["kind"], before["label"]) == (kind, label)
+        if before and alike and start - before["end"] <= gap:
+            before["end"] = max(before["end"], end)
         else:
-            last[place] = len(bars)
-            bars.append((kind, row[place], start, end, label))
-    return names, bars
-
-
-def _line(run: RunFolder, over: str, column: str, scale: float) -> dict[float, float]:
-    """Points of a column; at most `MOST_POINTS` of them, evenly, the last always."""
-    pairs = [
-        (x, y * scale)
-        for x, y in zip(run.metrics.get(over, ()), run.metrics.get(column, ()), strict=False)
-        if math.isfinite(x) and math.isfinite(y)
-    ]
-    step = max(1, math.ceil(len(pairs) / MOST_POINTS))
-    return dict([*pairs[::step], *pairs[-1:]])
+            last[lane] = own
+            bars.append(own)
+    return {x: named.get(x, f"{processes.get(x[0], x[0])} {x[1]}") for x in order}, bars
 
 
 def _figure(*data: Any, height: int, x: str, y: str) -> Any:

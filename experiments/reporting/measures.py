@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from envs.units import GIBI
-from experiments.study.statistics import half_width
+from experiments.study.statistics import Interval, half_width
 from experiments.study.tables import NO_END, NOT_KNOWN
 
 LARGEST = 10**300
@@ -20,27 +20,24 @@ _RECIPE = re.compile(r"\+experiment=([\w/]+)")
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean and its 95 % interval; without one, `low` and `high` are NaN."""
+class Estimate(Interval):
+    """A mean and its 95 % interval, NaN without one; `around`: a half width, as Student's."""
 
-    mean: float
-    low: float = math.nan
-    high: float = math.nan
-    around: bool = True  # the mean lies in the middle of it
+    around: bool = True
 
-    @classmethod
-    def of(cls, values: Sequence[object]) -> Estimate:
-        """Of what runs of one job say: numbers, lists over seeds, or means with an interval."""
-        if len(values) == 1 and isinstance(values[0], Mapping):
-            found = [_number(values[0].get(name)) for name in ("mean", "low", "high")]
-            return cls(found[0], found[1], found[2], around=False)
-        if len(values) == 1 and isinstance(values[0], list):
-            values = values[0]
-        numbers = [_number(value) for value in values]
-        mean, half = math.fsum(numbers) / len(numbers) if numbers else math.nan, math.nan
-        if math.isfinite(mean):
-            half = half_width(numbers)
-        return cls(mean, mean - half, mean + half)
+
+def estimate(values: Sequence[object], scale: float = 1.0) -> Estimate:
+    """Of what runs of one job say: numbers, lists over seeds, or one mean with its interval."""
+    match values:
+        case [Mapping() as own]:
+            mean, low, high = (scale * _number(own.get(x)) for x in ("mean", "low", "high"))
+            return Estimate(mean, low, high, around=False)
+        case [list(inner)]:
+            values = inner
+    numbers = [scale * _number(value) for value in values]
+    mean = math.fsum(numbers) / len(numbers) if numbers else math.nan
+    half = half_width(numbers) if math.isfinite(mean) else math.nan
+    return Estimate(mean, mean - half, mean + half)
 
 
 def _number(value: object) -> float:
@@ -77,10 +74,8 @@ class Measure:
     more: bool = False
 
     def of(self, rows: Sequence[Values]) -> Estimate:
-        """What the runs of one job come to, in the unit of the column."""
-        found = Estimate.of([row.get(self.key) for row in rows])
-        mean, low, high = (value * self.scale for value in (found.mean, found.low, found.high))
-        return Estimate(mean, low, high, found.around)
+        """What the runs of one job come to, in the unit of the column; NaN where there is none."""
+        return estimate([row.get(self.key) for row in rows], self.scale)
 
     def text(self, found: Estimate) -> str:
         """With its interval, where there is one that has a width."""
@@ -98,13 +93,8 @@ class Measure:
         return f"{value:.{self.digits}%}" if self.per_cent else f"{value:,.{self.digits}f}"
 
 
-@dataclass(frozen=True)
-class Row:
-    """What one run says of one thing: the problem it was asked, and the names of who answered."""
-
-    problem: str
-    names: tuple[str, ...]
-    values: Values
+# What one run says of one thing: the problem and who answered, as texts, and what came out.
+Row = tuple[tuple[object, ...], Values]
 
 
 @dataclass(frozen=True)
@@ -115,9 +105,9 @@ class Kind:
         key: a word for links.
         title: of the table.
         note: what a reader must know.
-        names: headings of `Row.names`.
+        names: headings of who answered.
         measures: columns; the first ranks the rows and is drawn.
-        rows: of a result; None where it is of another kind.
+        rows: of a result; none where it is of another kind.
         problem: keys of the config that make the problem; where they differ, tables do.
         bound: key of a bound on the first measure that is drawn beside it.
         level: lines that are drawn over the first measure, by name.
@@ -128,112 +118,93 @@ class Kind:
     note: str
     names: tuple[str, ...]
     measures: tuple[Measure, ...]
-    rows: Callable[[Values], Sequence[Row]]
+    rows: Callable[[Values], Iterator[Row]]
     problem: tuple[str, ...] = ()
     bound: str | None = None
     level: Mapping[str, float] = field(default_factory=dict)
 
 
-def _steps(result: Values) -> list[Row]:
+def _steps(result: Values) -> Iterator[Row]:
     if "topology" not in result or result.get("problem", MAKESPAN) != MAKESPAN:
-        return []
-    if "objective_s" in result:  # of a plan
-        result = {**result, "step_time_s": result["objective_s"]}
+        return
     problem = f"{result.get('graph')} on {result['topology']}"
     if result.get("communication", "single_port") != "single_port":
         problem += f", {result['communication']}"
+    own = {
+        **result,
+        "method": result.get("agent") or "plan file",
+        "search_s": result.get("seconds"),
+    }
+    if "objective_s" in result:  # of a plan
+        own["step_time_s"] = result["objective_s"]
     bound = result.get("lower_bound_s")
-    if "methods" in result:
-        return [
-            Row(problem, (str(row.get("method")),), _with_gap(row, "step_time_s", bound))
-            for row in _mappings(result["methods"])
-        ]
-    if "step_time_s" not in result or "agent" not in result:
-        return []
-    name = result.get("agent") or "plan file"
-    own = {**result, "search_s": result.get("seconds")}
-    return [Row(problem, (str(name),), _with_gap(own, "step_time_s", bound))]
+    for row in _rows(result, "methods", own if {"agent", "step_time_s"} <= own.keys() else None):
+        seconds, gap = row.get("step_time_s"), None
+        if is_number(seconds) and is_number(bound) and bound > 0:
+            gap = seconds / bound - 1.0
+        yield (problem, row.get("method")), {**row, "bound": bound, "gap": gap}
 
 
-def _plans(result: Values) -> list[Row]:
-    if "objective" not in result or result.get("problem", MAKESPAN) == MAKESPAN:
-        return []
-    problem = f"{result['problem']}, {result.get('graph')} on {result.get('topology')}"
-    if result.get("unit"):
-        problem += f" ({result['unit']})"
-    return [Row(problem, (str(result.get("agent")), str(result.get("status"))), result)]
+def _plans(result: Values) -> Iterator[Row]:
+    if "objective" in result and result.get("problem", MAKESPAN) != MAKESPAN:
+        problem = f"{result['problem']}, {result.get('graph')} on {result.get('topology')}"
+        if result.get("unit"):
+            problem += f" ({result['unit']})"
+        yield (problem, result.get("agent"), result.get("status")), result
 
 
-def _schedules(result: Values) -> list[Row]:
-    trace = _SEED_OF_TRACE.sub("", str(result.get("trace")))
-    problem = f"{trace}, {result.get('jobs')} jobs on {result.get('gpus')} GPUs"
-    if "policies" in result:
-        found = [(row.get("policy"), row) for row in _mappings(result["policies"])]
-    elif "mean_jct_s" in result and "agent" in result:
-        name = result["agent"]
-        if result.get("placement"):
-            name = f"{name} / {result['placement']}"
+def _schedules(result: Values) -> Iterator[Row]:
+    if "trace" not in result:
+        return
+    trace = _SEED_OF_TRACE.sub("", str(result["trace"]))
+    problem, own = f"{trace}, {result.get('jobs')} jobs on {result.get('gpus')} GPUs", None
+    if "policies" not in result and {"mean_jct_s", "agent"} <= result.keys():
+        place = f" / {result['placement']}" if result.get("placement") else ""
+        own = {**result, "policy": f"{result['agent']}{place}"}
         if result.get("interference") not in (None, "none"):
             problem += f", interference {result['interference']}"
-        found = [(name, result)]
-    else:
-        return []
-    return [Row(problem, (str(name), str(row.get("knows"))), row) for name, row in found]
+    for row in _rows(result, "policies", own):
+        yield (problem, row.get("policy"), row.get("knows")), row
 
 
-def _trainings(result: Values) -> list[Row]:
-    if "best_score" not in result or "untrained_score" not in result:
-        return []
-    origin = result.get("provenance")
-    recipe = _RECIPE.search(str(origin.get("command"))) if isinstance(origin, Mapping) else None
-    traces, clusters = result.get("traces"), result.get("clusters")
-    size = ""
-    if isinstance(traces, list) and isinstance(clusters, list):
-        size = f"traces: {len(traces)}, clusters: {len(clusters)}"
-    return [Row(size or "schedulers", (recipe[1] if recipe else "training",), result)]
+def _trainings(result: Values) -> Iterator[Row]:
+    if {"best_score", "untrained_score"} <= result.keys():
+        recipe, problem = None, "schedulers"
+        match result:
+            case {"provenance": {"command": str(command)}}:
+                recipe = _RECIPE.search(command)
+        match result:
+            case {"traces": list(traces), "clusters": list(clusters)}:
+                problem = f"traces: {len(traces)}, clusters: {len(clusters)}"
+        yield (problem, recipe[1] if recipe else "training"), result
 
 
-def _windows(result: Values) -> list[Row]:
-    ratios = result.get("ratios")
-    if "split" not in result or not isinstance(ratios, Mapping):
-        return []
-    windows = result.get("windows")
-    count = f", {len(windows)} windows" if isinstance(windows, list) else ""
-    problem = f"{result['split']}, durations {result.get('information')}{count}"
-    rows = []
-    for against, ratio in ratios.items():
-        if isinstance(ratio, Mapping):
-            values = {name: ratio.get(name) for name in ("mean", "p50", "p99")}
-            gap = {"gap": result.get("mean_gap_to_bound")}
-            rows.append(Row(problem, (str(against),), {**values, **gap}))
-    return rows
+def _windows(result: Values) -> Iterator[Row]:
+    match result:
+        case {"split": split, "ratios": Mapping() as ratios}:
+            windows = result.get("windows")
+            count = f", {len(windows)} windows" if isinstance(windows, list) else ""
+            problem = f"{split}, durations {result.get('information')}{count}"
+            for against, ratio in ratios.items():
+                if isinstance(ratio, Mapping):
+                    yield (problem, against), {**ratio, "gap": result.get("mean_gap_to_bound")}
 
 
-def _packings(result: Values) -> list[Row]:
+def _packings(result: Values) -> Iterator[Row]:
     problem = f"{result.get('pods')} pods on {result.get('gpus')} GPUs, load {result.get('load')}"
-    return [
-        Row(problem, (str(row.get("rule")),), row) for row in _mappings(result.get("rules", ()))
-    ]
+    for row in _rows(result, "rules"):
+        yield (problem, row.get("rule")), row
 
 
-def _flows(result: Values) -> list[Row]:
-    if "flows" not in result or "mean_slow_down" not in result:
-        return []
-    name = f"{result['flows']} flows on {result.get('shards')} shards"
-    return [Row("max-min fair", (name,), result)]
+def _flows(result: Values) -> Iterator[Row]:
+    if {"flows", "mean_slow_down"} <= result.keys():
+        yield ("max-min fair", f"{result['flows']} flows on {result.get('shards')} shards"), result
 
 
-def _with_gap(row: Values, key: str, bound: object) -> Values:
-    value = row.get(key)
-    gap = None
-    if is_number(value) and is_number(bound) and bound > 0:
-        gap = value / bound - 1.0
-    return {**row, "bound": bound, "gap": gap}
-
-
-def _mappings(rows: object) -> Iterator[Mapping[str, Any]]:
-    if isinstance(rows, list):
-        yield from (row for row in rows if isinstance(row, Mapping))
+def _rows(result: Values, key: str, own: Values | None = None) -> list[Values]:
+    """Those under a key, or the one that a result is itself."""
+    rows = result.get(key, [own])
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
 GAP = Measure("gap", "above the bound", per_cent=True)

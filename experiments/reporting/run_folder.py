@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +36,7 @@ LARGEST_PICTURE = 4 * MEGABYTE
 PNG = b"\x89PNG\r\n\x1a\n"
 SEED = "seed"
 _SEED_FOLDER = re.compile(r"\bseed_\d+\b")  # of a grid's cell, whose work another cell goes on with
-_APP = re.compile(r"\bexperiments\.(\w+)|\bmeshwright ([a-z]\w*)")
+_APP = re.compile(r"\b(?:experiments\.|meshwright (?=[a-z]))(\w+)")
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,10 @@ class RunFolder:
             raise InputError("there is no such run folder", file=path)
         if not os.path.lexists(folder / RESULT_FILE):
             raise InputError(f"is no finished run: it has no {RESULT_FILE}", file=path)
-        result = _mapping(folder / RESULT_FILE)
-        config = _text(folder / CONFIG_FILE) or ""
-        environment: Mapping[str, Any] = {}
-        if os.path.lexists(folder / ENVIRONMENT_FILE):
-            environment = _mapping(folder / ENVIRONMENT_FILE)
-        return cls(folder, result, config, environment)
+        config = _text(folder / CONFIG_FILE)
+        return cls(
+            folder, _mapping(folder / RESULT_FILE), config, _mapping(folder / ENVIRONMENT_FILE)
+        )
 
     @property
     def name(self) -> str:
@@ -87,6 +84,10 @@ class RunFolder:
         return found if isinstance(found, Mapping) else {}
 
     @property
+    def seed(self) -> object:
+        return self.origin.get("seed")
+
+    @property
     def command(self) -> str:
         return str(self.origin.get("command", "unknown"))
 
@@ -94,17 +95,13 @@ class RunFolder:
     def app(self) -> str:
         """What made it: the name of an app, or "run"."""
         found = _APP.search(self.command)
-        return (found[1] or found[2]) if found else "run"
+        return found[1] if found else "run"
 
     @cached_property
     def choices(self) -> Mapping[str, Any]:
         """The config without what only changes the dice."""
         parsed = yaml_document(self.path / CONFIG_FILE) if self.config else None
-        if not isinstance(parsed, Mapping):
-            return {}
-        own = _without_seeds({k: v for k, v in parsed.items() if k not in ("json", "resume")})
-        assert isinstance(own, dict)
-        return own
+        return _without_seeds(parsed) if isinstance(parsed, Mapping) else {}
 
     @cached_property
     def job(self) -> str:
@@ -121,32 +118,22 @@ class RunFolder:
     @cached_property
     def metrics(self) -> Mapping[str, Sequence[float]]:
         """Columns of the metrics of a training; NaN where a row has none."""
-        text = _text(self.path / METRICS_FILE)
-        if text is None:
-            return {}
+        path = self.path / METRICS_FILE
         try:
-            rows = list(csv.reader(text.splitlines()))
-            names = rows[0] if rows else []
-            if any(len(row) != len(names) for row in rows):
-                raise ValueError("rows differ in length")
-            return {
-                name: [float(row[column]) if row[column] else math.nan for row in rows[1:]]
-                for column, name in enumerate(names)
-            }
+            columns = zip(*csv.reader(_text(path).splitlines()), strict=True)
+            return {name: [float(x or "nan") for x in cells] for name, *cells in columns}
         except (ValueError, csv.Error) as error:
-            fault = f"holds no metrics ({error})"
-            raise InputError(fault, file=self.path / METRICS_FILE) from error
+            raise InputError(f"holds no metrics ({error})", file=path) from error
 
     @cached_property
     def tables(self) -> Sequence[Table]:
         """What the run itself has found, as it was printed."""
-        return list(read_tables(_text(self.path / TABLE_FILE) or ""))
+        return list(read_tables(_text(self.path / TABLE_FILE)))
 
     @cached_property
     def timeline(self) -> Mapping[str, Any]:
         """Its trace for Perfetto; empty where there is none."""
-        path = self.path / TIMELINE_FILE
-        return _mapping(path) if os.path.lexists(path) else {}
+        return _mapping(self.path / TIMELINE_FILE)
 
     def pictures(self) -> Mapping[str, bytes]:
         """PNGs by name; those that are too large or no PNGs are left out."""
@@ -181,10 +168,10 @@ def read_bounded(path: Path, largest: int) -> bytes:
         raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
 
 
-def _text(path: Path) -> str | None:
-    """None where there is no such file."""
+def _text(path: Path) -> str:
+    """Empty where there is no such file."""
     if not os.path.lexists(path):
-        return None
+        return ""
     try:
         return read_bounded(path, LARGEST[path.name]).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -192,16 +179,23 @@ def _text(path: Path) -> str | None:
 
 
 def _mapping(path: Path) -> Mapping[str, Any]:
+    """Empty where there is no such file."""
+    if not os.path.lexists(path):
+        return {}
     document = parse_json(read_bounded(path, LARGEST[path.name]), path)
     if not isinstance(document, dict):
         raise InputError("is no mapping", file=path)
     return document
 
 
-def _without_seeds(value: object) -> object:
-    """A config without what only changes the dice."""
+def _without_seeds(value: Any, left_out: Container[str] = (SEED, "json", "resume")) -> Any:
+    """A config without what only changes the dice, and how a run is told and taken up again."""
     if isinstance(value, Mapping):
-        return {str(key): _without_seeds(item) for key, item in value.items() if key != SEED}
+        return {
+            str(key): _without_seeds(item, (SEED,))
+            for key, item in value.items()
+            if key not in left_out
+        }
     if isinstance(value, list):
-        return [_without_seeds(item) for item in value]
+        return [_without_seeds(item, (SEED,)) for item in value]
     return _SEED_FOLDER.sub("seed", value) if isinstance(value, str) else value

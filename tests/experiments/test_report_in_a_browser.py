@@ -12,8 +12,6 @@ import pytest
 from run_folders import metrics, run_folder, step_result, timeline
 
 from experiments.reporting.report import Report
-from experiments.reporting.sheets import Reported
-from experiments.run.provenance import Provenance
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 pytestmark = [
@@ -37,9 +35,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (own / "metrics.csv").write_text(metrics())
     other = run_folder(folder / "b", step_result(0.3, "<b>&lt;x</b>"), config="b: 1\n")
     (other / "trace.json").write_text(json.dumps(timeline()))
-    report = Report(Reported.of([folder / name for name in ("0", "1", "b")]), "Three runs")
+    report = Report.of([folder / name for name in ("0", "1", "b")], "Three runs")
     path = folder / "report.html"
-    path.write_text(report.html(Provenance(seed=0)))
+    path.write_text(report.page("2026-11-22").html({}))
     return path
 
 

@@ -14,11 +14,10 @@ from run_folders import metrics, run_folder, step_result, timeline
 
 from envs.files import read_json
 from experiments.config.command_words import listed
-from experiments.reporting.figures import gantt, learning_curves, ranking
+from experiments.reporting.figures import gantt, learning_curve, ranking
 from experiments.reporting.page import Page
 from experiments.reporting.report import Report
 from experiments.reporting.run_folder import LARGEST, RunFolder
-from experiments.reporting.sheets import Reported
 from experiments.run.app import run_job
 from experiments.study.tables import Table, markdown_table, read_tables
 
@@ -89,7 +88,7 @@ def test_seeds_of_one_config_are_a_mean_with_its_interval(tmp_path: Path) -> Non
     for seed, seconds in enumerate((0.150, 0.170)):
         run_folder(tmp_path / str(seed), step_result(seconds), seed=seed, config="a: 1\n")
     run_folder(tmp_path / "other", step_result(0.125, "milp"), config="a: 2\n")
-    reported = Reported.of([tmp_path / name for name in ("0", "1", "other")])
+    reported = Report.of([tmp_path / name for name in ("0", "1", "other")])
     assert [len(job.runs) for job in reported.jobs] == [2, 1]
     (sheet,) = reported.sheets
     rows = [dict(zip(sheet.table.columns, row, strict=True)) for row in sheet.table.rows]
@@ -105,7 +104,7 @@ def test_problems_that_share_a_name_alone_are_told_apart(tmp_path: Path) -> None
     for batch in (1, 2):
         config = f"graph: {{batch: {batch}}}\n"
         run_folder(tmp_path / str(batch), step_result(0.2), config=config)
-    titles = [sheet.problem for sheet in Reported.of([tmp_path / "1", tmp_path / "2"]).sheets]
+    titles = [sheet.problem for sheet in Report.of([tmp_path / "1", tmp_path / "2"]).sheets]
     assert titles == ["gpt2 on mixed, as in run 1", "gpt2 on mixed, as in run 2"]
 
 
@@ -117,21 +116,21 @@ def test_one_problem_is_one_table_in_one_unit(tmp_path: Path) -> None:
     (main / "table.md").write_text(f"# Own\n\n{own.markdown()}")
     planned = {"problem": "makespan", "agent": "heft", "objective": 0.3, "objective_s": 0.3}
     run_folder(tmp_path / "plan", {**common, **planned, "seconds": 1.0}, config="a: 2\n")
-    reported = Reported.of([tmp_path / "main", tmp_path / "plan"])
+    reported = Report.of([tmp_path / "main", tmp_path / "plan"])
     (sheet,) = reported.sheets
     assert [entry.names[0] for entry in sheet.entries] == ["a", "b", "heft"]
     assert (
         dict(zip(sheet.table.columns, sheet.table.rows[0], strict=True))["peak memory (GiB)"]
         == "2.00"
     )
-    text = "\n".join(Report(reported, "title").markdown())
+    text = "\n".join(reported.markdown())
     assert text.count("gpt2 on mixed") == 1
 
 
 def test_an_interval_of_the_run_itself_stands_as_it_is(tmp_path: Path) -> None:
     ratio = {"mean": 0.9, "low": 0.8, "high": 0.95}
     result = {"split": "itp", "information": "known", "ratios": {"srsf": {"mean": ratio}}}
-    (sheet,) = Reported.of([run_folder(tmp_path / "a", result, app="generalise")]).sheets
+    (sheet,) = Report.of([run_folder(tmp_path / "a", result, app="generalise")]).sheets
     assert sheet.table.rows[0][2] == "0.900 [0.800, 0.950]"
 
 
@@ -199,8 +198,9 @@ def test_curves_of_seeds_have_their_mean_where_all_have_been(tmp_path: Path) -> 
     for seed, scale in enumerate((1.0, 3.0)):
         folder = run_folder(tmp_path / str(seed), step_result(0.2), seed=seed, app="train")
         (folder / "metrics.csv").write_text(metrics(scale))
-    (job,) = Reported.of([tmp_path / "0", tmp_path / "1"]).jobs
-    (figure,) = learning_curves(job)
+    (job,) = Report.of([tmp_path / "0", tmp_path / "1"]).jobs
+    figure = learning_curve(job)
+    assert figure is not None
     mean = next(t for t in figure.drawn.data if (t.name or "").startswith("best so far"))
     assert list(mean.x) == [100.0, 200.0, 300.0]
     assert list(mean.y) == pytest.approx([800.0, 600.0, 400.0])  # ms
@@ -211,7 +211,7 @@ def test_wide_intervals_do_not_rule_the_axis(tmp_path: Path) -> None:
     for seed, seconds in enumerate((0.2, 0.3)):
         run_folder(tmp_path / str(seed), step_result(seconds), seed=seed)
     run_folder(tmp_path / "b", step_result(0.35, "b"), config="b: 1\n")
-    (sheet,) = Reported.of([tmp_path / name for name in ("0", "1", "b")]).sheets
+    (sheet,) = Report.of([tmp_path / name for name in ("0", "1", "b")]).sheets
     figure = ranking(sheet)
     assert figure is not None
     low, high = figure.drawn.layout.xaxis.range
@@ -258,24 +258,24 @@ def test_a_folder_that_is_none_is_one_line(fault: str, tmp_path: Path) -> None:
     break_it(folder)
 
     def read() -> None:
-        (job,) = Reported.of([folder]).jobs
-        list(learning_curves(job))
+        (job,) = Report.of([folder]).jobs
+        learning_curve(job)
 
     assert str(folder) in told(read, [word])
 
 
 def test_folders_that_are_absent_or_named_twice_are_one_line(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", step_result(0.2))
-    told(lambda: Reported.of([tmp_path / "b"]), ["no such run folder"])
-    told(lambda: Reported.of([folder, f"{folder}/../a"]), ["named twice"])
-    told(lambda: Reported.of([]), ["runs"])
+    told(lambda: Report.of([tmp_path / "b"]), ["no such run folder"])
+    told(lambda: Report.of([folder, f"{folder}/../a"]), ["named twice"])
+    told(lambda: Report.of([]), ["runs"])
 
 
 def test_numbers_that_no_computer_holds_are_words(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", step_result(0.2))
     text = (folder / "result.json").read_text().replace("0.2,", f"1{'0' * 400},")
     (folder / "result.json").write_text(text.replace("2000000000.0", "NaN"))
-    (sheet,) = Reported.of([folder]).sheets
+    (sheet,) = Report.of([folder]).sheets
     assert sheet.table.rows[0][2] == "not known"
     assert ranking(sheet) is None
 
