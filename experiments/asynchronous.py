@@ -26,9 +26,10 @@ from experiments.study.tables import Table, write_tables
 from models.asynchronous.characters import CONTEXT
 
 COLUMNS = {
-    "workers": "n", "heterogeneity": "h", "policy": "policy", "with": "with", "rate": "rate",
-    "mean_s": "s", "half_width_s": "±", "reached": "reached", "over_adsp": "/ adsp's", "low": "low",
-    "high": "high", "commits": "commits", "staleness": "staleness",
+    "n": "{workers}", "h": "{heterogeneity:.4g}", "policy": "{policy}", "with": "{with}",
+    "rate": "{rate:.4g}", "s": "{mean_s:.4g}", "±": "{half_width_s:.4g}", "reached": "{reached}",
+    "/ adsp's": "{over_adsp:.4g}", "low": "{low:.4g}", "high": "{high:.4g}",
+    "commits": "{commits:.4g}", "staleness": "{staleness:.4g}",
 }  # fmt: skip
 
 
@@ -47,12 +48,8 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
         played[f"{n} workers, h = {h:g}"] = first
         table += [{"workers": n, "heterogeneity": h, **row} for row in rows]
     title = f"Virtual seconds to a loss of {config.target:g}, {config.runs} seeds"
-    shown = [
-        {k: f"{v:.4g}" if isinstance(v, float) else str(v) for k, v in r.items()} for r in table
-    ]
-    cells = [[row[column] for column in COLUMNS] for row in shown]
     note = "±, low and high: 95 %; / adsp's: time over ADSP's, paired by seed."
-    write_tables(run, title, [Table("Policies", [*COLUMNS.values()], cells, note)], run.provenance)
+    write_tables(run, title, [Table.of("Policies", COLUMNS, table, note)], run.provenance)
     picture = run.folder / "losses.png"
     write_figure(picture, draw_losses(played, config.target, title), run.provenance)
     inputs = run.provenance.with_inputs(text=file_hash(config.text))

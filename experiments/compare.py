@@ -18,11 +18,10 @@ from annotated_types import MinLen
 from envs.errors import InputError, meant
 from experiments.cluster.evaluate_cluster import checkpoint_inputs
 from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
-from experiments.cluster.replays import CAPTION, COLUMNS, as_good, replays, write_pictures
+from experiments.cluster.replays import replays, write_replays
 from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 
 @dataclass(kw_only=True)
@@ -73,19 +72,15 @@ def compare(config: CompareConfig, run: Run) -> Result:
     interference = run.choice("interference", config.interference)
     title = f"{problem.title}, placement {placement}, interference {interference}"
     provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_inputs(agents))
-    table = Table("Policies", COLUMNS, [row.cells() for row in found], CAPTION)
-    run.console.say(title)
-    write_tables(run, title, [table], provenance)
-    for line in source.changes():
-        run.console.print(line, soft_wrap=True)
+    written = write_replays(found, shown, problem, title, run, provenance)
+    source.tell_changes(run.console)
+    least, *others = written["policies"]
+    ties = [x["policy"] for x in others if x["mean_jct_s"] <= least["mean_jct_s"] * (1 + 1e-9)]
     values: dict[str, object] = {
         **source.counts(),
         "gpus": problem.cluster.num_gpus,
-        "policies": [row.document() for row in found],
-        "best": found[0].policy,
-        "as_good": as_good(found),
-        "table": str(run.folder / TABLE_FILE),
-        "pictures": write_pictures(found, shown, problem, title, run.folder, provenance),
+        **written,
+        "as_good": ", ".join(ties),
         "seconds": time.perf_counter() - start,
     }
     return Result(values, provenance, shown=("jobs", "best", "as_good", "table", "seconds"))

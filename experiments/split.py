@@ -13,16 +13,12 @@ from typing import Any
 
 import yaml
 
-from experiments.cluster.baselines import baselines_of, check_class
-from experiments.cluster.comparison import Contenders
-from experiments.cluster.split_facts import best_of, check_facts, facts_of
+from experiments.cluster.baselines import baselines_of, check_class, replayed_on
+from experiments.cluster.split_facts import check_facts, facts_of
 from experiments.cluster.split_windows import TEST, Split, SplitConfig
 from experiments.run.app import main_of
 from experiments.run.artifacts import require_no_input, write_text
 from experiments.run.one_run import Result, Run
-from experiments.study.display import ProgressDisplay
-from experiments.study.grid import Grid
-from experiments.study.processes import LocalProcesses
 
 FACTS_FILE = "facts.yaml"
 HEADER = (
@@ -77,13 +73,16 @@ def split(config: SplitAppConfig, run: Run) -> Result:
         count = len(chosen.windows(TEST))
         return Result({"split": config.split.name, "windows": count, "agree": True}, provenance)
     baselines = baselines_of(config.information, config.agents, config.placements, config.rules)
-    contenders = Contenders(baselines, [], [], frozenset())
     windows = chosen.windows(TEST)
-    replays = contenders.replays(windows, Path(config.cache))
-    with ProgressDisplay(run.console) as display:
-        cells = [cell for row in replays for cell in row]
-        outcomes = Grid(LocalProcesses(1), run.provenance).run(cells, display)
-    best = best_of(contenders.compared(windows, replays, outcomes))
+    asked = [(baseline, [window.problem for window in windows]) for baseline in baselines]
+    rows = replayed_on(asked, Path(config.cache), run)
+    best = {
+        window.name: min(
+            ((baseline.name, row[w]) for baseline, row in zip(baselines, rows, strict=True)),
+            key=lambda pair: pair[1].mean_jct_s,
+        )
+        for w, window in enumerate(windows)
+    }
     facts = facts_of(chosen, best)
     policies = len({baseline.policy for baseline in baselines})
     header = HEADER.format(name=config.split.name, count=policies, information=config.information)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,7 +42,10 @@ PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
     "exact": ExactAllocation,
 }
 ALL, RANDOM, TRACE = "all", "random", "trace"
-COLUMNS = ("planner", "utility", "of the bound", "jobs done", "knows", "seconds")
+COLUMNS = {
+    "planner": "{planner}", "utility": "{utility:.4g}", "of the bound": "{of_bound:.3f}",
+    "jobs done": "{done}", "knows": "{knows}", "seconds": "{seconds:.2f}",
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -82,37 +85,33 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     provenance = run.provenance
     if loaded is not None:
         provenance = provenance.with_inputs(**loaded.inputs)
-        for line in loaded.changes():
-            run.console.say(line)
+        loaded.tell_changes(run.console)
     bound = relaxed(problem, config.bound_s).bound
-    names = (
-        [name for name in PLANNERS if name != "exact"] if config.agent == ALL else [config.agent]
-    )
+    names = [name for name in PLANNERS if name != "exact"]
     found: dict[str, Found[AllocationPlan]] = {}
-    for name in names:
+    online: dict[str, bool] = {}
+    for name in names if config.agent == ALL else [config.agent]:
         planner = PLANNERS[name]()
         if isinstance(planner, Fifo) and config.problem == TRACE:
             planner = Fifo(1.0 / config.growth)  # as the trace asks
-        found[name] = planner.solve(problem, Budget(seed=config.seed))
+        found[name], online[name] = planner.solve(problem, Budget(seed=config.seed)), planner.online
         bound = min(bound, found[name].bound)
-    rows: list[tuple[str, ...]] = []
-    documents: list[dict[str, object]] = []
+    documents: list[dict[str, Any]] = []
     for name, result in found.items():
         assert result.solution is not None
         assert not problem.violations(result.solution)
         done = int((play(problem, result.solution).finished < problem.slots).sum())
-        share, online = result.value / bound if bound > 0.0 else 1.0, PLANNERS[name]().online
+        share = result.value / bound if bound > 0.0 else 1.0
         documents.append(
             {"planner": name, "status": result.status, "utility": result.value, "of_bound": share,
-             "done": done, "online": online, "seconds": result.seconds, **result.figures}
+             "done": done, "online": online[name], "seconds": result.seconds, **result.figures}
         )  # fmt: skip
-        knows = "what has arrived" if online else "all jobs"
-        cells = f"{result.value:.4g}", f"{share:.3f}", str(done), knows, f"{result.seconds:.2f}"
-        rows.append((name, *cells))
-    best = max(found, key=lambda name: found[name].value)
-    title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best}"
-    write_tables(run, title, [Table("Planners", COLUMNS, rows)], provenance)
-    picture, plan = run.folder / "workers.png", found[best].solution
+    best = max(documents, key=lambda document: document["utility"])
+    title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best['planner']}"
+    knows = {True: "what has arrived", False: "all jobs"}
+    shown = [{**document, "knows": knows[document["online"]]} for document in documents]
+    write_tables(run, title, [Table.of("Planners", COLUMNS, shown)], provenance)
+    picture, plan = run.folder / "workers.png", found[best["planner"]].solution
     assert plan is not None
     write_figure(picture, draw_workers(problem, plan, title), provenance)
     values = {
@@ -120,10 +119,10 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         "jobs": len(problem.jobs),
         "machines": problem.machines,
         "slots": problem.slots,
-        "best": best,
-        "utility": found[best].value,
+        "best": best["planner"],
+        "utility": best["utility"],
         "upper_bound": bound,
-        "of_bound": found[best].value / bound if bound > 0.0 else 1.0,
+        "of_bound": best["of_bound"],
         "planners": documents,
         "picture": str(picture),
     }

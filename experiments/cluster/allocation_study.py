@@ -84,17 +84,9 @@ def study(config: StudyConfig, run: Run) -> Result:
         provenance = provenance.with_inputs(**loaded.inputs)
         windows = [row for speed in OWN for row in on_windows(config, loaded.trace, speed)]
     parts = {"ratios": ratios, "violations": violated(config.seed), "windows": windows}
-    tables = [
-        Table(name, tuple(rows[0]), [[_text(value) for value in row.values()] for row in rows])
-        for name, rows in parts.items()
-        if rows
-    ]
+    tables = [Table.plain(name, rows, 4) for name, rows in parts.items() if rows]
     write_tables(run, f"{config.study} proved optima of malleable jobs", tables, provenance)
     return Result({"proved": config.study, **parts}, provenance, ("proved",))
-
-
-def _text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _checked(

@@ -18,8 +18,8 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.simulation.cluster_state import Schedule
 from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
+from experiments.cluster.replays import jct_and_usage
 from experiments.cluster.trace_source import TraceConfig, load_trace
-from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.pictures.cluster_gantt import GanttWindow, cluster_trace, draw_cluster_gantt
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
@@ -82,8 +82,7 @@ def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
         **measure(schedule, cluster.num_gpus).document(),
         "seconds": seconds,
     }
-    for line in source.changes():
-        run.console.say(line)
+    source.tell_changes(run.console)
     return Result(values, provenance, SHOWN)
 
 
@@ -119,11 +118,8 @@ def draw(
 ) -> None:
     """Write the pictures of a schedule that has a log of its runs."""
     gantt = GanttWindow.readable(cluster, schedule)
-    figures = {
-        "jct.png": draw_jct_cdf({agent: schedule.jct}, title),
-        "usage.png": draw_cluster_usage({agent: schedule}, cluster.num_gpus, title),
-        "gantt.png": draw_cluster_gantt(cluster, schedule, gantt, title),
-    }
+    figures = jct_and_usage({agent: schedule}, [agent], cluster.num_gpus, title)
+    figures["gantt.png"] = draw_cluster_gantt(cluster, schedule, gantt, title)
     for name, figure in figures.items():
         write_figure(folder / name, figure, provenance)
     trace = cluster_trace(cluster, schedule, gantt)

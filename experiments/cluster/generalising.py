@@ -7,24 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agents.cluster.shipped import scheduler_folder
 from envs.bounds import Count
-from envs.errors import InputError
-from experiments.cluster.baselines import baselines_of, check_class, files_of, of_class
-from experiments.cluster.comparison import Contenders, Exported, checked_tuned, exported, hashes
-from experiments.cluster.comparison_report import (
-    Transferred,
-    conditions_summary,
-    windows_summary,
+from envs.errors import InputError, require_one_of
+from experiments.cluster.baselines import (
+    CLASSES,
+    Contender,
+    baselines_of,
+    check_class,
+    files_of,
+    of_class,
+    replayed_on,
 )
+from experiments.cluster.comparison import Comparison, conditions_summary, windows_summary
 from experiments.cluster.conditions import Condition
+from experiments.cluster.evaluate_cluster import SPEC_FILE
 from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.config.targets import build, no_such_thing
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.study.display import ProgressDisplay
-from experiments.study.grid import Grid
-from experiments.study.processes import LocalProcesses
+from experiments.run.provenance import file_hash
 from experiments.study.tables import TABLE_FILE, write_tables
 
+LEARNED = "checkpoint"
 WIDTH = 150  # characters of a table where there is no terminal
 
 
@@ -58,9 +63,10 @@ class GeneraliseConfig:
             if name in self.agents:
                 raise InputError(f"config key 'references.{name}': is among the agents as well")
         for name in self.only or ():
-            if name not in self.conditions:
-                known = ", ".join(self.conditions)
-                raise InputError(f"config key 'only': {name!r} is unknown (known: {known})")
+            require_one_of(name, self.conditions, file="config key 'only'")
+        for name in self.tuned:
+            if name not in self.agents:
+                raise InputError(f"config key 'tuned': '{name}' is not among the agents")
         if self.only == []:
             raise InputError("config key 'only': no condition")
         if self.conditions and self.references:
@@ -69,49 +75,65 @@ class GeneraliseConfig:
             raise InputError("config key 'checkpoints': no checkpoint")
 
 
-def checkpoints_of(config: GeneraliseConfig, schedulers: int | None) -> list[Exported]:
-    """The exported schedulers, several sharing the cluster where a condition says so."""
-    node = dict(config.scheduler)
-    if schedulers is not None:
-        node["schedulers"] = schedulers
-    return [exported(node, folder, config.information) for folder in config.checkpoints]
+def exported(config: GeneraliseConfig, schedulers: int | None) -> list[Contender]:
+    """The exported schedulers, so many sharing the cluster; None: as many as ever.
+
+    Raises:
+        InputError: a folder holds none, or one may look at more than the class allows.
+    """
+    found = []
+    for folder in config.checkpoints:
+        node = {**config.scheduler, "checkpoint": str(folder_of(folder))}
+        if schedulers is not None:
+            node["schedulers"] = schedulers
+        scheduler = build(node, "scheduler")
+        if not hasattr(scheduler, "knows"):
+            raise no_such_thing("scheduler", config.scheduler, "scheduler of clusters")
+        if scheduler.knows not in CLASSES[config.information]:
+            message = f"it sees durations, the class is {config.information!r}"
+            raise InputError(f"config key 'checkpoints': {message}", file=folder)
+        found.append(Contender(LEARNED, None, node, lambda scheduler=scheduler: scheduler))
+    return found
+
+
+def folder_of(checkpoint: str) -> Path:
+    """The folder of an exported scheduler, or of a shipped one by its name."""
+    try:
+        return scheduler_folder(checkpoint)
+    except InputError as error:
+        raise InputError(f"config key 'checkpoints': {error.message}") from error
 
 
 def generalise(config: GeneraliseConfig, run: Run) -> Result:
     """Replay everything under every condition, compare, write the tables and the picture."""
     split = Split(config.split)
-    shifted = {
-        n: x for n, x in config.conditions.items() if n in (config.only or config.conditions)
-    }
-    conditions = [Condition(name, changes) for name, changes in shifted.items()]
-    conditions = conditions or [Condition("as_trained", {})]
     baselines = baselines_of(config.information, config.agents, config.placements, config.rules)
     references = of_class(config.information, "references", config.references, {}, {})
-    tuned = checked_tuned(config.tuned, config.agents)
-    contenders = {
-        number: Contenders(baselines, references, checkpoints_of(config, number), tuned)
-        for number in dict.fromkeys(condition.schedulers for condition in conditions)
+    changes = config.conditions or {"as_trained": {}}
+    conditions = [
+        Condition.of(name, changes[name], split, config.window) for name in config.only or changes
+    ]
+    learned = {
+        number: exported(config, number)
+        for number in (condition.changes.get("schedulers") for condition in conditions)
     }
-    chosen = [condition.windows(split, config.window) for condition in conditions]
-    replays = [
-        contenders[condition.schedulers].replays(some.windows, Path(config.cache))
-        for condition, some in zip(conditions, chosen, strict=True)
-    ]
-    with ProgressDisplay(run.console) as display:
-        cells = [cell for rows in replays for row in rows for cell in row]
-        outcomes = Grid(LocalProcesses(1), run.provenance).run(cells, display)
-    found = [
-        contenders[condition.schedulers].compared(some.windows, rows, outcomes)
-        for condition, some, rows in zip(conditions, chosen, replays, strict=True)
-    ]
+    rows = []
+    for condition in conditions:
+        problems = [window.problem for window in condition.windows]
+        players = [*baselines, *references, *learned[condition.changes.get("schedulers")]]
+        asked = [(player, problems) for player in players]
+        outcomes = replayed_on(asked, Path(config.cache), run)
+        found = Comparison(
+            condition.windows, baselines, references, outcomes, config.tuned, config.samples,
+            config.seed,
+        )  # fmt: skip
+        rows.append((condition, found))
     title = f"{config.split.name}, {config.window} windows, {config.information} durations"
     if config.conditions:
         title = f"{title}, zero-shot"
-        rows = zip(conditions, chosen, found, strict=True)
-        transferred = [Transferred.of(*row, config.samples, config.seed) for row in rows]
-        summary = conditions_summary(transferred, title)
+        summary = conditions_summary(rows, title)
     else:
-        summary = windows_summary(found[0], title, config.samples, config.seed)
+        summary = windows_summary(rows[0][1], title)
     left_out = split.left_out(config.window)
     for name, jobs in left_out.items():
         if any(jobs.values()):
@@ -121,13 +143,15 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
                 f"{jobs['few']} of a window with fewer than {least} jobs",
                 soft_wrap=True, highlight=False,
             )  # fmt: skip
-    inputs = {**config.split.inputs, **hashes(config.checkpoints)}
+    inputs = {
+        **config.split.inputs,
+        **{f"{LEARNED} {x}": file_hash(folder_of(x) / SPEC_FILE) for x in config.checkpoints},
+    }
     for reference in references:
         inputs |= files_of(reference.node)
     provenance = run.provenance.with_inputs(**inputs)
     write_tables(run, title, summary.tables, provenance, caption=summary.caption, width=WIDTH)
-    for name, figure in summary.figures.items():
-        write_figure(run.folder / name, figure, provenance)
+    write_figure(run.folder / summary.file, summary.picture, provenance)
     values: dict[str, object] = {
         "split": config.split.name,
         "window": config.window,
@@ -136,6 +160,6 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
         **summary.values,
         "left_out_jobs": left_out,
         "table": str(run.folder / TABLE_FILE),
-        "picture": str(run.folder / next(iter(summary.figures))),
+        "picture": str(run.folder / summary.file),
     }
     return Result(values, provenance, ["split", *summary.shown, "table", "picture"])

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from envs.cluster.simulation.cluster_metrics import ClusterMetrics, measure
+from matplotlib.figure import Figure
+
+from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.simulation.cluster_state import Schedule
 from experiments.cluster.problem import ClusterProblem, Scheduler
 from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.run.artifacts import write_figure
 from experiments.run.heartbeat import RunConsole
+from experiments.run.one_run import Run
 from experiments.run.provenance import Provenance
+from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 JCT_FILE, USAGE_FILE = "jct.png", "usage.png"
-COLUMNS = (
-    "policy", "knows", "mean JCT", "p50", "p99", "mean wait", "slow-down", "in use", "unfair",
-    "preempted", "jobs/s",
-)  # fmt: skip
+COLUMNS = {
+    "policy": "{policy}", "knows": "{knows}", "mean JCT": "{mean_jct_s:,.0f}",
+    "p50": "{p50_jct_s:,.0f}", "p99": "{p99_jct_s:,.0f}", "mean wait": "{mean_queueing_s:,.0f}",
+    "slow-down": "{mean_slow_down:,.1f}", "in use": "{utilisation:.1%}", "unfair": "{unfair:.1%}",
+    "preempted": "{preemptions:,}", "jobs/s": "{speed:,.0f}",
+}  # fmt: skip
 CAPTION = (
     "Times in seconds. knows: what a policy may look at of a job that has not finished. slow-down: "
     "mean of JCT / work. in use: GPU-seconds held of those there were. unfair: share of the jobs "
@@ -29,35 +35,11 @@ CAPTION = (
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """One policy's schedule."""
+    """One policy's schedule, and its figures."""
 
     policy: str
-    knows: str  # what it may look at of a job that has not finished
     schedule: Schedule
-    metrics: ClusterMetrics
-    seconds: float
-
-    def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
-        found = self.metrics
-        return (
-            self.policy,
-            self.knows,
-            f"{found.jct.mean:,.0f}",
-            f"{found.jct.p50:,.0f}",
-            f"{found.jct.p99:,.0f}",
-            f"{found.queueing.mean:,.0f}",
-            f"{found.slow_down.mean:,.1f}",
-            f"{found.utilisation:.1%}",
-            f"{found.unfair:.1%}",
-            f"{found.preemptions:,}",
-            f"{found.jobs / self.seconds:,.0f}",
-        )
-
-    def document(self) -> dict[str, object]:
-        """The row as numbers."""
-        values = {"policy": self.policy, "knows": self.knows, **self.metrics.document()}
-        return {**values, "seconds": self.seconds}
+    record: dict[str, Any]
 
 
 def replays(
@@ -71,28 +53,47 @@ def replays(
     found = []
     for name, policy in policies.items():
         schedule, seconds = problem.timed(policy, keep_runs=name in shown)
-        metrics = measure(schedule, problem.cluster.num_gpus)
-        found.append(Replayed(name, policy.knows, schedule, metrics, seconds))
+        figures = measure(schedule, problem.cluster.num_gpus).document()
+        record = {"policy": name, "knows": policy.knows, **figures, "seconds": seconds}
+        found.append(Replayed(name, schedule, record))
         console.say(f"{name}: {seconds:.2f} s")
-    return sorted(found, key=lambda row: row.metrics.jct.mean)
+    return sorted(found, key=lambda row: row.record["mean_jct_s"])
 
 
-def as_good(found: Sequence[Replayed]) -> str:
-    """The policies whose mean JCT is that of the first."""
-    best = found[0].metrics.jct.mean
-    return ", ".join(row.policy for row in found[1:] if row.metrics.jct.mean <= best * (1 + 1e-9))
+def policies_table(found: Sequence[Replayed], title: str, note: str = CAPTION) -> Table:
+    records = [row.record for row in found]
+    rows = [{**record, "speed": record["jobs"] / record["seconds"]} for record in records]
+    return Table.of(title, COLUMNS, rows, note)
 
 
-def write_pictures(
-    found: Sequence[Replayed], shown: Sequence[str], problem: ClusterProblem, title: str,
-    folder: Path, provenance: Provenance,
-) -> list[str]:  # fmt: skip
-    """The JCTs of all policies, and the cluster over time under those to be shown."""
+def write_replays(
+    found: Sequence[Replayed], shown: Sequence[str], problem: ClusterProblem, title: str, run: Run,
+    provenance: Provenance, note: str = CAPTION,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the table, the JCTs of all, and the cluster over time under those to be shown.
+
+    Returns what goes to `result.json`.
+    """
+    run.console.say(title)
+    write_tables(run, title, [policies_table(found, "Policies", note)], provenance)
     schedules = {row.policy: row.schedule for row in found}
-    figures = {JCT_FILE: draw_jct_cdf({n: s.jct for n, s in schedules.items()}, title)}
+    figures = jct_and_usage(schedules, shown, problem.cluster.num_gpus, title)
+    for name, figure in figures.items():
+        write_figure(run.folder / name, figure, provenance)
+    return {
+        "policies": [row.record for row in found],
+        "best": found[0].policy,
+        "table": str(run.folder / TABLE_FILE),
+        "pictures": [str(run.folder / name) for name in figures],
+    }
+
+
+def jct_and_usage(
+    schedules: Mapping[str, Schedule], shown: Sequence[str], gpus: int, title: str
+) -> dict[str, Figure]:
+    """The JCTs of all policies, and the cluster over time under those to be shown, by file."""
+    figures = {JCT_FILE: draw_jct_cdf({name: s.jct for name, s in schedules.items()}, title)}
     if shown:
         over_time = {name: schedules[name] for name in shown}
-        figures[USAGE_FILE] = draw_cluster_usage(over_time, problem.cluster.num_gpus, title)
-    for name, figure in figures.items():
-        write_figure(folder / name, figure, provenance)
-    return [str(folder / name) for name in figures]
+        figures[USAGE_FILE] = draw_cluster_usage(over_time, gpus, title)
+    return figures

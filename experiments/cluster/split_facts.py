@@ -7,22 +7,13 @@ from typing import Any
 
 from envs.errors import InputError
 from experiments.cluster.baselines import Outcome, bound_s
-from experiments.cluster.comparison import Comparison
 from experiments.cluster.split_windows import TEST, Split, SplitWindow
 
+Best = Mapping[str, tuple[str, Outcome]]  # by window, the best baseline and what it came to
 FOUND = ("best", "mean_jct_s", "gap")  # what only baselines tell
 
 
-def best_of(found: Comparison) -> dict[str, tuple[str, Outcome]]:
-    """By window, the baseline with the least mean JCT."""
-    rows = zip(found.windows, found.winners.tolist(), strict=True)
-    return {
-        window.name: (found.baselines[row].name, found.outcomes[row][number])
-        for number, (window, row) in enumerate(rows)
-    }
-
-
-def facts_of(chosen: Split, best: Mapping[str, tuple[str, Outcome]]) -> dict[str, Any]:
+def facts_of(chosen: Split, best: Best) -> dict[str, Any]:
     """The windows of time of all traces, and what is known of the parts of the test windows."""
     config = chosen.config
     windows: dict[str, Any] = {}
@@ -34,8 +25,7 @@ def facts_of(chosen: Split, best: Mapping[str, tuple[str, Outcome]]) -> dict[str
             key: {"start_s": w.start_s, "end_s": w.end_s, "jobs": len(w.trace)}
             for key, w in trace.windows.items()
         }
-        sizes = {"window_jobs": config.window_jobs, "least_jobs": config.least_jobs}
-        parts = trace.parts(TEST, **sizes)
+        parts = trace.parts(TEST)
         if not parts:
             jobs = len(trace.windows[TEST].trace)
             left_out[name] = f"its test window has {jobs} jobs, fewer than {config.least_jobs}"
@@ -50,9 +40,9 @@ def facts_of(chosen: Split, best: Mapping[str, tuple[str, Outcome]]) -> dict[str
     return {**facts, "gaps": gaps} if best else facts
 
 
-def _row(part: SplitWindow, best: Mapping[str, tuple[str, Outcome]]) -> dict[str, Any]:
+def _row(part: SplitWindow, best: Best) -> dict[str, Any]:
     bound = bound_s(part.problem)
-    row = {**part.document(), "lower_bound_s": round(bound, 1)}
+    row = {**part.about, "lower_bound_s": round(bound, 1)}
     if best:
         name, found = best[part.name]
         row |= {"best": name, "mean_jct_s": round(found.mean_jct_s, 1)}

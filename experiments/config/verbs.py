@@ -56,7 +56,7 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "schedule": ("schedule:ScheduleConfig:schedule",),
     "serve": ("serve:ServeConfig:serving",),
     "split_app": ("split:SplitAppConfig:split", "split"),
-    "synchronise": ("synchronise:SynchroniseConfig:synchronise",),
+    "synchronise": ("network.synchronising:SynchroniseConfig:synchronise",),
     "trace": ("trace:TraceAppConfig:trace",),
     "train": ("learning.train_step:TrainConfig:train_step",),
     "train_interference": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +37,11 @@ from experiments.study.tables import Table, write_tables
 PARTS = ("cache", "order", "partition", "isolation")
 NOTHING, BASE = ("none", "random", "hash", "equal"), ("lru", "random", "hash", "equal")
 OURS = ("fifo", "proximity", "block", "program")
-COLUMNS = (*PARTS, "hits", "crossing", "MB missed", "batches/s", "slowest stage", "speed-up")
+COLUMNS = {
+    **{part: f"{{{part}}}" for part in PARTS},
+    "hits": "{hit_ratio:.3f}", "crossing": "{crossing:.3f}", "MB missed": "{missed_megabytes:.3g}",
+    "batches/s": "{batches_per_s:.4g}", "slowest stage": "{slowest}", "speed-up": "{speed_up:.2f}",
+}  # fmt: skip
 SHOWN = ("nodes", "edges", "speed_up", "over_no_cache", "best_cache", "label_distance_near",
          "label_bound", "seconds", "processor_seconds", "peak_bytes")  # fmt: skip
 
@@ -105,8 +109,11 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
             hit = hits(policy, graph, requests.node, round(config.cache * graph.nodes))
             for partition, part in stores.items():
                 found[policy, name, partition] = demand(machines, requests, policy, hit, part)
-    choices = [(*key, x) for key in found for x in ("equal", "program")]
-    every = {choice: _row(machines, found, choice) for choice in choices}
+    every = {
+        (*key, shares): _row(machines, found, (*key, shares))
+        for key in found
+        for shares in ("equal", "program")
+    }
     chosen: dict[str, tuple[str, ...]] = {"nothing": NOTHING, "none of them": BASE}
     chosen |= {f"{x} alone": (*BASE[:i], OURS[i], *BASE[i + 1 :]) for i, x in enumerate(PARTS)}
     chosen |= {f"without {x}": (*OURS[:i], BASE[i], *OURS[i + 1 :]) for i, x in enumerate(PARTS)}
@@ -136,11 +143,14 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux
     }
     title = f"{graph.nodes} nodes, {values['edges']} edges: {together:.4g} batches/s together"
+    first, second = (
+        [{**row, "part": name, "missed_megabytes": row["missed_bytes"] / 1e6}
+         for name, row in rows.items()]
+        for rows in (parts, every)
+    )  # fmt: skip
     tables = [
-        Table("Parts", ("part", *COLUMNS), [(name, *_cells(row)) for name, row in parts.items()]),
-        Table(
-            "Every combination", COLUMNS, [_cells(row) for row in every.values()], on_console=False
-        ),
+        Table.of("Parts", {"part": "{part}", **COLUMNS}, first),
+        replace(Table.of("Every combination", COLUMNS, second), on_console=False),
     ]
     write_tables(run, title, tables, run.provenance)
     seconds = {name: row["stages"] for name, row in parts.items() if "without" not in name}
@@ -168,11 +178,3 @@ def _row(
         "speed_up": base.seconds(equal).max() / seconds.max(),
         "stages": seconds,
     }
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        *(row[part] for part in PARTS), f"{row['hit_ratio']:.3f}", f"{row['crossing']:.3f}",
-        f"{row['missed_bytes'] / 1e6:.3g}", f"{row['batches_per_s']:.4g}", row["slowest"],
-        f"{row['speed_up']:.2f}",
-    )  # fmt: skip

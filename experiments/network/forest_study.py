@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -23,27 +23,6 @@ OTHERS: dict[str, Synchroniser] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Row:
-    """Seconds on one network."""
-
-    network: str
-    participants: int
-    seconds: dict[str, float]  # of every planner that has a plan
-    busiest: dict[str, float]  # of its busiest link alone
-
-    @property
-    def gain(self) -> float:
-        """The best of the others over the forest."""
-        return (
-            min(x for name, x in self.seconds.items() if name != "forest") / self.seconds["forest"]
-        )
-
-    def document(self) -> dict[str, object]:
-        return {"network": self.network, "participants": self.participants, "gain": self.gain,
-                "time_s": self.seconds, "busiest_link_s": self.busiest}  # fmt: skip
-
-
 def published_networks() -> list[LinkGraph]:
     """Those of `conf/topology/published`."""
     folder = files(CONFIG_MODULE).joinpath("topology", "published")
@@ -56,8 +35,11 @@ def published_networks() -> list[LinkGraph]:
     return found
 
 
-def row_of(network: LinkGraph, size: float) -> Row:
-    """An all-reduce of `size` bytes by every planner."""
+def row_of(network: LinkGraph, size: float) -> dict[str, Any]:
+    """An all-reduce of `size` bytes by every planner that has a plan, in seconds.
+
+    `gain` is the time of the best of the others over that of the forest.
+    """
     problem = SynchronisationProblem(network, size)
     seconds, busiest = {}, {}
     for name, planner in {"forest": Forest(), **OTHERS}.items():
@@ -65,22 +47,26 @@ def row_of(network: LinkGraph, size: float) -> Row:
         if plan is not None:
             seconds[name] = play(problem, plan).seconds
             busiest[name] = plan.busiest_seconds(problem)
-    return Row(network.name, len(network.participants), seconds, busiest)
+    others = [x for name, x in seconds.items() if name != "forest"]
+    return {
+        "network": network.name, "participants": len(network.participants),
+        "gain": min(others) / seconds["forest"], "time_s": seconds, "busiest_link_s": busiest,
+    }  # fmt: skip
 
 
 def study(random: int, size: float) -> dict[str, object]:
     """The published networks, and random uneven ones with seeds 0, 1, ...: gains of the forest."""
-    known = [row_of(network, size) for network in published_networks()]
     drawn = [row_of(uneven(seed, f"uneven_{seed}"), size) for seed in range(random)]
-    gains = [row.gain for row in drawn]
-    best = max((*known, *drawn), key=lambda row: row.gain)
-    found = np.quantile(gains, (0.0, 0.1, 0.5, 0.9, 1.0)).tolist() if gains else []
+    rows = [*(row_of(network, size) for network in published_networks()), *drawn]
+    best, found = max(rows, key=lambda row: row["gain"]), []
+    if drawn:
+        found = np.quantile([row["gain"] for row in drawn], (0.0, 0.1, 0.5, 0.9, 1.0)).tolist()
     quantiles = zip(("least", "p10", "median", "p90", "largest"), found, strict=False)
     return {
-        "networks": len(known) + len(drawn),
-        "slower": sum(row.gain < 1.0 for row in (*known, *drawn)),
+        "networks": len(rows),
+        "slower": sum(row["gain"] < 1.0 for row in rows),
         **{f"{name}_gain": value for name, value in quantiles},
-        "gain": best.gain,
-        "gain_on": best.network,
-        "rows": [row.document() for row in (*known, *drawn)],
+        "gain": best["gain"],
+        "gain_on": best["network"],
+        "rows": rows,
     }

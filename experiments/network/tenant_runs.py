@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,12 @@ from experiments.run.provenance import file_hash
 from experiments.study.tables import Table, write_tables
 
 REFERENCES = ("fifo", "fair")
-COLUMNS = ("scheduler", "median", "range", "mean", "p95", "above fifo's", "above fair's", "s")
+COLUMNS = {
+    "scheduler": "{scheduler}", "median": "{median:.3f}", "range": "{low:.3f}-{high:.3f}",
+    "mean": "{mean:.3f}", "p95": "{p95:.2f}", "above fifo's": "{above_fifo:+.0f} %",
+    "above fair's": "{above_fair:+.0f} %", "s": "{seconds:.1f}",
+}  # fmt: skip
+NOTE = "Time of a job over that alone; above: of the median, what exceeds 1."
 SHOWN = ("tenants", "least_median_inflation", "fall_from_fifo_percent", "fall_from_fair_percent")
 
 
@@ -74,21 +79,27 @@ def tenants(config: TenantsConfig, run: Run) -> Result:
     nic, port = config.nic_gbps * 1e9 / 8.0, config.port_gbps * 1e9 / 8.0
     cluster = Racks(config.racks, config.slots, nic, port)
     schedulers = _schedulers(config)
-    alone = _Alone(nic, config.chunk_bytes)
+    alone = _alone(Racks(1, 1, nic, nic), config.chunk_bytes)
     found: dict[str, list[FloatArray]] = {name: [] for name in schedulers}
     seconds = dict.fromkeys(schedulers, 0.0)
     for seed in range(config.seed, config.seed + config.runs):
         jobs = _drawn(config, models, np.random.default_rng(seed))
-        dedicated = np.array([alone.seconds(job) for job in jobs])
+        dedicated = np.array([alone(job.model, job.iterations) for job in jobs])
         for name, sending in schedulers.items():
             start = time.perf_counter()
             begin, end = play_tenants(jobs, cluster, sending, np.random.default_rng(seed))
             seconds[name] += time.perf_counter() - start
             found[name].append((end - begin) / dedicated)
-    rows = {name: _row(own, found["fifo"], found["fair"]) for name, own in found.items()}
+    rows = {name: _row(own, found) for name, own in found.items()}
     best = min(rows.keys() - {CLAIRVOYANT}, key=lambda name: (rows[name]["median"], name))
     title = f"{config.tenants} jobs on {config.racks} racks, {config.runs} runs"
-    write_tables(run, title, [_table(rows, seconds)], run.provenance)
+    shown = [
+        {**row, "scheduler": name, "seconds": seconds[name],
+         **{f"above_{other}": -row[f"fall_from_{other}_percent"] for other in REFERENCES}}
+        for name, row in rows.items()
+    ]  # fmt: skip
+    table = Table.of("Inflation of tenants", COLUMNS, shown, NOTE)
+    write_tables(run, title, [table], run.provenance)
     values: dict[str, object] = {
         "tenants": config.tenants,
         "schedulers": [{"scheduler": name, **row} for name, row in rows.items()],
@@ -132,28 +143,24 @@ def _drawn(
     ]
 
 
-class _Alone:
-    """A job by itself, held back by its NICs only, in the better of both orders."""
+def _alone(nic: Racks, chunk: float) -> Callable[[LayeredModel, int], float]:
+    """Seconds of a job by itself, held back by its NICs only, in the better of both orders."""
+    known: dict[tuple[str, int], float] = {}
 
-    def __init__(self, nic: float, chunk: float) -> None:
-        self._cluster = Racks(1, 1, nic, nic)
-        self._orders = [Sending(fair, front, chunk) for front in (False, True)]
-        self._known: dict[tuple[str, int], float] = {}
-
-    def seconds(self, job: Tenant) -> float:
-        key = (job.model.name, job.iterations)
-        if key not in self._known:
-            own = [Tenant(job.model, 1, job.iterations, 0.0)]
-            self._known[key] = min(
-                float(play_tenants(own, self._cluster, order, np.random.default_rng(0))[1][0])
-                for order in self._orders
+    def seconds(model: LayeredModel, iterations: int) -> float:
+        key = model.name, iterations
+        if key not in known:
+            own = [Tenant(model, 1, iterations, 0.0)]
+            known[key] = min(
+                float(play_tenants(own, nic, order, np.random.default_rng(0))[1][0])
+                for order in (Sending(fair, front, chunk) for front in (False, True))
             )
-        return self._known[key]
+        return known[key]
+
+    return seconds
 
 
-def _row(
-    own: list[FloatArray], fifo: list[FloatArray], fair_: list[FloatArray]
-) -> dict[str, float]:
+def _row(own: list[FloatArray], found: Mapping[str, list[FloatArray]]) -> dict[str, float]:
     """Over the runs; an inflation falls by what it comes nearer to 1, in per cent."""
     medians = np.array([np.median(x) for x in own])
     row = {
@@ -163,21 +170,8 @@ def _row(
         "mean": float(np.mean([x.mean() for x in own])),
         "p95": float(np.mean([np.quantile(x, 0.95) for x in own])),
     }
-    for name, other in (("fifo", fifo), ("fair", fair_)):
-        above = float(np.mean([np.median(x) for x in other])) - 1.0
+    for name in REFERENCES:
+        above = float(np.mean([np.median(x) for x in found[name]])) - 1.0
         fall = 1.0 - (row["median"] - 1.0) / above if above > 0.0 else 0.0
         row[f"fall_from_{name}_percent"] = 100.0 * fall
     return row
-
-
-def _table(rows: Mapping[str, Mapping[str, float]], seconds: Mapping[str, float]) -> Table:
-    cells = [
-        (
-            name, f"{row['median']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}",
-            f"{row['mean']:.3f}", f"{row['p95']:.2f}", f"{-row['fall_from_fifo_percent']:+.0f} %",
-            f"{-row['fall_from_fair_percent']:+.0f} %", f"{seconds[name]:.1f}",
-        )
-        for name, row in rows.items()
-    ]  # fmt: skip
-    note = "Time of a job over that alone; above: of the median, what exceeds 1."
-    return Table("Inflation of tenants", COLUMNS, cells, note)

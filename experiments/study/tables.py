@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import rich.table
 from rich.box import SIMPLE
@@ -29,6 +30,28 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     on_console: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        columns: Mapping[str, str],
+        records: Iterable[Mapping[str, Any]],
+        note: str = "",
+    ) -> Table:
+        """A row for each record; `columns` maps headings to formats of the record's fields."""
+        rows = [[form.format_map(record) for form in columns.values()] for record in records]
+        return cls(title, [*columns], rows, note)
+
+    @classmethod
+    def plain(cls, title: str, records: Sequence[Mapping[str, Any]], digits: int) -> Table:
+        """A row for each record and a column for each key; fractions have so many digits."""
+        columns = dict.fromkeys(key for record in records for key in record)
+        rows = [
+            [f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in cells]
+            for cells in ([record.get(key, "") for key in columns] for record in records)
+        ]
+        return cls(title, [*columns], rows)
 
     def rich(self, width: int = WIDTH) -> rich.table.Table:
         """For lines of `width` characters, or of `least_width` where that is more."""

@@ -163,8 +163,8 @@ def test_a_scheduler_that_knows_too_much(work: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("window=later", "'later' is unknown"),
-        ("information=all", "'all' is unknown"),
+        ("window=later", "'window', split itp: 'later' is none of"),
+        ("information=all", "'information': 'all' is none of"),
         ("samples=0", "samples"),
         ("split.least_jobs=1000", "no window 'test' has 1000 jobs"),
         ("checkpoints=[nowhere]", "nowhere"),
