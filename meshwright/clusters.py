@@ -26,10 +26,9 @@ from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.simulation.incidents import Failures
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
+from experiments.cluster.evaluate_cluster import CompareConfig, Replayed, policies_table, replays
 from experiments.cluster.problem import ClusterProblem, Player, Scheduler, built_policy
-from experiments.cluster.replays import Replayed, policies_table, replays
 from experiments.cluster.trace_source import load_trace
-from experiments.compare import CompareConfig
 from experiments.config.targets import build_as
 from experiments.pictures.cluster import draw_jct_cdf
 from experiments.run.heartbeat import RunConsole

@@ -8,22 +8,110 @@ python -m experiments.evaluate env=cluster agent=checkpoint \\
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+from matplotlib.figure import Figure
 
 from agents.cluster.shipped import scheduler_folder
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.simulation.cluster_state import Schedule
-from experiments.cluster.problem import ClusterProblem, built_policy, cluster_of
-from experiments.cluster.replays import jct_and_usage
+from envs.errors import InputError, meant
+from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy, cluster_of
 from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.pictures.cluster_gantt import GanttWindow, cluster_trace, draw_cluster_gantt
 from experiments.run.artifacts import write_figure, write_json
+from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash, stamp
+from experiments.study.tables import TABLE_FILE, Table, write_tables
+
+JCT_FILE, USAGE_FILE = "jct.png", "usage.png"
+COLUMNS = {
+    "policy": "{policy}", "knows": "{knows}", "mean JCT": "{mean_jct_s:,.0f}",
+    "p50": "{p50_jct_s:,.0f}", "p99": "{p99_jct_s:,.0f}", "mean wait": "{mean_queueing_s:,.0f}",
+    "slow-down": "{mean_slow_down:,.1f}", "in use": "{utilisation:.1%}", "unfair": "{unfair:.1%}",
+    "preempted": "{preemptions:,}", "jobs/s": "{speed:,.0f}",
+}  # fmt: skip
+CAPTION = (
+    "Times in seconds. knows: what a policy may look at of a job that has not finished. slow-down: "
+    "mean of JCT / work. in use: GPU-seconds held of those there were. unfair: share of the jobs "
+    "later than with an equal share of the cluster, be it by a second. jobs/s: how fast they are "
+    "replayed."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """One policy's schedule, and its figures."""
+
+    policy: str
+    schedule: Schedule
+    record: dict[str, Any]
+
+
+def replays(
+    problem: ClusterProblem,
+    policies: Mapping[str, Scheduler],
+    shown: Sequence[str],
+    console: RunConsole,
+) -> list[Replayed]:
+    """Every policy's schedule, the least mean JCT first; of those `shown` who held which GPUs."""
+    problem.check(*policies.values())
+    found = []
+    for name, policy in policies.items():
+        schedule, seconds = problem.timed(policy, keep_runs=name in shown)
+        figures = measure(schedule, problem.cluster.num_gpus).document()
+        record = {"policy": name, "knows": policy.knows, **figures, "seconds": seconds}
+        found.append(Replayed(name, schedule, record))
+        console.say(f"{name}: {seconds:.2f} s")
+    return sorted(found, key=lambda row: row.record["mean_jct_s"])
+
+
+def policies_table(found: Sequence[Replayed], title: str, note: str = CAPTION) -> Table:
+    records = [row.record for row in found]
+    rows = [{**record, "speed": record["jobs"] / record["seconds"]} for record in records]
+    return Table.of(title, COLUMNS, rows, note)
+
+
+def write_replays(
+    found: Sequence[Replayed], shown: Sequence[str], problem: ClusterProblem, title: str, run: Run,
+    provenance: Provenance, note: str = CAPTION,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the table, the JCTs of all, and the cluster over time under those to be shown.
+
+    Returns what goes to `result.json`.
+    """
+    run.console.say(title)
+    write_tables(run, title, [policies_table(found, "Policies", note)], provenance)
+    schedules = {row.policy: row.schedule for row in found}
+    figures = jct_and_usage(schedules, shown, problem.cluster.num_gpus, title)
+    for name, figure in figures.items():
+        write_figure(run.folder / name, figure, provenance)
+    return {
+        "policies": [row.record for row in found],
+        "best": found[0].policy,
+        "table": str(run.folder / TABLE_FILE),
+        "pictures": [str(run.folder / name) for name in figures],
+    }
+
+
+def jct_and_usage(
+    schedules: Mapping[str, Schedule], shown: Sequence[str], gpus: int, title: str
+) -> dict[str, Figure]:
+    """The JCTs of all policies, and the cluster over time under those to be shown, by file."""
+    figures = {JCT_FILE: draw_jct_cdf({name: s.jct for name, s in schedules.items()}, title)}
+    if shown:
+        over_time = {name: schedules[name] for name in shown}
+        figures[USAGE_FILE] = draw_cluster_usage(over_time, gpus, title)
+    return figures
+
 
 SPEC_FILE = "spec.json"  # of a checkpoint folder; it holds the hashes of all others
 SHOWN = (
@@ -124,3 +212,65 @@ def draw(
         write_figure(folder / name, figure, provenance)
     trace = cluster_trace(cluster, schedule, gantt)
     write_json(folder / "trace.json", stamp(trace, provenance, kind="trace"))
+
+
+@dataclass(kw_only=True)
+class CompareConfig:
+    """`conf/compare.yaml`; groups are objects by `_target_`."""
+
+    agents: Annotated[dict[str, Any], MinLen(1)]
+    placement: Any
+    interference: Any
+    trace: TraceConfig
+    cluster: Any
+    overheads: Any
+    # nodes that fail: _target_: envs.cluster.simulation.incidents.Failures, with its
+    # arguments
+    failures: Any = None
+    # names under agents, those alone: [fifo, srtf]; null: all of them
+    policies: Annotated[Sequence[str], MinLen(1)] | None = None
+    # policies in the picture of the cluster over time
+    shown: Sequence[str] = ("fifo", "fifo_backfill", "las_2d", "srtf")
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        for key, names in (("shown", self.shown), ("policies", self.policies or [])):
+            for name in names:
+                if name not in self.agents:
+                    near = meant(name, self.agents)
+                    told = f"'{name}' is no policy here ({near}known: {', '.join(self.agents)})"
+                    raise InputError(f"config key '{key}': {told}")
+
+
+def compare(config: CompareConfig, run: Run) -> Result:
+    start = time.perf_counter()
+    run.begin("reading the jobs")
+    source = load_trace(config.trace, cluster_of(config.cluster))
+    problem = ClusterProblem.of(
+        source.trace, config.cluster, config.interference, config.overheads, config.failures
+    )
+    asked = config.policies or list(config.agents)
+    agents = {name: node for name, node in config.agents.items() if name in asked}
+    policies = {name: built_policy(node, f"agents.{name}") for name, node in agents.items()}
+    run.begin("replaying them under every policy")
+    added = [name for name in policies if f"+agent@agents.{name}=" in " ".join(run.overrides)]
+    shown = [name for name in dict.fromkeys([*config.shown, *added]) if name in policies]
+    with source.located():
+        found = replays(problem, policies, shown, run.console)
+    placement = run.choice("placement", config.placement)
+    interference = run.choice("interference", config.interference)
+    title = f"{problem.title}, placement {placement}, interference {interference}"
+    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_inputs(agents))
+    written = write_replays(found, shown, problem, title, run, provenance)
+    source.tell_changes(run.console)
+    least, *others = written["policies"]
+    ties = [x["policy"] for x in others if x["mean_jct_s"] <= least["mean_jct_s"] * (1 + 1e-9)]
+    values: dict[str, object] = {
+        **source.counts(),
+        "gpus": problem.cluster.num_gpus,
+        **written,
+        "as_good": ", ".join(ties),
+        "seconds": time.perf_counter() - start,
+    }
+    return Result(values, provenance, shown=("jobs", "best", "as_good", "table", "seconds"))

@@ -23,7 +23,7 @@ from experiments.cluster.baselines import (
     problem_hash,
     replayed_on,
 )
-from experiments.cluster.comparison import best_overall
+from experiments.cluster.generalising import best_overall
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import Regime, RegimesConfig
 from experiments.cluster.sampled_windows import check_windows, inputs_of

@@ -18,8 +18,8 @@ from envs.bounds import Count, Positive
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import to_offered_load
 from envs.errors import InputError
+from experiments.cluster.evaluate_cluster import CAPTION, replays, write_replays
 from experiments.cluster.problem import ClusterProblem, built_policy
-from experiments.cluster.replays import CAPTION, replays, write_replays
 from experiments.cluster.trace_source import load_trace
 from experiments.config.targets import build_as
 from experiments.learning.exporting import CHECKPOINT_FOLDER

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
+from agents.synchronisation.classical import DoubleTree, Hierarchical, Ring
+from agents.synchronisation.forest import Forest
 from agents.synchronisation.optimum import optimum
 from agents.synchronisation.ways import Synchroniser
 from envs.errors import InputError, require_one_of
@@ -22,9 +26,10 @@ from envs.synchronisation.link_graph import (
 from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import Played, play
 from envs.synchronisation.problem import SynchronisationProblem
+from envs.synchronisation.published import uneven
 from envs.units import parse_bytes, parse_seconds, read_quantity
+from experiments.config.command_words import CONFIG_MODULE
 from experiments.config.targets import build, build_as, no_such_thing
-from experiments.network.forest_study import study
 from experiments.network.gradients import sparse_blocks
 from experiments.network.plan_file import primitive_of, read_plan, write_plan
 from experiments.pictures.perfetto import Event, happened, process, thread
@@ -32,6 +37,60 @@ from experiments.pictures.synchronisation import draw_trees
 from experiments.run.artifacts import to_json, write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp, text_hash
+
+OTHERS: dict[str, Synchroniser] = {
+    "ring": Ring(), "double_tree": DoubleTree(), "hierarchical": Hierarchical(),
+}  # fmt: skip
+
+
+def published_networks() -> list[LinkGraph]:
+    """Those of `conf/topology/published`."""
+    folder = files(CONFIG_MODULE).joinpath("topology", "published")
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        node = OmegaConf.to_container(OmegaConf.create(file.read_text("utf-8")))
+        if isinstance(node, dict) and "seed" not in node:
+            options = {str(key): value for key, value in node.items()}
+            found.append(build_as(LinkGraph, options, "topology", "network"))
+    return found
+
+
+def row_of(network: LinkGraph, size: float) -> dict[str, Any]:
+    """An all-reduce of `size` bytes by every planner that has a plan, in seconds.
+
+    `gain` is the time of the best of the others over that of the forest.
+    """
+    problem = SynchronisationProblem(network, size)
+    seconds, busiest = {}, {}
+    for name, planner in {"forest": Forest(), **OTHERS}.items():
+        plan = planner.solve(problem).solution
+        if plan is not None:
+            seconds[name] = play(problem, plan).seconds
+            busiest[name] = plan.busiest_seconds(problem)
+    others = [x for name, x in seconds.items() if name != "forest"]
+    return {
+        "network": network.name, "participants": len(network.participants),
+        "gain": min(others) / seconds["forest"], "time_s": seconds, "busiest_link_s": busiest,
+    }  # fmt: skip
+
+
+def study(random: int, size: float) -> dict[str, object]:
+    """The published networks, and random uneven ones with seeds 0, 1, ...: gains of the forest."""
+    drawn = [row_of(uneven(seed, f"uneven_{seed}"), size) for seed in range(random)]
+    rows = [*(row_of(network, size) for network in published_networks()), *drawn]
+    best, found = max(rows, key=lambda row: row["gain"]), []
+    if drawn:
+        found = np.quantile([row["gain"] for row in drawn], (0.0, 0.1, 0.5, 0.9, 1.0)).tolist()
+    quantiles = zip(("least", "p10", "median", "p90", "largest"), found, strict=False)
+    return {
+        "networks": len(rows),
+        "slower": sum(row["gain"] < 1.0 for row in rows),
+        **{f"{name}_gain": value for name, value in quantiles},
+        "gain": best["gain"],
+        "gain_on": best["network"],
+        "rows": rows,
+    }
+
 
 PLAN_FILE, TRACE_FILE, PICTURE_FILE = "plan.json", "trace.json", "trees.png"
 SHOWN = (

@@ -11,7 +11,7 @@ from small_split import overrides
 
 from envs.files import read_json
 from experiments.cluster.baselines import files_of, sources_of
-from experiments.cluster.comparison import best_overall
+from experiments.cluster.generalising import best_overall
 from experiments.run.app import run_job
 from experiments.run.provenance import file_hash
 from experiments.study.statistics import bootstrap

@@ -9,9 +9,10 @@ import yaml
 
 from envs.errors import InputError
 from envs.files import read_json
+from experiments.cluster.evaluate_cluster import CompareConfig
 from experiments.cluster.problem import cluster_of
 from experiments.cluster.trace_source import LoadedTrace, load_trace, read_workload, write_workload
-from experiments.compare import CompareConfig, main
+from experiments.compare import main
 from experiments.config.composing import check_command_line
 from experiments.run.provenance import Provenance
 from tests.paths import CONF

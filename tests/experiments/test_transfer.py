@@ -12,8 +12,7 @@ from small_split import overrides
 
 from envs.cluster.interference.rates import NoInterference
 from envs.files import read_json
-from experiments.cluster.conditions import Condition, changed
-from experiments.cluster.generalising import GeneraliseConfig
+from experiments.cluster.generalising import Condition, GeneraliseConfig, changed
 from experiments.cluster.split_windows import Split
 from experiments.config.composing import check_command_line
 from experiments.pictures.comparison import draw_forest
