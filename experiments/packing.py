@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,12 +27,11 @@ from envs.memory import require_memory
 from experiments.config.targets import SEEDS, build_as
 from experiments.pictures.cluster import draw_packing
 from experiments.run.app import main_of
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
 from experiments.study.tables import Table, write_tables
 
 RUN_BYTES = 1e4  # of one: a generator, and the arrivals it draws
+PICTURE_FILE = "packing.png"
 CURVE_STEP = 1.0  # percent of demand between points of the curves
 COLUMNS = {
     "rule": "{rule}", "allocated": "{mean_allocation_percent:.2f} %",
@@ -81,16 +79,14 @@ def packing(config: PackingConfig, run: Run) -> Result:
         ]
         curves[name], record = filled(packed, demand, 100 / (cluster.num_gpus * WHOLE_GPU))
         rows.append({"rule": name, **record, "seconds": time.perf_counter() - began})
-    files = (config.pods, config.nodes)
-    provenance = run.provenance.with_inputs(**{Path(path).name: file_hash(path) for path in files})
+    provenance = run.provenance.with_files(config.pods, config.nodes)
     title = (
         f"{pods.name} on {cluster.name}: {cluster.num_nodes:,} nodes, "
         f"{cluster.num_gpus:,} GPUs, demand {100 * load:g} %"
     )
     columns = COLUMNS if config.runs > 1 else {**COLUMNS, "sd": ""}
-    write_tables(run, title, [Table.of("Rules", columns, rows)], provenance)
-    picture = run.folder / "packing.png"
-    write_figure(picture, draw_packing(demand, curves, title), provenance)
+    figures = {PICTURE_FILE: draw_packing(demand, curves, title)}
+    write_tables(run, title, [Table.of("Rules", columns, rows)], provenance, figures=figures)
     values = {
         "nodes": cluster.num_nodes,
         "gpus": cluster.num_gpus,
@@ -100,7 +96,7 @@ def packing(config: PackingConfig, run: Run) -> Result:
         "demand_percent": demand,
         "load": load,
         "rules": rows,
-        "picture": str(picture),
+        "picture": str(run.folder / PICTURE_FILE),
         "seconds": time.perf_counter() - start,
     }
     return Result(values, provenance, shown=("pods", "mean_arrivals", "picture", "seconds"))

@@ -38,7 +38,6 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.pictures.allocation import draw_workers
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import Table, write_tables
@@ -51,6 +50,7 @@ PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
     "exact": ExactAllocation,
 }
 ALL, RANDOM, TRACE = "all", "random", "trace"
+PICTURE_FILE = "workers.png"
 COLUMNS = {
     "planner": "{planner}", "utility": "{utility:.4g}", "of the bound": "{of_bound:.3f}",
     "jobs done": "{done}", "knows": "{knows}", "seconds": "{seconds:.2f}",
@@ -119,10 +119,10 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best['planner']}"
     knows = {True: "what has arrived", False: "all jobs"}
     shown = [{**document, "knows": knows[document["online"]]} for document in documents]
-    write_tables(run, title, [Table.of("Planners", COLUMNS, shown)], provenance)
-    picture, plan = run.folder / "workers.png", found[best["planner"]].solution
+    plan = found[best["planner"]].solution
     assert plan is not None
-    write_figure(picture, draw_workers(problem, plan, title), provenance)
+    figures = {PICTURE_FILE: draw_workers(problem, plan, title)}
+    write_tables(run, title, [Table.of("Planners", COLUMNS, shown)], provenance, figures=figures)
     values = {
         **(loaded.counts() if loaded is not None else {}),
         "jobs": len(problem.jobs),
@@ -133,7 +133,7 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         "upper_bound": bound,
         "of_bound": best["of_bound"],
         "planners": documents,
-        "picture": str(picture),
+        "picture": str(run.folder / PICTURE_FILE),
     }
     return Result(values, provenance, ("utility", "upper_bound", "of_bound", "picture"))
 

@@ -23,7 +23,7 @@ from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.errors import InputError, meant
 from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy, cluster_of
-from experiments.cluster.trace_source import TraceConfig, load_trace
+from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
 from experiments.pictures.cluster_gantt import GanttWindow, cluster_trace, draw_cluster_gantt
 from experiments.run.artifacts import write_figure, write_json
@@ -89,11 +89,10 @@ def write_replays(
     Returns what goes to `result.json`.
     """
     run.console.say(title)
-    write_tables(run, title, [policies_table(found, "Policies", note)], provenance)
     schedules = {row.policy: row.schedule for row in found}
     figures = jct_and_usage(schedules, shown, problem.cluster.num_gpus, title)
-    for name, figure in figures.items():
-        write_figure(run.folder / name, figure, provenance)
+    table = policies_table(found, "Policies", note)
+    write_tables(run, title, [table], provenance, figures=figures)
     return {
         "policies": [row.record for row in found],
         "best": found[0].policy,
@@ -122,11 +121,9 @@ SHOWN = (
 
 
 @dataclass(kw_only=True)
-class EvaluateClusterConfig:
-    """`conf/evaluate_cluster.yaml`; groups are objects by `_target_`."""
+class ReplayConfig:
+    """A trace, and the cluster that it is replayed on; groups are objects by `_target_`."""
 
-    env: Any
-    agent: Any
     placement: Any
     interference: Any
     trace: TraceConfig
@@ -135,18 +132,34 @@ class EvaluateClusterConfig:
     # nodes that fail: _target_: envs.cluster.simulation.incidents.Failures, with its
     # arguments
     failures: Any = None
-    # true: JCT distribution, utilisation and the jobs on the nodes, in the run folder
-    pictures: bool = False
     seed: int
     json: bool
+
+    def loaded(self) -> tuple[LoadedTrace, ClusterProblem]:
+        """The jobs, and all that a policy is up against.
+
+        Raises:
+            InputError: as `load_trace` and `ClusterProblem.of`.
+        """
+        source = load_trace(self.trace, cluster_of(self.cluster))
+        return source, ClusterProblem.of(
+            source.trace, self.cluster, self.interference, self.overheads, self.failures
+        )
+
+
+@dataclass(kw_only=True)
+class EvaluateClusterConfig(ReplayConfig):
+    """`conf/evaluate_cluster.yaml`."""
+
+    env: Any
+    agent: Any
+    # true: JCT distribution, utilisation and the jobs on the nodes, in the run folder
+    pictures: bool = False
 
 
 def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
     """Replay the trace, measure the schedule, draw it if asked to."""
-    source = load_trace(config.trace, cluster_of(config.cluster))
-    problem = ClusterProblem.of(
-        source.trace, config.cluster, config.interference, config.overheads, config.failures
-    )
+    source, problem = config.loaded()
     cluster = problem.cluster
     policy = built_policy(config.agent, "agent")
     with source.located():
@@ -215,24 +228,14 @@ def draw(
 
 
 @dataclass(kw_only=True)
-class CompareConfig:
-    """`conf/compare.yaml`; groups are objects by `_target_`."""
+class CompareConfig(ReplayConfig):
+    """`conf/compare.yaml`."""
 
     agents: Annotated[dict[str, Any], MinLen(1)]
-    placement: Any
-    interference: Any
-    trace: TraceConfig
-    cluster: Any
-    overheads: Any
-    # nodes that fail: _target_: envs.cluster.simulation.incidents.Failures, with its
-    # arguments
-    failures: Any = None
     # names under agents, those alone: [fifo, srtf]; null: all of them
     policies: Annotated[Sequence[str], MinLen(1)] | None = None
     # policies in the picture of the cluster over time
     shown: Sequence[str] = ("fifo", "fifo_backfill", "las_2d", "srtf")
-    seed: int
-    json: bool
 
     def __post_init__(self) -> None:
         for key, names in (("shown", self.shown), ("policies", self.policies or [])):
@@ -246,10 +249,7 @@ class CompareConfig:
 def compare(config: CompareConfig, run: Run) -> Result:
     start = time.perf_counter()
     run.begin("reading the jobs")
-    source = load_trace(config.trace, cluster_of(config.cluster))
-    problem = ClusterProblem.of(
-        source.trace, config.cluster, config.interference, config.overheads, config.failures
-    )
+    source, problem = config.loaded()
     asked = config.policies or list(config.agents)
     agents = {name: node for name, node in config.agents.items() if name in asked}
     policies = {name: built_policy(node, f"agents.{name}") for name, node in agents.items()}

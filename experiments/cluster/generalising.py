@@ -39,7 +39,6 @@ from experiments.cluster.split_windows import (
 )
 from experiments.config.targets import build, build_as, no_such_thing
 from experiments.pictures.comparison import draw_forest, draw_ratios
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.study.statistics import Interval, bootstrap
@@ -508,8 +507,11 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
     for reference in references:
         inputs |= files_of(reference.node)
     provenance = run.provenance.with_inputs(**inputs)
-    write_tables(run, title, summary.tables, provenance, caption=summary.caption, width=WIDTH)
-    write_figure(run.folder / summary.file, summary.picture, provenance)
+    figures = {summary.file: summary.picture}
+    write_tables(
+        run, title, summary.tables, provenance, caption=summary.caption, width=WIDTH,
+        figures=figures,
+    )  # fmt: skip
     values: dict[str, object] = {
         "split": config.split.name,
         "window": config.window,

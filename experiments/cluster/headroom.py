@@ -29,7 +29,6 @@ from experiments.cluster.regimes import Regime, RegimesConfig
 from experiments.cluster.sampled_windows import check_windows, inputs_of
 from experiments.config.targets import build_as
 from experiments.pictures.comparison import draw_headroom
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.display import ProgressDisplay
 from experiments.study.grid import AppCell, FunctionCell, Grid
@@ -119,8 +118,8 @@ def headroom(config: HeadroomConfig, run: Run) -> Result:
         Table.of("Regimes", columns, rows),
         Table("Posterior over white box", ("regime", "windows", "mean JCT", "p99"), gains),
     ]
-    write_tables(run, title, tables, provenance, caption=CAPTION, width=WIDTH)
-    write_figure(run.folder / PICTURE_FILE, draw_headroom(ratios, BOUND, title), provenance)
+    figures = {PICTURE_FILE: draw_headroom(ratios, BOUND, title)}
+    write_tables(run, title, tables, provenance, caption=CAPTION, width=WIDTH, figures=figures)
     values: dict[str, object] = {
         "regimes": found,
         "table": str(run.folder / TABLE_FILE),

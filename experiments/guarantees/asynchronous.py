@@ -20,14 +20,13 @@ from envs.bounds import Count, NonNegative, Positive, Share
 from envs.errors import InputError
 from envs.files import read_content
 from experiments.pictures.asynchronous import draw_losses
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.study.statistics import half_width
 from experiments.study.tables import Table, write_tables
 from models.asynchronous.characters import CONTEXT, CharacterModel
 
-OURS = "adsp"
+OURS, PICTURE_FILE = "adsp", "losses.png"
 COLUMNS = {
     "n": "{workers}", "h": "{heterogeneity:.4g}", "policy": "{policy}", "with": "{with}",
     "rate": "{rate:.4g}", "s": "{mean_s:.4g}", "±": "{half_width_s:.4g}", "reached": "{reached}",
@@ -119,13 +118,13 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
         table += [{"workers": n, "heterogeneity": h, **row} for row in rows]
     title = f"Virtual seconds to a loss of {config.target:g}, {config.runs} seeds"
     note = "±, low and high: 95 %; / adsp's: time over ADSP's, paired by seed."
-    write_tables(run, title, [Table.of("Policies", COLUMNS, table, note)], run.provenance)
-    picture = run.folder / "losses.png"
-    write_figure(picture, draw_losses(played, config.target, title), run.provenance)
+    figures = {PICTURE_FILE: draw_losses(played, config.target, title)}
+    tables = [Table.of("Policies", COLUMNS, table, note)]
+    write_tables(run, title, tables, run.provenance, figures=figures)
     inputs = run.provenance.with_inputs(text=file_hash(config.text))
     rivals = [row["over_adsp"] for row in table if row["policy"] not in (OURS, f"{OURS}_fixed")]
     found = {"policies": table, "fastest_rival_over_adsp": min(rivals, default=None)}
-    return Result({**found, "picture": str(picture)}, inputs)
+    return Result({**found, "picture": str(run.folder / PICTURE_FILE)}, inputs)
 
 
 def climbed(

@@ -6,7 +6,6 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,9 +28,7 @@ from envs.data_pipeline.requests import POLICIES, hits, sample
 from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.data_pipeline import draw_stages
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
 from experiments.study.tables import Table, write_tables
 
 PARTS = ("cache", "order", "partition", "isolation")
@@ -152,11 +149,11 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         Table.of("Parts", {"part": "{part}", **COLUMNS}, first),
         replace(Table.of("Every combination", COLUMNS, second), on_console=False),
     ]
-    write_tables(run, title, tables, run.provenance)
     seconds = {name: row["stages"] for name, row in parts.items() if "without" not in name}
-    write_figure(run.folder / "stages.png", draw_stages(STAGES, seconds, title), run.provenance)
-    files = {Path(x).name: file_hash(Path(x)) for x in (config.input, config.labels) if x}
-    return Result(values, run.provenance.with_inputs(**files), SHOWN)
+    figures = {"stages.png": draw_stages(STAGES, seconds, title)}
+    write_tables(run, title, tables, run.provenance, figures=figures)
+    files = [file for file in (config.input, config.labels) if file]
+    return Result(values, run.provenance.with_files(*files), SHOWN)
 
 
 def _row(

@@ -19,7 +19,6 @@ from envs.pricing.problem import PricingProblem, Spread, price_search
 from envs.pricing.worst_case import RequestTree, worst_reserve_ratio
 from experiments.config.targets import build, build_as
 from experiments.pictures.pricing import draw_ratios
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.tables import Table, write_tables
 
@@ -101,8 +100,8 @@ def price(config: PriceConfig, run: Run) -> Result:
     cells = [[row["case"], *(f"{row[name]:.3f}" for name in columns)] for row in rows]
     note = f"{CLASSES[config.problem]}; learned: mean of {config.seeds} seeds, and the worst."
     head = ["case", *(name.replace("_", " ") for name in columns)]
-    write_tables(run, title, [Table(title, head, cells, note)], run.provenance)
-    write_figure(run.folder / PICTURE_FILE, draw_ratios(rows, columns, title), run.provenance)
+    figures = {PICTURE_FILE: draw_ratios(rows, columns, title)}
+    write_tables(run, title, [Table(title, head, cells, note)], run.provenance, figures=figures)
     values: dict[str, object] = {
         "problem": config.problem,
         "class": CLASSES[config.problem],

@@ -33,7 +33,6 @@ from envs.synchronisation.switch_aggregation import (
 )
 from experiments.network.gradients import embedding_gradients, largest_entries
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
 from experiments.study.tables import Table, write_tables
 
 Row = dict[str, float | str]
@@ -99,8 +98,7 @@ class AggregationConfig:
 
 def aggregation(config: AggregationConfig, run: Run) -> Result:
     """All tables; differences from what is published where the conditions are those."""
-    path = Path(config.layers)
-    models = read_layered_models(path, config.gpu)
+    models = read_layered_models(Path(config.layers), config.gpu)
     rows = {
         "dedicated": dedicated(models, config),
         "speed_ups": speed_ups(models, config),
@@ -108,7 +106,7 @@ def aggregation(config: AggregationConfig, run: Run) -> Result:
         "losses": losses(config),
         "integers": integers(config),
     }
-    provenance = run.provenance.with_inputs(**{path.name: file_hash(path)})
+    provenance = run.provenance.with_files(config.layers)
     tables = [Table.plain(title, own, 6) for title, own in rows.items()]
     write_tables(run, "Sums inside the network", tables, provenance)
     values: dict[str, object] = {**rows}

@@ -23,7 +23,6 @@ from envs.coflows.trace import CoflowTrace, read_coflows
 from envs.errors import InputError, require_one_of
 from envs.synchronisation.layerwise import LayeredModel, read_layered_models
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
 from experiments.study.tables import Table, write_tables
 
 SHOWN = ("coflows", "ports", "semantics", "mean_cct_ms", "sum_cct_ms", "lower_bound_ms", "gap")
@@ -84,7 +83,7 @@ def coflows(config: CoflowsConfig, run: Run) -> Result:
         "events": times.events,
         "simulation_seconds": simulated - start,
     }
-    return Result(values, run.provenance.with_inputs(**{path.name: file_hash(path)}), SHOWN)
+    return Result(values, run.provenance.with_files(path), SHOWN)
 
 
 def _replayed(
@@ -194,7 +193,7 @@ def tenants(config: TenantsConfig, run: Run) -> Result:
         "fall_from_fair_percent": rows[best]["fall_from_fair_percent"],
         "seconds": sum(seconds.values()),
     }
-    return Result(values, run.provenance.with_inputs(**{path.name: file_hash(path)}), TENANTS_SHOWN)
+    return Result(values, run.provenance.with_files(path), TENANTS_SHOWN)
 
 
 def _schedulers(config: TenantsConfig) -> dict[str, Sending]:

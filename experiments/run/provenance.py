@@ -129,6 +129,10 @@ class Provenance:
             created=self.created,
         )
 
+    def with_files(self, *paths: str | Path) -> Provenance:
+        """The same origin with more inputs, each a file by its name."""
+        return self.with_inputs(**{Path(path).name: file_hash(path) for path in paths})
+
     def document(self) -> dict[str, object]:
         """As a JSON mapping."""
         return {

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich.table
 from rich.box import SIMPLE
 from rich.cells import cell_len
 
-from experiments.run.artifacts import to_json, write_json, write_text
+from experiments.run.artifacts import to_json, write_figure, write_json, write_text
 from experiments.run.one_run import Run
 from experiments.run.provenance import Provenance, stamp
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TABLE_FILE, NUMBERS_FILE = "table.md", "table.json"
 SENTENCE = 40  # characters of a cell: a column with a longer one begins at the left
@@ -145,10 +148,11 @@ def write_tables(
     caption: str = "",
     width: int = WIDTH,
     numbers: Mapping[str, object] | None = None,
+    figures: Mapping[str, Figure] | None = None,
 ) -> None:
     """Print the tables and write them to `TABLE_FILE` of the run folder.
 
-    `numbers` are what stands behind them; they go to `NUMBERS_FILE`.
+    `numbers` are what stands behind them; they go to `NUMBERS_FILE`, and `figures` to their names.
     """
     shown = [table for table in tables if table.on_console]
     if not run.console.is_terminal:
@@ -158,6 +162,8 @@ def write_tables(
             run.console.print(part.rich(run.console.width))
     notes = f"## Notes\n\n{caption}" if caption else ""
     write_markdown(run, title, [*(table.markdown() for table in tables), notes], provenance)
+    for name, figure in (figures or {}).items():
+        write_figure(run.folder / name, figure, provenance)
     if numbers is not None:
         document = stamp({"title": title, **numbers}, provenance, kind="benchmark")
         write_json(run.folder / NUMBERS_FILE, document)
