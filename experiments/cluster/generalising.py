@@ -468,7 +468,9 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
     references = of_class(config.information, "references", config.references, {}, {})
     changes = config.conditions or {"as_trained": {}}
     conditions = [
-        Condition.of(name, changes[name], split, config.window) for name in config.only or changes
+        Condition.of(name, changes[name], split, config.window)
+        for name in changes
+        if name in (config.only or changes)
     ]
     learned = {
         number: exported(config, number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
-import json
 import os
 import re
 import tarfile
@@ -201,10 +200,6 @@ class Download:
         return self.path.with_name(f"{self.path.name}.part")
 
     @property
-    def _state(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.part.json")
-
-    @property
     def checked(self) -> bool:
         """Whether the content is checked at the end: then any part of it may be tried."""
         return self.sha256 is not None or self.git_blob is not None
@@ -212,8 +207,9 @@ class Download:
     def run(self, report: Report) -> bool:
         """Fetch the file unless it is there; whether it had to be fetched.
 
-        A transfer that broke off leaves `<path>.part`, from which the next one goes on. The file
-        appears under its name when all of it is there and has the hashes it must have.
+        A transfer that broke off leaves `<path>.part`, from which the next one goes on where a hash
+        will tell whether the two are of one file. The file appears under its name when all of it is
+        there and has the hashes it must have.
 
         Raises:
             InputError: the server cannot be reached, refuses, or breaks off every time; the
@@ -222,57 +218,53 @@ class Download:
         if self.path.exists():
             self._verify(self.path)
             return False
-        self._fetch(report)
-        try:
-            self._verify(self.part)
-        except InputError:
-            self._forget()
-            raise
-        os.replace(self.part, self.path)
-        self._state.unlink(missing_ok=True)
-        return True
-
-    def _fetch(self, report: Report) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         fault = ""
         for _ in range(self.attempts):
+            have = self._kept() if self.checked else 0
             try:
-                if self._go_on(report):
-                    return
-                fault = "the server closed the connection"
-            except urllib.error.HTTPError as error:
-                told = f"the server answers {error.code} {error.reason}"
-                raise InputError(told, file=self.url) from error
+                whole = self._go_on(have, report)
             except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, urllib.error.HTTPError):
+                    told = f"the server answers {error.code} {error.reason}"
+                    raise InputError(told, file=self.url) from error
                 cause = error.reason if isinstance(error, urllib.error.URLError) else error
                 fault = " ".join(str(cause).split()) or type(cause).__name__
-        if have := self._have:
-            fault += f"); {have} bytes are kept in {self.part.name} (the next run goes on there"
+                continue
+            if not whole:
+                fault = "the server closed the connection"
+                continue
+            try:
+                self._verify(self.part)
+            except InputError as error:
+                self.part.unlink()
+                if not have:
+                    raise
+                fault = error.message  # the part was of something else
+                continue
+            os.replace(self.part, self.path)
+            return True
+        if self.checked and (kept := self._kept()):
+            fault += f"); {kept} bytes are kept in {self.part.name} (the next run goes on there"
         raise InputError(f"cannot be downloaded ({fault})", file=self.url)
 
-    @property
-    def _have(self) -> int:
+    def _kept(self) -> int:
+        """Bytes of the part."""
         return self.part.stat().st_size if self.part.exists() else 0
 
-    def _go_on(self, report: Report) -> bool:
-        """One connection; whether everything is there at its end."""
-        state = self._read_state()
-        have = self._have
+    def _go_on(self, have: int, report: Report) -> bool:
+        """One connection, for what comes after so many bytes; whether all is there at its end."""
         headers = {"User-Agent": f"meshwright/{installed_version()}", "Accept-Encoding": "identity"}
         if have:
             headers["Range"] = f"bytes={have}-"
-            if not self.checked:
-                headers["If-Range"] = str(state["validator"])
         request = urllib.request.Request(self.url, headers=headers)
         try:
             response = urllib.request.urlopen(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
-            if error.code != UNSATISFIABLE:
-                raise
-            error.close()
-            if have == state.get("total"):
+            if error.code == UNSATISFIABLE:  # nothing comes after them
+                error.close()
                 return True
-            self._forget()  # what is here is longer than what the server has
-            return False
+            raise
         with response:
             partial, told = response.status == PARTIAL, response.headers
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", told.get("Content-Range", "").strip())
@@ -280,33 +272,11 @@ class Download:
                 raise http.client.HTTPException(f"the server sends {told.get('Content-Range')}")
             length = span[2] if partial and span is not None else told.get("Content-Length", "")
             total = int(length) if length.isdecimal() else None
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            state = {
-                "url": self.url, "total": total,
-                "validator": told.get("ETag") or told.get("Last-Modified"),
-            }  # fmt: skip
-            self._state.write_text(json.dumps(state))
             with self.part.open("ab" if partial else "wb") as file:
                 while chunk := response.read(CHUNK):
                     file.write(chunk)
                     report(file.tell(), total)
                 return total is None or file.tell() == total
-
-    def _read_state(self) -> Mapping[str, object]:
-        """What is known of the part; it is given up where it is of something else."""
-        try:
-            state = json.loads(self._state.read_text())
-            known = self.checked or state["validator"] is not None
-            if known and state["url"] == self.url:
-                return dict(state)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        self._forget()
-        return {}
-
-    def _forget(self) -> None:
-        self.part.unlink(missing_ok=True)
-        self._state.unlink(missing_ok=True)
 
     def _verify(self, path: Path) -> None:
         for name, wanted, found_in in (

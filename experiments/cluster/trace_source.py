@@ -35,7 +35,7 @@ from envs.cluster.workload.synthetic.parameters import WorkloadParameters
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError, require_one_of
 from experiments.config.command_words import CONFIG_MODULE
-from experiments.config.targets import build, no_such_thing, object_in_file, unknown_key
+from experiments.config.targets import build, no_such_thing, object_in_file
 from experiments.run.artifacts import to_json, write_text
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 
@@ -269,8 +269,7 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     if generates:
         config = _with_generated(config, cluster)
     target = _target(config, cluster)
-    if config.window is not None and config.window not in config.windows:
-        raise InputError(unknown_key(f"trace.windows.{config.window}", config.windows))
+    require_one_of(config.window, (None, *config.windows), file="config key 'trace.window'")
     if isinstance(source, SyntheticTrace):
         if config.path is not None:
             message = (
