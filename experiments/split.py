@@ -15,7 +15,7 @@ import yaml
 
 from envs.errors import InputError
 from experiments.cluster.baselines import Outcome, baselines_of, bound_s, check_class, replayed_on
-from experiments.cluster.split_windows import TEST, Split, SplitConfig, SplitWindow
+from experiments.cluster.split_windows import TEST, Split, SplitConfig
 from experiments.run.app import main_of
 from experiments.run.artifacts import require_no_input, write_text
 from experiments.run.one_run import Result, Run
@@ -41,24 +41,21 @@ def facts_of(chosen: Split, best: Best) -> dict[str, Any]:
             jobs = len(trace.windows[TEST].trace)
             left_out[name] = f"its test window has {jobs} jobs, fewer than {config.least_jobs}"
             continue
-        rows = [_row(part, best) for part in parts]
-        test += rows
+        reached = proved = 0.0
+        for part in parts:
+            bound, jobs = bound_s(part.problem), part.about["jobs"]
+            row = {**part.about, "lower_bound_s": round(bound, 1)}
+            if best:
+                row["best"], found = best[part.name]
+                row["mean_jct_s"] = round(found.mean_jct_s, 1)
+                row["gap"] = round(1.0 - bound / found.mean_jct_s, 4)
+                reached += row["mean_jct_s"] * jobs
+                proved += row["lower_bound_s"] * jobs
+            test.append(row)
         if best:
-            reached = sum(row["mean_jct_s"] * row["jobs"] for row in rows)
-            proved = sum(row["lower_bound_s"] * row["jobs"] for row in rows)
             gaps[name] = {"gap": round(1.0 - proved / reached, 4)}
     facts = {"windows": windows, "left_out": left_out, "test": test}
     return {**facts, "gaps": gaps} if best else facts
-
-
-def _row(part: SplitWindow, best: Best) -> dict[str, Any]:
-    bound = bound_s(part.problem)
-    row = {**part.about, "lower_bound_s": round(bound, 1)}
-    if best:
-        name, found = best[part.name]
-        row |= {"best": name, "mean_jct_s": round(found.mean_jct_s, 1)}
-        row["gap"] = round(1.0 - bound / found.mean_jct_s, 4)
-    return row
 
 
 def check_facts(written: Mapping[str, Any], found: Mapping[str, Any]) -> None:

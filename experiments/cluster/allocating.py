@@ -11,8 +11,6 @@ import polars as pl
 
 from agents.cluster.allocation.baselines import (
     BASELINES,
-    DominantResourceFairness,
-    EqualShare,
     Fifo,
 )
 from agents.cluster.allocation.exact import ExactAllocation
@@ -207,9 +205,8 @@ class StudyConfig:
 def study(config: StudyConfig, run: Run) -> Result:
     """Ratios to optima, violations of rounding, and with a trace, windows of it."""
     provenance, windows = run.provenance, []
-    planners: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
-    planners |= {"gadget": Gadget(), "rounding": RandomisedRounding()}
-    planners |= {"smd": Smd(), "smd, exact": Smd(exact=True)}
+    planners = {name: make() for name, make in PLANNERS.items() if name != "exact"}
+    planners["smd, exact"] = Smd(exact=True)
     ratios = beside_optima(config.study, config.seed, planners)
     if config.trace.path is not None:
         loaded = load_trace(config.trace)
@@ -279,14 +276,12 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
     ]
     if np.any(np.diff(starts, append=trace.submit_s[-1]) < length):
         raise InputError("config key 'windows': so many of the trace overlap")
-    algorithms: dict[str, AllocationSolver] = {
-        "gadget": Gadget(), "rounding": RandomisedRounding(time_limit=config.bound_s), "smd": Smd()
-    }  # fmt: skip
-    planners: dict[str, AllocationSolver] = {
-        OWN[speed]: algorithms[OWN[speed]], "gadget": algorithms["gadget"],
-        "fifo": Fifo(1.0 / config.growth), "drf": DominantResourceFairness(),
-        "equal_share": EqualShare(),
-    }  # fmt: skip
+    own = {
+        "fifo": Fifo(1.0 / config.growth),
+        "rounding": RandomisedRounding(time_limit=config.bound_s),
+    }
+    names = (OWN[speed], "gadget", "fifo", "drf", "equal_share")
+    planners = {name: own.get(name) or PLANNERS[name]() for name in names}
     worth = np.zeros((len(planners), config.windows))
     bound, others = np.zeros(config.windows), 0
     for k, start in enumerate(starts):

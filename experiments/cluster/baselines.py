@@ -107,9 +107,8 @@ def of_class(
         rules: the names of the rules for some policies; the others meet all.
 
     Raises:
-        InputError: there is no such class, policy or rule, or a node describes no policy.
+        InputError: there is no such policy or rule, or a node describes no policy.
     """
-    check_class(information, "information")
     for policy, names in rules.items():
         for name in (policy, *names):
             if name not in (agents if name == policy else placements):

@@ -18,7 +18,6 @@ from annotated_types import MinLen
 from matplotlib.figure import Figure
 
 from agents.cluster.shipped import scheduler_folder
-from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_metrics import measure
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.errors import InputError, meant
@@ -32,7 +31,6 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash, stamp
 from experiments.study.tables import TABLE_FILE, Table, write_tables
 
-JCT_FILE, USAGE_FILE = "jct.png", "usage.png"
 COLUMNS = {
     "policy": "{policy}", "knows": "{knows}", "mean JCT": "{mean_jct_s:,.0f}",
     "p50": "{p50_jct_s:,.0f}", "p99": "{p99_jct_s:,.0f}", "mean wait": "{mean_queueing_s:,.0f}",
@@ -105,10 +103,10 @@ def jct_and_usage(
     schedules: Mapping[str, Schedule], shown: Sequence[str], gpus: int, title: str
 ) -> dict[str, Figure]:
     """The JCTs of all policies, and the cluster over time under those to be shown, by file."""
-    figures = {JCT_FILE: draw_jct_cdf({name: s.jct for name, s in schedules.items()}, title)}
+    figures = {"jct.png": draw_jct_cdf({name: s.jct for name, s in schedules.items()}, title)}
     if shown:
         over_time = {name: schedules[name] for name in shown}
-        figures[USAGE_FILE] = draw_cluster_usage(over_time, gpus, title)
+        figures["usage.png"] = draw_cluster_usage(over_time, gpus, title)
     return figures
 
 
@@ -160,28 +158,31 @@ class EvaluateClusterConfig(ReplayConfig):
 def evaluate_cluster(config: EvaluateClusterConfig, run: Run) -> Result:
     """Replay the trace, measure the schedule, draw it if asked to."""
     source, problem = config.loaded()
-    cluster = problem.cluster
-    policy = built_policy(config.agent, "agent")
-    with source.located():
-        problem.check(policy)
-        schedule, seconds = problem.timed(policy, keep_runs=config.pictures)
-    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_input(config.agent))
+    cluster, policy = problem.cluster, built_policy(config.agent, "agent")
     agent = run.choice("agent", config.agent)
+    with source.located():
+        shown = [agent] if config.pictures else []
+        (found,) = replays(problem, {agent: policy}, shown, run.console)
+    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_input(config.agent))
     if config.pictures:
         title = f"{source.trace.name} on {cluster.name}: {agent}"
-        draw(schedule, cluster, agent, title, run.folder, provenance)
+        gantt = GanttWindow.readable(cluster, found.schedule)
+        figures = jct_and_usage({agent: found.schedule}, shown, cluster.num_gpus, title)
+        figures["gantt.png"] = draw_cluster_gantt(cluster, found.schedule, gantt, title)
+        for name, figure in figures.items():
+            write_figure(run.folder / name, figure, provenance)
+        trace = cluster_trace(cluster, found.schedule, gantt)
+        write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
     places = "placement" in config.agent  # some policies place gangs themselves
     values: dict[str, object] = {
         "env": run.choice("env", config.env),
         "agent": agent,
-        "knows": policy.knows,
         "placement": run.choice("placement", config.placement) if places else None,
         "interference": run.choice("interference", config.interference),
         **source.counts(),
         "nodes": cluster.num_nodes,
         "gpus": cluster.num_gpus,
-        **measure(schedule, cluster.num_gpus).document(),
-        "seconds": seconds,
+        **{key: value for key, value in found.record.items() if key != "policy"},
     }
     source.tell_changes(run.console)
     return Result(values, provenance, SHOWN)
@@ -198,33 +199,6 @@ def checkpoint_input(agent: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(priority.get("weights"), str):
             files["weights"] = Path(priority["weights"])
     return {name: file_hash(file) for name, file in files.items()}
-
-
-def checkpoint_inputs(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The same of several agents, by "<agent> <input>"."""
-    return {
-        f"{name} {key}": digest
-        for name, agent in agents.items()
-        for key, digest in checkpoint_input(agent).items()
-    }
-
-
-def draw(
-    schedule: Schedule,
-    cluster: Cluster,
-    agent: str,
-    title: str,
-    folder: Path,
-    provenance: Provenance,
-) -> None:
-    """Write the pictures of a schedule that has a log of its runs."""
-    gantt = GanttWindow.readable(cluster, schedule)
-    figures = jct_and_usage({agent: schedule}, [agent], cluster.num_gpus, title)
-    figures["gantt.png"] = draw_cluster_gantt(cluster, schedule, gantt, title)
-    for name, figure in figures.items():
-        write_figure(folder / name, figure, provenance)
-    trace = cluster_trace(cluster, schedule, gantt)
-    write_json(folder / "trace.json", stamp(trace, provenance, kind="trace"))
 
 
 @dataclass(kw_only=True)
@@ -261,7 +235,12 @@ def compare(config: CompareConfig, run: Run) -> Result:
     placement = run.choice("placement", config.placement)
     interference = run.choice("interference", config.interference)
     title = f"{problem.title}, placement {placement}, interference {interference}"
-    provenance = run.provenance.with_inputs(**source.inputs, **checkpoint_inputs(agents))
+    inputs = {
+        f"{name} {key}": digest
+        for name, node in agents.items()
+        for key, digest in checkpoint_input(node).items()
+    }
+    provenance = run.provenance.with_inputs(**source.inputs, **inputs)
     written = write_replays(found, shown, problem, title, run, provenance)
     source.tell_changes(run.console)
     least, *others = written["policies"]

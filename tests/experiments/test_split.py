@@ -17,6 +17,7 @@ from envs.cluster.workload.trace import Trace
 from experiments.cluster import baselines
 from experiments.cluster.baselines import (
     baselines_of,
+    check_class,
     outcome_of,
     problem_hash,
     replay_cell,
@@ -172,8 +173,8 @@ def test_rules_of_what_is_not_there(tmp_path: Path) -> None:
     for rules in ({"nobody": ["best_fit"]}, {"fifo": ["nowhere"]}):
         with refusal("is not among those given"):
             baselines_of("unknown", chosen.agents, chosen.placements, rules)
-    with refusal("'some' is none of unknown, known"):
-        baselines_of("some", chosen.agents, chosen.placements, {})
+    with refusal("config key 'information': 'some' is none of unknown, known"):
+        check_class("some", "information")
 
 
 @pytest.mark.parametrize("name", ["itp", "philly"])
