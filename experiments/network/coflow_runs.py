@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -158,17 +159,27 @@ def tenants(config: TenantsConfig, run: Run) -> Result:
         raise InputError("config key 'workers': a job has 1 to racks x slots of them")
     if not 1 <= low <= high:
         raise InputError("config key 'iterations': the first is the least, the second the most")
-    path = Path(config.layers)
-    models = read_layered_models(path, config.gpu)
+    models = read_layered_models(Path(config.layers), config.gpu)
     nic, port = config.nic_gbps * 1e9 / 8.0, config.port_gbps * 1e9 / 8.0
     cluster = Racks(config.racks, config.slots, nic, port)
     schedulers = _schedulers(config)
-    alone = _alone(Racks(1, 1, nic, nic), config.chunk_bytes)
+    rack = Racks(1, 1, nic, nic)
+    orders = [Sending(fair, front, config.chunk_bytes) for front in (False, True)]
+
+    @cache
+    def alone(name: str, iterations: int) -> float:
+        """Seconds of a job by itself, held back by its NICs only, in the better of both orders."""
+        job = [Tenant(models[name], 1, iterations, 0.0)]
+        return min(
+            float(play_tenants(job, rack, order, np.random.default_rng(0))[1][0])
+            for order in orders
+        )
+
     found: dict[str, list[FloatArray]] = {name: [] for name in schedulers}
     seconds = dict.fromkeys(schedulers, 0.0)
     for seed in range(config.seed, config.seed + config.runs):
         jobs = _drawn(config, models, np.random.default_rng(seed))
-        dedicated = np.array([alone(job.model, job.iterations) for job in jobs])
+        dedicated = np.array([alone(job.model.name, job.iterations) for job in jobs])
         for name, sending in schedulers.items():
             start = time.perf_counter()
             begin, end = play_tenants(jobs, cluster, sending, np.random.default_rng(seed))
@@ -193,7 +204,7 @@ def tenants(config: TenantsConfig, run: Run) -> Result:
         "fall_from_fair_percent": rows[best]["fall_from_fair_percent"],
         "seconds": sum(seconds.values()),
     }
-    return Result(values, run.provenance.with_files(path), TENANTS_SHOWN)
+    return Result(values, run.provenance.with_files(config.layers), TENANTS_SHOWN)
 
 
 def _schedulers(config: TenantsConfig) -> dict[str, Sending]:
@@ -225,23 +236,6 @@ def _drawn(
         Tenant(models[name], int(workers), int(iterations), float(start))
         for name, workers, iterations, start in zip(*columns, arrival, strict=True)
     ]
-
-
-def _alone(nic: Racks, chunk: float) -> Callable[[LayeredModel, int], float]:
-    """Seconds of a job by itself, held back by its NICs only, in the better of both orders."""
-    known: dict[tuple[str, int], float] = {}
-
-    def seconds(model: LayeredModel, iterations: int) -> float:
-        key = model.name, iterations
-        if key not in known:
-            own = [Tenant(model, 1, iterations, 0.0)]
-            known[key] = min(
-                float(play_tenants(own, nic, order, np.random.default_rng(0))[1][0])
-                for order in (Sending(fair, front, chunk) for front in (False, True))
-            )
-        return known[key]
-
-    return seconds
 
 
 def _row(own: list[FloatArray], found: Mapping[str, list[FloatArray]]) -> dict[str, float]:

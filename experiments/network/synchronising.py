@@ -146,10 +146,10 @@ class Asked:
         used = np.zeros(graph.num_links)
         number = {graph.link_name(link): link for link in range(graph.num_links)}
         for link, sent in enumerate(plan.link_bytes(other).tolist()):
-            name = other.network.link_name(link)
-            if sent > 0.0 and name not in number:
-                raise InputError(f"sends over {name}, no link of {graph.name}", file=path)
             if sent > 0.0:
+                name = other.network.link_name(link)
+                if name not in number:
+                    raise InputError(f"sends over {name}, no link of {graph.name}", file=path)
                 used[number[name]] = sent / period
         return used
 

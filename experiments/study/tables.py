@@ -38,13 +38,13 @@ class Table:
     def of(
         cls,
         title: str,
-        columns: Mapping[str, str],
+        columns: Mapping[str, str | Callable[[Any], str]],
         records: Iterable[Mapping[str, Any]],
         note: str = "",
     ) -> Table:
-        """A row for each record; `columns` maps headings to formats of the record's fields."""
-        rows = [[form.format_map(record) for form in columns.values()] for record in records]
-        return cls(title, [*columns], rows, note)
+        """A row for each record; headings map to formats of its fields, or to functions of it."""
+        forms = [x.format_map if isinstance(x, str) else x for x in columns.values()]
+        return cls(title, [*columns], [[form(row) for form in forms] for row in records], note)
 
     @classmethod
     def plain(cls, title: str, records: Sequence[Mapping[str, Any]], digits: int) -> Table:
