@@ -38,7 +38,7 @@ from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trac
 from experiments.pictures.allocation import draw_workers
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import bootstrap
-from experiments.study.tables import Table, write_tables
+from experiments.study.tables import Columns, Table, write_tables
 
 PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
     **BASELINES,
@@ -49,10 +49,14 @@ PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
 }
 ALL, RANDOM, TRACE = "all", "random", "trace"
 PICTURE_FILE = "workers.png"
-COLUMNS = {
-    "planner": "{planner}", "utility": "{utility:.4g}", "of the bound": "{of_bound:.3f}",
-    "jobs done": "{done}", "knows": "{knows}", "seconds": "{seconds:.2f}",
-}  # fmt: skip
+COLUMNS: Columns = {
+    "planner": "{planner}",
+    "utility": "{utility:.4g}",
+    "of the bound": "{of_bound:.3f}",
+    "jobs done": "{done}",
+    "knows": lambda row: "what has arrived" if row["online"] else "all jobs",
+    "seconds": "{seconds:.2f}",
+}
 
 
 @dataclass(kw_only=True)
@@ -115,12 +119,11 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         )  # fmt: skip
     best = max(documents, key=lambda document: document["utility"])
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best['planner']}"
-    knows = {True: "what has arrived", False: "all jobs"}
-    shown = [{**document, "knows": knows[document["online"]]} for document in documents]
+    table = Table.of("Planners", COLUMNS, documents)
     plan = found[best["planner"]].solution
     assert plan is not None
     figures = {PICTURE_FILE: draw_workers(problem, plan, title)}
-    write_tables(run, title, [Table.of("Planners", COLUMNS, shown)], provenance, figures=figures)
+    write_tables(run, title, [table], provenance, figures=figures)
     values = {
         **(loaded.counts() if loaded is not None else {}),
         "jobs": len(problem.jobs),

@@ -29,14 +29,21 @@ from experiments.run.artifacts import write_figure, write_json
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash, stamp
-from experiments.study.tables import TABLE_FILE, Table, write_tables
+from experiments.study.tables import TABLE_FILE, Columns, Table, write_tables
 
 COLUMNS: Columns = {
-    "policy": "{policy}", "knows": "{knows}", "mean JCT": "{mean_jct_s:,.0f}",
-    "p50": "{p50_jct_s:,.0f}", "p99": "{p99_jct_s:,.0f}", "mean wait": "{mean_queueing_s:,.0f}",
-    "slow-down": "{mean_slow_down:,.1f}", "in use": "{utilisation:.1%}", "unfair": "{unfair:.1%}",
-    "preempted": "{preemptions:,}", "jobs/s": lambda row: f"{row['jobs'] / row['seconds']:,.0f}",
-}  # fmt: skip
+    "policy": "{policy}",
+    "knows": "{knows}",
+    "mean JCT": "{mean_jct_s:,.0f}",
+    "p50": "{p50_jct_s:,.0f}",
+    "p99": "{p99_jct_s:,.0f}",
+    "mean wait": "{mean_queueing_s:,.0f}",
+    "slow-down": "{mean_slow_down:,.1f}",
+    "in use": "{utilisation:.1%}",
+    "unfair": "{unfair:.1%}",
+    "preempted": "{preemptions:,}",
+    "jobs/s": lambda row: f"{row['jobs'] / row['seconds']:,.0f}",
+}
 CAPTION = (
     "Times in seconds. knows: what a policy may look at of a job that has not finished. slow-down: "
     "mean of JCT / work. in use: GPU-seconds held of those there were. unfair: share of the jobs "

@@ -29,16 +29,20 @@ from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.data_pipeline import draw_stages
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import Table, write_tables
+from experiments.study.tables import Columns, Table, write_tables
 
 PARTS = ("cache", "order", "partition", "isolation")
 NOTHING, BASE = ("none", "random", "hash", "equal"), ("lru", "random", "hash", "equal")
 OURS = ("fifo", "proximity", "block", "program")
-COLUMNS = {
+COLUMNS: Columns = {
     **{part: f"{{{part}}}" for part in PARTS},
-    "hits": "{hit_ratio:.3f}", "crossing": "{crossing:.3f}", "MB missed": "{missed_megabytes:.3g}",
-    "batches/s": "{batches_per_s:.4g}", "slowest stage": "{slowest}", "speed-up": "{speed_up:.2f}",
-}  # fmt: skip
+    "hits": "{hit_ratio:.3f}",
+    "crossing": "{crossing:.3f}",
+    "MB missed": lambda row: f"{row['missed_bytes'] / 1e6:.3g}",
+    "batches/s": "{batches_per_s:.4g}",
+    "slowest stage": "{slowest}",
+    "speed-up": "{speed_up:.2f}",
+}
 SHOWN = ("nodes", "edges", "speed_up", "over_no_cache", "best_cache", "label_distance_near",
          "label_bound", "seconds", "processor_seconds", "peak_bytes")  # fmt: skip
 
@@ -140,14 +144,10 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux
     }
     title = f"{graph.nodes} nodes, {values['edges']} edges: {together:.4g} batches/s together"
-    first, second = (
-        [{**row, "part": name, "missed_megabytes": row["missed_bytes"] / 1e6}
-         for name, row in rows.items()]
-        for rows in (parts, every)
-    )  # fmt: skip
+    shown = [{"part": name, **row} for name, row in parts.items()]
     tables = [
-        Table.of("Parts", {"part": "{part}", **COLUMNS}, first),
-        replace(Table.of("Every combination", COLUMNS, second), on_console=False),
+        Table.of("Parts", {"part": "{part}", **COLUMNS}, shown),
+        replace(Table.of("Every combination", COLUMNS, every.values()), on_console=False),
     ]
     seconds = {name: row["stages"] for name, row in parts.items() if "without" not in name}
     figures = {"stages.png": draw_stages(STAGES, seconds, title)}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TABLE_FILE, NUMBERS_FILE = "table.md", "table.json"
 SENTENCE = 40  # characters of a cell: a column with a longer one begins at the left
 METHOD_WIDTH = 16  # characters of the first column
+Columns = Mapping[str, str | Callable[[Any], str]]  # headings, and how cells are made
 WIDTH = 132  # characters of a line where there is no terminal
 
 
@@ -38,7 +39,7 @@ class Table:
     def of(
         cls,
         title: str,
-        columns: Mapping[str, str | Callable[[Any], str]],
+        columns: Columns,
         records: Iterable[Mapping[str, Any]],
         note: str = "",
     ) -> Table:
