@@ -141,16 +141,10 @@ class SyntheticTrace:
         models = tuple(self.models)
         return generate(self._parameters(), self.jobs, self.seed, load=load, models=models)
 
-    def document(self) -> Mapping[str, object]:
-        """The statistics, the number of jobs, the seed and the names of models."""
-        workload = self._parameters().document()
-        models = list(self.models)
-        return {"workload": workload, "jobs": self.jobs, "seed": self.seed, "models": models}
-
     @property
     def sha256(self) -> str:
         """Of all that the trace depends on, besides the load."""
-        return text_hash(to_json(self.document()))
+        return text_hash(to_json({**vars(self), "workload": self._parameters().document()}))
 
     def _parameters(self) -> WorkloadParameters:
         if Path(self.workload).suffix:
@@ -330,9 +324,10 @@ def _target(config: TraceConfig, cluster: Cluster | None) -> TargetLoad | None:
             message = "says nothing without trace.load: it is the GPUs that the load is offered to"
             raise InputError(f"config key 'trace.gpus': {message}")
         return None
-    if config.gpus is None and cluster is None:
+    gpus = config.gpus or (None if cluster is None else cluster.num_gpus)
+    if gpus is None:
         raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
-    return TargetLoad(config.load, config.gpus or (cluster.num_gpus if cluster else 0))
+    return TargetLoad(config.load, gpus)
 
 
 def _part(config: TraceConfig, trace: Trace) -> tuple[Trace, dict[str, int]]:

@@ -33,12 +33,12 @@ CLASSES = {
     "knapsack": "items whole, nothing forced; the optimum is that of infinitesimal ones",
     "rentals": "chance, nothing forced; the program's is the optimum",
 }
-FORMS: Mapping[str, Callable[[float, int], float]] = {
+FORMS: Mapping[str, Callable[..., float]] = {  # of phi, and of searches k
     "k_max_search": closed_forms.k_max_search,
     "k_min_search": closed_forms.k_min_search,
-    "one_way_trading": lambda spread, _: closed_forms.one_way_trading(spread),
-    "fractional_knapsack": lambda spread, _: closed_forms.fractional_knapsack(spread),
-    "knapsack": lambda spread, _: closed_forms.fractional_knapsack(spread),
+    "one_way_trading": closed_forms.one_way_trading,
+    "fractional_knapsack": closed_forms.fractional_knapsack,
+    "knapsack": closed_forms.fractional_knapsack,
 }
 
 
@@ -129,7 +129,7 @@ def _cases(config: PriceConfig) -> Iterator[tuple[str, Ratios, Train]]:
                 spread, config.levels, units, buys=kind == "k_min_search",
                 forced="knapsack" not in kind, sizes=config.sizes if kind == "knapsack" else (1,),
             )  # fmt: skip
-            ratios = {"optimum": FORMS[kind](spread, units)}
+            ratios = {"optimum": FORMS[kind](spread, *([units] if searched else []))}
             for rule, prices in RULES.items():
                 levels = reserve_levels(problem, prices(problem))
                 ratios[rule] = worst_reserve_ratio(problem, levels)
