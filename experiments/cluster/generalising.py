@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from pydantic import Field
 
 from agents.cluster.shipped import scheduler_folder
 from envs.arrays import FloatArray, IntArray
@@ -56,7 +57,7 @@ class Changes(Form):
     nodes: Positive = 1.0  # factor of every trace's nodes; the load stays as it is
     gpus_per_node: int = 1
     nodes_per_rack: int | None = None  # None: one rack
-    gpu_types: Sequence[str] = ()
+    gpu_types: list[str] = Field(default_factory=list)
     load: Positive = 1.0  # of all traces
     restart_s: NonNegative = 0.0  # for which a stopped job holds its GPUs before it progresses
     interference: dict[str, Any] | None = None  # another model
