@@ -15,15 +15,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from envs.bounds import Count, Positive, bounded
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
-from experiments.config.targets import unknown_key
 from experiments.run.artifacts import write_sidecar
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import content_hash, file_hash, installed_version
@@ -48,7 +46,7 @@ class PublicTrace:
     about: str
     unpack: str | None = None  # the command that makes files of that format of it
     # files in it, or itself, to their place below the folder of data
-    members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    members: Mapping[str, str] = field(default_factory=dict)
     sha256: str | None = None  # of the file, in place of the one below
     git_blob: str | None = None  # git's id of its content
 
@@ -80,9 +78,8 @@ class TraceDownload:
             run.console.say("\n".join(self._lines()))
             listed = {name: asdict(source) for name, source in self.sources.items()}
             return Result({"sources": listed}, run.provenance)
-        public = self.sources.get(self.source)
-        if public is None:
-            raise InputError(unknown_key(f"action.sources.{self.source}", self.sources))
+        require_one_of(self.source, self.sources, file="config key 'action.source'")
+        public = self.sources[self.source]
         folder = Path(self.folder)
         path = folder / DOWNLOADS / public.file
         download = Download(
