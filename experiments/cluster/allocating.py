@@ -279,7 +279,7 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
     ]
     if np.any(np.diff(starts, append=trace.submit_s[-1]) < length):
         raise InputError("config key 'windows': so many of the trace overlap")
-    own = {
+    own: dict[str, AllocationSolver] = {
         "fifo": Fifo(1.0 / config.growth),
         "rounding": RandomisedRounding(time_limit=config.bound_s),
     }

@@ -118,10 +118,11 @@ def of_class(
         where = f"{key}.{policy}"
         if built_policy(node, where).knows not in CLASSES[information]:
             continue
-        placed: dict[str | None, Node] = {
-            name: {**node, "placement": placements[name]} for name in rules.get(policy, placements)
-        }
-        for name, one in placed.items() if "placement" in node else [(None, node)]:
+        placed: dict[str | None, Node] = {None: node}
+        if "placement" in node:
+            names = rules.get(policy, placements)
+            placed = {name: {**node, "placement": placements[name]} for name in names}
+        for name, one in placed.items():
             found.append(Contender(policy, name, one, partial(built_policy, one, where)))
     return found
 

@@ -305,7 +305,8 @@ def windows_summary(found: Comparison, title: str) -> Summary:
         "ratios": {},
     }
     shown = ["best_overall", "best_published", "mean_gap_to_bound"]
-    columns, first, learned = {**WINDOW_COLUMNS, "checkpoint": "", "ratio": ""}, list[Table](), None
+    columns, first = {**WINDOW_COLUMNS, "checkpoint": "", "ratio": ""}, list[Table]()
+    learned: FloatArray | None = None
     if found.learned:
         columns, learned = WINDOW_COLUMNS, found.ratios(MEAN, None)
         means = found.values(MEAN)[-found.learned :].mean(axis=0)
@@ -433,25 +434,22 @@ class GeneraliseConfig:
             raise InputError("config key 'checkpoints': no checkpoint")
 
 
-def exported(config: GeneraliseConfig, schedulers: int | None) -> list[Contender]:
-    """The exported schedulers, so many sharing the cluster; None: as many as ever.
+def exported(config: GeneraliseConfig, folder: str, schedulers: int | None) -> Contender:
+    """An exported scheduler, so many sharing the cluster; None: as many as ever.
 
     Raises:
-        InputError: a folder holds none, or one may look at more than the class allows.
+        InputError: the folder holds none, or it may look at more than the class allows.
     """
-    found = []
-    for folder in config.checkpoints:
-        node = {**config.scheduler, "checkpoint": str(folder_of(folder))}
-        if schedulers is not None:
-            node["schedulers"] = schedulers
-        scheduler = build(node, "scheduler")
-        if not hasattr(scheduler, "knows"):
-            raise no_such_thing("scheduler", config.scheduler, "scheduler of clusters")
-        if scheduler.knows not in CLASSES[config.information]:
-            message = f"it sees durations, the class is {config.information!r}"
-            raise InputError(f"config key 'checkpoints': {message}", file=folder)
-        found.append(Contender(LEARNED, None, node, lambda scheduler=scheduler: scheduler))
-    return found
+    node = {**config.scheduler, "checkpoint": str(folder_of(folder))}
+    if schedulers is not None:
+        node["schedulers"] = schedulers
+    scheduler = build(node, "scheduler")
+    if not hasattr(scheduler, "knows"):
+        raise no_such_thing("scheduler", config.scheduler, "scheduler of clusters")
+    if scheduler.knows not in CLASSES[config.information]:
+        message = f"it sees durations, the class is {config.information!r}"
+        raise InputError(f"config key 'checkpoints': {message}", file=folder)
+    return Contender(LEARNED, None, node, lambda: scheduler)
 
 
 def folder_of(checkpoint: str) -> Path:
@@ -474,8 +472,8 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
         if name in (config.only or changes)
     ]
     learned = {
-        number: exported(config, number)
-        for number in (condition.changes.get("schedulers") for condition in conditions)
+        number: [exported(config, folder, number) for folder in config.checkpoints]
+        for number in {condition.changes.get("schedulers") for condition in conditions}
     }
     rows = []
     for condition in conditions:

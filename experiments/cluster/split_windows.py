@@ -238,12 +238,14 @@ class Split:
         chosen = self.config.traces[name]
         where, node = f"split.formats.{chosen.format}", self.config.formats[chosen.format]
         made = build(node, where)
-        if isinstance(made, SyntheticTrace if chosen.path is None else TraceReader):
+        if isinstance(made, SyntheticTrace) and chosen.path is None:
             return made
         if chosen.path is None:
             message = f"is missing, and {where} reads a file"
             raise InputError(f"config key 'split.traces.{name}.path' {message}")
-        raise no_such_thing(where, node, "trace format")
+        if not isinstance(made, TraceReader):
+            raise no_such_thing(where, node, "trace format")
+        return made
 
     def _trace(self, name: str, chosen: SplitTrace, trace: Trace) -> TracePart:
         cluster = self.config.cluster(chosen.nodes)

@@ -253,11 +253,13 @@ def _judged(
         raise InputError(f"the plan of the agent sums wrongly, by {error:g}", field="agent")
     times = {key: read_quantity(parse_seconds, getattr(config, key), key=key)
              for key in ("summing", "overhead")}  # fmt: skip
-    seconds, played = plan.own_seconds(problem), None
+    seconds = plan.own_seconds(problem)
+    played: Played | None = None
     if seconds is None:
         played = play(problem, plan, **times)
         seconds = played.seconds
-    size, bound, best = problem.size, plan.busiest_seconds(problem), None
+    size, bound = problem.size, plan.busiest_seconds(problem)
+    best: float | None = None
     if config.optimum:
         best = float(optimum(problem))
         if played is None and seconds > (dense := size / best):  # a plan that leaves out zeros

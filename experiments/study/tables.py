@@ -44,7 +44,9 @@ class Table:
         note: str = "",
     ) -> Table:
         """A row for each record; headings map to formats of its fields, or to functions of it."""
-        forms = [x.format_map if isinstance(x, str) else x for x in columns.values()]
+        forms: list[Callable[[Any], str]] = [
+            x.format_map if isinstance(x, str) else x for x in columns.values()
+        ]
         return cls(title, [*columns], [[form(row) for form in forms] for row in records], note)
 
     @classmethod
