@@ -143,7 +143,7 @@ def climbed(
 
 def compared(
     config: AsynchronousConfig, text: bytes, workers: Workers, told: Callable[[str], None]
-) -> tuple[list[dict[str, object]], dict[str, Training]]:
+) -> tuple[list[dict[str, Any]], dict[str, Training]]:
     """A record of each policy, and its run on the first of the seeds that are not tuned on.
 
     Times over ADSP's are geometric means over pairs with one seed. A run that failed counts as one
@@ -161,8 +161,8 @@ def compared(
             raise AssertionError(f"{len(wrong)} violations, the first: {wrong[0]}")
         return found
 
-    rows: dict[str, dict[str, object]] = {}
-    logs, first = {}, {}
+    rows: dict[str, dict[str, Any]] = {}
+    first = {}
     never = math.inf, config.tuning + 1, 0.0
     for name, own in candidates(config).items():
         best, label, policy, rate = never, "", next(iter(own.values())), 0.0
@@ -201,10 +201,11 @@ def compared(
             "staleness_counts": [counts.tolist() for counts in late],
             "commit_rates": chosen,
         }
-        logs[name], first[name] = np.log(seconds), runs[0]
+        first[name] = runs[0]
         told(f"{name} {label}, rate {rate:g}: {np.mean(seconds):.0f} s")
-    for name, log in logs.items():
-        middle, half = np.mean(log - logs[OURS]), half_width(log - logs[OURS])
+    for row in rows.values():
+        logs = np.log(row["seconds"]) - np.log(rows[OURS]["seconds"])
+        middle, half = np.mean(logs), half_width(logs)
         ends = {"over_adsp": middle, "low": middle - half, "high": middle + half}
-        rows[name] |= {key: math.exp(value) for key, value in ends.items()}
+        row |= {key: math.exp(value) for key, value in ends.items()}
     return list(rows.values()), first

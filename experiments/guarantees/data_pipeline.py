@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.data_pipeline import draw_stages
 from experiments.run.one_run import Result, Run
+from experiments.run.provenance import peak_rss_bytes
 from experiments.study.tables import Columns, Table, write_tables
 
 PARTS = ("cache", "order", "partition", "isolation")
@@ -104,20 +104,21 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     shift = rng.integers(0, near.shape[1], len(near))
     orders = {"random": rng.permutation(training), "proximity": shifted(near, shift)}
     found: dict[tuple[str, ...], Demand] = {}
-    for name, own in orders.items():
-        requests = sample(graph, own, config.batch, config.fanouts, config.seed)
+    for name, order in orders.items():
+        requests = sample(graph, order, config.batch, config.fanouts, config.seed)
         for policy in POLICIES:
             hit = hits(policy, graph, requests.node, round(config.cache * graph.nodes))
-            for partition, part in stores.items():
-                found[policy, name, partition] = demand(machines, requests, policy, hit, part)
+            for partition, store in stores.items():
+                found[policy, name, partition] = demand(machines, requests, policy, hit, store)
     every = {
         (*key, shares): _row(machines, found, (*key, shares))
         for key in found
         for shares in ("equal", "program")
     }
     chosen: dict[str, tuple[str, ...]] = {"nothing": NOTHING, "none of them": BASE}
-    chosen |= {f"{x} alone": (*BASE[:i], OURS[i], *BASE[i + 1 :]) for i, x in enumerate(PARTS)}
-    chosen |= {f"without {x}": (*OURS[:i], BASE[i], *OURS[i + 1 :]) for i, x in enumerate(PARTS)}
+    for words, others, own in (("{} alone", BASE, OURS), ("without {}", OURS, BASE)):
+        for i, part in enumerate(PARTS):
+            chosen[words.format(part)] = (*others[:i], own[i], *others[i + 1 :])
     parts = {x: every[own] for x, own in (chosen | {"together": OURS}).items()}
     caches: dict[str, Demand] = {policy: found[policy, *OURS[1:3]] for policy in POLICIES}
     best, solved = enumerated(caches, machines.units), integer_program(caches, machines.units)
@@ -141,7 +142,7 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         "label_bound_of_any_graph": any_bound,
         "seconds": time.perf_counter() - start,
         "processor_seconds": time.process_time() - used,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux
+        "peak_bytes": peak_rss_bytes(),
     }
     title = f"{graph.nodes} nodes, {values['edges']} edges: {together:.4g} batches/s together"
     shown = [{"part": name, **row} for name, row in parts.items()]
