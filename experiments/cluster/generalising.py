@@ -295,9 +295,10 @@ def windows_summary(found: Comparison, title: str) -> Summary:
     overall = names[found.overall]
     published = None if found.published is None else names[found.published]
     best = found.values(MEAN)[: len(names)].min(axis=0)
-    rows = [{**row, "least": best[w]} for w, row in enumerate(found.documents())]
+    documents = found.documents()
+    rows = [{**row, "least": best[w]} for w, row in enumerate(documents)]
     values: dict[str, object] = {
-        "windows": found.documents(),
+        "windows": documents,
         "best_overall": overall,
         "best_published": published,
         "baselines": len(names),
