@@ -114,7 +114,7 @@ def test_generated_jobs_fit_the_cluster_at_the_load_that_compare_states() -> Non
     assert found.offered is not None
     assert (found.offered.load, found.offered.gpus) == (0.9, 32)
     assert found.left_out.keys() == {"trace.max_gpus=32"}
-    assert sum(found.left_out.values()) + len(found.trace) == found.rows == 1000
+    assert sum(found.left_out.values()) + len(found.trace) == found.read.rows == 1000
     assert found.trace.offered_load(32) == pytest.approx(0.9, rel=1e-3)
     assert found.stretched == pytest.approx(1.0, abs=0.05)  # days keep their 24 hours
     first = asked_of_compare("cluster.nodes=4", "trace.head=300")
