@@ -120,10 +120,10 @@ def of_class(
             continue
         placed: dict[str | None, Node] = {None: node}
         if "placement" in node:
-            names = rules.get(policy, placements)
+            names = rules.get(policy, [*placements])
             placed = {name: {**node, "placement": placements[name]} for name in names}
-        for name, one in placed.items():
-            found.append(Contender(policy, name, one, partial(built_policy, one, where)))
+        for placement, one in placed.items():
+            found.append(Contender(policy, placement, one, partial(built_policy, one, where)))
     return found
 
 
