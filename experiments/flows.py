@@ -14,7 +14,6 @@ import numpy as np
 from envs.network.flow_file import read_flow_file
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
 
 SHOWN = (
     "flows", "shards", "mean_slow_down", "p50_slow_down", "p99_slow_down",
@@ -57,7 +56,7 @@ def flows(config: FlowsConfig, run: Run) -> Result:
         "simulation_seconds": simulated - read,
         "fct_ns": found,
     }
-    return Result(values, run.provenance.with_inputs(**{path.name: file_hash(path)}), SHOWN)
+    return Result(values, run.provenance.with_files(path), SHOWN)
 
 
 main = main_of("flows")

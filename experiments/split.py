@@ -6,23 +6,78 @@ python -m experiments.split split=itp fix=true output=conf/split/facts/itp.yaml
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from experiments.cluster.baselines import baselines_of, check_class
-from experiments.cluster.comparison import Contenders
-from experiments.cluster.split_facts import best_of, check_facts, facts_of
+from envs.errors import InputError
+from experiments.cluster.baselines import Outcome, baselines_of, bound_s, check_class, replayed_on
 from experiments.cluster.split_windows import TEST, Split, SplitConfig
 from experiments.run.app import main_of
 from experiments.run.artifacts import require_no_input, write_text
 from experiments.run.one_run import Result, Run
-from experiments.study.display import ProgressDisplay
-from experiments.study.grid import Grid
-from experiments.study.processes import LocalProcesses
+
+Best = Mapping[str, tuple[str, Outcome]]  # by window, the best baseline and what it came to
+FOUND = ("best", "mean_jct_s", "gap")  # what only baselines tell
+
+
+def facts_of(chosen: Split, best: Best) -> dict[str, Any]:
+    """The windows of time of all traces, and what is known of the parts of the test windows."""
+    config = chosen.config
+    windows: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    test: list[dict[str, Any]] = []
+    gaps: dict[str, Any] = {}
+    for name, trace in chosen.traces.items():
+        windows[name] = {
+            key: {"start_s": w.start_s, "end_s": w.end_s, "jobs": len(w.trace)}
+            for key, w in trace.windows.items()
+        }
+        parts = trace.parts(TEST)
+        if not parts:
+            jobs = len(trace.windows[TEST].trace)
+            left_out[name] = f"its test window has {jobs} jobs, fewer than {config.least_jobs}"
+            continue
+        reached = proved = 0.0
+        for part in parts:
+            bound, jobs = bound_s(part.problem), part.about["jobs"]
+            row = {**part.about, "lower_bound_s": round(bound, 1)}
+            if best:
+                row["best"], found = best[part.name]
+                row["mean_jct_s"] = round(found.mean_jct_s, 1)
+                row["gap"] = round(1.0 - bound / found.mean_jct_s, 4)
+                reached += row["mean_jct_s"] * jobs
+                proved += row["lower_bound_s"] * jobs
+            test.append(row)
+        if best:
+            gaps[name] = {"gap": round(1.0 - proved / reached, 4)}
+    facts = {"windows": windows, "left_out": left_out, "test": test}
+    return {**facts, "gaps": gaps} if best else facts
+
+
+def check_facts(written: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raise where facts that were written differ from those of the files.
+
+    Raises:
+        InputError: naming the key, both values.
+    """
+    for key in ("windows", "left_out", "test"):
+        if key not in written:
+            raise InputError(f"config key 'split.facts.{key}' is missing: run with fix=true")
+    if len(written["test"]) != len(found["test"]):
+        message = f"{len(written['test'])} windows, the files have {len(found['test'])}"
+        raise InputError(f"config key 'split.facts.test': {message}")
+    pairs = [(f"windows.{n}", written["windows"].get(n), w) for n, w in found["windows"].items()]
+    pairs.append(("left_out", written["left_out"], found["left_out"]))
+    for number, (row, now) in enumerate(zip(written["test"], found["test"], strict=True)):
+        pairs.append((f"test[{number}]", {k: v for k, v in row.items() if k not in FOUND}, now))
+    for where, before, now in pairs:
+        if before != now:
+            raise InputError(f"config key 'split.facts.{where}': {before}, the files give {now}")
+
 
 FACTS_FILE = "facts.yaml"
 HEADER = (
@@ -77,13 +132,16 @@ def split(config: SplitAppConfig, run: Run) -> Result:
         count = len(chosen.windows(TEST))
         return Result({"split": config.split.name, "windows": count, "agree": True}, provenance)
     baselines = baselines_of(config.information, config.agents, config.placements, config.rules)
-    contenders = Contenders(baselines, [], [], frozenset())
     windows = chosen.windows(TEST)
-    replays = contenders.replays(windows, Path(config.cache))
-    with ProgressDisplay(run.console) as display:
-        cells = [cell for row in replays for cell in row]
-        outcomes = Grid(LocalProcesses(1), run.provenance).run(cells, display)
-    best = best_of(contenders.compared(windows, replays, outcomes))
+    asked = [(baseline, [window.problem for window in windows]) for baseline in baselines]
+    rows = replayed_on(asked, Path(config.cache), run)
+    best = {
+        window.name: min(
+            ((baseline.name, row[w]) for baseline, row in zip(baselines, rows, strict=True)),
+            key=lambda pair: pair[1].mean_jct_s,
+        )
+        for w, window in enumerate(windows)
+    }
     facts = facts_of(chosen, best)
     policies = len({baseline.policy for baseline in baselines})
     header = HEADER.format(name=config.split.name, count=policies, information=config.information)

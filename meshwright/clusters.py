@@ -26,10 +26,9 @@ from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.simulation.incidents import Failures
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
+from experiments.cluster.evaluate_cluster import CompareConfig, Replayed, policies_table, replays
 from experiments.cluster.problem import ClusterProblem, Player, Scheduler, built_policy
-from experiments.cluster.replays import CAPTION, COLUMNS, Replayed, replays
 from experiments.cluster.trace_source import load_trace
-from experiments.compare import CompareConfig
 from experiments.config.targets import build_as
 from experiments.pictures.cluster import draw_jct_cdf
 from experiments.run.heartbeat import RunConsole
@@ -200,7 +199,7 @@ class Replays:
     @cached_property
     def rows(self) -> list[dict[str, object]]:
         """The figures of every policy, as `experiments.compare` writes them; times in seconds."""
-        return [row.document() for row in self.found]
+        return [row.record for row in self.found]
 
     @property
     def best(self) -> str:
@@ -256,7 +255,7 @@ class Replays:
         return f"**{table.title}**\n\n{markdown_table(table.columns, table.rows)}\n{table.note}"
 
     def _table(self) -> Table:
-        return Table(self.title, COLUMNS, [row.cells() for row in self.found], CAPTION)
+        return policies_table(self.found, self.title)
 
     def _figure(self) -> Figure:
         return draw_jct_cdf({row.policy: row.schedule.jct for row in self.found}, self.title)

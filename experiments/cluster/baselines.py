@@ -7,6 +7,8 @@ import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from hydra.utils import get_object
 
 from agents.cluster.lower_bound import completion_bound
 from envs.cluster.simulation.cluster_metrics import measure
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy
 from experiments.config.signatures import OURS, PREFIX
+from experiments.run.one_run import Run
 from experiments.run.provenance import file_hash
-from experiments.study.grid import FunctionCell, Outcomes
+from experiments.study.display import ProgressDisplay
+from experiments.study.grid import Cell, Document, FunctionCell, Grid
+from experiments.study.processes import LocalProcesses
 
 UNKNOWN, KNOWN = "unknown", "known"
 CLASSES = {
@@ -45,20 +50,18 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False)
-class Baseline:
+class Contender:
     """A policy with a placement rule, or one that places jobs itself."""
 
     policy: str  # name of the agent
     placement: str | None
     node: Node
+    build: Callable[[], Scheduler]  # the policy that the node describes
 
     @property
     def name(self) -> str:
         """`policy/placement`."""
         return self.policy if self.placement is None else f"{self.policy}/{self.placement}"
-
-    def build(self) -> Scheduler:
-        return built_policy(self.node, f"agents.{self.policy}")
 
 
 def check_class(information: str, key: str) -> None:
@@ -67,9 +70,7 @@ def check_class(information: str, key: str) -> None:
     Raises:
         InputError: it is none.
     """
-    if information not in list(CLASSES):  # which may be anything that YAML can say
-        message = f"{information!r} is unknown (known: {', '.join(CLASSES)})"
-        raise InputError(f"config key '{key}': {message}")
+    require_one_of(information, [*CLASSES], file=f"config key '{key}'")
 
 
 def baselines_of(
@@ -77,7 +78,7 @@ def baselines_of(
     agents: Mapping[str, Any],
     placements: Mapping[str, Any],
     rules: Mapping[str, Sequence[str]],
-) -> list[Baseline]:
+) -> list[Contender]:
     """`of_class`, at least one.
 
     Raises:
@@ -95,7 +96,7 @@ def of_class(
     agents: Mapping[str, Any],
     placements: Mapping[str, Any],
     rules: Mapping[str, Sequence[str]],
-) -> list[Baseline]:
+) -> list[Contender]:
     """Those policies that may look at no more than a class of information allows.
 
     Args:
@@ -106,40 +107,66 @@ def of_class(
         rules: the names of the rules for some policies; the others meet all.
 
     Raises:
-        InputError: there is no such class, policy or rule, or a node describes no policy.
+        InputError: there is no such policy or rule, or a node describes no policy.
     """
-    check_class(information, "information")
     for policy, names in rules.items():
         for name in (policy, *names):
             if name not in (agents if name == policy else placements):
                 raise InputError(f"config key 'rules.{policy}': '{name}' is not among those given")
     found = []
     for policy, node in agents.items():
-        if built_policy(node, f"{key}.{policy}").knows not in CLASSES[information]:
+        where = f"{key}.{policy}"
+        if built_policy(node, where).knows not in CLASSES[information]:
             continue
-        if "placement" not in node:
-            found.append(Baseline(policy, None, node))
-            continue
-        found += [
-            Baseline(policy, name, {**node, "placement": placements[name]})
-            for name in rules.get(policy, placements)
-        ]
+        placed: dict[str | None, Node] = {None: node}
+        if "placement" in node:
+            names = rules.get(policy, [*placements])
+            placed = {name: {**node, "placement": placements[name]} for name in names}
+        for placement, one in placed.items():
+            found.append(Contender(policy, placement, one, partial(built_policy, one, where)))
     return found
 
 
+def replayed_on(
+    asked: Sequence[tuple[Contender, Sequence[ClusterProblem]]], folder: Path, run: Run
+) -> list[list[Outcome]]:
+    """What each contender makes of its problems; what was replayed before is read in `folder`.
+
+    Raises:
+        InputError: a policy could not schedule its problem, or what was kept is damaged.
+    """
+    problems = dict.fromkeys(chain.from_iterable(some for _, some in asked))
+    digests = {problem: problem_hash(problem) for problem in problems}
+    rows = [
+        [replay_cell(problem, digests[problem], contender, folder) for problem in some]
+        for contender, some in asked
+    ]
+    found = called([cell for row in rows for cell in row], run)
+    return [[outcome_of(cell, found[cell]) for cell in row] for row in rows]
+
+
+def called(cells: Sequence[FunctionCell], run: Run) -> Mapping[Cell, Document]:
+    """What the functions of some cells come to, one after the other.
+
+    Raises:
+        InputError: one of them does.
+    """
+    with ProgressDisplay(run.console) as display:
+        found = Grid(LocalProcesses(1), run.provenance).run(cells, display)
+    for fault in found.faults.values():
+        raise InputError(fault.reason)
+    return found.documents
+
+
 def replay_cell(
-    problem: ClusterProblem,
-    digest: str,
-    name: str,
-    node: Node,
-    build: Callable[[], Scheduler],
-    folder: Path,
+    problem: ClusterProblem, digest: str, contender: Contender, folder: Path
 ) -> FunctionCell:
-    """The replay of a problem under the policy that `node` describes, kept in `folder`.
+    """The replay of a problem under a contender, kept in `folder`.
 
     It is kept by the hash of the problem (`digest`), the policy's arguments, the files that these
     name, the source of classes that are not of this project, and `VERSION`.
     """
+    node, name = contender.node, contender.name
     inputs: dict[str, object] = {"version": VERSION, "problem": digest, "agent": node}
     if files := files_of(node):
         inputs["files"] = files
@@ -147,24 +174,20 @@ def replay_cell(
         inputs["sources"] = sources
 
     def outcome() -> dict[str, object]:
-        return {"baseline": name, **asdict(replayed(problem, build()))}
+        return {"baseline": name, **asdict(replayed(problem, contender.build()))}
 
     return FunctionCell(f"{problem.trace.name}: {name}", outcome, folder, inputs)
 
 
-def outcome_of(cell: FunctionCell, found: Outcomes) -> Outcome:
+def outcome_of(cell: FunctionCell, document: Document) -> Outcome:
     """What a replay came to.
 
     Raises:
-        InputError: the policy could not schedule the problem, or what was kept is damaged.
+        InputError: what was kept is damaged.
     """
-    if cell in found.faults:
-        raise InputError(found.faults[cell].reason)
     try:
-        document = dict(found.documents[cell])
-        del document["baseline"]
-        return Outcome(**document)
-    except (KeyError, TypeError) as error:
+        return Outcome(**{key: document[key] for key in document if key != "baseline"})
+    except TypeError as error:
         message = f"is no outcome of a baseline ({error}): delete it"
         raise InputError(message, file=cell.record) from error
 

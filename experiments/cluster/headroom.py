@@ -16,14 +16,19 @@ from agents.cluster.rule_numbers import Numbers, NumberSearch, Tried
 from envs.arrays import FloatArray
 from envs.bounds import Count
 from envs.errors import InputError
-from experiments.cluster.baselines import bound_s, outcome_of, problem_hash, replay_cell
-from experiments.cluster.comparison import best_overall
+from experiments.cluster.baselines import (
+    Contender,
+    bound_s,
+    called,
+    problem_hash,
+    replayed_on,
+)
+from experiments.cluster.generalising import best_overall
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import Regime, RegimesConfig
 from experiments.cluster.sampled_windows import check_windows, inputs_of
 from experiments.config.targets import build_as
 from experiments.pictures.comparison import draw_headroom
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.display import ProgressDisplay
 from experiments.study.grid import AppCell, FunctionCell, Grid
@@ -87,25 +92,22 @@ class HeadroomConfig(RegimesConfig):
 def headroom(config: HeadroomConfig, run: Run) -> Result:
     """Measure one regime here, several each in a process of its own, and draw what came of them."""
     began = time.perf_counter()
-    with ProgressDisplay(run.console) as display:
-        found = (_measured if len(config.chosen) == 1 else _each)(config, run, display)
+    found = (_measured if len(config.chosen) == 1 else _each)(config, run)
     provenance = run.provenance.with_inputs(**inputs_of(config.splits))
     title = f"Headroom on {' and '.join(config.window)} windows"
     ratios = {
         name: {column: Interval(**ratio) for column, ratio in regime["ratios"].items()}
         for name, regime in found.items()
     }
-    rows = [
-        (name, regime["baseline"], f"{regime['baseline_mean_jct_s']:,.0f}",
-         *(ratios[name][x].text() if x in ratios[name] else "" for x in COLUMNS))
-        for name, regime in found.items()
-    ]  # fmt: skip
-    columns = (
-        "regime",
-        "best baseline",
-        "its mean JCT, s",
-        *(x.replace("_", " ") for x in COLUMNS),
-    )
+    columns = {
+        "regime": "{regime}", "best baseline": "{baseline}",
+        "its mean JCT, s": "{baseline_mean_jct_s:,.0f}",
+        **{column.replace("_", " "): f"{{{column}}}" for column in COLUMNS},
+    }  # fmt: skip
+    rows = []
+    for name, regime in found.items():
+        texts = {column: ratio.text() for column, ratio in ratios[name].items()}
+        rows.append({"regime": name, **regime, **dict.fromkeys(COLUMNS, ""), **texts})
     gains = [
         (name, str(len(regime["by_window"][POSTERIOR])),
          *(Interval(**ratio).text() for ratio in regime[GAIN].values()))
@@ -113,11 +115,11 @@ def headroom(config: HeadroomConfig, run: Run) -> Result:
         if regime[GAIN]
     ]  # fmt: skip
     tables = [
-        Table("Regimes", columns, rows),
+        Table.of("Regimes", columns, rows),
         Table("Posterior over white box", ("regime", "windows", "mean JCT", "p99"), gains),
     ]
-    write_tables(run, title, tables, provenance, caption=CAPTION, width=WIDTH)
-    write_figure(run.folder / PICTURE_FILE, draw_headroom(ratios, BOUND, title), provenance)
+    figures = {PICTURE_FILE: draw_headroom(ratios, BOUND, title)}
+    write_tables(run, title, tables, provenance, caption=CAPTION, width=WIDTH, figures=figures)
     values: dict[str, object] = {
         "regimes": found,
         "table": str(run.folder / TABLE_FILE),
@@ -127,7 +129,7 @@ def headroom(config: HeadroomConfig, run: Run) -> Result:
     return Result(values, provenance, shown=("table", "picture", "seconds"))
 
 
-def _each(config: HeadroomConfig, run: Run, display: ProgressDisplay) -> dict[str, Any]:
+def _each(config: HeadroomConfig, run: Run) -> dict[str, Any]:
     """All regimes, each by a run of this app."""
     own = ("regimes=", "workers=", "json=", "hydra.")
     words = tuple(word for word in run.overrides if not word.startswith(own))
@@ -135,45 +137,37 @@ def _each(config: HeadroomConfig, run: Run, display: ProgressDisplay) -> dict[st
         AppCell(name, "headroom", (*words, f"regimes=[{name}]"), run.folder / "cells" / name)
         for name in config.chosen
     ]
-    found = Grid(LocalProcesses(config.workers), run.provenance).run(cells, display)
+    with ProgressDisplay(run.console) as display:
+        found = Grid(LocalProcesses(config.workers), run.provenance).run(cells, display)
     if found.faults:
         raise InputError(found.faults_line())
     return {cell.name: found.documents[cell]["regimes"][cell.name] for cell in cells}
 
 
-def _measured(config: HeadroomConfig, run: Run, display: ProgressDisplay) -> dict[str, Any]:
+def _measured(config: HeadroomConfig, run: Run) -> dict[str, Any]:
     """One regime; every replay, and what the search for numbers finds, is kept by its inputs."""
     ((name, regime),) = config.chosen.items()
-    grid, folder = Grid(LocalProcesses(1), run.provenance), Path(config.cache)
     problems = [
         problem
         for window in config.window
         for problem in config.problems(regime, window, JUDGING, config.windows)
     ]
-    numbers = {} if regime.preemption else _numbers(config, regime, grid, display)
+    numbers = {} if regime.preemption else _numbers(config, regime, run)
     usual = _baselines(config, regime)
     contenders = _contenders(config, regime, numbers)
-    digests = [problem_hash(problem) for problem in problems]
-
-    def replays(column: str, node: Node) -> list[FunctionCell]:
-        count = regime.rollouts if column in FEW else len(problems)
-        return [
-            replay_cell(one, digest, column, node, partial(built_policy, node, column), folder)
-            for one, digest in zip(problems[:count], digests[:count], strict=True)
-        ]
-
-    asked = [(x, [node]) for x, node in usual.items()] + list(contenders.items())
-    rows = [[replays(column, regime.policy(node)) for node in nodes] for column, nodes in asked]
-    outcomes = grid.run([cell for group in rows for row in group for cell in row], display)
-    played = [[[outcome_of(x, outcomes) for x in row] for row in group] for group in rows]
-    means = [  # (windows,) each, of the best of its policies
-        np.min([[one.mean_jct_s for one in row] for row in group], axis=0) for group in played
-    ]
-    tails = [np.array([one.p99_jct_s for one in group[0]]) for group in played[len(usual) :]]
-    p99 = dict(zip(contenders, tails, strict=True))
-    yardsticks = np.stack(means[: len(usual)])
+    asked = []
+    for column, nodes in [*((x, [node]) for x, node in usual.items()), *contenders.items()]:
+        some = problems[: regime.rollouts] if column in FEW else problems
+        for node in map(regime.policy, nodes):
+            asked.append((Contender(column, None, node, partial(built_policy, node, column)), some))
+    rows = iter(replayed_on(asked, Path(config.cache), run))
+    yardsticks = np.array([[one.mean_jct_s for one in next(rows)] for _ in usual])
     best = best_overall(yardsticks)
-    found = dict(zip(contenders, means[len(usual) :], strict=True))
+    found, p99 = {}, {}
+    for column, nodes in contenders.items():  # the mean of the best of its policies
+        group = [next(rows) for _ in nodes]
+        found[column] = np.min([[one.mean_jct_s for one in row] for row in group], axis=0)
+        p99[column] = np.array([one.p99_jct_s for one in group[0]])
     found[BOUND] = np.array([bound_s(problem) for problem in problems])
     ratios = {column: row / yardsticks[best][: len(row)] for column, row in found.items()}
     both = {WHITE_BOX, POSTERIOR} <= set(contenders)
@@ -225,9 +219,7 @@ def _contenders(config: HeadroomConfig, regime: Regime, numbers: Numbers) -> dic
     }
 
 
-def _numbers(
-    config: HeadroomConfig, regime: Regime, grid: Grid, display: ProgressDisplay
-) -> Numbers:
+def _numbers(config: HeadroomConfig, regime: Regime, run: Run) -> Numbers:
     """The best of the rule on the training windows of a regime."""
     search = build_as(NumberSearch, config.model, "model", "search for numbers")
     rule = regime.policy(config.rule)
@@ -242,10 +234,7 @@ def _numbers(
         Path(config.cache),
         inputs,
     )
-    found = grid.run([cell], display)
-    if cell in found.faults:
-        raise InputError(found.faults[cell].reason)
-    return dict(found.documents[cell]["numbers"])
+    return dict(called([cell], run)[cell]["numbers"])
 
 
 def tuned(

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MinLen
 
 from envs.bounds import Count, Positive, bounded
 from envs.cluster.workload.slicing import at_most_gpus
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.errors import InputError
+from envs.errors import require_one_of
 from experiments.cluster.problem import ClusterProblem
 from experiments.cluster.sampled_windows import SampledWindows, sampled_window, sources
 from experiments.cluster.split_windows import Split, SplitConfig
@@ -24,7 +24,7 @@ from experiments.config.targets import build_as, check_targets
 class Regime:
     """Where schedulers are compared; `conf/regimes.yaml` says what the keys mean."""
 
-    splits: Sequence[str] = ("itp", "philly")  # whose windows
+    splits: Annotated[Sequence[str], MinLen(1)] = ("itp", "philly")  # whose windows
     jobs: Sequence[Count] = (100, 200)  # least and most consecutive jobs of a window
     nodes_per_type: Sequence[Count] = (2, 4)  # least and most nodes of each GPU type
     # least and most offered load, a GPU counted by its speed for the jobs, whole GPUs
@@ -75,20 +75,15 @@ class RegimesConfig:
         Raises:
             InputError: the name or a word is unknown, or a value is none of its kind.
         """
-        if name not in self.known:
-            known = ", ".join(self.known)
-            raise InputError(f"config key '{key}': {name!r} is unknown (known: {known})")
+        require_one_of(name, self.known, file=f"config key '{key}'")
         where = f"known.{name}"
         node = {**self.usual, **self.known[name]}
         check_targets(node, where)
         regime = build_as(Regime, node, where, "regime")
-        for word, chosen, there in (
-            ("splits", regime.splits, self.splits),
-            ("interference", [regime.interference], self.interferences),
-        ):
-            if not chosen or not set(chosen) <= set(there):
-                message = f"{chosen} are not among {', '.join(there)}"
-                raise InputError(f"config key '{where}.{word}': {message}")
+        for split in regime.splits:
+            require_one_of(split, self.splits, file=f"config key '{where}.splits'")
+        key = f"config key '{where}.interference'"
+        require_one_of(regime.interference, self.interferences, file=key)
         return regime
 
     def problems(

@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from envs.bounds import Count, Positive
-from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import at_most_gpus, stretch
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
@@ -61,9 +60,7 @@ def check_windows(
     if window == exam_window:
         raise InputError(f"config key '{key}': is the window of training")
     for split in splits.values():
-        if exam_window not in split.shares:
-            known = ", ".join(split.shares)
-            raise InputError(f"config key '{key}': {exam_window!r} is unknown (known: {known})")
+        split.require_window(exam_window, key)
 
 
 def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:
@@ -79,10 +76,7 @@ def sources(splits: Sequence[Split], window: str, config: SampledWindows) -> lis
     """
     found = []
     for split in splits:
-        if window not in split.config.shares:
-            known = ", ".join(split.config.shares)
-            message = f"{window!r} is unknown in split {split.config.name} (known: {known})"
-            raise InputError(f"config key 'window': {message}")
+        split.config.require_window(window)
         for name, part in split.traces.items():
             jobs = part.windows[window].trace
             if len(jobs) >= config.least_jobs:
@@ -105,12 +99,7 @@ def sampled_window(
         source = found[int(rng.integers(len(found)))]
         chosen, split = source.split.config, source.split
         nodes = int(rng.integers(config.nodes_per_type[0], config.nodes_per_type[1] + 1))
-        cluster = Cluster.uniform(
-            nodes * len(chosen.gpu_types),
-            chosen.gpus_per_node,
-            nodes_per_rack=chosen.nodes_per_rack,
-            gpu_types=chosen.gpu_types,
-        )
+        cluster = chosen.cluster(nodes * len(chosen.gpu_types))
         jobs = at_most_gpus(source.jobs, nodes * chosen.gpus_per_node)
         count = min(int(rng.integers(config.jobs[0], config.jobs[1] + 1)), len(jobs))
         first = int(rng.integers(len(jobs) - count + 1))

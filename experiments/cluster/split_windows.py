@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,12 @@ from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.readers.read_trace import TraceReader
 from envs.cluster.workload.slicing import Window, at_most_gpus, of_queue, split_by_time, stretch
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.files import check_file
 from experiments.cluster.problem import ClusterProblem
-from experiments.cluster.trace_source import TraceGenerator
+from experiments.cluster.trace_source import SyntheticTrace
 from experiments.config.targets import build, build_as, no_such_thing
-from experiments.run.artifacts import to_json
-from experiments.run.provenance import content_hash, text_hash
+from experiments.run.provenance import content_hash
 
 TEST = "test"
 NO_DATA = (
@@ -77,10 +76,8 @@ class SplitConfig:
         if TEST not in self.shares:
             raise InputError(f"config key 'split.shares': no window '{TEST}'")
         for name, trace in self.traces.items():
-            where = f"config key 'split.traces.{name}"
-            if trace.format not in self.formats:
-                known = ", ".join(self.formats)
-                raise InputError(f"{where}.format': {trace.format!r} is unknown (known: {known})")
+            key = f"config key 'split.traces.{name}.format'"
+            require_one_of(trace.format, self.formats, file=key)
 
     def require_data(self) -> None:
         """Refuse what lacks its published data.
@@ -94,30 +91,26 @@ class SplitConfig:
         for path in paths:
             check_file(Path(str(self.data), path))
 
+    def require_window(self, window: str, key: str = "window") -> None:
+        """Refuse what is no window of this split, which a config has under `key`."""
+        require_one_of(window, self.shares, file=f"config key '{key}', split {self.name}")
 
-@dataclass(frozen=True, eq=False)
-class SplitWindow:
+    def cluster(self, nodes: int) -> Cluster:
+        """Equal nodes, the GPU types in equal consecutive shares."""
+        return Cluster.uniform(
+            nodes,
+            self.gpus_per_node,
+            nodes_per_rack=self.nodes_per_rack,
+            gpu_types=self.gpu_types,
+        )
+
+
+class SplitWindow(NamedTuple):
     """Consecutive jobs of a window of time, stretched to the load asked for, from second 0."""
 
     name: str  # of the trace, and a number
-    first: int  # job of the window of time
-    start_s: int  # submission of its first job, seconds after the first job of the trace
-    end_s: int  # and of its last
-    stretch: float  # times between submissions were multiplied by this
-    load: float  # offered, see `reference_load`
     problem: ClusterProblem
-
-    def document(self) -> dict[str, object]:
-        """As a JSON mapping, without the jobs."""
-        return {
-            "name": self.name,
-            "first": self.first,
-            "jobs": len(self.problem.trace),
-            "start_s": self.start_s,
-            "end_s": self.end_s,
-            "stretch": round(self.stretch, 6),
-            "load": round(self.load, 4),
-        }
+    about: Mapping[str, Any]  # which jobs they are, how times were stretched, and the load
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,29 +118,26 @@ class TracePart:
     """A trace of the split, cut at `max_gpus`, with its cluster."""
 
     name: str
-    trace: Trace
+    config: SplitConfig
     cluster: Cluster
     load: float
     rates: RateModel
     overheads: Overheads
     windows: Mapping[str, Window]  # disjoint in time
-    larger: int = 0  # jobs of more than `max_gpus` GPUs, which are left out
+    larger: int  # jobs of more than `max_gpus` GPUs, which are left out
 
-    def parts(self, window: str, *, window_jobs: int, least_jobs: int) -> list[SplitWindow]:
+    def parts(self, window: str) -> list[SplitWindow]:
         """The window in parts of equal numbers of jobs, at most `window_jobs`.
 
-        None where it has fewer than `least_jobs`, or all are submitted at once.
+        None where it has fewer than `least_jobs`.
 
         Raises:
-            InputError: the trace has no window of that name.
+            InputError: all jobs of a part are submitted at once.
         """
-        if window not in self.windows:
-            known = ", ".join(self.windows)
-            raise InputError(f"config key 'window': {window!r} is unknown (known: {known})")
         jobs = self.windows[window].trace
-        if len(jobs) < least_jobs:
+        if len(jobs) < self.config.least_jobs:
             return []
-        count = -(-len(jobs) // window_jobs)
+        count = -(-len(jobs) // self.config.window_jobs)
         limits = [number * len(jobs) // count for number in range(count + 1)]
         return [
             self._part(f"{self.name}.{number}", jobs, first, last)
@@ -155,14 +145,21 @@ class TracePart:
         ]
 
     def _part(self, name: str, jobs: Trace, first: int, last: int) -> SplitWindow:
-        part = jobs.take(slice(first, last), name)
-        start_s, end_s = int(part.submit_s[0]), int(part.submit_s[-1])
-        part = part.canonical()
+        taken = jobs.take(slice(first, last), name)
+        part = taken.canonical()
         factor = reference_load(part, self.cluster, self.rates) / self.load
         part = stretch(part, factor)
+        about = {
+            "name": name,
+            "first": first,  # job of the window of time
+            "jobs": len(part),
+            "start_s": int(taken.submit_s[0]),  # seconds after the first job of the trace
+            "end_s": int(taken.submit_s[-1]),
+            "stretch": round(factor, 6),  # times between submissions were multiplied by this
+            "load": round(reference_load(part, self.cluster, self.rates), 4),  # offered
+        }
         problem = ClusterProblem(self.cluster, part, self.rates, self.overheads, None)
-        load = reference_load(part, self.cluster, self.rates)
-        return SplitWindow(name, first, start_s, end_s, factor, load, problem)
+        return SplitWindow(name, problem, about)
 
 
 class Split:
@@ -174,17 +171,22 @@ class Split:
     """
 
     def __init__(self, config: SplitConfig) -> None:
-        self.config = config
-        self.generators = self._generators()
-        files = [name for name in config.inputs if name not in self.generators]
-        if files and not config.data:
-            raise InputError(NO_DATA)
-        self.data = Path(config.data or "")
-        for name in files:
-            self._same(name, content_hash(self.data / name), self.data / name)
-        for name, generator in self.generators.items():
-            found = text_hash(to_json(generator.document()))
-            self._same(name, found, f"config key 'split.formats.{name}'")
+        self.config, self.data = config, Path(config.data or "")
+        self._sources = {(x.format, x.path): self._source(n) for n, x in config.traces.items()}
+        for name, path in self._sources:
+            if (path or name) not in config.inputs:
+                raise InputError(f"config key 'split.inputs': no SHA-256 of {path or name!r}")
+        for name, expected in config.inputs.items():
+            generator = self._sources.get((name, None))
+            if isinstance(generator, SyntheticTrace):
+                where, found = f"config key 'split.formats.{name}'", generator.sha256
+            elif config.data:
+                where, found = str(self.data / name), content_hash(self.data / name)
+            else:
+                raise InputError(NO_DATA)
+            if found != expected:
+                told = f"has SHA-256 {found}, the split was made from {expected}"
+                raise InputError(told, file=where)
         self.rates = build_as(
             RateModel, config.interference, "split.interference", "interference model"
         )
@@ -200,78 +202,54 @@ class Split:
             InputError: a file is no trace in its format, or has no such queue; a gang is larger
                 than the GPUs of one type.
         """
-        read: dict[tuple[str, str], Trace] = {}
-        found = {}
-        for name, chosen in self.config.traces.items():
-            key = (chosen.format, chosen.path or "")
-            if key not in read:
-                read[key] = self._read(chosen)
-            found[name] = self._trace(name, chosen, read[key])
-        return found
+        read = {
+            key: source.generate(None)
+            if isinstance(source, SyntheticTrace)
+            else source.read(str(self.data / str(key[1])), strict=True).trace
+            for key, source in self._sources.items()
+        }
+        return {
+            name: self._trace(name, chosen, read[chosen.format, chosen.path])
+            for name, chosen in self.config.traces.items()
+        }
 
     def windows(self, window: str) -> list[SplitWindow]:
-        """The parts of one window of all traces."""
-        config = self.config
-        sizes = {"window_jobs": config.window_jobs, "least_jobs": config.least_jobs}
-        return [part for trace in self.traces.values() for part in trace.parts(window, **sizes)]
+        """The parts of one window of all traces.
+
+        Raises:
+            InputError: there is no such window.
+        """
+        self.config.require_window(window)
+        return [part for trace in self.traces.values() for part in trace.parts(window)]
 
     def left_out(self, window: str) -> dict[str, dict[str, int]]:
         """Jobs that no part of a window has, by trace: too large, or of a window with too few."""
-        played: dict[str, int] = dict.fromkeys(self.traces, 0)
-        for part in self.windows(window):
-            played[part.name.rpartition(".")[0]] += len(part.problem.trace)
+        jobs = {name: len(part.windows[window].trace) for name, part in self.traces.items()}
         return {
-            name: {"larger": part.larger, "few": len(part.windows[window].trace) - played[name]}
+            name: {
+                "larger": part.larger,
+                "few": jobs[name] if jobs[name] < self.config.least_jobs else 0,
+            }
             for name, part in self.traces.items()
         }
 
-    def cluster(self, chosen: SplitTrace) -> Cluster:
-        """Equal nodes, the GPU types in equal consecutive shares."""
-        config = self.config
-        return Cluster.uniform(
-            chosen.nodes,
-            config.gpus_per_node,
-            nodes_per_rack=config.nodes_per_rack,
-            gpu_types=config.gpu_types,
-        )
-
-    def _generators(self) -> dict[str, TraceGenerator]:
-        """What makes the traces that have no file, by the name of their format."""
-        found = {}
-        for name, chosen in self.config.traces.items():
-            if chosen.path is not None:
-                continue
-            where = f"split.formats.{chosen.format}"
-            made = build(self.config.formats[chosen.format], where)
-            if not isinstance(made, TraceGenerator):
-                message = f"is missing, and {where} reads a file"
-                raise InputError(f"config key 'split.traces.{name}.path' {message}")
-            found[chosen.format] = made
-        return found
-
-    def _same(self, name: str, found: str, where: Path | str) -> None:
-        """Raise unless an input is the one that the split was made from."""
-        expected = self.config.inputs.get(name)
-        if expected is None:
-            raise InputError(f"config key 'split.inputs': no SHA-256 of {name!r} (it is {found})")
-        if found != expected:
-            raise InputError(f"has SHA-256 {found}, the split was made from {expected}", file=where)
-
-    def _read(self, chosen: SplitTrace) -> Trace:
+    def _source(self, name: str) -> TraceReader | SyntheticTrace:
+        """What reads a trace, or makes one that has no file."""
+        chosen = self.config.traces[name]
+        where, node = f"split.formats.{chosen.format}", self.config.formats[chosen.format]
+        made = build(node, where)
+        if isinstance(made, SyntheticTrace) and chosen.path is None:
+            return made
         if chosen.path is None:
-            return self.generators[chosen.format].generate(None)
-        if chosen.path not in self.config.inputs:
-            raise InputError(f"config key 'split.inputs': no SHA-256 of {chosen.path!r}")
-        reader = build(self.config.formats[chosen.format], f"split.formats.{chosen.format}")
-        if not isinstance(reader, TraceReader):
-            node = self.config.formats[chosen.format]
-            raise no_such_thing(f"split.formats.{chosen.format}", node, "trace format")
-        return reader.read(str(self.data / chosen.path), strict=True).trace
+            message = f"is missing, and {where} reads a file"
+            raise InputError(f"config key 'split.traces.{name}.path' {message}")
+        if not isinstance(made, TraceReader):
+            raise no_such_thing(where, node, "trace format")
+        return made
 
     def _trace(self, name: str, chosen: SplitTrace, trace: Trace) -> TracePart:
-        cluster = self.cluster(chosen)
-        smallest = int(np.bincount(cluster.gpu_type, cluster.gpus).min())
-        if chosen.max_gpus > smallest:
+        cluster = self.config.cluster(chosen.nodes)
+        if chosen.max_gpus > (smallest := gpus_of_a_type(cluster)):
             message = f"{chosen.max_gpus} GPUs, one GPU type has {smallest}"
             raise InputError(f"config key 'split.traces.{name}.max_gpus': {message}")
         if chosen.queue is not None:
@@ -279,8 +257,15 @@ class Split:
         whole = len(trace)
         trace = replace(at_most_gpus(trace, chosen.max_gpus), name=name).canonical()
         windows = {w.name: w for w in split_by_time(trace, self.config.shares)}
-        parts = (name, trace, cluster, chosen.load, self.rates, self.overheads, windows)
-        return TracePart(*parts, larger=whole - len(trace))
+        return TracePart(
+            name, self.config, cluster, chosen.load, self.rates, self.overheads, windows,
+            whole - len(trace),
+        )  # fmt: skip
+
+
+def gpus_of_a_type(cluster: Cluster) -> int:
+    """GPUs of the type that has the fewest."""
+    return int(np.bincount(cluster.gpu_type, cluster.gpus).min())
 
 
 def reference_load(trace: Trace, cluster: Cluster, rates: RateModel) -> float:

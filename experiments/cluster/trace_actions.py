@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from annotated_types import Ge
-from rich.box import SIMPLE
-from rich.table import Table
 
 from envs.bounds import Count, bounded
 from envs.cluster.workload.parquet import write_parquet
@@ -24,12 +22,16 @@ from experiments.pictures.cluster import draw_trace_summary
 from experiments.run.artifacts import require_no_input, write_figure, write_sidecar
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
+from experiments.study.tables import Table
 
-WORKLOAD_SUFFIXES = (".yaml", ".yml")
+TABLES = (".csv", ".csv.gz", ".parquet")
 PICTURE_FILE = "trace.png"
 SHOWN_LABELS = 10  # queues and users in the table on the console
-
-Value = TypeVar("Value")
+GANG_COLUMNS = {
+    "GPUs": "{num_gpus}", "jobs": "{jobs}", "of jobs": "{job_share:.1%}",
+    "of GPU-hours": "{gpu_hour_share:.1%}", "median duration": "{median:.0f} s",
+    "p95": "{high:.0f} s",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,12 @@ class Convert:
     output: str  # the file to write: .csv, .csv.gz or .parquet
 
     def __post_init__(self) -> None:
-        _writer(self.output)
+        _require_ending(self.output, TABLES)
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """Read it, write it."""
         require_no_input([Path(self.output)], [trace.path], "action.output")
-        return _written(load_trace(trace), self.output, run)
+        return _written(trace, self.output, run)
 
 
 @dataclass(frozen=True)
@@ -58,46 +60,34 @@ class Synthesise:
     format: str = "synthetic"  # what generates them: a name under trace.formats
 
     def __post_init__(self) -> None:
-        _writer(self.output)
+        _require_ending(self.output, TABLES)
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """Generate it, write it."""
-        return _written(load_trace(replace(trace, format=self.format)), self.output, run)
+        return _written(replace(trace, format=self.format), self.output, run)
 
 
-def _written(loaded: LoadedTrace, output: str, run: Run) -> Result:
-    path = Path(output)
-    for line in loaded.changes():
-        run.console.print(line, soft_wrap=True)
-    provenance = run.provenance.with_inputs(**loaded.inputs)
-    try:
-        _writer(output)(loaded, path, provenance)
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror or error})", file=path) from error
+def _require_ending(output: str, known: tuple[str, ...]) -> None:
+    if not output.endswith(known):
+        told = f"{output!r} does not end in one of {', '.join(known)}"
+        raise InputError(f"config key 'action.output': {told}")
+
+
+def _loaded(trace: TraceConfig, run: Run) -> tuple[LoadedTrace, Provenance]:
+    loaded = load_trace(trace)
+    loaded.tell_changes(run.console)
+    return loaded, run.provenance.with_inputs(**loaded.inputs)
+
+
+def _written(trace: TraceConfig, output: str, run: Run) -> Result:
+    (loaded, provenance), path = _loaded(trace, run), Path(output)
+    if path.suffix == ".parquet":
+        write_parquet(loaded.trace, path, {**provenance.document(), ORIGIN: loaded.origin_s})
+    else:
+        write_csv(loaded.trace, path)
+        write_sidecar(path, provenance, "trace")
     values = {**loaded.counts(), "output": str(path), "sha256": file_hash(path)}
     return Result(values, provenance, ("trace", "rows", "rejected_rows", "jobs", "output"))
-
-
-def _to_parquet(loaded: LoadedTrace, path: Path, provenance: Provenance) -> None:
-    write_parquet(loaded.trace, path, {**provenance.document(), ORIGIN: loaded.origin_s})
-
-
-def _to_csv(loaded: LoadedTrace, path: Path, provenance: Provenance) -> None:
-    write_csv(loaded.trace, path)
-    write_sidecar(path, provenance, "trace")
-
-
-_WRITERS: Mapping[str, Callable[[LoadedTrace, Path, Provenance], None]] = {
-    ".csv": _to_csv, ".csv.gz": _to_csv, ".parquet": _to_parquet,
-}  # fmt: skip
-
-
-def _writer(output: str) -> Callable[[LoadedTrace, Path, Provenance], None]:
-    for suffix, write in _WRITERS.items():
-        if output.endswith(suffix):
-            return write
-    known = ", ".join(_WRITERS)
-    raise InputError(f"config key 'action.output': {output!r} does not end in one of {known}")
 
 
 @dataclass(frozen=True)
@@ -112,29 +102,19 @@ class Fit:
     name: str = "fitted"  # of the traces made of it
 
     def __post_init__(self) -> None:
-        if not self.output.endswith(WORKLOAD_SUFFIXES):
-            known = ", ".join(WORKLOAD_SUFFIXES)
-            raise InputError(
-                f"config key 'action.output': {self.output!r} does not end in one of {known}"
-            )
+        _require_ending(self.output, (".yaml", ".yml"))
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """Measure the trace, write its statistics, make a trace of them and compare."""
-        require_no_input([Path(self.output)], [trace.path, trace.workload], "action.output")
-        loaded = load_trace(trace)
-        for line in loaded.changes():
-            run.console.print(line, soft_wrap=True)
-        found = fit(loaded.trace, name=self.name, origin_s=loaded.origin_s + EPOCH_S)
-        alike = agreement(loaded.trace, generate(found, len(loaded.trace), trace.seed))
-        provenance = run.provenance.with_inputs(**loaded.inputs)
         path = Path(self.output)
-        about = f"Statistics of {loaded.trace.name}: {len(loaded.trace):,} jobs."
-        try:
-            write_workload(path, found, about, provenance)
-        except OSError as error:
-            raise InputError(f"cannot be written ({error.strerror or error})", file=path) from error
-        values = {**loaded.counts(), **asdict(alike), "output": str(path)}
-        return Result(values, provenance)
+        require_no_input([path], [trace.path, trace.workload], "action.output")
+        loaded, provenance = _loaded(trace, run)
+        jobs = loaded.trace
+        found = fit(jobs, name=self.name, origin_s=loaded.origin_s + EPOCH_S)
+        alike = agreement(jobs, generate(found, len(jobs), trace.seed))
+        about = f"Statistics of {jobs.name}: {len(jobs):,} jobs."
+        write_workload(path, found, about, provenance)
+        return Result({**loaded.counts(), **asdict(alike), "output": str(path)}, provenance)
 
 
 @bounded
@@ -152,20 +132,22 @@ class Summarise:
     picture: bool = True  # draw trace.png in the run folder
 
     def run(self, trace: TraceConfig, run: Run) -> Result:
-        loaded = load_trace(trace)
+        loaded, provenance = _loaded(trace, run)
         summary = summarise(loaded.trace, loaded.origin_s)
-        provenance = run.provenance.with_inputs(**loaded.inputs)
         values = {**loaded.counts(), **self._values(summary)}
         shown = [key for key, value in values.items() if isinstance(value, str | int | float)]
-        for line in loaded.changes():
-            run.console.print(line, soft_wrap=True)
-        run.console.print(_gang_table(summary))
+        middle, high = QUANTILES.index(0.5), QUANTILES.index(0.95)
+        gangs = [
+            {**vars(gang), "median": gang.duration_s[middle], "high": gang.duration_s[high]}
+            for gang in summary.gangs
+        ]
+        run.console.print(Table.of("", GANG_COLUMNS, gangs).rich())
         for title, jobs, hours in (
             ("queue", summary.jobs_by_queue, summary.gpu_hours_by_queue),
             ("user", summary.jobs_by_user, summary.gpu_hours_by_user),
         ):
             if set(jobs) - {UNNAMED}:
-                run.console.print(_label_table(title, jobs, hours))
+                run.console.print(_label_table(title, jobs, hours).rich())
         if self.picture:
             path = run.folder / PICTURE_FILE
             write_figure(path, draw_trace_summary(summary, loaded.trace.name), provenance)
@@ -174,49 +156,28 @@ class Summarise:
         return Result(values, provenance, shown)
 
     def _values(self, summary: TraceSummary) -> dict[str, object]:
+        """The fields of the summary, and of its labels those with the most jobs."""
+        values: dict[str, object] = {
+            key: dict(list(value.items())[: self.most_labels])
+            if isinstance(value, Mapping)
+            else value
+            for key, value in vars(summary).items()
+            if key not in ("name", "jobs")
+        }
         return {
-            "span_s": summary.span_s,
-            "gpu_hours": summary.gpu_hours,
-            "max_gpus": summary.max_gpus,
-            "mean_concurrent_gpus": summary.mean_concurrent_gpus,
-            "mean_duration_s": summary.mean_duration_s,
-            "mean_interarrival_s": summary.mean_interarrival_s,
+            **values,
             "queues": len(set(summary.jobs_by_queue) - {UNNAMED}),
             "users": len(set(summary.jobs_by_user) - {UNNAMED}),
             "offered_load": {str(gpus): summary.offered_load(gpus) for gpus in self.gpus},
             "quantiles": QUANTILES,
-            "duration_s": summary.duration_s,
             "gangs": [asdict(gang) for gang in summary.gangs],
-            "arrivals_by_hour": summary.arrivals_by_hour,
-            "jobs_by_queue": _first(summary.jobs_by_queue, self.most_labels),
-            "gpu_hours_by_queue": _first(summary.gpu_hours_by_queue, self.most_labels),
-            "jobs_by_user": _first(summary.jobs_by_user, self.most_labels),
-            "gpu_hours_by_user": _first(summary.gpu_hours_by_user, self.most_labels),
         }
 
 
-def _first(values: Mapping[str, Value], most: int) -> dict[str, Value]:
-    return dict(list(values.items())[:most])
-
-
-def _gang_table(summary: TraceSummary) -> Table:
-    table = Table("GPUs", "jobs", "of jobs", "of GPU-hours", "median duration", "p95", box=SIMPLE)
-    middle, high = QUANTILES.index(0.5), QUANTILES.index(0.95)
-    for gang in summary.gangs:
-        table.add_row(
-            str(gang.num_gpus), str(gang.jobs), f"{gang.job_share:.1%}",
-            f"{gang.gpu_hour_share:.1%}", f"{gang.duration_s[middle]:.0f} s",
-            f"{gang.duration_s[high]:.0f} s",
-        )  # fmt: skip
-    return table
-
-
 def _label_table(title: str, jobs: Mapping[str, int], hours: Mapping[str, float]) -> Table:
-    table = Table(title, "jobs", "GPU-hours", box=SIMPLE)
-    for name in list(jobs)[:SHOWN_LABELS]:
-        table.add_row(name or "(none)", str(jobs[name]), f"{hours[name]:.0f}")
-    if len(jobs) > SHOWN_LABELS:
-        rest = list(jobs)[SHOWN_LABELS:]
+    first, rest = list(jobs)[:SHOWN_LABELS], list(jobs)[SHOWN_LABELS:]
+    rows = [(name or "(none)", str(jobs[name]), f"{hours[name]:.0f}") for name in first]
+    if rest:
         others = (str(sum(jobs[n] for n in rest)), f"{sum(hours[n] for n in rest):.0f}")
-        table.add_row(f"{len(rest)} others", *others)
-    return table
+        rows.append((f"{len(rest)} others", *others))
+    return Table("", (title, "jobs", "GPU-hours"), rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
-import json
 import os
 import re
 import tarfile
@@ -16,22 +15,19 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from envs.bounds import Count, Positive, bounded
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
-from experiments.config.targets import unknown_key
-from experiments.run.artifacts import write_json
-from experiments.run.heartbeat import RunConsole
+from experiments.run.artifacts import write_sidecar
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import content_hash, file_hash, installed_version, stamp
+from experiments.run.provenance import content_hash, file_hash, installed_version
+from experiments.study.display import ProgressDisplay
 
 DATA_VARIABLE, DOWNLOADS = "MESHWRIGHT_DATA", "downloads"
-SAY_EVERY_S = 10.0
 CHUNK = 1 << 20  # bytes read at a time
 SCHEMES = ("http", "https")
 PARTIAL, UNSATISFIABLE = 206, 416  # HTTP status
@@ -50,7 +46,7 @@ class PublicTrace:
     about: str
     unpack: str | None = None  # the command that makes files of that format of it
     # files in it, or itself, to their place below the folder of data
-    members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    members: Mapping[str, str] = field(default_factory=dict)
     sha256: str | None = None  # of the file, in place of the one below
     git_blob: str | None = None  # git's id of its content
 
@@ -82,9 +78,8 @@ class TraceDownload:
             run.console.say("\n".join(self._lines()))
             listed = {name: asdict(source) for name, source in self.sources.items()}
             return Result({"sources": listed}, run.provenance)
-        public = self.sources.get(self.source)
-        if public is None:
-            raise InputError(unknown_key(f"action.sources.{self.source}", self.sources))
+        require_one_of(self.source, self.sources, file="config key 'action.source'")
+        public = self.sources[self.source]
         folder = Path(self.folder)
         path = folder / DOWNLOADS / public.file
         download = Download(
@@ -92,16 +87,24 @@ class TraceDownload:
             self.attempts, self.timeout_s,
         )  # fmt: skip
         run.console.print(f"{public.url}\nlicence: {public.licence}", soft_wrap=True)
-        fetched = download.run(_Progress(run.console))
+        began = time.monotonic()
+        with ProgressDisplay(run.console) as display:
+            task = display.begin(public.file)
+
+            def report(done: int, total: int | None) -> None:
+                of = "" if total is None else f" of {total / MEBI:.1f}"
+                display.update(task, time.monotonic() - began, f"{done / MEBI:.1f}{of} MiB")
+
+            fetched = download.run(report)
+            display.end(task, "is here")
         found = file_hash(path)
-        checked = download.sha256 is not None or download.git_blob is not None
-        if not checked:
+        if not download.checked:
             message = (
                 "[bold]NOT CHECKED[/bold]: no hash of this file is known here. Its SHA-256 is "
                 f"{found}: compare it with its owner's, and give action.sha256={found} from now on."
             )
             run.console.print(message, soft_wrap=True)
-        self._write_origin(path, public, run)
+        write_sidecar(path, run.provenance, "download", url=public.url, licence=public.licence)
         laid_out = [str(place) for place in lay_out(path, public.members, folder)]
         for place in laid_out:
             run.console.say(place)
@@ -114,7 +117,7 @@ class TraceDownload:
             "file": str(path),
             "bytes": path.stat().st_size,
             "sha256": found,
-            "checked": checked,
+            "checked": download.checked,
             "fetched": fetched,
             "format": public.format,
             "unpack": public.unpack,
@@ -123,16 +126,6 @@ class TraceDownload:
             "url": public.url,
         }
         return Result(values, run.provenance.with_inputs(**{path.name: found}))
-
-    def _write_origin(self, path: Path, public: PublicTrace, run: Run) -> None:
-        document = {
-            "file": path.name,
-            "sha256": file_hash(path),
-            "url": public.url,
-            "licence": public.licence,
-        }
-        stamped = stamp(document, run.provenance, kind="download")
-        write_json(path.with_name(f"{path.name}.provenance.json"), stamped)
 
     def _lines(self) -> Iterator[str]:
         for name, source in self.sources.items():
@@ -155,12 +148,7 @@ def lay_out(path: Path, members: Mapping[str, str], folder: Path) -> Iterator[Pa
         if where.exists() and content_hash(where) != hashlib.sha256(content).hexdigest():
             told = f"is there, and not what {path.name} has: move it away, or name action.folder"
             raise InputError(told, file=where)
-        try:
-            where.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(where, gzip.compress(content, mtime=0))
-        except OSError as error:
-            fault = f"cannot be written ({error.strerror or error})"
-            raise InputError(fault, file=where) from error
+        write_atomically(where, gzip.compress(content, mtime=0))
         yield where
 
 
@@ -175,19 +163,6 @@ def _member(path: Path, member: str) -> bytes:
         raise InputError("is not in the archive", file=path, record=member) from error
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise InputError(f"is damaged ({error})", file=path, record=member) from error
-
-
-class _Progress:
-    """A line now and then."""
-
-    def __init__(self, console: RunConsole) -> None:
-        self._console, self._said = console, time.monotonic()
-
-    def __call__(self, done: int, total: int | None) -> None:
-        if done == total or time.monotonic() - self._said >= SAY_EVERY_S:
-            self._said = time.monotonic()
-            of = "" if total is None else f" of {total / MEBI:.1f}"
-            self._console.print(f"{done / MEBI:.1f}{of} MiB")
 
 
 @dataclass(frozen=True)
@@ -222,14 +197,16 @@ class Download:
         return self.path.with_name(f"{self.path.name}.part")
 
     @property
-    def _state(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.part.json")
+    def checked(self) -> bool:
+        """Whether the content is checked at the end: then any part of it may be tried."""
+        return self.sha256 is not None or self.git_blob is not None
 
     def run(self, report: Report) -> bool:
         """Fetch the file unless it is there; whether it had to be fetched.
 
-        A transfer that broke off leaves `<path>.part`, from which the next one goes on. The file
-        appears under its name when all of it is there and has the hashes it must have.
+        A transfer that broke off leaves `<path>.part`, from which the next one goes on where a hash
+        will tell whether the two are of one file. The file appears under its name when all of it is
+        there and has the hashes it must have.
 
         Raises:
             InputError: the server cannot be reached, refuses, or breaks off every time; the
@@ -238,141 +215,76 @@ class Download:
         if self.path.exists():
             self._verify(self.path)
             return False
-        try:
-            self._fetch(report)
-            try:
-                self._verify(self.part)
-            except InputError:
-                self._forget()
-                raise
-            os.replace(self.part, self.path)
-            self._state.unlink(missing_ok=True)
-        except OSError as error:
-            fault = f"cannot be written ({error.strerror or error})"
-            raise InputError(fault, file=self.path) from error
-        return True
-
-    def _fetch(self, report: Report) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         fault = ""
         for _ in range(self.attempts):
+            have = self._kept() if self.checked else 0
             try:
-                if self._go_on(report):
-                    return
-                fault = "the server closed the connection"
-            except (
-                urllib.error.URLError,
-                http.client.HTTPException,
-                TimeoutError,
-                ConnectionError,
-            ) as error:
-                fault = _told(error)
+                whole = self._go_on(have, report)
+            except (OSError, http.client.HTTPException) as error:
                 if isinstance(error, urllib.error.HTTPError):
-                    raise InputError(f"the server answers {fault}", file=self.url) from error
-        have = _size(self.part)
-        kept = (
-            f"; {have} bytes are kept in {self.part.name}: the next run goes on there"
-            if have
-            else ""
-        )
-        raise InputError(f"cannot be downloaded ({fault}){kept}", file=self.url)
+                    told = f"the server answers {error.code} {error.reason}"
+                    raise InputError(told, file=self.url) from error
+                cause = error.reason if isinstance(error, urllib.error.URLError) else error
+                fault = " ".join(str(cause).split()) or type(cause).__name__
+                continue
+            if not whole:
+                fault = "the server closed the connection"
+                continue
+            try:
+                self._verify(self.part)
+            except InputError as error:
+                self.part.unlink()
+                if not have:
+                    raise
+                fault = error.message  # the part was of something else
+                continue
+            os.replace(self.part, self.path)
+            return True
+        if self.checked and (kept := self._kept()):
+            fault += f"); {kept} bytes are kept in {self.part.name} (the next run goes on there"
+        raise InputError(f"cannot be downloaded ({fault})", file=self.url)
 
-    @property
-    def _checked(self) -> bool:
-        """Whether the content is checked at the end: then any part of it may be tried."""
-        return self.sha256 is not None or self.git_blob is not None
+    def _kept(self) -> int:
+        """Bytes of the part."""
+        return self.part.stat().st_size if self.part.exists() else 0
 
-    def _go_on(self, report: Report) -> bool:
-        """One connection; whether everything is there at its end."""
-        state = self._read_state()
-        have = _size(self.part)
-        validator = None if self._checked else state.get("validator")
-        request = urllib.request.Request(self.url, headers=_headers(have, validator))
+    def _go_on(self, have: int, report: Report) -> bool:
+        """One connection, for what comes after so many bytes; whether all is there at its end."""
+        headers = {"User-Agent": f"meshwright/{installed_version()}", "Accept-Encoding": "identity"}
+        if have:
+            headers["Range"] = f"bytes={have}-"
+        request = urllib.request.Request(self.url, headers=headers)
         try:
             response = urllib.request.urlopen(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
-            if error.code != UNSATISFIABLE:
-                raise
-            error.close()
-            if have == state.get("total"):
+            if error.code == UNSATISFIABLE:  # nothing comes after them
+                error.close()
                 return True
-            self._forget()  # what is here is longer than what the server has
-            return False
+            raise
         with response:
-            start, total = _range(response)
-            if start != (have if response.status == PARTIAL else 0):
-                raise http.client.HTTPException(f"the server sends from byte {start} on")
-            validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._state.write_text(
-                json.dumps({"url": self.url, "validator": validator, "total": total})
-            )
-            with self.part.open("ab" if start else "wb") as file:
-                done = start
+            partial, told = response.status == PARTIAL, response.headers
+            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", told.get("Content-Range", "").strip())
+            if partial and (span is None or int(span[1]) != have):
+                raise http.client.HTTPException(f"the server sends {told.get('Content-Range')}")
+            length = span[2] if partial and span is not None else told.get("Content-Length", "")
+            total = int(length) if length.isdecimal() else None
+            with self.part.open("ab" if partial else "wb") as file:
                 while chunk := response.read(CHUNK):
                     file.write(chunk)
-                    done += len(chunk)
-                    report(done, total)
-        return total is None or done == total
-
-    def _read_state(self) -> Mapping[str, object]:
-        """What is known of the part; it is given up where it is of something else."""
-        try:
-            state = json.loads(self._state.read_text())
-            known = self._checked or state["validator"] is not None
-            if known and state["url"] == self.url:
-                return dict(state)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        self._forget()
-        return {}
-
-    def _forget(self) -> None:
-        self.part.unlink(missing_ok=True)
-        self._state.unlink(missing_ok=True)
+                    report(file.tell(), total)
+                return total is None or file.tell() == total
 
     def _verify(self, path: Path) -> None:
-        if self.sha256 is not None and (found := file_hash(path)) != self.sha256:
-            raise InputError(f"SHA-256 is {found}, not {self.sha256}", file=path)
-        if self.git_blob is not None and (found := git_blob(path)) != self.git_blob:
-            raise InputError(f"git blob is {found}, not {self.git_blob}", file=path)
+        for name, wanted, found_in in (
+            ("SHA-256", self.sha256, file_hash), ("git blob", self.git_blob, git_blob),
+        ):  # fmt: skip
+            if wanted is not None and (found := found_in(path)) != wanted:
+                raise InputError(f"{name} is {found}, not {wanted}", file=path)
 
 
 def git_blob(path: Path) -> str:
     """The id git gives to a file's content: SHA-1 of `blob <size>`, a zero byte and the content."""
-    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    begun = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _headers(have: int, validator: object) -> dict[str, str]:
-    headers = {"User-Agent": f"meshwright/{installed_version()}", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    if have and validator is not None:
-        headers["If-Range"] = str(validator)
-    return headers
-
-
-def _range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
-    """The first byte that is sent, and the size of the whole file where it is told."""
-    if response.status == PARTIAL:
-        told = response.headers.get("Content-Range", "")
-        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", told.strip())
-        if found is None:
-            raise http.client.HTTPException(f"the server sends a range {told!r}")
-        return int(found[1]), None if found[2] == "*" else int(found[2])
-    length = response.headers.get("Content-Length")
-    return 0, None if length is None else int(length)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        return f"{error.code} {error.reason}"
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    return " ".join(str(cause).split()) or type(cause).__name__
+        return hashlib.file_digest(file, lambda: begun).hexdigest()

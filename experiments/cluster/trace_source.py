@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import numpy as np
+import yaml
 from annotated_types import Ge, Le
+from rich.console import Console
 
 from envs.bounds import Count, Positive
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.own_columns import check_columns
-from envs.cluster.workload.readers.read_trace import ReadTrace, RejectedRows, TraceReader
+from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
 from envs.cluster.workload.slicing import (
     at_most_gpus,
     head,
@@ -30,15 +33,14 @@ from envs.cluster.workload.slicing import (
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import WorkloadParameters
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from experiments.config.command_words import CONFIG_MODULE
-from experiments.config.composing import FILE_OPTION
-from experiments.config.targets import build, no_such_thing, object_in_file, unknown_key
+from experiments.config.targets import build, no_such_thing, object_in_file
 from experiments.run.artifacts import to_json, write_text
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 
 TARGET = "envs.cluster.workload.synthetic.parameters.workload_parameters"
-SHORT = 6  # entries of a list that stands in one line with its key
+_KEY = re.compile(r"^( *)(- )?([a-z]\w*):", re.MULTILINE)  # of a mapping in YAML
 COMMENTS = {
     "name": "of the traces, with their seed",
     "jobs": "of the trace that was measured",
@@ -122,17 +124,6 @@ class TraceConfig:
     generated: GeneratedConfig = field(default_factory=GeneratedConfig)
 
 
-@runtime_checkable
-class TraceGenerator(Protocol):
-    """A source of traces that reads no file."""
-
-    def generate(self, load: TargetLoad | None) -> Trace:
-        """The trace; `load` is what it shall offer, None: what comes naturally."""
-
-    def document(self) -> Mapping[str, object]:
-        """What the trace depends on, besides the load, as a JSON mapping."""
-
-
 @dataclass(frozen=True, eq=False)
 class SyntheticTrace:
     """Jobs with the statistics of `workload`; `envs.cluster.workload.synthetic.generate` says how.
@@ -150,23 +141,17 @@ class SyntheticTrace:
         models = tuple(self.models)
         return generate(self._parameters(), self.jobs, self.seed, load=load, models=models)
 
-    def document(self) -> Mapping[str, object]:
-        """The statistics, the number of jobs, the seed and the names of models."""
-        workload = self._parameters().document()
-        models = list(self.models)
-        return {"workload": workload, "jobs": self.jobs, "seed": self.seed, "models": models}
+    @property
+    def sha256(self) -> str:
+        """Of all that the trace depends on, besides the load."""
+        return text_hash(to_json({**vars(self), "workload": self._parameters().document()}))
 
     def _parameters(self) -> WorkloadParameters:
         if Path(self.workload).suffix:
             return read_workload(self.workload)
         folder = resources.files(CONFIG_MODULE).joinpath("workload")
-        names = (file.name.removesuffix(".yaml") for file in folder.iterdir())
-        known = sorted(name for name in names if name != FILE_OPTION)
-        if self.workload not in known:
-            told = (
-                f"{self.workload!r} is unknown (known: {', '.join(known)}, or the path of a file)"
-            )
-            raise InputError(f"config key 'trace.workload': {told}")
+        known = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir())
+        require_one_of(self.workload, [*known, "<file>.yaml"], file="config key 'trace.workload'")
         with resources.as_file(folder.joinpath(f"{self.workload}.yaml")) as path:
             return read_workload(str(path))
 
@@ -176,15 +161,11 @@ class LoadedTrace:
     """What the config asks for, in canonical form.
 
     `origin_s` is the second 0 of `trace` on the source's own clock; a stretched trace has left that
-    clock but for its first submission. `rows` counts the jobs of the source, `rejected` what of it
-    is no job on GPUs, whatever part of it was asked for, and `left_out` the jobs that are not in
-    that part.
+    clock but for its first submission. `read` tells what of the source is no job on GPUs, whatever
+    part of it was asked for, and `left_out` the jobs that are not in that part.
     """
 
     trace: Trace
-    rows: int
-    rejected: tuple[RejectedRows, ...]
-    rounded: int  # jobs whose times had fractions of a second
     left_out: Mapping[str, int]  # jobs by the config key that leaves them out
     stretched: float  # times between submissions were multiplied by this
     offered: TargetLoad | None  # the load that was set
@@ -211,17 +192,12 @@ class LoadedTrace:
                 field=columns.get(field.removeprefix("num_"), field) or None,
             ) from error
 
-    @property
-    def num_rejected(self) -> int:
-        """Rows of the source that could not be taken."""
-        return sum(rejected.rows for rejected in self.rejected)
-
     def changes(self) -> Iterator[str]:
         """A line for each reason why rows and jobs were left out, and for changed times."""
-        for r in self.rejected:
+        for r in self.read.rejected:
             yield f"left out: {r.rows} rows, {r.field or 'row'} {r.reason} (first: {r.first})"
-        if self.rounded:
-            yield f"rounded: {self.rounded} jobs have times with fractions of a second"
+        if self.read.rounded:
+            yield f"rounded: {self.read.rounded} jobs have times with fractions of a second"
         for key, jobs in self.left_out.items():
             yield f"left out: {jobs} jobs, by {key}"
         if abs(self.stretched - 1.0) > 1e-4:
@@ -229,14 +205,20 @@ class LoadedTrace:
         if self.offered is not None:
             yield f"set: load {self.offered.load:g} of {self.offered.gpus} GPUs"
 
+    def tell_changes(self, console: Console) -> None:
+        """The same, each on a line of its own."""
+        for line in self.changes():
+            console.print(line, soft_wrap=True)
+
     def counts(self) -> dict[str, object]:
         """What an app tells of it: jobs, those left out by reason, and how times were changed."""
+        read = self.read
         return {
             "trace": self.trace.name,
-            "rows": self.rows,
-            "rejected_rows": self.num_rejected,
-            "rejected": {f"{r.field or 'row'} {r.reason}": r.rows for r in self.rejected},
-            "rounded_jobs": self.rounded,
+            "rows": read.rows,
+            "rejected_rows": read.num_rejected,
+            "rejected": {f"{r.field or 'row'} {r.reason}": r.rows for r in read.rejected},
+            "rounded_jobs": read.rounded,
             "left_out_jobs": sum(self.left_out.values()),
             "left_out": dict(self.left_out),
             "stretched": self.stretched,
@@ -273,14 +255,16 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     check_columns(config.columns or {}, config.units or {})
     if config.generated.without_path and config.path is None and config.format == CANONICAL:
         config = replace(config, format=SYNTHETIC)
-    source = build(_source_node(config), f"trace.formats.{config.format}")
-    generates = isinstance(source, TraceGenerator)
+    formats = [name for name, node in config.formats.items() if node is not None]
+    require_one_of(config.format, formats, file="config key 'trace.format'")
+    where = f"trace.formats.{config.format}"
+    source = build(config.formats[config.format], where)
+    generates = isinstance(source, SyntheticTrace)
     if generates:
         config = _with_generated(config, cluster)
     target = _target(config, cluster)
-    if config.window is not None and config.window not in config.windows:
-        raise InputError(unknown_key(f"trace.windows.{config.window}", config.windows))
-    if isinstance(source, TraceGenerator):
+    require_one_of(config.window, (None, *config.windows), file="config key 'trace.window'")
+    if isinstance(source, SyntheticTrace):
         if config.path is not None:
             message = (
                 f"trace.format={config.format} makes a trace and reads no file: say what the file "
@@ -291,15 +275,15 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
             message = "a generated trace is not stretched: give trace.load and trace.gpus"
             raise InputError(f"config key 'trace.stretch': {message}")
         trace = _generated(source, target, config.max_gpus)
-        inputs = {f"trace {trace.name}": text_hash(to_json(source.document()))}
+        inputs = {f"trace {trace.name}": source.sha256}
         read = ReadTrace(trace, len(trace), (), 0)
-    elif isinstance(source, TraceReader):
-        if config.path is None:
-            raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
+    elif not isinstance(source, TraceReader):
+        raise no_such_thing(where, config.formats[config.format], "trace format")
+    elif config.path is None:
+        raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
+    else:
         read = source.read(config.path, config.strict)
         inputs = {read.trace.name: file_hash(config.path)}
-    else:
-        raise no_such_thing(f"trace.formats.{config.format}", _source_node(config), "trace format")
     part, left_out = _part(config, read.trace)
     factor = config.stretch
     part = stretch(part, factor)
@@ -309,13 +293,10 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     origin_s = read.origin_s + int(part.submit_s[0])
     if config.gpu_milli is not None:
         part = replace(part, gpu_milli=np.full(len(part), config.gpu_milli, np.int32))
-    return LoadedTrace(
-        part.canonical(), read.rows, read.rejected, read.rounded, left_out, factor, target,
-        origin_s, inputs, read, config,
-    )  # fmt: skip
+    return LoadedTrace(part.canonical(), left_out, factor, target, origin_s, inputs, read, config)
 
 
-def _generated(source: TraceGenerator, target: TargetLoad | None, most: int | None) -> Trace:
+def _generated(source: SyntheticTrace, target: TargetLoad | None, most: int | None) -> Trace:
     """A trace whose jobs of at most `most` GPUs offer the load: their days keep 24 hours."""
     trace = source.generate(target)
     fitting = at_most_gpus(trace, most).gpu_seconds.sum() if most else 0
@@ -343,21 +324,10 @@ def _target(config: TraceConfig, cluster: Cluster | None) -> TargetLoad | None:
             message = "says nothing without trace.load: it is the GPUs that the load is offered to"
             raise InputError(f"config key 'trace.gpus': {message}")
         return None
-    if config.gpus is None and cluster is None:
+    gpus = config.gpus or (None if cluster is None else cluster.num_gpus)
+    if gpus is None:
         raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
-    return TargetLoad(config.load, config.gpus or (cluster.num_gpus if cluster else 0))
-
-
-def _source_node(config: TraceConfig) -> Mapping[str, object]:
-    node = config.formats.get(config.format)
-    if node is None:
-        known = ", ".join(name for name, value in config.formats.items() if value is not None)
-        raise InputError(
-            f"config key 'trace.format': {config.format!r} is unknown (known: {known})"
-        )
-    if not isinstance(node, Mapping) or "_target_" not in node:
-        raise no_such_thing(f"trace.formats.{config.format}", node, "trace format by _target_")
-    return node
+    return TargetLoad(config.load, gpus)
 
 
 def _part(config: TraceConfig, trace: Trace) -> tuple[Trace, dict[str, int]]:
@@ -366,28 +336,23 @@ def _part(config: TraceConfig, trace: Trace) -> tuple[Trace, dict[str, int]]:
     Raises:
         InputError: no job is left, or a key asks for what the trace has not.
     """
+    cuts: Mapping[str, Callable[[Trace, Any], Trace]] = {
+        "queue": of_queue,
+        "user": of_user,
+        "max_gpus": at_most_gpus,
+        "start_s": lambda jobs, start_s: submitted_between(jobs, start_s, float("inf")),
+        "end_s": lambda jobs, end_s: submitted_between(jobs, config.start_s or 0, end_s),
+        "window": lambda jobs, name: next(
+            window.trace for window in split_by_time(jobs, config.windows) if window.name == name
+        ),
+        "head": head,
+    }
     left_out: dict[str, int] = {}
-
-    def take(key: str, part: Trace) -> Trace:
-        if len(part) < len(trace):
-            left_out[f"trace.{key}={getattr(config, key)}"] = len(trace) - len(part)
-        return part
-
-    if config.queue is not None:
-        trace = take("queue", of_queue(trace, config.queue))
-    if config.user is not None:
-        trace = take("user", of_user(trace, config.user))
-    if config.max_gpus is not None:
-        trace = take("max_gpus", at_most_gpus(trace, config.max_gpus))
-    if config.start_s is not None:
-        trace = take("start_s", submitted_between(trace, config.start_s, float("inf")))
-    if config.end_s is not None:
-        trace = take("end_s", submitted_between(trace, config.start_s or 0, config.end_s))
-    if config.window is not None:
-        windows = {window.name: window for window in split_by_time(trace, config.windows)}
-        trace = take("window", windows[config.window].trace)
-    if config.head is not None:
-        trace = take("head", head(trace, config.head))
+    for key, cut in cuts.items():
+        if (asked := getattr(config, key)) is not None:
+            before, trace = len(trace), cut(trace, asked)
+            if len(trace) < before:
+                left_out[f"trace.{key}={asked}"] = before - len(trace)
     if not len(trace):
         raise InputError("no job is left of what the config asks for", file=trace.name)
     return trace, left_out
@@ -397,18 +362,20 @@ def write_workload(
     path: Path, parameters: WorkloadParameters, about: str, provenance: Provenance
 ) -> None:
     """Write `parameters` with a comment on every key; the first line says what they are `about`."""
-    write_text(path, workload_text(parameters, about, provenance))
-
-
-def workload_text(parameters: WorkloadParameters, about: str, provenance: Provenance) -> str:
-    """The content of the file."""
     header = json.dumps(stamp({}, provenance, kind="workload"))
-    return "\n".join([f"# {about}", f"# {header}", *workload_lines(parameters)]) + "\n"
+    document = {"_target_": TARGET, **_whole(parameters.document())}
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=88)
+    text = _KEY.sub(lambda found: f"{found[1]}# {COMMENTS[found[3]]}\n{found[0]}", text)
+    write_text(path, f"# {about}\n# {header}\n{text}")
 
 
-def workload_lines(parameters: WorkloadParameters) -> list[str]:
-    """The keys of the file, each with its comment."""
-    return [f"_target_: {TARGET}", *_lines(parameters.document(), "")]
+def _whole(value: Any) -> Any:
+    """Numbers without fractions as integers."""
+    if isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_workload(path: str) -> WorkloadParameters:
@@ -424,41 +391,3 @@ def read_workload(path: str) -> WorkloadParameters:
     if not isinstance(found, WorkloadParameters):
         raise InputError("holds no parameters of a workload", file=path)
     return found
-
-
-def _lines(document: Mapping[str, object], indent: str) -> list[str]:
-    lines: list[str] = []
-    for key, value in document.items():
-        comment = f"# {COMMENTS[key]}"
-        if isinstance(value, Mapping):
-            lines += [f"{indent}{key}:  {comment}", *_lines(value, indent + "  ")]
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            lines.append(f"{indent}{key}:  {comment}")
-            for entry in value:
-                inner = _lines(entry, indent + "    ")
-                lines += [f"{indent}  - {inner[0].lstrip()}", *inner[1:]]
-        elif isinstance(value, list) and len(value) > SHORT:
-            lines += [f"{indent}{key}:  {comment}", *_wrapped(value, indent + "  ")]
-        elif isinstance(value, list):
-            row = ", ".join(_number(one) for one in value)
-            lines.append(f"{indent}{key}: [{row}]  {comment}")
-        else:
-            lines.append(f"{indent}{key}: {_number(value)}  {comment}")
-    return lines
-
-
-def _wrapped(values: list[object], indent: str) -> list[str]:
-    """A list in lines of up to 96 characters."""
-    lines, line = [], f"{indent}["
-    for number, value in enumerate(values):
-        word = _number(value) + ("]" if number == len(values) - 1 else ", ")
-        if len(line) + len(word) > 96:
-            lines.append(line.rstrip())
-            line = f"{indent} "
-        line += word
-    return [*lines, line]
-
-
-def _number(value: object) -> str:
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole and isinstance(value, float) else json.dumps(value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
+import torch
 from annotated_types import MinLen
 
 from agents.asynchronous.policies import AdaComm, Adsp, LocalSteps
@@ -16,16 +18,28 @@ from envs.asynchronous.simulation import (
     Policy,
     Training,
     Workers,
+    spread_workers,
     staleness,
     train,
     violations,
 )
 from envs.bounds import Count, NonNegative, Positive, Share
 from envs.errors import InputError
+from envs.files import read_content
+from experiments.pictures.asynchronous import draw_losses
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import file_hash
 from experiments.study.statistics import half_width
-from models.asynchronous.characters import CharacterModel
+from experiments.study.tables import Table, write_tables
+from models.asynchronous.characters import CONTEXT, CharacterModel
 
-OURS = "adsp"
+OURS, PICTURE_FILE = "adsp", "losses.png"
+COLUMNS = {
+    "n": "{workers}", "h": "{heterogeneity:.4g}", "policy": "{policy}", "with": "{with}",
+    "rate": "{rate:.4g}", "s": "{mean_s:.4g}", "±": "{half_width_s:.4g}", "reached": "{reached}",
+    "/ adsp's": "{over_adsp:.4g}", "low": "{low:.4g}", "high": "{high:.4g}",
+    "commits": "{commits:.4g}", "staleness": "{staleness:.4g}",
+}  # fmt: skip
 Score = tuple[float, int, float]  # seconds to the target; seeds left, loss if inf; less is better
 Counts = Annotated[Sequence[Count], MinLen(1)]
 Numbers = Annotated[Sequence[Positive], MinLen(1)]
@@ -95,18 +109,29 @@ def candidates(config: AsynchronousConfig) -> Mapping[str, Mapping[str, Policy]]
     return {name: found[name] for name in config.policies}
 
 
-def trained(
-    config: AsynchronousConfig, text: bytes, workers: Workers, policy: Policy, rate: float,
-    seed: int, horizon: float,
-) -> Training:  # fmt: skip
-    """One run, its events checked."""
-    found = train(
-        CharacterModel(text, config.batch, seed), workers, policy, rate=rate, target=config.target,
-        evaluate_s=config.evaluate_s, smooth=config.smooth, horizon_s=horizon, seed=seed,
-    )  # fmt: skip
-    if wrong := violations(found, workers, policy.ahead):
-        raise AssertionError(f"{len(wrong)} violations, the first: {wrong[0]}")
-    return found
+def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
+    """A table of all settings, and a picture of the losses of the first seed."""
+    torch.set_num_threads(1)  # more would share out sums of a few numbers
+    candidates(config)
+    text = read_content(config.text)
+    if len(text) <= CONTEXT:
+        raise InputError(f"{len(text)} bytes are no context and what follows", file=config.text)
+    played, table = {}, list[dict[str, Any]]()
+    for n, h in itertools.product(config.workers, config.heterogeneity):
+        own = spread_workers(n, h, config.step_s, config.push_s, config.pull_s, config.jitter)
+        run.console.print(f"{n} workers, heterogeneity {h:g}")
+        rows, first = compared(config, text, own, run.console.print)
+        played[f"{n} workers, h = {h:g}"] = first
+        table += [{"workers": n, "heterogeneity": h, **row} for row in rows]
+    title = f"Virtual seconds to a loss of {config.target:g}, {config.runs} seeds"
+    note = "±, low and high: 95 %; / adsp's: time over ADSP's, paired by seed."
+    figures = {PICTURE_FILE: draw_losses(played, config.target, title)}
+    tables = [Table.of("Policies", COLUMNS, table, note)]
+    write_tables(run, title, tables, run.provenance, figures=figures)
+    inputs = run.provenance.with_inputs(text=file_hash(config.text))
+    rivals = [row["over_adsp"] for row in table if row["policy"] not in (OURS, f"{OURS}_fixed")]
+    found = {"policies": table, "fastest_rival_over_adsp": min(rivals, default=None)}
+    return Result({**found, "picture": str(run.folder / PICTURE_FILE)}, inputs)
 
 
 def climbed(
@@ -125,14 +150,26 @@ def climbed(
 
 def compared(
     config: AsynchronousConfig, text: bytes, workers: Workers, told: Callable[[str], None]
-) -> tuple[list[dict[str, object]], dict[str, Training]]:
+) -> tuple[list[dict[str, Any]], dict[str, Training]]:
     """A record of each policy, and its run on the first of the seeds that are not tuned on.
 
     Times over ADSP's are geometric means over pairs with one seed. A run that failed counts as one
     of `horizon_s`, which flatters it.
     """
-    rows: dict[str, dict[str, object]] = {}
-    logs, first = {}, {}
+
+    def trained(policy: Policy, rate: float, seed: int, horizon: float) -> Training:
+        """One run, its events checked."""
+        found = train(
+            CharacterModel(text, config.batch, seed), workers, policy, rate=rate,
+            target=config.target, evaluate_s=config.evaluate_s, smooth=config.smooth,
+            horizon_s=horizon, seed=seed,
+        )  # fmt: skip
+        if wrong := violations(found, workers, policy.ahead):
+            raise AssertionError(f"{len(wrong)} violations, the first: {wrong[0]}")
+        return found
+
+    rows: dict[str, dict[str, Any]] = {}
+    first = {}
     never = math.inf, config.tuning + 1, 0.0
     for name, own in candidates(config).items():
         best, label, policy, rate = never, "", next(iter(own.values())), 0.0
@@ -143,7 +180,7 @@ def compared(
                 for left in range(config.tuning, 0, -1):
                     horizon = min(limit - total, config.horizon_s)  # later is as good as never
                     seed = config.seed + config.tuning - left
-                    run = trained(config, text, workers, policy, rate, seed, horizon)
+                    run = trained(policy, rate, seed, horizon)
                     total += run.reached
                     if math.isinf(total):
                         return total, left, run.losses[-1]
@@ -154,7 +191,7 @@ def compared(
                 best, label, policy, rate = least, tried, candidate, at
         runs, chosen = [], []
         for seed in range(config.seed + config.tuning, config.seed + config.tuning + config.runs):
-            runs.append(trained(config, text, workers, policy, rate, seed, config.horizon_s))
+            runs.append(trained(policy, rate, seed, config.horizon_s))
             chosen.append(getattr(policy, "chosen", []))
         seconds = [min(run.reached, config.horizon_s) for run in runs]
         late = [staleness(run) for run in runs]
@@ -171,10 +208,11 @@ def compared(
             "staleness_counts": [counts.tolist() for counts in late],
             "commit_rates": chosen,
         }
-        logs[name], first[name] = np.log(seconds), runs[0]
+        first[name] = runs[0]
         told(f"{name} {label}, rate {rate:g}: {np.mean(seconds):.0f} s")
-    for name, log in logs.items():
-        middle, half = np.mean(log - logs[OURS]), half_width(log - logs[OURS])
+    for row in rows.values():
+        logs = np.log(row["seconds"]) - np.log(rows[OURS]["seconds"])
+        middle, half = np.mean(logs), half_width(logs)
         ends = {"over_adsp": middle, "low": middle - half, "high": middle + half}
-        rows[name] |= {key: math.exp(value) for key, value in ends.items()}
+        row |= {key: math.exp(value) for key, value in ends.items()}
     return list(rows.values()), first

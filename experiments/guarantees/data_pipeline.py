@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -38,15 +36,22 @@ from envs.data_pipeline.pipeline import (
 from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.data_pipeline import draw_stages
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
-from experiments.study.tables import Table, write_tables
+from experiments.run.provenance import peak_rss_bytes
+from experiments.study.tables import Columns, Table, write_tables
 
 PARTS = ("cache", "order", "partition", "isolation")
 NOTHING, BASE = ("none", "random", "hash", "equal"), ("lru", "random", "hash", "equal")
 OURS = ("fifo", "proximity", "block", "program")
-COLUMNS = (*PARTS, "hits", "crossing", "MB missed", "batches/s", "slowest stage", "speed-up")
+COLUMNS: Columns = {
+    **{part: f"{{{part}}}" for part in PARTS},
+    "hits": "{hit_ratio:.3f}",
+    "crossing": "{crossing:.3f}",
+    "MB missed": lambda row: f"{row['missed_bytes'] / 1e6:.3g}",
+    "batches/s": "{batches_per_s:.4g}",
+    "slowest stage": "{slowest}",
+    "speed-up": "{speed_up:.2f}",
+}
 SHOWN = ("nodes", "edges", "speed_up", "over_no_cache", "best_cache", "label_distance_near",
          "label_bound", "seconds", "processor_seconds", "peak_bytes")  # fmt: skip
 
@@ -108,17 +113,21 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     shift = rng.integers(0, near.shape[1], len(near))
     orders = {"random": rng.permutation(training), "proximity": shifted(near, shift)}
     found: dict[tuple[str, ...], Demand] = {}
-    for name, own in orders.items():
-        requests = sample(graph, own, config.batch, config.fanouts, config.seed)
+    for name, order in orders.items():
+        requests = sample(graph, order, config.batch, config.fanouts, config.seed)
         for policy in POLICIES:
             hit = hits(policy, graph, requests.node, round(config.cache * graph.nodes))
-            for partition, part in stores.items():
-                found[policy, name, partition] = demand(machines, requests, policy, hit, part)
-    choices = [(*key, x) for key in found for x in ("equal", "program")]
-    every = {choice: _row(machines, found, choice) for choice in choices}
+            for partition, store in stores.items():
+                found[policy, name, partition] = demand(machines, requests, policy, hit, store)
+    every = {
+        (*key, shares): _row(machines, found, (*key, shares))
+        for key in found
+        for shares in ("equal", "program")
+    }
     chosen: dict[str, tuple[str, ...]] = {"nothing": NOTHING, "none of them": BASE}
-    chosen |= {f"{x} alone": (*BASE[:i], OURS[i], *BASE[i + 1 :]) for i, x in enumerate(PARTS)}
-    chosen |= {f"without {x}": (*OURS[:i], BASE[i], *OURS[i + 1 :]) for i, x in enumerate(PARTS)}
+    for words, others, own in (("{} alone", BASE, OURS), ("without {}", OURS, BASE)):
+        for i, part in enumerate(PARTS):
+            chosen[words.format(part)] = (*others[:i], own[i], *others[i + 1 :])
     parts = {x: every[own] for x, own in (chosen | {"together": OURS}).items()}
     caches: dict[str, Demand] = {policy: found[policy, *OURS[1:3]] for policy in POLICIES}
     best, solved = enumerated(caches, machines.units), integer_program(caches, machines.units)
@@ -142,20 +151,19 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         "label_bound_of_any_graph": any_bound,
         "seconds": time.perf_counter() - start,
         "processor_seconds": time.process_time() - used,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux
+        "peak_bytes": peak_rss_bytes(),
     }
     title = f"{graph.nodes} nodes, {values['edges']} edges: {together:.4g} batches/s together"
+    shown = [{"part": name, **row} for name, row in parts.items()]
     tables = [
-        Table("Parts", ("part", *COLUMNS), [(name, *_cells(row)) for name, row in parts.items()]),
-        Table(
-            "Every combination", COLUMNS, [_cells(row) for row in every.values()], on_console=False
-        ),
+        Table.of("Parts", {"part": "{part}", **COLUMNS}, shown),
+        replace(Table.of("Every combination", COLUMNS, every.values()), on_console=False),
     ]
-    write_tables(run, title, tables, run.provenance)
     seconds = {name: row["stages"] for name, row in parts.items() if "without" not in name}
-    write_figure(run.folder / "stages.png", draw_stages(STAGES, seconds, title), run.provenance)
-    files = {Path(x).name: file_hash(Path(x)) for x in (config.input, config.labels) if x}
-    return Result(values, run.provenance.with_inputs(**files), SHOWN)
+    figures = {"stages.png": draw_stages(STAGES, seconds, title)}
+    write_tables(run, title, tables, run.provenance, figures=figures)
+    files = [file for file in (config.input, config.labels) if file]
+    return Result(values, run.provenance.with_files(*files), SHOWN)
 
 
 def _row(
@@ -177,11 +185,3 @@ def _row(
         "speed_up": base.seconds(equal).max() / seconds.max(),
         "stages": seconds,
     }
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        *(row[part] for part in PARTS), f"{row['hit_ratio']:.3f}", f"{row['crossing']:.3f}",
-        f"{row['missed_bytes'] / 1e6:.3g}", f"{row['batches_per_s']:.4g}", row["slowest"],
-        f"{row['speed_up']:.2f}",
-    )  # fmt: skip

@@ -23,7 +23,6 @@ from envs.pricing.problem import (
 )
 from experiments.config.targets import build, build_as
 from experiments.pictures.pricing import draw_ratios
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.tables import Table, write_tables
 
@@ -38,12 +37,12 @@ CLASSES = {
     "knapsack": "items whole, nothing forced; the optimum is that of infinitesimal ones",
     "rentals": "chance, nothing forced; the program's is the optimum",
 }
-FORMS: Mapping[str, Callable[[float, int], float]] = {
+FORMS: Mapping[str, Callable[..., float]] = {  # of phi, and of searches k
     "k_max_search": closed_forms.k_max_search,
     "k_min_search": closed_forms.k_min_search,
-    "one_way_trading": lambda spread, _: closed_forms.one_way_trading(spread),
-    "fractional_knapsack": lambda spread, _: closed_forms.fractional_knapsack(spread),
-    "knapsack": lambda spread, _: closed_forms.fractional_knapsack(spread),
+    "one_way_trading": closed_forms.one_way_trading,
+    "fractional_knapsack": closed_forms.fractional_knapsack,
+    "knapsack": closed_forms.fractional_knapsack,
 }
 
 
@@ -105,8 +104,8 @@ def price(config: PriceConfig, run: Run) -> Result:
     cells = [[row["case"], *(f"{row[name]:.3f}" for name in columns)] for row in rows]
     note = f"{CLASSES[config.problem]}; learned: mean of {config.seeds} seeds, and the worst."
     head = ["case", *(name.replace("_", " ") for name in columns)]
-    write_tables(run, title, [Table(title, head, cells, note)], run.provenance)
-    write_figure(run.folder / PICTURE_FILE, draw_ratios(rows, columns, title), run.provenance)
+    figures = {PICTURE_FILE: draw_ratios(rows, columns, title)}
+    write_tables(run, title, [Table(title, head, cells, note)], run.provenance, figures=figures)
     values: dict[str, object] = {
         "problem": config.problem,
         "class": CLASSES[config.problem],
@@ -134,7 +133,7 @@ def _cases(config: PriceConfig) -> Iterator[tuple[str, Ratios, Train]]:
                 spread, config.levels, units, buys=kind == "k_min_search",
                 forced="knapsack" not in kind, sizes=config.sizes if kind == "knapsack" else (1,),
             )  # fmt: skip
-            ratios = {"optimum": FORMS[kind](spread, units)}
+            ratios = {"optimum": FORMS[kind](spread, *([units] if searched else []))}
             for rule, prices in RULES.items():
                 levels = reserve_levels(problem, prices(problem))
                 ratios[rule] = worst_reserve_ratio(problem, levels)

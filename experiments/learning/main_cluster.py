@@ -18,15 +18,14 @@ from envs.bounds import Count, Positive
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import to_offered_load
 from envs.errors import InputError
+from experiments.cluster.evaluate_cluster import CAPTION, replays, write_replays
 from experiments.cluster.problem import ClusterProblem, built_policy
-from experiments.cluster.replays import CAPTION, COLUMNS, replays, write_pictures
 from experiments.cluster.trace_source import load_trace
 from experiments.config.targets import build_as
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_cluster import SHOWN, TrainClusterConfig, train_cluster
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
-from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 LEARNED, UNTRAINED = "learned", "untrained"  # exported schedulers, in the table
 
@@ -91,18 +90,12 @@ def main_cluster(config: MainClusterConfig, run: Run) -> Result:
         else f"{UNTRAINED} is exported"
     )
     caption = f"{CAPTION} {rows}: {trained.values['outcome']}."
-    run.console.say(title)
-    table = Table("Policies", COLUMNS, [row.cells() for row in found], caption)
-    write_tables(run, title, [table], trained.provenance)
     values = {
         **trained.values,
         "trace": problem.trace.name,
         "jobs": len(problem.trace),
         "gpus": problem.cluster.num_gpus,
-        "policies": [row.document() for row in found],
-        "best": found[0].policy,
-        "table": str(run.folder / TABLE_FILE),
-        "pictures": write_pictures(found, (), problem, title, run.folder, trained.provenance),
+        **write_replays(found, (), problem, title, run, trained.provenance, caption),
         "replay_seconds": time.perf_counter() - start,
     }
     shown = (*SHOWN, "best", "table")

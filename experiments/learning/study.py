@@ -15,8 +15,7 @@ from typing import Any
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
 from experiments.cluster.baselines import check_class
-from experiments.cluster.comparison import MEASURES
-from experiments.cluster.comparison_report import OVERALL, OVERALL_PUBLISHED
+from experiments.cluster.generalising import MEASURES, OVERALL, OVERALL_PUBLISHED
 from experiments.config.command_words import with_recipes
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_durations import DURATIONS

@@ -34,7 +34,6 @@ from envs.synchronisation.switch_aggregation import (
 )
 from experiments.network.gradients import embedding_gradients, largest_entries
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
 from experiments.study.tables import Table, write_tables
 
 Row = dict[str, float | str]
@@ -100,21 +99,25 @@ class AggregationConfig:
 
 def aggregation(config: AggregationConfig, run: Run) -> Result:
     """All tables; differences from what is published where the conditions are those."""
-    path = Path(config.layers)
-    models = read_layered_models(path, config.gpu)
-    alone, faster = dedicated(models, config), speed_ups(models, config)
-    rows = {"dedicated": alone, "speed_ups": faster, "sparse": sparse_sums(config)}
-    rows |= {"losses": losses(config), "integers": integers(config)}
-    provenance = run.provenance.with_inputs(**{path.name: file_hash(path)})
-    tables = [_table(title, own) for title, own in rows.items()]
-    write_tables(run, "Sums inside the network", tables, provenance)
-    values = {
-        **rows,
-        "largest_difference": _largest(alone, "difference"),
-        "over_ring": _largest(faster, "over_ring"),
-        "over_server": _largest(faster, "over_server"),
-        "largest_difference_ms": _largest(rows["sparse"], "difference_ms"),
+    models = read_layered_models(Path(config.layers), config.gpu)
+    rows = {
+        "dedicated": dedicated(models, config),
+        "speed_ups": speed_ups(models, config),
+        "sparse": sparse_sums(config),
+        "losses": losses(config),
+        "integers": integers(config),
     }
+    provenance = run.provenance.with_files(config.layers)
+    tables = [Table.plain(title, own, 6) for title, own in rows.items()]
+    write_tables(run, "Sums inside the network", tables, provenance)
+    values: dict[str, object] = {**rows}
+    for key, own in (
+        ("largest_difference", "dedicated"), ("over_ring", "speed_ups"),
+        ("over_server", "speed_ups"), ("largest_difference_ms", "sparse"),
+    ):  # fmt: skip
+        name = key.removeprefix("largest_")
+        known = [abs(float(row[name])) for row in rows[own] if name in row]
+        values[key] = max(known, default=None)
     return Result(values, provenance, SHOWN)
 
 
@@ -123,8 +126,8 @@ def machines(workers: int, servers: int, gbps: float) -> LinkGraph:
     names = [f"w{i}" for i in range(workers)] + [f"s{i}" for i in range(servers)]
     vertices = [VertexSpec(name, name[0] == "w", True, False) for name in names]
     vertices.append(VertexSpec("switch", False, False, True))
-    ends = [(a, b) for name in names for a, b in ((name, "switch"), ("switch", name))]
-    return graph_of("machines", vertices, [(a, b, gbps * GBPS, LATENCY) for a, b in ends])
+    ends = [ways for name in names for ways in ((name, "switch"), ("switch", name))]
+    return graph_of("machines", vertices, [(*way, gbps * GBPS, LATENCY) for way in ends])
 
 
 def switches(gbps: float) -> Collective:
@@ -199,9 +202,14 @@ def sparse_sums(asked: AggregationConfig) -> list[Row]:
         result = OmniReduce(dedicated=True).solve(problem)
         seconds = None if result.solution is None else result.solution.own_seconds(problem)
         assert seconds is not None
-        row: Row = {"blocks": name, "sparsity": 100.0 * float(1.0 - blocks.mean())}
-        row |= {"union": float(blocks.any(axis=0).mean()), "ms": 1e3 * seconds}
-        row |= {"sent_bytes": result.figures["sent_bytes"], **published}
+        row: Row = {
+            "blocks": name,
+            "sparsity": 100.0 * float(1.0 - blocks.mean()),
+            "union": float(blocks.any(axis=0).mean()),
+            "ms": 1e3 * seconds,
+            "sent_bytes": result.figures["sent_bytes"],
+            **published,
+        }
         if published:
             row["difference_ms"] = 1e3 * seconds - float(published["published_ms"])
         rows.append(row)
@@ -217,8 +225,10 @@ def losses(asked: AggregationConfig) -> list[Row]:
             faults = Faults(loss, seed=asked.seed)
             found = time_sum(POOL, SwitchTree.racks(racks, rate, LATENCY), size, faults)
             closed = float(POOL.seconds(size, rate, LATENCY, len(racks)))
-            row: Row = {"racks": len(racks), "loss": loss, "ms": 1e3 * found.seconds}
-            rows.append(row | {"closed_form_ms": 1e3 * closed, "sent_again": found.again})
+            rows.append({
+                "racks": len(racks), "loss": loss, "ms": 1e3 * found.seconds,
+                "closed_form_ms": 1e3 * closed, "sent_again": found.again,
+            })  # fmt: skip
     return rows
 
 
@@ -230,20 +240,10 @@ def integers(asked: AggregationConfig) -> list[Row]:
     for bits in (8, 16, 32):
         pool = SlotPool(bits=bits, exponents=True)
         found = sum_floats(pool, tree, values)
-        bound = error_bound(values, pool.elements, bits)
-        norm = float(np.linalg.norm(exact))
-        row: Row = {"bits": bits, "largest_sum": found.largest}
-        row["relative_error"] = float(np.linalg.norm(found.result[0] - exact)) / norm
-        rows.append(row | {"bound": float(np.linalg.norm(bound)) / norm})
+        bound, norm = error_bound(values, pool.elements, bits), float(np.linalg.norm(exact))
+        rows.append({
+            "bits": bits, "largest_sum": found.largest,
+            "relative_error": float(np.linalg.norm(found.result[0] - exact)) / norm,
+            "bound": float(np.linalg.norm(bound)) / norm,
+        })  # fmt: skip
     return rows
-
-
-def _largest(rows: Sequence[Row], key: str) -> float | None:
-    return max((abs(float(row[key])) for row in rows if key in row), default=None)
-
-
-def _table(title: str, rows: Sequence[Row]) -> Table:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[row.get(key, "") for key in columns] for row in rows]
-    texts = [[cell if isinstance(cell, str) else f"{cell:.6g}" for cell in row] for row in cells]
-    return Table(title, columns, texts)

@@ -2,31 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
+from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
-from envs.arrays import FloatArray
+from agents.synchronisation.classical import DoubleTree, Hierarchical, Ring
+from agents.synchronisation.forest import Forest
+from agents.synchronisation.optimum import optimum
+from agents.synchronisation.ways import Synchroniser
 from envs.errors import InputError, require_one_of
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import LinkGraph, links_of_topology, residual
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem
 from envs.synchronisation.playing import Played, play
+from envs.synchronisation.published import uneven
 from envs.units import parse_bytes, parse_seconds, read_quantity
-from experiments.config.targets import build, no_such_thing
+from experiments.config.command_words import CONFIG_MODULE
+from experiments.config.targets import build, build_as, no_such_thing
 from experiments.network.gradients import sparse_blocks
-from experiments.network.plan_file import primitive_of, read_plan
+from experiments.network.plan_file import primitive_of, read_plan, write_plan
 from experiments.pictures.perfetto import Event, happened, process, thread
 from experiments.pictures.synchronisation import draw_trees
-from experiments.run.artifacts import write_figure, write_json
-from experiments.run.provenance import Provenance, stamp
+from experiments.run.artifacts import to_json, write_figure, write_json
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import Provenance, stamp, text_hash
 
-TRACE_FILE, PICTURE_FILE = "trace.json", "trees.png"
+OTHERS: dict[str, Synchroniser] = {
+    "ring": Ring(), "double_tree": DoubleTree(), "hierarchical": Hierarchical(),
+}  # fmt: skip
+
+
+def published_networks() -> list[LinkGraph]:
+    """Those of `conf/topology/published`."""
+    folder = files(CONFIG_MODULE).joinpath("topology", "published")
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        node = OmegaConf.to_container(OmegaConf.create(file.read_text("utf-8")))
+        if isinstance(node, dict) and "seed" not in node:
+            options = {str(key): value for key, value in node.items()}
+            found.append(build_as(LinkGraph, options, "topology", "network"))
+    return found
+
+
+def row_of(network: LinkGraph, size: float) -> dict[str, Any]:
+    """An all-reduce of `size` bytes by every planner that has a plan, in seconds.
+
+    `gain` is the time of the best of the others over that of the forest.
+    """
+    problem = SynchronisationProblem(network, size)
+    seconds, busiest = {}, {}
+    for name, planner in {"forest": Forest(), **OTHERS}.items():
+        plan = planner.solve(problem).solution
+        if plan is not None:
+            seconds[name] = play(problem, plan).seconds
+            busiest[name] = plan.busiest_seconds(problem)
+    others = [x for name, x in seconds.items() if name != "forest"]
+    return {
+        "network": network.name, "participants": len(network.participants),
+        "gain": min(others) / seconds["forest"], "time_s": seconds, "busiest_link_s": busiest,
+    }  # fmt: skip
+
+
+def study(random: int, size: float) -> dict[str, object]:
+    """The published networks, and random uneven ones with seeds 0, 1, ...: gains of the forest."""
+    drawn = [row_of(uneven(seed, f"uneven_{seed}"), size) for seed in range(random)]
+    rows = [*(row_of(network, size) for network in published_networks()), *drawn]
+    best, found = max(rows, key=lambda row: row["gain"]), []
+    if drawn:
+        found = np.quantile([row["gain"] for row in drawn], (0.0, 0.1, 0.5, 0.9, 1.0)).tolist()
+    quantiles = zip(("least", "p10", "median", "p90", "largest"), found, strict=False)
+    return {
+        "networks": len(rows),
+        "slower": sum(row["gain"] < 1.0 for row in rows),
+        **{f"{name}_gain": value for name, value in quantiles},
+        "gain": best["gain"],
+        "gain_on": best["network"],
+        "rows": rows,
+    }
+
+
+PLAN_FILE, TRACE_FILE, PICTURE_FILE = "plan.json", "trace.json", "trees.png"
+SHOWN = (
+    "agent", "topology", "participants", "status", "reason", "time_s", "algorithm_bandwidth",
+    "busiest_link_bandwidth", "optimum", "of_optimum", "trees", "chunk", "largest_error", "seconds",
+    "plan", "picture", "trace",
+)  # fmt: skip
+STUDY = ("networks", "slower", "least_gain", "median_gain", "largest_gain", "gain", "gain_on")
 MOST_TRACED = 200_000  # messages of a trace
 _ELEMENTS = 1 << 22  # of all vectors on which a plan is executed
 
@@ -74,10 +140,10 @@ class Asked:
         used = np.zeros(graph.num_links)
         number = {graph.link_name(link): link for link in range(graph.num_links)}
         for link, sent in enumerate(plan.link_bytes(other).tolist()):
-            name = other.network.link_name(link)
-            if sent > 0.0 and name not in number:
-                raise InputError(f"sends over {name}, no link of {graph.name}", file=path)
             if sent > 0.0:
+                name = other.network.link_name(link)
+                if name not in number:
+                    raise InputError(f"sends over {name}, no link of {graph.name}", file=path)
                 used[number[name]] = sent / period
         return used
 
@@ -95,6 +161,21 @@ class Asked:
             sums=made.sums | (switch & self.aggregation),
             forwards=made.forwards | (takes & self.relay),
         )
+
+
+@dataclass(kw_only=True)
+class SynchroniseConfig(Asked):
+    """`conf/synchronise.yaml`; groups are objects by `_target_`."""
+
+    agent: Any
+    chunk: Any = None  # bytes sent in one piece; null: the planner's choice
+    summing: Any = 0  # seconds to add one byte: 3 passes at 1.6e12 bytes/s are 1.875e-12
+    overhead: Any = 0  # seconds that a connection spends on each chunk before it sends
+    optimum: bool = True  # the exact highest algorithm bandwidth beside that of the plan
+    # instead: forests against ring, double_tree and hierarchical, on the published networks
+    # and on so many random uneven ones
+    study: int | None = None
+    json: bool
 
 
 def largest_error(problem: SynchronisationProblem, plan: SynchronisationPlan) -> float:
@@ -120,73 +201,87 @@ def largest_error(problem: SynchronisationProblem, plan: SynchronisationPlan) ->
     return float(np.nanmax(np.abs(found - wanted)) / np.nanmax(np.abs(wanted)))
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """A plan that was checked, executed and played."""
-
-    problem: SynchronisationProblem
-    plan: SynchronisationPlan
-    seconds: float
-    played: Played | None  # None: the plan says itself how long it takes
-    error: float  # of the result, relative
-
-    def values(self, optimum: Fraction | None) -> dict[str, object]:
-        """The figures, bandwidths in bytes/s; `optimum` is the highest algorithm bandwidth."""
-        size, seconds = self.problem.size, self.seconds
-        bound = self.plan.busiest_seconds(self.problem)
-        return {
-            "time_s": seconds,
-            "algorithm_bandwidth": size / seconds,
-            "busiest_link_s": bound,
-            "busiest_link_bandwidth": size / bound,
-            "optimum": None if optimum is None else float(optimum),
-            "of_optimum": size / seconds / float(optimum) if optimum else None,
-            "trees": len(self.plan.trees),
-            "chunk": self.plan.chunk,
-            "messages": None if self.played is None else len(self.played.start),
-            "largest_error": self.error,
-        }
-
-    def write(self, folder: Path, provenance: Provenance) -> dict[str, object]:
-        """The picture, and where there are not too many messages the trace; returns the files."""
-        title = (
-            f"{self.plan.name} on {self.problem.network.name}: "
-            f"{self.problem.size / self.seconds / 1e9:.4g} GB/s"
-        )
-        picture = folder / PICTURE_FILE
-        write_figure(picture, draw_trees(self.problem, self.plan, title), provenance)
-        if self.played is None or len(self.played.start) > MOST_TRACED:
-            return {"picture": str(picture), "trace": None}
-        path = folder / TRACE_FILE
-        write_json(path, stamp(trace_document(self.problem, self.played), provenance, kind="trace"))
-        return {"picture": str(picture), "trace": str(path)}
+def synchronise(config: SynchroniseConfig, run: Run) -> Result:
+    """Ask the planner, execute and time its plan, put the exact optimum beside it."""
+    if config.study is not None:
+        size = read_quantity(parse_bytes, config.bytes, key="bytes")
+        return Result(study(config.study, size), run.provenance, STUDY)
+    agent = build_as(Synchroniser, config.agent, "agent", "planner of synchronisation")
+    problem = config.problem()
+    topology = problem.network.name
+    provenance = run.provenance.with_inputs(**{topology: text_hash(to_json(config.topology))})
+    found = agent.solve(problem)
+    values: dict[str, object] = {
+        "agent": run.choice("agent", config.agent),
+        "topology": topology,
+        "participants": len(problem.network.participants),
+        "primitive": config.primitive,
+        "bytes": problem.size,
+        "status": found.status,
+        "reason": found.reason,
+        "seconds": found.seconds,
+        "figures": dict(found.figures),
+    }
+    warnings: list[str] = []
+    if found.solution is not None:
+        values |= _judged(problem, found.solution, config, run.folder, provenance, warnings)
+    return Result(values, provenance, [key for key in SHOWN if key in values], warnings)
 
 
-def judge(
-    problem: SynchronisationProblem, plan: SynchronisationPlan, settings: Mapping[str, Any]
-) -> Judged:
-    """Check, execute and play the plan of an agent.
-
-    Args:
-        settings: `chunk` (null: the planner's), `summing`, `overhead` of the config.
+def _judged(
+    problem: SynchronisationProblem, plan: SynchronisationPlan, config: SynchroniseConfig,
+    folder: Path, provenance: Provenance, warnings: list[str],
+) -> dict[str, object]:  # fmt: skip
+    """Check, execute and play the plan of an agent; write it, its picture, and its trace where
+    there are not too many messages. Bandwidths are in bytes/s.
 
     Raises:
         InputError: the plan breaks a rule or sums wrongly, which is the planner's fault.
     """
-    if settings["chunk"] is not None:
-        plan = replace(plan, chunk=read_quantity(parse_bytes, settings["chunk"], key="chunk"))
+    if config.chunk is not None:
+        plan = replace(plan, chunk=read_quantity(parse_bytes, config.chunk, key="chunk"))
     for violation in problem.violations(plan):
         raise InputError(f"the plan of the agent: {violation}", field="agent")
     error = largest_error(problem, plan)
     if not error < 1e-9:
         raise InputError(f"the plan of the agent sums wrongly, by {error:g}", field="agent")
-    times = {key: read_quantity(parse_seconds, settings[key], key=key) for key in settings
-             if key != "chunk"}  # fmt: skip
-    own = plan.own_seconds(problem)
-    played = play(problem, plan, **times) if own is None else None
-    seconds = played.seconds if played is not None else own
-    assert seconds is not None
-    return Judged(problem, plan, seconds, played, error)
+    times = {key: read_quantity(parse_seconds, getattr(config, key), key=key)
+             for key in ("summing", "overhead")}  # fmt: skip
+    seconds = plan.own_seconds(problem)
+    played: Played | None = None
+    if seconds is None:
+        played = play(problem, plan, **times)
+        seconds = played.seconds
+    size, bound = problem.size, plan.busiest_seconds(problem)
+    best: float | None = None
+    if config.optimum:
+        best = float(optimum(problem))
+        if played is None and seconds > (dense := size / best):  # a plan that leaves out zeros
+            told = f"{seconds * 1e3:.4g} ms, where the best dense plan needs {dense * 1e3:.4g} ms"
+            warnings.append(f"the plan takes {told}: leaving out zeros loses")
+    write_plan(folder / PLAN_FILE, problem, plan, provenance)
+    title = f"{plan.name} on {problem.network.name}: {size / seconds / 1e9:.4g} GB/s"
+    write_figure(folder / PICTURE_FILE, draw_trees(problem, plan, title), provenance)
+    trace = None
+    if played is not None and len(played.start) <= MOST_TRACED:
+        trace = str(folder / TRACE_FILE)
+        document = stamp(trace_document(problem, played), provenance, kind="trace")
+        write_json(folder / TRACE_FILE, document)
+    return {
+        "time_s": seconds,
+        "algorithm_bandwidth": size / seconds,
+        "busiest_link_s": bound,
+        "busiest_link_bandwidth": size / bound,
+        "optimum": best,
+        "of_optimum": size / seconds / best if best else None,
+        "trees": len(plan.trees),
+        "chunk": plan.chunk,
+        "messages": None if played is None else len(played.start),
+        "largest_error": error,
+        "plan": str(folder / PLAN_FILE),
+        "picture": str(folder / PICTURE_FILE),
+        "trace": trace,
+    }
 
 
 def trace_document(problem: SynchronisationProblem, played: Played) -> dict[str, object]:

@@ -64,9 +64,9 @@ def write_figure(path: Path, figure: Figure, provenance: Provenance) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def write_sidecar(path: Path, provenance: Provenance, kind: str) -> None:
+def write_sidecar(path: Path, provenance: Provenance, kind: str, **more: object) -> None:
     """Write `<path>.provenance.json` beside a file whose format has no room for provenance."""
-    document = stamp({"file": path.name, "sha256": file_hash(path)}, provenance, kind=kind)
+    document = stamp({"file": path.name, "sha256": file_hash(path), **more}, provenance, kind=kind)
     write_json(path.with_name(f"{path.name}.provenance.json"), document)
 
 

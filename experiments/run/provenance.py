@@ -120,14 +120,11 @@ class Provenance:
 
     def with_inputs(self, **inputs: str) -> Provenance:
         """The same origin with more inputs: name = SHA-256."""
-        return Provenance(
-            seed=self.seed,
-            inputs={**self.inputs, **inputs},
-            command=self.command,
-            package_version=self.package_version,
-            git_commit=self.git_commit,
-            created=self.created,
-        )
+        return replace(self, inputs={**self.inputs, **inputs})
+
+    def with_files(self, *paths: str | Path) -> Provenance:
+        """The same origin with more inputs, each a file by its name."""
+        return self.with_inputs(**{Path(path).name: file_hash(path) for path in paths})
 
     def document(self) -> dict[str, object]:
         """As a JSON mapping."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import rich.table
 from rich.box import SIMPLE
 from rich.cells import cell_len
 
-from experiments.run.artifacts import to_json, write_json, write_text
+from experiments.run.artifacts import to_json, write_figure, write_json, write_text
 from experiments.run.one_run import Run
 from experiments.run.provenance import Provenance, stamp
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TABLE_FILE, NUMBERS_FILE = "table.md", "table.json"
 SENTENCE = 40  # characters of a cell: a column with a longer one begins at the left
 METHOD_WIDTH = 16  # characters of the first column
+Columns = Mapping[str, str | Callable[[Any], str]]  # headings, and how cells are made
 WIDTH = 132  # characters of a line where there is no terminal
 
 
@@ -29,6 +34,30 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     on_console: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        columns: Columns,
+        records: Iterable[Mapping[str, Any]],
+        note: str = "",
+    ) -> Table:
+        """A row for each record; headings map to formats of its fields, or to functions of it."""
+        forms: list[Callable[[Any], str]] = [
+            x.format_map if isinstance(x, str) else x for x in columns.values()
+        ]
+        return cls(title, [*columns], [[form(row) for form in forms] for row in records], note)
+
+    @classmethod
+    def plain(cls, title: str, records: Sequence[Mapping[str, Any]], digits: int) -> Table:
+        """A row for each record and a column for each key; fractions have so many digits."""
+        columns = dict.fromkeys(key for record in records for key in record)
+        rows = [
+            [f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in cells]
+            for cells in ([record.get(key, "") for key in columns] for record in records)
+        ]
+        return cls(title, [*columns], rows)
 
     def rich(self, width: int = WIDTH) -> rich.table.Table:
         """For lines of `width` characters, or of `least_width` where that is more."""
@@ -122,10 +151,11 @@ def write_tables(
     caption: str = "",
     width: int = WIDTH,
     numbers: Mapping[str, object] | None = None,
+    figures: Mapping[str, Figure] | None = None,
 ) -> None:
     """Print the tables and write them to `TABLE_FILE` of the run folder.
 
-    `numbers` are what stands behind them; they go to `NUMBERS_FILE`.
+    `numbers` are what stands behind them; they go to `NUMBERS_FILE`, and `figures` to their names.
     """
     shown = [table for table in tables if table.on_console]
     if not run.console.is_terminal:
@@ -135,6 +165,8 @@ def write_tables(
             run.console.print(part.rich(run.console.width))
     notes = f"## Notes\n\n{caption}" if caption else ""
     write_markdown(run, title, [*(table.markdown() for table in tables), notes], provenance)
+    for name, figure in (figures or {}).items():
+        write_figure(run.folder / name, figure, provenance)
     if numbers is not None:
         document = stamp({"title": title, **numbers}, provenance, kind="benchmark")
         write_json(run.folder / NUMBERS_FILE, document)

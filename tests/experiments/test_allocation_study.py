@@ -10,7 +10,7 @@ from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.placing import AllocationSolver
 from agents.solver import Budget, Result
 from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem
-from experiments.cluster.allocation_study import BrokenGuaranteeError, beside_optima
+from experiments.cluster.allocating import BrokenGuaranteeError, beside_optima
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.files import read_json
-from experiments.cluster import replays
+from experiments.cluster import evaluate_cluster
 from experiments.evaluate import main
 from experiments.run.app import run_job
 
@@ -85,13 +85,13 @@ def test_a_job_larger_than_the_cluster_is_named(
 
 def test_every_policy_in_one_table(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    draw = replays.draw_cluster_usage
+    draw = evaluate_cluster.draw_cluster_usage
 
     def drawn(schedules: Mapping[str, Schedule], *about: Any) -> Figure:
         shown.extend(schedules)
         return draw(schedules, *about)
 
-    monkeypatch.setattr(replays, "draw_cluster_usage", drawn)
+    monkeypatch.setattr(evaluate_cluster, "draw_cluster_usage", drawn)
     asked = [*ASKED, "trace.format=canonical", "hydra.run.dir=run", "+agent@agents.mine=srtf"]
     assert run_job("compare", asked) == 0
     found = result(work)

@@ -11,7 +11,7 @@ from small_split import overrides
 
 from envs.files import read_json
 from experiments.cluster.baselines import files_of, sources_of
-from experiments.cluster.comparison import best_overall
+from experiments.cluster.generalising import best_overall
 from experiments.run.app import run_job
 from experiments.run.provenance import file_hash
 from experiments.study.statistics import bootstrap
@@ -163,8 +163,8 @@ def test_a_scheduler_that_knows_too_much(work: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("window=later", "'later' is unknown"),
-        ("information=all", "'all' is unknown"),
+        ("window=later", "'window', split itp: 'later' is none of"),
+        ("information=all", "'information': 'all' is none of"),
         ("samples=0", "samples"),
         ("split.least_jobs=1000", "no window 'test' has 1000 jobs"),
         ("checkpoints=[nowhere]", "nowhere"),

@@ -158,5 +158,5 @@ def test_a_regime_says_what_is_wrong_with_it(
 def test_bad_input_is_told_in_one_line(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert headroom([*small(work), "regimes=[nowhere]", "hydra.run.dir=bad"]) == 2
     error = capsys.readouterr().err
-    assert "config key 'regimes': 'nowhere' is unknown (known: " in error
+    assert "config key 'regimes': 'nowhere' is none of " in error
     assert error.count("\n") == 1

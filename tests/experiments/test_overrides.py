@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from envs.errors import InputError
-from experiments.cluster.evaluate_cluster import EvaluateClusterConfig
+from experiments.cluster.evaluate_cluster import CompareConfig, EvaluateClusterConfig
 from experiments.cluster.generalising import GeneraliseConfig
-from experiments.compare import CompareConfig
 from experiments.config.composing import check_command_line
 from experiments.config.registry import target_of
 from experiments.config.targets import build, check_targets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,17 @@ from envs.cluster.workload.trace import Trace
 from experiments.cluster import baselines
 from experiments.cluster.baselines import (
     baselines_of,
+    check_class,
     outcome_of,
     problem_hash,
     replay_cell,
 )
-from experiments.cluster.split_facts import check_facts, facts_of
 from experiments.cluster.split_windows import Split, SplitWindow, reference_load
 from experiments.config.composing import check_command_line
 from experiments.run.app import run_job
 from experiments.run.heartbeat import RunConsole
 from experiments.run.provenance import Provenance
-from experiments.split import SplitAppConfig
+from experiments.split import SplitAppConfig, check_facts, facts_of
 from experiments.study.display import ProgressDisplay
 from experiments.study.grid import FunctionCell, Grid, Outcomes
 from experiments.study.processes import LocalProcesses
@@ -45,7 +46,8 @@ def config(folder: Path, *more: str) -> SplitAppConfig:
 def test_windows_are_disjoint_and_offer_the_load(tmp_path: Path) -> None:
     made = Split(config(tmp_path).split)
     trace = made.traces["a"]
-    assert len(trace.trace) == JOBS - 6  # without those of 16 GPUs
+    jobs = sum(len(window.trace) for window in trace.windows.values())
+    assert jobs == JOBS - 6  # without those of 16 GPUs
     times = [(w.start_s, w.end_s) for w in trace.windows.values()]
     assert times == [(0, 5000), (5000, 7001), (7001, 10_001)]
     parts = made.windows("test")
@@ -56,7 +58,7 @@ def test_windows_are_disjoint_and_offer_the_load(tmp_path: Path) -> None:
     assert ids == test.job_id.tolist()
     assert not set(ids) & set(trace.windows["train"].trace.job_id.tolist())
     for part in parts:
-        assert part.load == pytest.approx(1.1, rel=0.01)
+        assert part.about["load"] == pytest.approx(1.1, rel=0.01)
         assert part.problem.trace.submit_s[0] == 0
         assert len(part.problem.trace) <= 8
 
@@ -146,22 +148,22 @@ def test_outcomes_are_kept_by_what_they_depend_on(
     fifo = found[0]
 
     def cell(window: SplitWindow, node: Any = fifo.node) -> FunctionCell:
-        digest = problem_hash(window.problem)
-        return replay_cell(window.problem, digest, fifo.name, node, fifo.build, tmp_path / "kept")
+        digest, contender = problem_hash(window.problem), replace(fifo, node=node)
+        return replay_cell(window.problem, digest, contender, tmp_path / "kept")
 
     def replay(*cells: FunctionCell) -> Outcomes:
         with ProgressDisplay(RunConsole(quiet=True)) as display:
             return Grid(LocalProcesses(1), Provenance(0, {})).run(cells, display)
 
     one, two = (cell(window) for window in windows[:2])
-    first = outcome_of(one, replay(one))
+    first = outcome_of(one, replay(one).documents[one])
     assert one.record.exists()
-    assert outcome_of(one, replay(one)) == first
+    assert outcome_of(one, replay(one).documents[one]) == first
     assert one.record != two.record
     assert one.record != cell(windows[0], {**fifo.node, "seed": 7}).record
     one.record.write_text("{}")
     with refusal("is no outcome of a baseline"):
-        outcome_of(one, replay(one))
+        outcome_of(one, replay(one).documents[one])
     monkeypatch.setattr(baselines, "VERSION", baselines.VERSION + 1)
     assert not cell(windows[0]).record.exists()
 
@@ -171,8 +173,8 @@ def test_rules_of_what_is_not_there(tmp_path: Path) -> None:
     for rules in ({"nobody": ["best_fit"]}, {"fifo": ["nowhere"]}):
         with refusal("is not among those given"):
             baselines_of("unknown", chosen.agents, chosen.placements, rules)
-    with refusal("'some' is unknown"):
-        baselines_of("some", chosen.agents, chosen.placements, {})
+    with refusal("config key 'information': 'some' is none of unknown, known"):
+        check_class("some", "information")
 
 
 @pytest.mark.parametrize("name", ["itp", "philly"])

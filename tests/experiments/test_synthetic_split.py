@@ -31,7 +31,7 @@ def test_its_windows_need_no_file() -> None:
     assert {window.name.partition(".")[0] for window in windows} == set(split.traces)
     for window in windows:
         asked = split.traces[window.name.partition(".")[0]].load
-        assert window.load == pytest.approx(asked, rel=0.01)
+        assert window.about["load"] == pytest.approx(asked, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ LOADS: dict[str, list[str]] = {  # refused when the trace is loaded
     "path=philly.csv format=nope": ["'trace.format'", "'nope'", "philly_json, helios"],
     "path=itp.csv.gz format=itp queue=a": ["no queue", "known: none"],
     "path=itp.csv.gz format=itp start_s=99": ["no job is left"],
-    "path=itp.csv.gz format=itp window=nope": ["'trace.windows.nope'", "validation"],
+    "path=itp.csv.gz format=itp window=nope": ["'trace.window'", "validation"],
     "path=itp.csv.gz format=itp stretch=0": ["stretch", "0"],
     "path=itp.csv.gz format=synthetic": ["'trace.path'", "reads no file"],
     "format=synthetic stretch=2": ["'trace.stretch'", "trace.load"],

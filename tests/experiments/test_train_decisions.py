@@ -43,7 +43,7 @@ def test_a_policy_is_trained_and_goes_on_as_a_base(work: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("regimes=[nowhere]", "config key 'regimes': 'nowhere' is unknown"),
+        ("regimes=[nowhere]", "config key 'regimes': 'nowhere' is none of"),
         ("env.most=0", "config key 'env.most'"),
         ("env.futures.share=2", "config key 'env.futures.share'"),
         ("window=validation", "config key 'exam_window'"),

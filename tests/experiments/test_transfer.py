@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from small_split import overrides
 
+from envs.cluster.interference.rates import NoInterference
 from envs.files import read_json
-from experiments.cluster.conditions import Condition
-from experiments.cluster.generalising import GeneraliseConfig
+from experiments.cluster.generalising import Condition, GeneraliseConfig, changed
 from experiments.cluster.split_windows import Split
 from experiments.config.composing import check_command_line
 from experiments.pictures.comparison import draw_forest
@@ -94,7 +94,7 @@ def test_conditions_change_what_they_name(work: Path) -> None:
     split = split_of(work)
 
     def part(**changes: Any) -> Any:
-        return Condition("it", changes).part(split, "a", "test")
+        return changed(split.traces["a"], changes, None, "test")
 
     same = part()
     assert same.cluster.gpus.tolist() == [4] * 4
@@ -105,54 +105,54 @@ def test_conditions_change_what_they_name(work: Path) -> None:
     assert part(gpu_types=["A100"]).cluster.gpu_types == ("A100",)
     assert part(restart_s=300.0).overheads.restart_s == 300.0
     assert part(load=0.7).load == 0.7
-    rates = {"_target_": "envs.cluster.interference.rates.NoInterference"}
-    assert part(interference=rates).rates is not split.rates
-    assert Condition("it", {"schedulers": 2}).schedulers == 2
+    assert same.rates is split.rates
+    rates = NoInterference()
+    assert changed(split.traces["a"], {}, rates, "test").rates is rates
 
 
 def test_jobs_that_fit_no_type_are_left_out_and_windows_stay_apart(work: Path) -> None:
     split = split_of(work)
     jobs = split.traces["a"].windows["test"].trace
     assert jobs.num_gpus.max() == 3
-    small = Condition("it", {"nodes": 0.5, "gpus_per_node": 2}).windows(split, "test")
+    small = Condition.of("it", {"nodes": 0.5, "gpus_per_node": 2}, split, "test")
     kept = jobs.take(np.flatnonzero(jobs.num_gpus <= 2))
     assert small.jobs == len(kept)
     assert small.left_out == len(jobs) - len(kept) > 0
     found = [job for w in small.windows for job in w.problem.trace.job_id.tolist()]
     assert found == kept.job_id.tolist()
     for window in small.windows:
-        assert window.load == pytest.approx(1.1, rel=0.02)
+        assert window.about["load"] == pytest.approx(1.1, rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"racks": 1}, "unknown config key 'conditions.it.racks'"),
-        ({"nodes": 0.0}, "conditions.it.nodes"),
-        ({"load": "much"}, "conditions.it.load"),
-        ({"gpu_types": "V100"}, "conditions.it.gpu_types"),
+        ({"racks": 1}, "conditions.it': field 'racks': unknown key"),
+        ({"nodes": 0.0}, "conditions.it': field 'nodes'"),
+        ({"load": "much"}, "conditions.it': field 'load'"),
+        ({"gpu_types": "V100"}, "conditions.it': field 'gpu_types'"),
         ({"nodes": 0.2}, "conditions.it"),
         ({"gpus_per_node": 0}, "conditions.it"),
         ({"interference": {"_target_": "builtins.dict"}}, "conditions.it.interference"),
-        ([], "is no mapping"),
+        ([], "conditions.it': [] is not a mapping"),
     ],
 )
 def test_changes_that_cannot_be(work: Path, changes: Any, told: str) -> None:
     with refusal() as error:
-        Condition("it", changes).windows(split_of(work), "test")
+        Condition.of("it", changes, split_of(work), "test")
     assert told in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("only=[elsewhere]", "'elsewhere' is unknown"),
+        ("only=[elsewhere]", "'only': 'elsewhere' is none of"),
         ("only=[]", "no condition"),
         ("checkpoints=[]", "no checkpoint"),
         ("+agent@references.fifo=fifo", "'references': no table shows them under conditions"),
         ("samples=0", "samples"),
-        ("window=later", "'later' is unknown"),
-        ("information=all", "'all' is unknown"),
+        ("window=later", "'window', split itp: 'later' is none of"),
+        ("information=all", "'information': 'all' is none of"),
         ("tuned=[sjf]", "'sjf' is not among the agents"),
         ("split.least_jobs=1000", "no window 'test' has 1000 jobs"),
     ],
