@@ -13,8 +13,8 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.step.evaluation import evaluation_values
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
+from experiments.step.planning import planner_of
 from experiments.step.problem import load_problem, order_rule_of
-from experiments.step.search import planner_of
 
 
 @dataclass(kw_only=True)

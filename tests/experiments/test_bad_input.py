@@ -21,6 +21,7 @@ from agents.step.problems import require_fit
 from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.step.plan_file import read_plan
+from experiments.step.planning import planner_of
 from experiments.step.problem import (
     LoadedProblem,
     communication_of,
@@ -28,7 +29,6 @@ from experiments.step.problem import (
     order_rule_of,
     topology_file,
 )
-from experiments.step.search import planner_of
 from tests.paths import CONF
 
 Document = dict[str, Any]

@@ -33,8 +33,8 @@ from experiments.plot import PlotConfig, plot
 from experiments.run.app import run_job
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.planning import planner_of
 from experiments.step.problem import topology_file
-from experiments.step.search import planner_of
 from tests.paths import CONF
 
 PLANES = CONF / "topology" / "planes_4x1.yaml"
