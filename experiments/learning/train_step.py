@@ -27,7 +27,7 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config
 from experiments.step.comparison import Comparison, Row, row_of
-from experiments.step.evaluation import evaluation_values
+from experiments.step.evaluate_step import evaluation_values
 from experiments.step.objectives import learnable
 from experiments.step.planning import ask_in_turn
 from experiments.step.problem import BUILDING, communication_of, load_problem

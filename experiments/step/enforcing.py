@@ -18,22 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import MinLen
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts, server_plans
 from agents.bandwidth.enforcement.scripts import Backend, enforcement_files
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.forms import Form, read_form
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
 from experiments.config.yaml_files import yaml_document
 from experiments.run.artifacts import write_text
 from experiments.run.provenance import Provenance
+from experiments.study.tables import console_table
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
 _LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file
@@ -63,29 +62,19 @@ def read_hosts(path: str) -> Hosts:
         InputError: naming the file, the server or NIC, and the field that is wrong.
     """
     document = read_form(_File, yaml_document(path), path)
-    framing = _made(path, None, Framing, document.mtu, document.line_overhead)
     hosts = []
     for name, server in document.servers.items():
         if len(str(name)) > _LONGEST_NAME:
             fault = f"{str(name)[:20]!r}... has more than {_LONGEST_NAME} characters"
             raise InputError(fault, file=path, field="servers")
-        nics = {
-            str(nic): _made(path, f"{name}, {nic}", HostNic, **given.model_dump(exclude_unset=True))
-            for nic, given in server.nics.items()
-        }
-        hosts.append(_made(path, str(name), Host, str(name), server.address, nics))
-    found: Hosts = _made(path, None, Hosts, framing, tuple(hosts))
-    return found
-
-
-def _made(path: str, record: str | None, kind: Any, *args: object, **named: object) -> Any:
-    """An object of `kind`; what it refuses is told with the file and the record."""
-    try:
-        return kind(*args, **named)
-    except InputError as error:
-        raise InputError(
-            error.message, file=path, record=error.record or record, field=error.field
-        ) from error
+        nics = {}
+        for nic, given in server.nics.items():
+            with refused_in(path, f"{name}, {nic}"):
+                nics[str(nic)] = HostNic(**given.model_dump(exclude_unset=True))
+        with refused_in(path, name):
+            hosts.append(Host(str(name), server.address, nics))
+    with refused_in(path):
+        return Hosts(Framing(document.mtu, document.line_overhead), tuple(hosts))
 
 
 def write_scripts(
@@ -142,9 +131,7 @@ def lanes_of(
 def print_lanes(console: Console, lanes: Sequence[dict[str, object]]) -> None:
     """The same on a console."""
     keys = ("server", "interface", "to", "rate", "payload_rate", "queue_bits_per_second")
-    table = Table(box=SIMPLE)
-    for number, column in enumerate(COLUMNS):
-        table.add_column(column, justify="right" if number >= 3 else "left")
+    table = console_table("", COLUMNS)
     for lane in lanes:
         table.add_row(*(f"{v:.6g}" if isinstance(v := lane[k], float) else str(v) for k in keys))
     console.print(table)

@@ -335,6 +335,16 @@ class LoadedProblem:
     time_unit: TimeUnit
     model: Mapping[str, object] | None = None  # of the zoo, whose graph it is
 
+    def facts(self) -> dict[str, object]:
+        """What it is about, for `result.json`."""
+        graph, topology = self.problem.graph, self.problem.topology
+        return {
+            "graph": graph.name,
+            "topology": topology.name,
+            "operators": graph.num_operators,
+            "devices": topology.num_devices,
+        }
+
     def stamp_on(self, provenance: Provenance) -> Provenance:
         """`provenance` with these inputs."""
         return provenance.with_inputs(**self.inputs)

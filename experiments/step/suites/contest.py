@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 
+from agents.step.problems import Verdict
 from envs.bounds import Positive, bounded
-from experiments.step.checking import judged_again
+from envs.step.order import OneFOneB
+from experiments.config.targets import build_as
+from experiments.run.saved_run import saved_nodes
+from experiments.step.objectives import Objective
+from experiments.step.plan_file import read_plan
+from experiments.step.problem import load_problem
 from experiments.step.suites.cell import (
     SAME,
     Axis,
@@ -27,6 +34,7 @@ from experiments.study.grid import AppCell, Document
 from experiments.study.suite import Report
 from experiments.study.tables import Table
 
+PLAN_FILE = "plan.json"
 PLANNER_COLUMNS = ("planner", "problems", "plans", "best", "over the best: median", "worst")
 NOTE = (
     "Over the best: step time over that of the best plan of all planners. Slower than: quick "
@@ -114,6 +122,30 @@ class Contest(PlanSuite):
             }
         numbers = [{"problem": row.case.name, **row.document()} for row in rows]
         return Report(tables, {}, {"rows": numbers}, headline)
+
+
+def judged_again(folders: Sequence[Path]) -> list[Verdict | None]:
+    """What is said of the plan in every run folder of one problem; None where there is no plan.
+
+    Graph, devices and costs are made anew from the config of the first run with a plan.
+
+    Raises:
+        InputError: a file is no plan of this problem.
+    """
+    written = [folder for folder in folders if (folder / PLAN_FILE).is_file()]
+    if not written:
+        return [None] * len(folders)
+    names = ("problem", "env", "graph", "topology", "cost")
+    problem, *groups = saved_nodes(written[0], names).values()
+    objective = build_as(Objective, problem, "problem", "objective of a plan")
+    loaded = load_problem(*groups)
+    task = objective.of(loaded.problem)
+    return [
+        task.judge(read_plan(folder / PLAN_FILE, loaded.problem, OneFOneB()))
+        if folder in written
+        else None
+        for folder in folders
+    ]
 
 
 def _long(label: str, budget_s: float) -> str:
