@@ -53,13 +53,10 @@ class _Document(Form):
 
 @dataclass(frozen=True)
 class HybridDocument:
-    """A plan file: the plan by numbers, and the names that the numbers stand for."""
+    """A plan file: the plan, whose devices are numbered as they come, and its layers' names."""
 
     plan: HybridPlan
-    problem: str
     layers: tuple[str, ...]
-    topology: str
-    devices: tuple[str, ...]  # those that the plan uses; stages name them by their place here
     seconds: Mapping[str, float]  # of a step, by name
     model: Mapping[str, Any] | None  # of the zoo, whose layers these are
 
@@ -130,10 +127,7 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
         play(plan.untimed(), orders)
     more = document.model_extra or {}
     seconds = {key: value for key, value in more.items() if isinstance(value, float)}
-    problem, used = document.problem, tuple(names)
-    return HybridDocument(
-        plan, problem.name, tuple(layers), document.topology, used, seconds, problem.model
-    )
+    return HybridDocument(plan, tuple(layers), seconds, document.problem.model)
 
 
 def _stage(row: _Stage, names: list[str], path: str | Path, record: str) -> Stage:

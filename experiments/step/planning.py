@@ -34,6 +34,7 @@ from experiments.study.display import ProgressDisplay
 
 WARM_UP_S = 0.2
 POLL_S = 0.2
+JUDGED = ("objective", "objective_s", "span", "span_s", "order", "gap", "peak_memory_bytes")
 ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
 
 
@@ -63,10 +64,7 @@ class Planned:
             "trajectory": [[at, unit.of(best)] for at, best in found.history],
         }
         if verdict is None:
-            names = (
-                "objective", "objective_s", "span", "span_s", "order", "gap", "peak_memory_bytes",
-            )  # fmt: skip
-            return {**values, **dict.fromkeys(names), "feasible": False, "violations": []}
+            return {**values, **dict.fromkeys(JUDGED), "feasible": False, "violations": []}
         return {
             **values,
             "objective": unit.of(verdict.objective),
@@ -82,7 +80,7 @@ class Planned:
         """The period of the schedule and the name of its order, of a step that ran."""
         plan, played = self.found.solution, verdict.evaluation
         if plan is None or played is None:
-            return dict.fromkeys(("span", "span_s", "order"))
+            return dict.fromkeys(JUDGED[2:5])
         order = name_of_order(self.task.step, plan.placement.device, plan.order)
         span = played.timeline.span
         return {"span": self.unit.of(span), "span_s": span, "order": order}

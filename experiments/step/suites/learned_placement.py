@@ -139,9 +139,9 @@ class LearnedPlacement:
             failed = [found[app]["reason"] for app in teams.values() if "exit_code" in found[app]]
             outcomes: dict[str, Outcome] = {}
             for team, app in teams.items() if not failed else ():
-                shared, entrants = found[app].get("operators"), found[app].get("entrants", {})
+                entrants = found[app].get("entrants", {})
                 for label, *_ in self._entrants(budgets_s, team):
-                    told = {"operators": shared, **entrants.get(_key(label), {})}
+                    told = {"operators": 0, **entrants.get(_key(label), {})}
                     outcomes[label] = Outcome.of(told, app.record)
             race = _Race(case, outcomes, self)
             if failed or not np.isfinite(race.best):
