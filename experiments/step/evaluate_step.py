@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from agents.solver import Budget
 from agents.step.lower_bound import LowerBound
-from agents.step.problems import Evaluation, StepPlanning, evaluate_plan, require_fit
+from agents.step.problems import Evaluation, evaluate_plan, require_fit
 from envs.arrays import FloatArray
 from envs.bounds import Positive
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
+from experiments.step.objectives import Makespan
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
-from experiments.step.planning import planner_of
+from experiments.step.planning import ask_beside
 from experiments.step.problem import load_problem, order_rule_of
+from experiments.step.tasks import StepTask
 
 
 @dataclass(kw_only=True)
@@ -60,8 +61,7 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
         provenance = provenance.with_inputs(plan=file_hash(config.plan))
         values["plan"] = config.plan
     else:
-        planner = planner_of(config.agent)
-        found = planner.solve(StepPlanning(problem), Budget(config.budget_s))
+        found = ask_beside(config.agent, "agent", Makespan(), StepTask(problem), config.budget_s)
         values |= {"status": found.status, "reason": found.reason, "seconds": found.seconds}
         values["evaluations"] = found.evaluations
         if found.solution is None:

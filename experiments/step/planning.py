@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from agents.solver import Budget, Result, Solver
-from agents.step.problems import Planner, StepPlanning, Verdict
+from agents.step.problems import Verdict
 from envs.compilation import clock
 from envs.errors import InputError
 from envs.step.plans import Plan
@@ -107,28 +107,20 @@ def rehearse(
     return solver
 
 
-def _rehearsed(node: Node, key: str, objective: Objective) -> Solver[Task, Plan]:
-    return rehearse(build(node, key), objective, node.get("_target_"), key)
-
-
-def planner_of(node: Node) -> Planner:
-    """The planner of a step that `node` describes.
+def planner_of(node: Node, key: str, objective: Objective) -> Solver[Task, Plan]:
+    """The planner that the config node under `key` describes, rehearsed.
 
     Raises:
-        InputError: it plans something else, or nothing.
+        InputError: it does not answer to `objective`.
     """
-    return solver_of(build(node, "agent"), StepPlanning, "makespan", node.get("_target_"))
+    return rehearse(build(node, key), objective, node.get("_target_"), key)
 
 
 def ask_beside(
     node: Node, key: str, objective: Objective, task: Task, budget_s: float
 ) -> Result[Plan]:
-    """What the planner that the config node under `key` describes finds for a task.
-
-    Raises:
-        InputError: it does not answer to `objective`, that of the task.
-    """
-    return _rehearsed(node, key, objective).solve(task, Budget(budget_s), task.start)
+    """What the planner that a config node describes finds for a task of `objective`."""
+    return planner_of(node, key, objective).solve(task, Budget(budget_s), task.start)
 
 
 def ask_in_turn(
@@ -160,7 +152,7 @@ def ask_side_by_side(
     workers = max(1, min(len(nodes), os.cpu_count() or 1))
     with one_thread_each(), ProcessPoolExecutor(workers, context) as pool:
         for name, node in nodes.items():  # one process compiles, and tells of it
-            _rehearsed(node, f"{key}.{name}", objective)
+            planner_of(node, f"{key}.{name}", objective)
         start = time.perf_counter()
         shown = {name: display.begin(name, budget_s) for name in nodes}
         running: dict[Future[Result[Plan]], str] = {
