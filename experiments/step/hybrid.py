@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from agents.hybrid.sharding import sharding_of
 from agents.hybrid.solver import PREDICTED
@@ -125,7 +125,7 @@ def plan_hybrid(
     if plan is None:
         return Result(values, provenance, SHOWN)
     violations, step, names = problem.violations(plan), simulate(problem, plan), problem.layer_names
-    stages = [
+    stages: list[dict[str, Any]] = [
         {
             "layers": [stage.first, stage.end],
             "first_layer": names[stage.first],

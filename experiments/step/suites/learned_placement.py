@@ -136,20 +136,20 @@ class LearnedPlacement:
         races, nobody = [], []
         for case, budgets_s in self._cases().items():
             teams = {team: apps[_folder(case, team)] for team in _TEAMS}
-            failed = [found[app]["reason"] for app in teams.values() if "exit_code" in found[app]]
+            if failed := [found[app] for app in teams.values() if "exit_code" in found[app]]:
+                nobody.append((case.name, str(failed[0]["reason"])))
+                continue
             outcomes: dict[str, Outcome] = {}
-            for team, app in teams.items() if not failed else ():
+            for team, app in teams.items():
                 entrants = found[app].get("entrants", {})
                 for label, *_ in self._entrants(budgets_s, team):
                     told = {"operators": 0, **entrants.get(_key(label), {})}
                     outcomes[label] = Outcome.of(told, app.record)
             race = _Race(case, outcomes, self)
-            if failed or not np.isfinite(race.best):
-                nobody.append(
-                    (case.name, str(failed[0] if failed else outcomes[self.alone].reason))
-                )
-            else:
+            if np.isfinite(race.best):
                 races.append(race)
+            else:
+                nobody.append((case.name, outcomes[self.alone].reason))
         return self._report(races, nobody)
 
     @property

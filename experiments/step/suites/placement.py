@@ -196,11 +196,10 @@ def _summary(agent: str, budget_s: float, runs: Sequence[_Run]) -> tuple[str, ..
     """A row of `SUMMARY_COLUMNS`; medians over the cases in which it found a plan."""
     planned = [run for run in runs if run.outcome.feasible]
     to_best = [run.to_best for run in planned]
-    gaps = (
-        [np.median(to_best), max(to_best), np.median([run.to_bound for run in planned])]
-        if planned
-        else []
-    )
+    gaps: list[float] = []
+    if planned:
+        to_bound = float(np.median([run.to_bound for run in planned]))
+        gaps = [float(np.median(to_best)), max(to_best), to_bound]
     return (
         agent,
         f"{budget_s:g} s",
