@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
@@ -59,7 +59,7 @@ class Ratio:
     stands for the time it needs, and the ratio is censored: the true one is at least as large.
     """
 
-    quality: float  # seconds of the step
+    step_time_s: float  # the quality
     fused_s: float
     unfused_s: float  # the time it was given where censored
     censored: bool
@@ -86,13 +86,7 @@ class Ratio:
         return f"{'≥ ' if self.censored else ''}{self.value:.3g}x"
 
     def document(self) -> dict[str, object]:
-        return {
-            "step_time_s": self.quality,
-            "fused_s": self.fused_s,
-            "unfused_s": self.unfused_s,
-            "censored": self.censored,
-            "ratio": self.value,
-        }
+        return {**asdict(self), "ratio": self.value}
 
 
 @bounded
