@@ -17,8 +17,9 @@ servers:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import MinLen
 from rich.console import Console
@@ -29,13 +30,68 @@ from envs.errors import InputError, refused_in
 from envs.forms import Form, read_form
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
+from experiments.config.targets import build_as
 from experiments.config.yaml_files import yaml_document
 from experiments.run.artifacts import write_text
-from experiments.run.provenance import Provenance
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import Provenance, file_hash
+from experiments.step.plan_file import read_bandwidth, read_kept_plan
+from experiments.step.problem import load_problem, order_rule_of
 from experiments.study.tables import console_table
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
+SHOWN = ("plan", "hosts", "graph", "topology", "backend", "servers")
 _LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file
+
+
+@dataclass(kw_only=True)
+class EnforceConfig:
+    """`conf/enforce.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    order: Any
+    backend: Any
+    plan: str  # a plan file with a section `bandwidth`
+    hosts: str  # a file that says which machine each server is: docs/network.md
+    seed: int
+    json: bool
+
+
+def enforce(config: EnforceConfig, run: Run) -> Result:
+    """Read the plan and the machines, write the files of every server."""
+    backend = build_as(Backend, config.backend, "backend", "backend of a bandwidth plan")
+    hosts = read_hosts(config.hosts)
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem = loaded.problem
+    read_kept_plan(config.plan, problem, order_rule_of(config.order))
+    network = problem.topology.network
+    allocation = read_bandwidth(config.plan, network)
+    if allocation is None:
+        raise InputError("is missing: the plan allocates none", file=config.plan, field="bandwidth")
+    provenance = loaded.stamp_on(run.provenance).with_inputs(
+        plan=file_hash(config.plan), hosts=file_hash(config.hosts)
+    )
+    files = write_scripts(
+        run.folder, allocation, network, hosts, backend, provenance,
+        plan_file=config.plan, hosts_file=config.hosts,
+    )  # fmt: skip
+    lanes = lanes_of(allocation, network, hosts)
+    if not config.json:
+        print_lanes(run.console, lanes)
+    values: dict[str, object] = {
+        "plan": config.plan,
+        "hosts": config.hosts,
+        "graph": problem.graph.name,
+        "topology": problem.topology.name,
+        "backend": run.choice("backend", config.backend),
+        "servers": len({lane["server"] for lane in lanes}),
+        "files": files,
+        "lanes": lanes,
+    }
+    return Result(values, provenance, SHOWN)
 
 
 class _Nic(Form):

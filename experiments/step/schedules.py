@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
@@ -16,6 +17,10 @@ from agents.pipeline.zero_bubble import Memory, zero_bubble
 from envs.bounds import Count, NonNegative, Positive
 from envs.errors import InputError
 from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play
+from experiments.pictures.step import draw_pipeline
+from experiments.run.artifacts import write_figure
+from experiments.run.one_run import Result, Run
+from experiments.study.tables import Table, write_tables
 
 Name = Literal[
     "gpipe", "1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "exact"
@@ -26,6 +31,8 @@ Change = Finite | Sequence[Finite]
 SEARCHED = frozenset({"zb_h1", "zb_h2", "zb_v", "exact"})  # under a limit of memory
 V_SHAPED = frozenset({"zb_v", "dualpipe_v"})
 ONE_CHUNK = frozenset({"gpipe", "1f1b", "zb_h2"})
+PICTURE_FILE = "schedule.png"
+SHOWN = ("makespan", "max_rank_span", "work_per_rank", "method", "status", "lower_bound", "picture")
 MOST_TASKS = 100_000  # stages times micro-batches
 
 
@@ -69,6 +76,32 @@ class ScheduleConfig:
     workers: Count = 1  # its threads
     seed: int
     json: bool
+
+
+def schedule(config: ScheduleConfig, run: Run) -> Result:
+    """Play the schedule, draw it."""
+    start = time.perf_counter()
+    found = schedule_of(config)
+    seconds = time.perf_counter() - start
+    if not math.isfinite(found.played.makespan):
+        raise InputError("config key 'forward': the times of actions have no finite sum")
+    title = (
+        f"{config.name}: {config.micro_batches} micro-batches on {config.ranks} ranks take "
+        f"{found.played.makespan:g}, the longest span of a rank {found.played.max_rank_span:g}"
+    )
+    picture = run.folder / PICTURE_FILE
+    write_figure(picture, draw_pipeline(found.played, found.pipeline, title), run.provenance)
+    columns = ["rank", "first start", "last end", "span", "busy", "live until W", "live until I"]
+    write_tables(run, title, [Table("Ranks", columns, found.rows())], run.provenance)
+    values = {
+        "name": config.name,
+        "ranks": config.ranks,
+        "micro_batches": config.micro_batches,
+        **found.document(),
+        "picture": str(picture),
+        "seconds": seconds,
+    }
+    return Result(values, run.provenance, SHOWN)
 
 
 @dataclass(frozen=True)
