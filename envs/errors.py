@@ -39,13 +39,13 @@ class InputError(Exception):
 def refused_in(
     file: object | None = None, record: object | None = None, field: str | None = None
 ) -> Iterator[None]:
-    """Say where, of what is refused inside, as far as that does not say so itself."""
+    """Say in which file, of what is refused inside, and where there unless that says so itself."""
     try:
         yield
     except InputError as error:
         raise InputError(
             error.message,
-            file=error.file or file,
+            file=file or error.file,
             record=error.record or record,
             field=error.field or field,
         ) from error
