@@ -244,7 +244,7 @@ class Replays:
         width = max(WIDTH, table.least_width())
         console = Console(file=io.StringIO(), width=width, color_system=None)
         with console.capture() as captured:
-            console.print(table.rich())
+            console.print(table.rich(width))
         lines = (line.rstrip() for line in captured.get().splitlines())
         return "\n".join(line for line in lines if line)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import rich.table
@@ -30,16 +30,20 @@ class Table:
     note: str = ""
     on_console: bool = True
 
-    def rich(self) -> rich.table.Table:
-        """For a console of `least_width` or more."""
+    def rich(self, width: int = WIDTH) -> rich.table.Table:
+        """For lines of `width` characters, or of `least_width` where that is more."""
         table = console_table(self.title, self.columns)
         for row in self.rows:
             table.add_row(*map(in_words, row))
         for number, column in enumerate(table.columns):
             if any(len(row[number]) > SENTENCE for row in self.rows):
                 column.justify = "left"
-        for column, least in zip(table.columns, self._least(), strict=True):
-            column.min_width = least
+        least, wide = self._least(), self._widths(lambda cell: [cell])
+        while _line(wide) > width and wide != least:  # the widest of those that may give way
+            widest = max(range(len(wide)), key=lambda n: wide[n] if wide[n] > least[n] else -1)
+            wide[widest] -= 1
+        for column, size in zip(table.columns, wide, strict=True):
+            column.width = size
         table.caption = self.note
         return table
 
@@ -63,17 +67,20 @@ class Table:
             yield replace(self, title=title, columns=columns, rows=rows, note=note)
 
     def _least(self) -> list[int]:
-        """The longest word of each column, and the first column as a whole."""
+        return self._widths(lambda cell: [word[:SENTENCE] for word in cell.split()])
+
+    def _widths(self, words: Callable[[str], list[str]]) -> list[int]:
+        """The longest of the `words` of each column, and the first column as a whole."""
         columns = [
             [self.columns[n], *(in_words(row[n]) for row in self.rows)]
             for n in range(len(self.columns))
         ]
-        least = [
-            max((cell_len(word[:SENTENCE]) for cell in cells for word in cell.split()), default=0)
+        wide = [
+            max((cell_len(x) for cell in cells for x in words(cell)), default=0)
             for cells in columns
         ]
-        least[0] = max(METHOD_WIDTH, *map(cell_len, columns[0]))
-        return least
+        wide[0] = max(METHOD_WIDTH, *map(cell_len, columns[0]))
+        return wide
 
     def markdown(self) -> str:
         note = f"\n{self.note}\n" if self.note else ""
@@ -125,7 +132,7 @@ def write_tables(
         run.console.width = max([width, *(table.least_width() for table in shown)])
     for table in shown:
         for part in table.parts(run.console.width):
-            run.console.print(part.rich())
+            run.console.print(part.rich(run.console.width))
     notes = f"## Notes\n\n{caption}" if caption else ""
     write_markdown(run, title, [*(table.markdown() for table in tables), notes], provenance)
     if numbers is not None:

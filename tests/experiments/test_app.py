@@ -242,7 +242,7 @@ def test_no_number_of_a_table_is_broken(width: int) -> None:
              "1.2", "42.0%", "1,234,567,890,123,456,789"]]  # fmt: skip
     console = RunConsole(file=io.StringIO(), width=width)
     for part in Table("T", columns, rows, "A note.").parts(width):
-        console.print(part.rich())
+        console.print(part.rich(width))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert all(cell in text for cell in rows[0])
