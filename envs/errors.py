@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -32,6 +33,22 @@ class InputError(Exception):
         if field is not None:
             where.append(f"field '{field}'")
         super().__init__(": ".join([*where, message]) if where else message)
+
+
+@contextmanager
+def refused_in(
+    file: object | None = None, record: object | None = None, field: str | None = None
+) -> Iterator[None]:
+    """Say in which file, of what is refused inside, and where there unless that says so itself."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            error.message,
+            file=file or error.file,
+            record=error.record or record,
+            field=error.field or field,
+        ) from error
 
 
 def require_one_of(value: object, known: Collection[object], **where: Any) -> None:

@@ -53,9 +53,7 @@ def plan(config: PlanConfig, run: Run) -> Result:
     if isinstance(asked, Pipeline):
         run.begin(BUILDING)
         layers = asked.load(config.env, config.graph, config.topology, config.cost)
-        result = plan_hybrid(agent, target, asked, layers, budget, run)
-        name = run.choice("agent", config.agent)
-        return replace(result, values={"agent": name, **result.values})
+        return _told(plan_hybrid(agent, target, asked, layers, budget, run), config, run)
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     run.begin("searching on a toy, to compile")
     solver = rehearse(agent, objective, target)
@@ -66,22 +64,22 @@ def plan(config: PlanConfig, run: Run) -> Result:
     planned = ask(solver, objective, loaded, budget, target)
     run.begin("judging and drawing")
     path = planned.write(run.folder, provenance)
-    for violation in planned.verdict.violations if planned.verdict is not None else ():
-        run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)
-    step = loaded.problem
     values = {
         "problem": objective.name,
-        "agent": run.choice("agent", config.agent),
-        "graph": step.graph.name,
-        "topology": step.topology.name,
-        "operators": step.graph.num_operators,
-        "devices": step.topology.num_devices,
+        **loaded.facts(),
         "budget_s": config.budget_s,
         "deterministic_limit": config.deterministic_limit,
         **planned.document(),
         "plan": None if path is None else str(path),
     }
-    return Result(values, provenance, SHOWN)
+    return _told(Result(values, provenance, SHOWN), config, run)
+
+
+def _told(result: Result, config: PlanConfig, run: Run) -> Result:
+    """What is wrong with the plan is printed; who made it stands in the result."""
+    for violation in result.values["violations"]:
+        run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)
+    return replace(result, values={"agent": run.choice("agent", config.agent), **result.values})
 
 
 main = main_of("plan")

@@ -61,10 +61,7 @@ def race(config: RaceConfig, run: Run) -> Result:
             )
             found[label] = {"budget_s": budget_s, **planned.document()}
             display.end(task, f"{planned.seconds:.2f} s")
-    step = loaded.problem
-    values = {"problem": objective.name, "graph": step.graph.name, "topology": step.topology.name,
-              "operators": step.graph.num_operators, "devices": step.topology.num_devices,
-              "entrants": found}  # fmt: skip
+    values = {"problem": objective.name, **loaded.facts(), "entrants": found}
     return Result(values, loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()))
 
 

@@ -65,7 +65,7 @@ class CapturedLayers:
             exported = torch.export.export(self._whole, (), self._data, strict=False)
         except Exception as error:  # anything that the module's own code raises
             told = " ".join(str(error).split())[:200]
-            raise InputError(f"cannot be exported by torch ({told})", file="the module") from error
+            raise InputError(f"the module cannot be exported by torch ({told})") from error
         self._program = exported.module(check_guards=False)
         self._layer = self._assigned()
         for node in self._program.graph.find_nodes(

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import combinations
 from operator import itemgetter
-from statistics import median
+from statistics import fmean, median
 from typing import Annotated, Any
 
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 
 from envs.bounds import Count, Positive
 from envs.errors import InputError
 from envs.hybrid.plan import LETTERS
-from envs.step.pipeline import Bar, Work, play
+from envs.step.pipeline import Bar, Pipeline, Work, play
 from envs.units import MICROSECOND, MILLISECOND
 from experiments.execution.exporting import write_split
-from experiments.execution.prediction import Recording, measured
 from experiments.execution.processes import run_processes
 from experiments.execution.split import Split, read_split
 from experiments.run.artifacts import write_json
@@ -38,14 +38,17 @@ NOTE = (
     "Planned: what the plan's file said before. Simulated again: from what its actions took here."
 )
 ACTIONS = ("plan", "stage", "rank", "work", "count", "ms")
+NEVER = -math.inf
 Document = dict[str, Any]
+Recording = Sequence[Sequence[Bar]]  # the actions of every rank in one step
 
 
 @dataclass(kw_only=True)
 class ExecuteConfig:
     """`conf/execute.yaml`; `layers` and `graph` are objects by `_target_`."""
 
-    plan: Any  # a plan file of experiments.plan problem=pipeline, or a list: they run in turns
+    # a plan file of experiments.plan problem=pipeline, or a list: they run in turns
+    plan: str | Annotated[Sequence[str], MinLen(1)]
     layers: Any
     warm_up: Annotated[int, Ge(1)] = 2  # first steps, not timed
     steps: Count = 10  # that are timed, after those
@@ -66,8 +69,6 @@ def execute(config: ExecuteConfig, run: Run) -> Result:
             failed.
     """
     files = [config.plan] if isinstance(config.plan, str) else config.plan
-    if not (isinstance(files, list) and files and all(isinstance(x, str) for x in files)):
-        raise InputError("config key 'plan': is no file, and no list of files")
     splits = [read_split(file) for file in files]
     names = [split.name for split in splits]
     if len(set(names)) < len(names):
@@ -174,6 +175,59 @@ def outcome(
     }, recordings[-1]
 
 
+@dataclass(frozen=True)
+class Measured(Pipeline):
+    """Stages whose actions take what was measured; whole backward passes apart from their halves.
+
+    Args:
+        taken: seconds of each (work, stage).
+        overhead: seconds that the runtime takes between two actions of a rank.
+    """
+
+    taken: Mapping[tuple[Work, int], float]
+    overhead: float
+
+    def seconds(self, work: Work, stage: int) -> float:
+        return self.taken[work, stage] + self.overhead
+
+
+def measured(split: Split, recordings: Sequence[Recording]) -> Measured:
+    """Means over the recorded steps of a plan: what a step takes is a sum of them.
+
+    Between two actions of a rank the runtime works, or waits for what another rank sends. Where
+    that was finished before the rank's last action was, the gap is overhead; where the rank waited
+    for it, what passes from its end to the start of the action is overhead and transfer.
+    """
+    taken: dict[tuple[Work, int], list[float]] = defaultdict(list)
+    between: list[float] = []
+    waited: list[float] = []
+    for recording in recordings:
+        end = {
+            (bar.work is Work.FORWARD, bar.stage, bar.micro_batch): bar.finish
+            for row in recording
+            for bar in row
+            if bar.work is not Work.WEIGHT  # nobody waits for it, nor it for another stage
+        }
+        for row in recording:
+            for number, bar in enumerate(row):
+                taken[bar.work, bar.stage].append(bar.finish - bar.start)
+                forward = bar.work is Work.FORWARD
+                needed = (forward, bar.stage + (-1 if forward else 1), bar.micro_batch)
+                arrives = NEVER if bar.work is Work.WEIGHT else end.get(needed, NEVER)
+                before = row[number - 1].finish if number else NEVER
+                if arrives > before:
+                    waited.append(bar.start - arrives)
+                elif number:
+                    between.append(bar.start - before)
+    overhead = fmean(between) if between else 0.0
+    transfer = max(0.0, fmean(waited) - overhead) if waited else 0.0
+    means = {key: fmean(values) for key, values in taken.items()}
+    none, ordered = (0.0,) * len(split.rank), tuple(range(len(split.rank)))
+    return Measured(
+        split.rank, split.micro_batches, none, none, none, transfer, (ordered,), means, overhead
+    )
+
+
 def trace_events(name: str, recording: Recording) -> list[Document]:
     """A step for Perfetto: a process for a plan, a thread for a rank; microseconds."""
     return [
@@ -191,30 +245,16 @@ def trace_events(name: str, recording: Recording) -> list[Document]:
 
 
 def _tables(found: Sequence[Document]) -> list[Table]:
-    plans = [
-        [
-            x["name"],
-            f"{x['step_time_s'] / MILLISECOND:.1f}",
-            *(
-                text
-                for key in ("planned", "simulated_again")
-                for text in (
-                    ("", "")
-                    if x[f"{key}_s"] is None
-                    else (
-                        f"{x[f'{key}_s'] / MILLISECOND:.1f}",
-                        f"{x[f'{key}_of_measured']:.3f}",
-                    )
-                )
-            ),
-            f"{x['loss_difference']:.1e}",
-            f"{x['gradient_difference']:.1e}",
-        ]
-        for x in found
-    ]
-    actions = [
-        [x["name"], *(str(a[key]) for key in ACTIONS[1:-1]), f"{a['seconds'] / MILLISECOND:.3f}"]
-        for x in found
-        for a in x["actions"]
-    ]
+    plans, actions = list[list[str]](), list[list[str]]()
+    for x in found:
+        times = [f"{x['step_time_s'] / MILLISECOND:.1f}"]
+        for key in ("planned", "simulated_again"):
+            known = x[f"{key}_s"] is not None
+            times.append(f"{x[f'{key}_s'] / MILLISECOND:.1f}" if known else "")
+            times.append(f"{x[f'{key}_of_measured']:.3f}" if known else "")
+        differ = [f"{x[f'{key}_difference']:.1e}" for key in ("loss", "gradient")]
+        plans.append([x["name"], *times, *differ])
+        for a in x["actions"]:
+            ms = f"{a['seconds'] / MILLISECOND:.3f}"
+            actions.append([x["name"], *(str(a[key]) for key in ACTIONS[1:-1]), ms])
     return [Table("Plans", COLUMNS, plans, NOTE), Table("Actions", ACTIONS, actions)]

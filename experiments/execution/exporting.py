@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agents.pipeline.published import looped, v_shaped
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError
 from experiments.config.targets import build
 from experiments.execution.split import Split, read_split
 from experiments.run.artifacts import require_no_input, to_json, write_text
@@ -56,7 +56,7 @@ class ExportPlanConfig:
 
     plan: str  # a plan file of experiments.plan problem=pipeline
     # pytorch: a folder with a training script; torchtitan: tables for its config
-    to: str = "pytorch"
+    to: Literal["pytorch", "torchtitan"] = "pytorch"
     layers: Any
     output: str | None = None  # the folder; null: called after `to`, in this run's folder
     seed: int
@@ -69,14 +69,14 @@ def export_plan(config: ExportPlanConfig, run: Run) -> Result:
     Raises:
         InputError: torch or torchtitan cannot run the plan.
     """
-    require_one_of(config.to, TARGETS, file="config key 'to'")
     split = read_split(config.plan)
     layers = build(config.layers, "layers")
     folder = run.folder / config.to if config.output is None else Path(config.output)
     if folder.exists() and not (folder / ORDER_FILE).is_file():
         raise InputError("exists and is no exported plan", file=folder)
     provenance = run.provenance.with_inputs(plan=file_hash(config.plan))
-    files = TARGETS[config.to](folder, split, layers, provenance)
+    write = _pytorch if config.to == "pytorch" else _torchtitan
+    files = write(folder, split, layers, provenance)
     require_no_input([folder / name for name in files], [config.plan], "output")
     if folder.exists():
         _write(folder, files)
@@ -147,9 +147,3 @@ def _torchtitan(folder: Path, split: Split, layers: Any, _: Provenance) -> dict[
         mode="full" if split.recompute[0] else "none",
     )
     return {ORDER_FILE: split.csv, TITAN_FILE: text}
-
-
-TARGETS: dict[str, Callable[[Path, Split, Any, Provenance], dict[str, str]]] = {
-    "pytorch": _pytorch,
-    "torchtitan": _torchtitan,
-}

@@ -41,22 +41,17 @@ def why_not(*programs: str) -> str:
     for program in ("ip", "tc", *programs):
         if shutil.which(program) is None:
             return f"needs the program {program}"
-    name = f"{PREFIX}-{os.getpid()}-probe"
-    made = _run("ip", "netns", "add", name)
     try:
-        if made.returncode:
-            return f"needs network namespaces ({made.stderr.strip()})"
-        for command in (
-            ["ip", "link", "add", "name", "a", "type", "bridge"],
-            ["ip", "link", "add", "name", "b", "type", "veth", "peer", "name", "c"],
-            ["tc", "qdisc", "add", "dev", "b", "root", "handle", "1:", "htb"],
-            ["tc", "qdisc", "add", "dev", "c", "root", *bucket(1e6)],
-        ):
-            done = _run("ip", "netns", "exec", name, *command)
-            if done.returncode:
-                return f"needs a kernel that does {' '.join(command)!r} ({done.stderr.strip()})"
-    finally:
-        run("ip", "netns", "del", name, check=False)
+        with namespaces(1) as (name,):
+            for command in (
+                ["ip", "link", "add", "name", "a", "type", "bridge"],
+                ["ip", "link", "add", "name", "b", "type", "veth", "peer", "name", "c"],
+                ["tc", "qdisc", "add", "dev", "b", "root", "handle", "1:", "htb"],
+                ["tc", "qdisc", "add", "dev", "c", "root", *bucket(1e6)],
+            ):
+                run("ip", "netns", "exec", name, *command)
+    except InputError as error:
+        return f"needs network namespaces, and a kernel that shapes their links ({error})"
     return ""
 
 
@@ -109,7 +104,9 @@ def run(*command: str, check: bool = True, text: str | None = None) -> str:
     Raises:
         InputError: it fails, and `check` is set.
     """
-    done = _run(*command, text=text)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, input=text
+    )
     if check and done.returncode:
         told = " ".join((done.stdout + done.stderr).split())
         raise InputError(f"{' '.join(command)}: {told}")
@@ -212,9 +209,3 @@ def fewest_links(network: LinkGraph) -> dict[tuple[int, int], Way]:
                 if vertex != target:
                     found[vertex, target] = tuple(reversed(way))
     return found
-
-
-def _run(*command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, input=text
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,16 @@ def run_processes(
         for one in running:
             one.kill()
     return [read_json(folder / RESULT.format(process)) for process in range(task["processes"])]
+
+
+def report(work: Callable[[Path, int], dict[str, Any]]) -> None:
+    """In such a process: do the task of the folder and the number on its command line."""
+    folder, process = Path(sys.argv[1]), int(sys.argv[2])
+    try:
+        seen = work(folder, process)
+    except InputError as error:
+        seen = {"error": str(error)}
+    write_json(folder / RESULT.format(process), seen)
 
 
 def _wait(running: Sequence[LocalProcess], folder: Path, until: float) -> None:

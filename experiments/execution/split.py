@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.hybrid.plan import HybridPlan, order_texts
 from envs.step.pipeline import Orders, Work
 from experiments.step.hybrid_file import read_hybrid_plan
@@ -79,10 +79,8 @@ def read_split(path: str | Path) -> Split:
     plan = document.plan
     if len(set(document.layers)) < len(document.layers):
         raise InputError("two have one name", file=path, record="problem", field="layers")
-    try:
+    with refused_in(path, "problem"):
         graph = None if document.model is None else zoo_node(document.model)
-    except InputError as error:
-        raise InputError(error.message, file=path, record="problem", field=error.field) from error
     _check(plan, path)
     return Split(
         name=Path(path).stem,

@@ -10,15 +10,14 @@ from importlib.util import find_spec
 from itertools import pairwise
 from math import ceil
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge
 
 from agents.bandwidth.enforcement.hosts import Framing
 from envs.bounds import Count, Positive
-from envs.errors import require_one_of
-from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
+from envs.synchronisation.plan import SynchronisationPlan, Tree
 from envs.synchronisation.playing import play
 from envs.units import parse_bandwidth, parse_bytes, read_quantity
 from experiments.execution.namespaces import fewest_links, real_links
@@ -30,7 +29,6 @@ from experiments.study.tables import Table, write_tables
 
 FRAMING = Framing(mtu=1500, line_overhead=0)  # of a veth cable
 LATENCY = 1e-4  # seconds over a veth cable, from program to program
-PLACES = {"loopback": False, "namespaces": True}
 COLUMNS = ("", "measured (s)", "fastest", "slowest", "predicted (s)", "ratio", "sums")
 Document = dict[str, Any]
 
@@ -41,7 +39,8 @@ class ExecuteSynchronisationConfig:
 
     # plan.json of experiments.synchronise: trees, and the network they are for
     synchronisation: str
-    links: str = "loopback"  # loopback: no rates; namespaces: the network's links, which needs root
+    # loopback: no rates; namespaces: the network's links, which needs root
+    links: Literal["loopback", "namespaces"] = "loopback"
     # bytes/s of the fastest link, as 100Mb/s, the others in proportion; null: as planned
     fastest: Any = None
     bytes: Any = None  # of the vector, in as many chunks as planned; null: as planned
@@ -58,7 +57,6 @@ def execute_synchronisation(config: ExecuteSynchronisationConfig, run: Run) -> R
     Raises:
         InputError: no plan, links that this machine does not permit, or a process that failed.
     """
-    require_one_of(config.links, PLACES, file="config key 'links'")
     problem, plan = read_plan(config.synchronisation)
     provenance = run.provenance.with_inputs(plan=file_hash(config.synchronisation))
     if find_spec("torch") is None:
@@ -67,7 +65,7 @@ def execute_synchronisation(config: ExecuteSynchronisationConfig, run: Run) -> R
         size = read_quantity(parse_bytes, config.bytes, key="bytes")
         plan = replace(plan, chunk=plan.chunk * (size / problem.size))
         problem = replace(problem, size=size)
-    network, on_links = problem.network, PLACES[config.links]
+    network, on_links = problem.network, config.links == "namespaces"
     if on_links:
         rate = network.capacity
         if config.fastest is not None:

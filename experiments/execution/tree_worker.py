@@ -6,7 +6,6 @@ Started by `experiments.execution.processes` with a folder and a number; what it
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,6 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import Work
 
-from envs.errors import InputError
 from envs.files import read_json
 from envs.synchronisation.plan import (
     Primitive,
@@ -36,9 +34,8 @@ from envs.synchronisation.plan import (
     Way,
 )
 from experiments.execution.namespaces import address, enter
-from experiments.execution.processes import MEETING, PLAN, RESULT, TASK
+from experiments.execution.processes import MEETING, PLAN, TASK, report
 from experiments.network.plan_file import read_plan
-from experiments.run.artifacts import write_json
 
 WINDOW = 2  # chunks under way on a connection
 PRIORITY = -10  # niceness: links wait for no core
@@ -98,11 +95,12 @@ class TreePart:
         lines: Mapping[Way, Line],
     ) -> None:
         self._own, self._part, self._chunk, self._tag = own, part, chunk, tag
+        self._share = part.stop - part.start
         self._children = [lines[way] for way in tree.reduce if way[-1] == vertex]
         self._parent = [lines[way] for way in tree.reduce if way[0] == vertex]
         self._source = [lines[way] for way in tree.broadcast if way[-1] == vertex]
         self._targets = [lines[way] for way in tree.broadcast if way[0] == vertex]
-        self.chunks = ceil((part.stop - part.start) / chunk)
+        self.chunks = ceil(self._share / chunk)
         for line in (*self._parent, *self._targets):
             line.count += self.chunks
 
@@ -137,7 +135,7 @@ class TreePart:
                     chunk.copy_(room[c])
                 held = True
             for line in self._parent:
-                line.put(chunk, self._tag, c, self._part.stop - self._part.start)
+                line.put(chunk, self._tag, c, self._share)
             if not self._parent:
                 self._pass_on(chunk, c)
 
@@ -149,8 +147,7 @@ class TreePart:
 
     def _pass_on(self, chunk: Tensor, number: int) -> None:
         for line in self._targets:
-            share = self._part.stop - self._part.start
-            line.put(chunk, self._tag + self.chunks, number, share)
+            line.put(chunk, self._tag + self.chunks, number, self._share)
 
 
 def parts_of(
@@ -259,9 +256,4 @@ def work(folder: Path, process: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    place, process_number = Path(sys.argv[1]), int(sys.argv[2])
-    try:
-        result = work(place, process_number)
-    except InputError as error:
-        result = {"error": str(error)}
-    write_json(place / RESULT.format(process_number), result)
+    report(work)

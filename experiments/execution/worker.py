@@ -6,7 +6,6 @@ Started by `experiments.execution.processes` with a folder and a number; what it
 from __future__ import annotations
 
 import json
-import sys
 import time
 from datetime import timedelta
 from functools import partial
@@ -17,14 +16,13 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import PipelineStage
 
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.files import read_json
 from envs.step.pipeline import Bar, Work
 from experiments.config.targets import build, build_as
 from experiments.execution.captured import CapturedLayers, WithoutDropout
-from experiments.execution.processes import MEETING, RESULT, TASK
+from experiments.execution.processes import MEETING, TASK, report
 from experiments.execution.train import SPLIT_FILE, Pipeline, mesh_of
-from experiments.run.artifacts import write_json
 from experiments.step.problem import RunnableSource
 
 Document = dict[str, Any]
@@ -214,11 +212,9 @@ def _model(task: Document, split: Document, file: str, graph: Document | None) -
     names = [layer for stage in split["stages"] for layer in stage["layers"]]
     if graph is not None:
         source = build_as(RunnableSource, graph, "graph", "model that can be run")
-        try:
+        with refused_in(file):
             workload = source.workload(split["replicas"])
             return CapturedLayers(workload, names, split["replicas"], task["seed"])
-        except InputError as error:
-            raise InputError(error.message, file=error.file or file, field=error.field) from error
     model = build(task["layers"], "layers")
     own = list(model.layers())
     if names != own:
@@ -231,9 +227,4 @@ def _model(task: Document, split: Document, file: str, graph: Document | None) -
 
 
 if __name__ == "__main__":
-    place, number = Path(sys.argv[1]), int(sys.argv[2])
-    try:
-        seen = work(place, number)
-    except InputError as error:
-        seen = {"error": str(error)}
-    write_json(place / RESULT.format(number), seen)
+    report(work)

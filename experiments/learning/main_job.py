@@ -38,10 +38,11 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.saved_run import resumed_config
 from experiments.step.comparison import Comparison, row_of
-from experiments.step.objectives import placement_task
+from experiments.step.objectives import Makespan, placement_task
 from experiments.step.plan_file import write_plan
+from experiments.step.planning import ask_in_turn, ask_side_by_side
 from experiments.step.problem import BUILDING, communication_of, load_problem
-from experiments.step.search import search_in_turn, search_side_by_side
+from experiments.step.tasks import StepTask
 from experiments.study.display import ProgressDisplay
 from experiments.study.tables import write_markdown
 
@@ -134,12 +135,15 @@ def main_job(config: MainConfig, run: Run) -> Result:
         soft_wrap=True,
     )
     with ProgressDisplay(console, words) as display:
-        found = search_in_turn(config.quick, problem, config.budget_s, display)
+        alone = StepTask(problem)
+        found = ask_in_turn(config.quick, "quick", Makespan(), alone, config.budget_s, display)
         resume = config.resume is not None
         learned = learn(
             task, training, run.folder, display, provenance, resume=resume, tracking=tracking
         )
-        searched = search_side_by_side(config.searching, problem, config.budget_s, display)
+        searched = ask_side_by_side(
+            config.searching, "searching", problem, config.budget_s, display
+        )
     (policy,) = learned.training.policies.values()
     assert isinstance(policy, PlacerPolicy)
     found |= {MET: learned.found, **searched, **own_plans(learned.training, task, run.folder)}

@@ -22,7 +22,7 @@ from experiments.learning.replay import PLANS, tokens
 from experiments.pictures.learning import Curve
 from experiments.run.artifacts import METRICS_FILE, write_json
 from experiments.run.provenance import Provenance, stamp
-from experiments.step.search import describe
+from experiments.step.planning import describe
 from experiments.step.tasks import LearnedTask
 from experiments.study.display import ProgressDisplay, training_news
 

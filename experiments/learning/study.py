@@ -20,7 +20,6 @@ from experiments.config.command_words import with_recipes
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_durations import DURATIONS
 from experiments.learning.train_priority import WEIGHTS_FILE
-from experiments.step.suites.cell import axis
 from experiments.study.grid import AppCell, Document, quoted
 from experiments.study.statistics import Interval
 from experiments.study.suite import Check, Report, check_several_seeds
@@ -114,9 +113,11 @@ class Study:
                 message = "is not of the form {information: .., overrides: [..]}"
                 raise InputError(message, field=f"recipes.{name}")
             check_class(recipe["information"], f"suite.recipes.{name}.information")
-            axis({name: recipe["overrides"]}, "recipes")
-        axis(self.splits, "splits")
-        axis({key: getattr(self, key) for key in WORDS}, "overrides")
+        lists = {name: recipe["overrides"] for name, recipe in self.recipes.items()}
+        lists |= {**self.splits, **{key: getattr(self, key) for key in WORDS}}
+        for name, words in lists.items():
+            if not (isinstance(words, list | tuple) and all(isinstance(x, str) for x in words)):
+                raise InputError(f"{words!r} is no list of overrides", field=name)
 
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
         posteriors = [self._posterior(folder, one) for one in self.seeds]

@@ -27,11 +27,10 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance
 from experiments.run.saved_run import resumed_config
 from experiments.step.comparison import Comparison, Row, row_of
-from experiments.step.evaluation import evaluation_values
+from experiments.step.evaluate_step import evaluation_values
 from experiments.step.objectives import learnable
-from experiments.step.planning import ask_beside
+from experiments.step.planning import ask_in_turn
 from experiments.step.problem import BUILDING, communication_of, load_problem
-from experiments.step.search import describe
 from experiments.study.display import ProgressDisplay
 from experiments.study.tables import write_markdown
 
@@ -92,15 +91,10 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     fresh = not hasattr(training.model, "checkpoint")
     words = {**WORDS, **own_words(fresh)}
     names = {**words, LEARNER: BEST_MET}
-    rows = []
+    budget_s = config.baseline_budget_s
     with ProgressDisplay(run.console, words) as display:
-        for name, node in config.baselines.items():
-            shown = display.begin(name, config.baseline_budget_s)
-            beside = ask_beside(
-                node, f"baselines.{name}", objective, task, config.baseline_budget_s
-            )
-            display.end(shown, describe(beside))
-            rows.append(row_of(name, beside, task))
+        beside = ask_in_turn(config.baselines, "baselines", objective, task, budget_s, display)
+        rows = [row_of(*item, task) for item in beside.items()]
         learned = learn(
             task,
             training,

@@ -14,7 +14,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ JSON = "application/json"
 BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 OPEN_PATHS = frozenset({"/", "/healthz"})
 PATHS = ("/", "/healthz", "/metrics", "/openapi.json", "/v1/decide", "/v1/example", "/v1/schema")
-RETRY_AFTER_S = 1
+LATER = {"Retry-After": "1"}  # seconds
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 AUTHORITY = re.compile(r"(?:\[([0-9a-f:.%]+)\]|([^\s/:@\[\]]+))(?::\d*)?")  # a host, and its port
 Message = MutableMapping[str, Any]
@@ -160,8 +160,7 @@ class Service:
         return found
 
     def _route(self) -> None:
-        app = self.app
-        an_object = {JSON: {"schema": {"type": "object"}}}
+        app, an_object = self.app, {JSON: {"schema": {"type": "object"}}}
 
         @app.post(
             "/v1/decide",
@@ -173,44 +172,34 @@ class Service:
         async def decide(request: Request) -> Response:
             return await self._answer(request)
 
-        @app.get(
-            "/v1/schema",
-            summary="JSON Schemas of states and decisions",
-            response_class=Response,
-            responses=_responses("Both.", an_object, 401, 403, 421),
-        )
-        async def schema() -> Response:
-            return _answer({"state": self._schema, "decision": self._answer_schema})
+        def constant(
+            path: str, summary: str, told: str, content: dict[str, Any], answer: object, *more: int
+        ) -> None:
+            async def found() -> Response:
+                return _answer(answer)
 
-        @app.get(
-            "/v1/example",
-            summary="A state to try",
-            response_class=Response,
-            responses=_responses("A state.", _json("State"), 401, 403, 421),
-        )
-        async def example() -> Response:
-            return _answer(self.decider.example)
+            responses = _responses(told, content, 403, 421, *more)
+            app.get(
+                path, summary=summary, name=path.rpartition("/")[2], response_class=Response,
+                responses=responses,
+            )(found)  # fmt: skip
 
-        @app.get(
-            "/healthz",
-            summary="Whether it decides",
-            response_class=Response,
-            responses=_responses("Yes.", an_object, 403, 421),
-        )
-        async def healthz() -> Response:
-            return _answer({"status": "ok"})
+        both = {"state": self._schema, "decision": self._answer_schema}
+        of_both = "JSON Schemas of states and decisions"
+        constant("/v1/schema", of_both, "Both.", an_object, both, 401)
+        example = self.decider.example
+        constant("/v1/example", "A state to try", "A state.", _json("State"), example, 401)
+        constant("/healthz", "Whether it decides", "Yes.", an_object, {"status": "ok"})
 
         @app.get("/metrics", include_in_schema=False)
         async def metrics() -> Response:
             return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
-        headers = {"Content-Security-Policy": POLICY}
-
         @app.get("/", include_in_schema=False)
         async def shown(request: Request) -> Response:
             url = f"{request.url.scheme}://{request.headers['host']}"
-            example, has_token = self.decider.example, self.limits.token is not None
-            text = page(app.title, app.version, example, url, has_token)
+            text = page(app.title, app.version, example, url, self.limits.token is not None)
+            headers = {"Content-Security-Policy": POLICY}
             return Response(text, headers=headers, media_type="text/html")
 
     async def _answer(self, request: Request) -> Response:
@@ -224,22 +213,21 @@ class Service:
         except ClientDisconnect:
             raise RefusalError(499, "the client has gone") from None
         if self._busy >= self.limits.concurrency:
-            raise RefusalError(503, "too many requests wait", **{"Retry-After": str(RETRY_AFTER_S)})
+            raise RefusalError(503, "too many requests wait", **LATER)
         self._busy += 1
         loop = asyncio.get_running_loop()
         future = self._worker.submit(self._decide, body)
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._free))
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                return Response(await asyncio.shield(_awaited(future)), media_type=JSON)
+                return Response(await asyncio.shield(asyncio.wrap_future(future)), media_type=JSON)
         except TimeoutError:
             future.cancel()
-            told = "the decision took too long"
-            raise RefusalError(503, told, **{"Retry-After": str(RETRY_AFTER_S)}) from None
-        except StateError as error:
-            return _unprocessable(error)
+            raise RefusalError(503, "the decision took too long", **LATER) from None
         except InputError as error:
-            return _unprocessable(StateError(((), str(error))))
+            faults = error.faults if isinstance(error, StateError) else [((), str(error))]
+            detail = [{"loc": ["body", *location], "msg": told} for location, told in faults]
+            return _answer({"detail": detail}, 422)
 
     def _free(self) -> None:
         self._busy -= 1
@@ -336,17 +324,8 @@ def _told(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
     return [value.decode("latin-1").lower() for name, value in headers if name == wanted]
 
 
-async def _awaited(future: Future[bytes]) -> bytes:
-    return await asyncio.wrap_future(future)
-
-
 def _answer(content: object, status: int = 200) -> Response:
     return Response(json.dumps(content, allow_nan=False), status, media_type=JSON)
-
-
-def _unprocessable(error: StateError) -> Response:
-    detail = [{"loc": ["body", *location], "msg": told} for location, told in error.faults]
-    return _answer({"detail": detail}, 422)
 
 
 def _json(name: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -33,16 +34,15 @@ class Row:
     trajectory: tuple[tuple[float, float], ...] = ()  # (seconds, best step time so far)
 
     @property
-    def feasible(self) -> bool:
-        """Whether there is a plan that fits."""
-        return self.evaluation is not None and self.evaluation.feasible
-
-    @property
     def step_time(self) -> float:
         """Seconds; inf without a feasible plan."""
-        if self.evaluation is None or not self.evaluation.feasible:
-            return float("inf")
-        return self.evaluation.step_time
+        found = self.evaluation
+        return found.step_time if found is not None and found.feasible else float("inf")
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a plan that fits."""
+        return self.step_time < float("inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,8 @@ class Comparison:
     @property
     def best(self) -> Row | None:
         """The feasible row of least step time."""
-        feasible = [row for row in self.rows if row.feasible]
-        return min(feasible, key=lambda row: row.step_time) if feasible else None
+        best = min(self.rows, key=lambda row: row.step_time, default=None)
+        return best if best is not None and best.feasible else None
 
     @property
     def single_device_time(self) -> float:
@@ -73,7 +73,7 @@ class Comparison:
 
     def cells(self) -> list[tuple[str, ...]]:
         """The table as texts, in the order of `columns`."""
-        return [self._shown(self._cells(row)) for row in self.rows]
+        return [self._shown(self._cells(row)) for row in self.document()]
 
     def rich(self, title: str) -> Table:
         """The table for a console; the best row stands out."""
@@ -87,7 +87,7 @@ class Comparison:
         """The table in Markdown."""
         return markdown_table(self.columns, self.cells())
 
-    def document(self) -> list[dict[str, object]]:
+    def document(self) -> list[dict[str, Any]]:
         """The table as numbers."""
         single = self.single_device_time
         return [
@@ -111,19 +111,18 @@ class Comparison:
             for row in self.rows
         ]
 
-    def _cells(self, row: Row) -> tuple[str, ...]:
-        method = self.words.get(row.method, row.method)
-        search = f"{row.seconds:.1f} s" if row.seconds < 100 else f"{row.seconds:.0f} s"
-        if row.evaluation is None:
-            return (method, _short(row.reason), "", "", "", search)
-        peak = f"{row.evaluation.peak_memory.max() / GIBI:.2f} GiB"
-        if not row.feasible:
-            return (method, DOES_NOT_FIT, "", "", peak, search)
-        single = self.single_device_time
-        against = f"{single / row.step_time:.2f}x" if np.isfinite(single) else DOES_NOT_FIT
-        above = f"+{row.step_time / self.lower_bound - 1:.1%}" if self.lower_bound > 0 else ""
-        time = f"{row.step_time * 1e3:.1f} ms"
-        return (method, time, against, above, peak, search)
+    def _cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        method, seconds = self.words.get(row["method"], row["method"]), row["search_s"]
+        search = f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+        held = row["peak_memory_bytes"]
+        peak = "" if held is None else f"{held / GIBI:.2f} GiB"
+        if not row["feasible"]:
+            told = DOES_NOT_FIT if peak or DOES_NOT_FIT in row["reason"] else "no plan"
+            return (method, told, "", "", peak, search)
+        faster, above = row["times_faster_than_single_device"], row["times_lower_bound"]
+        against = DOES_NOT_FIT if faster is None else f"{faster:.2f}x"
+        over = "" if above is None else f"+{above - 1:.1%}"
+        return (method, f"{row['step_time_s'] * 1e3:.1f} ms", against, over, peak, search)
 
     def _shown(self, cells: tuple[str, ...]) -> tuple[str, ...]:
         return cells if self.single_device is not None else cells[:2] + cells[3:]
@@ -135,7 +134,3 @@ def row_of(method: str, found: Result[Plan], task: Task) -> Row:
     reason = verdict.violations[0] if verdict is not None and verdict.violations else found.reason
     evaluation = None if verdict is None else verdict.evaluation
     return Row(method, evaluation, found.seconds, reason, tuple(found.history))
-
-
-def _short(reason: str) -> str:
-    return DOES_NOT_FIT if DOES_NOT_FIT in reason else "no plan"

@@ -17,26 +17,81 @@ servers:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import MinLen
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts, server_plans
 from agents.bandwidth.enforcement.scripts import Backend, enforcement_files
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.forms import Form, read_form
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
+from experiments.config.targets import build_as
 from experiments.config.yaml_files import yaml_document
 from experiments.run.artifacts import write_text
-from experiments.run.provenance import Provenance
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import Provenance, file_hash
+from experiments.step.plan_file import read_bandwidth, read_kept_plan
+from experiments.step.problem import load_problem, order_rule_of
+from experiments.study.tables import console_table
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
+SHOWN = ("plan", "hosts", "graph", "topology", "backend", "servers")
 _LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file
+
+
+@dataclass(kw_only=True)
+class EnforceConfig:
+    """`conf/enforce.yaml`; groups are objects by `_target_`."""
+
+    env: Any
+    graph: Any
+    topology: Any
+    cost: Any
+    order: Any
+    backend: Any
+    plan: str  # a plan file with a section `bandwidth`
+    hosts: str  # a file that says which machine each server is: docs/network.md
+    seed: int
+    json: bool
+
+
+def enforce(config: EnforceConfig, run: Run) -> Result:
+    """Read the plan and the machines, write the files of every server."""
+    backend = build_as(Backend, config.backend, "backend", "backend of a bandwidth plan")
+    hosts = read_hosts(config.hosts)
+    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    problem = loaded.problem
+    read_kept_plan(config.plan, problem, order_rule_of(config.order))
+    network = problem.topology.network
+    allocation = read_bandwidth(config.plan, network)
+    if allocation is None:
+        raise InputError("is missing: the plan allocates none", file=config.plan, field="bandwidth")
+    provenance = loaded.stamp_on(run.provenance).with_inputs(
+        plan=file_hash(config.plan), hosts=file_hash(config.hosts)
+    )
+    files = write_scripts(
+        run.folder, allocation, network, hosts, backend, provenance,
+        plan_file=config.plan, hosts_file=config.hosts,
+    )  # fmt: skip
+    lanes = lanes_of(allocation, network, hosts)
+    if not config.json:
+        print_lanes(run.console, lanes)
+    values: dict[str, object] = {
+        "plan": config.plan,
+        "hosts": config.hosts,
+        "graph": problem.graph.name,
+        "topology": problem.topology.name,
+        "backend": run.choice("backend", config.backend),
+        "servers": len({lane["server"] for lane in lanes}),
+        "files": files,
+        "lanes": lanes,
+    }
+    return Result(values, provenance, SHOWN)
 
 
 class _Nic(Form):
@@ -63,29 +118,20 @@ def read_hosts(path: str) -> Hosts:
         InputError: naming the file, the server or NIC, and the field that is wrong.
     """
     document = read_form(_File, yaml_document(path), path)
-    framing = _made(path, None, Framing, document.mtu, document.line_overhead)
     hosts = []
     for name, server in document.servers.items():
         if len(str(name)) > _LONGEST_NAME:
             fault = f"{str(name)[:20]!r}... has more than {_LONGEST_NAME} characters"
             raise InputError(fault, file=path, field="servers")
-        nics = {
-            str(nic): _made(path, f"{name}, {nic}", HostNic, **given.model_dump(exclude_unset=True))
-            for nic, given in server.nics.items()
-        }
-        hosts.append(_made(path, str(name), Host, str(name), server.address, nics))
-    found: Hosts = _made(path, None, Hosts, framing, tuple(hosts))
-    return found
-
-
-def _made(path: str, record: str | None, kind: Any, *args: object, **named: object) -> Any:
-    """An object of `kind`; what it refuses is told with the file and the record."""
-    try:
-        return kind(*args, **named)
-    except InputError as error:
-        raise InputError(
-            error.message, file=path, record=error.record or record, field=error.field
-        ) from error
+        nics = {}
+        for nic, given in server.nics.items():
+            with refused_in(path, f"{name}, {nic}"):
+                nics[str(nic)] = HostNic(**given.model_dump(exclude_unset=True))
+        with refused_in(path, name):
+            hosts.append(Host(str(name), server.address, nics))
+    with refused_in(path):
+        found = Hosts(Framing(document.mtu, document.line_overhead), tuple(hosts))
+    return found  # noqa: RET504, not inside, where mypy takes the refusal for swallowed
 
 
 def write_scripts(
@@ -142,9 +188,7 @@ def lanes_of(
 def print_lanes(console: Console, lanes: Sequence[dict[str, object]]) -> None:
     """The same on a console."""
     keys = ("server", "interface", "to", "rate", "payload_rate", "queue_bits_per_second")
-    table = Table(box=SIMPLE)
-    for number, column in enumerate(COLUMNS):
-        table.add_column(column, justify="right" if number >= 3 else "left")
+    table = console_table("", COLUMNS)
     for lane in lanes:
         table.add_row(*(f"{v:.6g}" if isinstance(v := lane[k], float) else str(v) for k in keys))
     console.print(table)

@@ -6,15 +6,19 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from agents.solver import Budget
-from agents.step.problems import StepPlanning, evaluate_plan, require_fit
+import numpy as np
+
+from agents.step.lower_bound import LowerBound
+from agents.step.problems import Evaluation, evaluate_plan, require_fit
+from envs.arrays import FloatArray
 from envs.bounds import Positive
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.step.evaluation import evaluation_values
+from experiments.step.objectives import Makespan
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
+from experiments.step.planning import ask_beside
 from experiments.step.problem import load_problem, order_rule_of
-from experiments.step.search import planner_of
+from experiments.step.tasks import StepTask
 
 
 @dataclass(kw_only=True)
@@ -46,11 +50,8 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
     values: dict[str, object] = {
         "env": run.choice("env", config.env),
         "agent": None if config.plan else run.choice("agent", config.agent),
-        "graph": problem.graph.name,
-        "topology": problem.topology.name,
         "communication": communication.name,
-        "operators": problem.graph.num_operators,
-        "devices": problem.topology.num_devices,
+        **loaded.facts(),
     }
     bound = require_fit(problem)
     start = time.perf_counter()
@@ -60,8 +61,7 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
         provenance = provenance.with_inputs(plan=file_hash(config.plan))
         values["plan"] = config.plan
     else:
-        planner = planner_of(config.agent)
-        found = planner.solve(StepPlanning(problem), Budget(config.budget_s))
+        found = ask_beside(config.agent, "agent", Makespan(), StepTask(problem), config.budget_s)
         values |= {"status": found.status, "reason": found.reason, "seconds": found.seconds}
         values["evaluations"] = found.evaluations
         if found.solution is None:
@@ -73,3 +73,32 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
     values.setdefault("seconds", time.perf_counter() - start)
     write_plan(run.folder / "plan.json", plan, problem, provenance, allocation)
     return Result({**values, **evaluation_values(evaluation, bound)}, provenance)
+
+
+def evaluation_values(evaluation: Evaluation, bound: LowerBound) -> dict[str, object]:
+    """The figures of an evaluation, for `result.json`."""
+    problem = evaluation.problem
+    names = [device.name for device in problem.topology.devices]
+    peak = evaluation.timeline.peak_memory
+    with np.errstate(invalid="ignore"):  # of a step that never ends
+        busy = evaluation.timeline.busy_seconds(len(names))
+    step_time = evaluation.step_time
+    return {
+        "step_time_s": step_time,
+        "span_s": evaluation.timeline.span,
+        "lower_bound_s": bound.seconds,
+        "critical_path_bound_s": bound.critical_path,
+        "work_bound_s": bound.work,
+        "times_lower_bound": step_time / bound.seconds if bound.seconds > 0 else None,
+        "peak_memory_bytes": float(evaluation.peak_memory.max()),
+        "peak_memory_bytes_by_device": _by_name(names, peak),
+        "capacity_bytes_by_device": _by_name(names, problem.capacity),
+        "busy_s_by_device": _by_name(names, busy),
+        "transfers": len(evaluation.timeline.transfer_tensor),
+        "feasible": evaluation.feasible,
+        "violations": list(evaluation.violations),
+    }
+
+
+def _by_name(names: list[str], values: FloatArray) -> dict[str, float]:
+    return {name: float(value) for name, value in zip(names, values, strict=True)}

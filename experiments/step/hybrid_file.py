@@ -11,7 +11,7 @@ from annotated_types import MinLen
 from pydantic import ConfigDict
 
 from envs.bounds import Count, Positive
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.files import read_json
 from envs.forms import Form, read_form
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, order_of_texts, order_texts
@@ -52,13 +52,10 @@ class _Document(Form):
 
 @dataclass(frozen=True)
 class HybridDocument:
-    """A plan file: the plan by numbers, and the names that the numbers stand for."""
+    """A plan file: the plan, whose devices are numbered as they come, and its layers' names."""
 
     plan: HybridPlan
-    problem: str
     layers: tuple[str, ...]
-    topology: str
-    devices: tuple[str, ...]  # those that the plan uses; stages name them by their place here
     seconds: Mapping[str, float]  # of a step, by name
     model: Mapping[str, Any] | None  # of the zoo, whose layers these are
 
@@ -77,26 +74,29 @@ def write_hybrid_plan(
     name), `micro_batches`, `stages` [{first, end, devices: [names], shards, shares or null,
     recompute}], `orders` [the actions of every rank, as "1F3": stage, F, I, W or B, micro-batch].
     """
-    devices = problem.topology.devices
     document = {
         "problem": {"name": problem.name, "layers": list(problem.layer_names), "model": model},
         "topology": problem.topology.name,
         "micro_batches": plan.micro_batches,
         "stages": [
-            {
-                "first": stage.first,
-                "end": stage.end,
-                "devices": [devices[number].name for number in stage.devices],
-                "shards": stage.shards,
-                "shares": None if stage.shares is None else list(stage.shares),
-                "recompute": stage.recompute,
-            }
+            {"first": stage.first, "end": stage.end, **assigned(stage, problem)}
             for stage in plan.stages
         ],
         "orders": order_texts(plan.orders),
         **seconds,
     }
     write_json(path, stamp(document, provenance, kind="hybrid_plan", schema_version=SCHEMA_VERSION))
+
+
+def assigned(stage: Stage, problem: HybridProblem) -> dict[str, Any]:
+    """Who runs a stage, and how."""
+    devices = problem.topology.devices
+    return {
+        "devices": [devices[number].name for number in stage.devices],
+        "shards": stage.shards,
+        "shares": None if stage.shares is None else list(stage.shares),
+        "recompute": stage.recompute,
+    }
 
 
 def read_hybrid_plan(path: str | Path) -> HybridDocument:
@@ -122,16 +122,11 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
     if document.micro_batches * len(stages) > sum(map(len, orders)):
         raise InputError("leave actions out", file=path, field="orders")
     plan = HybridPlan(stages, document.micro_batches, orders)
-    try:
+    with refused_in(path, field="orders"):
         play(plan.untimed(), orders)
-    except InputError as error:
-        raise InputError(error.message, file=path, field="orders") from error
     more = document.model_extra or {}
     seconds = {key: value for key, value in more.items() if isinstance(value, float)}
-    problem, used = document.problem, tuple(names)
-    return HybridDocument(
-        plan, problem.name, tuple(layers), document.topology, used, seconds, problem.model
-    )
+    return HybridDocument(plan, tuple(layers), seconds, document.problem.model)
 
 
 def _stage(row: _Stage, names: list[str], path: str | Path, record: str) -> Stage:

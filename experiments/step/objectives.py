@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,39 +41,26 @@ from experiments.step.tasks import (
 TOY_SECONDS = 0.1  # of the split that a rehearsal starts from, which needs less
 
 
-@runtime_checkable
-class Objective(Protocol):
+class Objective(ABC):
     """What `problem=` names."""
 
-    @property
-    def name(self) -> str:
-        """As in `problem=<name>`."""
+    name: ClassVar[str]
 
+    @abstractmethod
     def of(self, step: StepProblem) -> Task:
         """The objective on one graph and its devices."""
 
     def inputs(self) -> dict[str, str]:
         """SHA-256 of the files it takes from, by name."""
-
-    def rehearsal(self) -> Task:
-        """The objective on a toy, for the first search of a process, which is not counted."""
-
-
-class FromStep(ABC):
-    """An objective on a step alone, without files."""
-
-    @abstractmethod
-    def of(self, step: StepProblem) -> Task: ...
-
-    def inputs(self) -> dict[str, str]:
         return {}
 
     def rehearsal(self) -> Task:
+        """The objective on a toy, for the first search of a process, which is not counted."""
         return self.of(toy_pipeline())
 
 
 @dataclass(frozen=True)
-class Makespan(FromStep):
+class Makespan(Objective):
     """The time of one step, placed and ordered, in the simulator under `single_port`."""
 
     name: ClassVar[str] = "makespan"
@@ -103,7 +90,7 @@ class Makespan(FromStep):
 
 
 @dataclass(frozen=True)
-class MaxLoad(FromStep):
+class MaxLoad(Objective):
     """The load of the busiest device: the time per sample of a pipeline."""
 
     name: ClassVar[str] = "max_load"
@@ -114,7 +101,7 @@ class MaxLoad(FromStep):
 
 
 @dataclass(frozen=True)
-class Latency(FromStep):
+class Latency(Objective):
     """The time of one sample through accelerators, each called once."""
 
     name: ClassVar[str] = "latency"
@@ -124,7 +111,7 @@ class Latency(FromStep):
 
 
 @dataclass(frozen=True)
-class Joint(FromStep):
+class Joint(Objective):
     """The time of one step whose placement, order and bandwidth are all decided."""
 
     name: ClassVar[str] = "joint"
@@ -138,7 +125,7 @@ class Joint(FromStep):
 
 @bounded
 @dataclass(frozen=True)
-class Bandwidth:
+class Bandwidth(Objective):
     """The time of one step under an allocation of bandwidth to a placement and order."""
 
     name: ClassVar[str] = "bandwidth"
@@ -161,7 +148,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Objective):
     """The time of one step, placed and ordered, whose transfers share the network as they come."""
 
     name: ClassVar[str] = "shared"

@@ -30,12 +30,16 @@ from envs.placement.distribution import TrainingProblems
 from envs.placement.generator import toy_pipeline
 from envs.step.problem import StepProblem
 from experiments.config.targets import build_as
+from experiments.run.artifacts import to_json
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import text_hash
 from experiments.run.threads import one_thread_each
 from experiments.study.display import ProgressDisplay
 
 WARM_UP_S = 0.2
 SHORTEST_S = 0.2  # budget of the smallest problems, where that of the largest is not less
 LARGE = 0.5  # share of the problems of the last stage; the others are of all stages alike
+LOOKED_AT = 200  # problems, for the gain over cheap plans
 NO_DATA = ("folder", "problems", "processes", "json")  # what no problem or label depends on
 
 
@@ -57,6 +61,21 @@ class PlacementDataConfig:
     processes: Annotated[int, Ge(1), Le(256)] = 2  # that label side by side, one thread each
     seed: int
     json: bool
+
+
+def placement_data(config: PlacementDataConfig, run: Run) -> Result:
+    """Write the shards that are missing in the folder, and say what stands there."""
+    with ProgressDisplay(run.console) as display:
+        found = labelled(config, display)
+    gains = [min(item.single_s, item.split_s) / item.seconds for item in found[:LOOKED_AT]]
+    values = {
+        "folder": config.folder,
+        "problems": len(found),
+        "without_a_label": config.problems - len(found),
+        "median_gain_over_cheap_plans": float(np.median(gains)) if gains else None,
+    }
+    made_from = text_hash(to_json({"from": config.distribution, "by": config.teacher}))
+    return Result(values, run.provenance.with_inputs(labelling=made_from))
 
 
 def labelled(config: PlacementDataConfig, display: ProgressDisplay) -> Dataset:

@@ -95,9 +95,8 @@ def read_plan(path: str | Path, problem: StepProblem, order_rule: OrderRule) -> 
     _same_problem(document, problem, path)
     device = _placement(document.placement, graph, problem.topology, path)
     residence = _residence(document.residence, graph, path)
-    if document.order is None:
-        return Plan(Placement(device), order_rule(graph, device), residence)
-    order = _order(document.order, graph, path)
+    given = document.order
+    order = order_rule(graph, device) if given is None else _order(given, graph, path)
     return Plan(Placement(device), order, residence)
 
 

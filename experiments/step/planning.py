@@ -1,9 +1,16 @@
-"""One agent asked for one plan: rehearsed on a toy, timed, judged by the objective itself."""
+"""Agents asked for plans: rehearsed on a toy, timed, judged by the objective itself.
+
+One after the other, or side by side in processes of one thread each.
+"""
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +23,18 @@ from envs.compilation import clock
 from envs.errors import InputError
 from envs.step.plans import Plan
 from envs.step.price import name_of_order
+from envs.step.problem import StepProblem
 from experiments.config.targets import build
 from experiments.run.provenance import Provenance
-from experiments.step.objectives import Objective
-from experiments.step.problem import LoadedProblem, TimeUnit
-from experiments.step.search import WARM_UP_S
-from experiments.step.tasks import Task, solver_of
+from experiments.run.threads import one_thread_each
+from experiments.step.objectives import Makespan, Objective
+from experiments.step.problem import LoadedProblem, Node, TimeUnit
+from experiments.step.tasks import StepTask, Task, solver_of
+from experiments.study.display import ProgressDisplay
 
+WARM_UP_S = 0.2
+POLL_S = 0.2
+JUDGED = ("objective", "objective_s", "span", "span_s", "order", "gap", "peak_memory_bytes")
 ROUNDING = 1e-6  # relative; a claimed bound may exceed the objective by as much
 
 
@@ -52,10 +64,7 @@ class Planned:
             "trajectory": [[at, unit.of(best)] for at, best in found.history],
         }
         if verdict is None:
-            names = (
-                "objective", "objective_s", "span", "span_s", "order", "gap", "peak_memory_bytes",
-            )  # fmt: skip
-            return {**values, **dict.fromkeys(names), "feasible": False, "violations": []}
+            return {**values, **dict.fromkeys(JUDGED), "feasible": False, "violations": []}
         return {
             **values,
             "objective": unit.of(verdict.objective),
@@ -71,7 +80,7 @@ class Planned:
         """The period of the schedule and the name of its order, of a step that ran."""
         plan, played = self.found.solution, verdict.evaluation
         if plan is None or played is None:
-            return dict.fromkeys(("span", "span_s", "order"))
+            return dict.fromkeys(JUDGED[2:5])
         order = name_of_order(self.task.step, plan.placement.device, plan.order)
         span = played.timeline.span
         return {"span": self.unit.of(span), "span_s": span, "order": order}
@@ -98,16 +107,74 @@ def rehearse(
     return solver
 
 
-def ask_beside(
-    node: Mapping[str, Any], key: str, objective: Objective, task: Task, budget_s: float
-) -> Result[Plan]:
-    """What the planner that the config node under `key` describes finds for a task that is learned.
+def planner_of(node: Node, key: str, objective: Objective) -> Solver[Task, Plan]:
+    """The planner that the config node under `key` describes, rehearsed.
 
     Raises:
-        InputError: it does not answer to `objective`, that of the task.
+        InputError: it does not answer to `objective`.
     """
-    solver = rehearse(build(node, key), objective, node.get("_target_"), key)
-    return solver.solve(task, Budget(budget_s), task.start)
+    return rehearse(build(node, key), objective, node.get("_target_"), key)
+
+
+def ask_beside(
+    node: Node, key: str, objective: Objective, task: Task, budget_s: float
+) -> Result[Plan]:
+    """What the planner that a config node describes finds for a task of `objective`."""
+    return planner_of(node, key, objective).solve(task, Budget(budget_s), task.start)
+
+
+def ask_in_turn(
+    nodes: Mapping[str, Node],
+    key: str,
+    objective: Objective,
+    task: Task,
+    budget_s: float,
+    display: ProgressDisplay,
+) -> dict[str, Result[Plan]]:
+    """The planners of the config group under `key` one after the other, in this process."""
+    found = {}
+    for name, node in nodes.items():
+        shown = display.begin(name, budget_s)
+        found[name] = ask_beside(node, f"{key}.{name}", objective, task, budget_s)
+        display.end(shown, describe(found[name]))
+    return found
+
+
+def ask_side_by_side(
+    nodes: Mapping[str, Node],
+    key: str,
+    problem: StepProblem,
+    budget_s: float,
+    display: ProgressDisplay,
+) -> dict[str, Result[Plan]]:
+    """Planners of a step, as many at once as there are cores, each in a process of one thread."""
+    objective, task, context = Makespan(), StepTask(problem), multiprocessing.get_context("spawn")
+    workers = max(1, min(len(nodes), os.cpu_count() or 1))
+    with one_thread_each(), ProcessPoolExecutor(workers, context) as pool:
+        for name, node in nodes.items():  # one process compiles, and tells of it
+            planner_of(node, f"{key}.{name}", objective)
+        start = time.perf_counter()
+        shown = {name: display.begin(name, budget_s) for name in nodes}
+        running: dict[Future[Result[Plan]], str] = {
+            pool.submit(ask_beside, dict(node), f"{key}.{name}", objective, task, budget_s): name
+            for name, node in nodes.items()
+        }
+        found = {}
+        while running:
+            for future in wait(running, timeout=POLL_S).done & running.keys():
+                name = running.pop(future)
+                found[name] = future.result()
+                display.end(shown[name], describe(found[name]))
+            for name in running.values():
+                display.update(shown[name], time.perf_counter() - start, "")
+    return {name: found[name] for name in nodes}
+
+
+def describe(found: Result[Plan]) -> str:
+    """A result in a few words."""
+    if found.solution is None:
+        return f"no plan: {found.reason}"
+    return f"{found.value * 1e3:.1f} ms in {found.seconds:.1f} s"
 
 
 def ask(

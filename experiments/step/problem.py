@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from envs.bandwidth.env import BandwidthEnv
 from envs.bounds import Count, Positive, bounded
 from envs.cost import TracedCost
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.files import read_content
+from envs.forms import Form, read_form
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers import (
     READERS,
@@ -57,12 +58,7 @@ class TimeUnit:
 
 SECOND = TimeUnit("s", 1.0)
 # By `GraphFile.provenance["time_unit"]`. A file with a unit of its own is read as seconds.
-_UNITS = {
-    "ms": TimeUnit("ms", MILLISECOND),
-    "us": TimeUnit("us", MICROSECOND),
-    "ns": TimeUnit("ns", NANOSECOND),
-    "the file's own": TimeUnit("the file's own", 1.0),
-}
+_UNITS = {"ms": MILLISECOND, "us": MICROSECOND, "ns": NANOSECOND, "the file's own": 1.0}
 
 
 def time_unit_of(file: GraphFile) -> TimeUnit:
@@ -74,13 +70,8 @@ def time_unit_of(file: GraphFile) -> TimeUnit:
     name = file.provenance.get("time_unit")
     if name is None:
         return SECOND
-    if name not in _UNITS:
-        raise InputError(
-            f"has times in an unknown unit {name!r} (known: {', '.join(_UNITS)})",
-            file=f"graph {file.graph.name!r}",
-            field="time_unit",
-        )
-    return _UNITS[str(name)]
+    require_one_of(name, _UNITS, file=f"graph {file.graph.name!r}", field="time_unit")
+    return TimeUnit(str(name), _UNITS[str(name)])
 
 
 @runtime_checkable
@@ -189,21 +180,26 @@ class ZooGraph:
         return cast(ZooShape, {key: getattr(self, key) for key in ZooShape.__annotations__})
 
 
+class _ZooModel(Form):
+    name: str
+    batch: int
+    sequence: int | None
+    micro_batches: int
+    head: str | None
+    optimizer: str
+    dtype: str
+    one_operator: Sequence[str]
+
+
 def zoo_node(model: Mapping[str, Any]) -> dict[str, object]:
     """The config of the model of the zoo that a file describes: a name and its shape, no more.
 
     Raises:
         InputError: no such model, or a key or value that it cannot have.
     """
-    known = ("name", *ZooShape.__annotations__)
-    for key in (*model, *known):
-        value = model.get(key)
-        words = value if isinstance(value, list) and key == "one_operator" else [value]
-        plain = all(isinstance(x, str | int | None) and "${" not in str(x) for x in words)
-        if key not in known or key not in model or not plain:
-            told = f"a model of the zoo has {', '.join(known)}: numbers and texts"
-            raise InputError(told, field=f"model.{key}")
-    ZooGraph(**model, cache=True)
+    ZooGraph(**read_form(_ZooModel, model).model_dump(), cache=True)
+    if any("${" in str(value) for value in model.values()):
+        raise InputError("${...} is not resolved in a file", field="model")
     name = f"{ZooGraph.__module__}.{ZooGraph.__name__}"
     return {"_target_": name, **model, "cache": True}
 
@@ -334,6 +330,16 @@ class LoadedProblem:
     inputs: Mapping[str, str]
     time_unit: TimeUnit
     model: Mapping[str, object] | None = None  # of the zoo, whose graph it is
+
+    def facts(self) -> dict[str, object]:
+        """What it is about, for `result.json`."""
+        graph, topology = self.problem.graph, self.problem.topology
+        return {
+            "graph": graph.name,
+            "topology": topology.name,
+            "operators": graph.num_operators,
+            "devices": topology.num_devices,
+        }
 
     def stamp_on(self, provenance: Provenance) -> Provenance:
         """`provenance` with these inputs."""

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, cast, get_args
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Lt
 
 from agents.constraint_program.solver import CpSettings
 from agents.pipeline.exact import optimum
 from agents.pipeline.published import PUBLISHED, looped, v_shaped
 from agents.pipeline.zero_bubble import Memory, zero_bubble
-from envs.bounds import Count, Positive
-from envs.errors import InputError, require_one_of
+from envs.bounds import Count, NonNegative, Positive
+from envs.errors import InputError
 from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play
+from experiments.pictures.step import draw_pipeline
+from experiments.run.artifacts import write_figure
+from experiments.run.one_run import Result, Run
+from experiments.study.tables import Table, write_tables
 
-NAMES = (
-    "gpipe", "1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "exact",
-)  # fmt: skip
+Name = Literal[
+    "gpipe", "1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "exact"
+]  # fmt: skip
+Duration = NonNegative | Sequence[NonNegative]
+Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
+Change = Finite | Sequence[Finite]
 SEARCHED = frozenset({"zb_h1", "zb_h2", "zb_v", "exact"})  # under a limit of memory
 V_SHAPED = frozenset({"zb_v", "dualpipe_v"})
 ONE_CHUNK = frozenset({"gpipe", "1f1b", "zb_h2"})
+PICTURE_FILE = "schedule.png"
+SHOWN = ("makespan", "max_rank_span", "work_per_rank", "method", "status", "lower_bound", "picture")
 MOST_TASKS = 100_000  # stages times micro-batches
+
+
+@dataclass
+class MemoryConfig:
+    """What an action adds to its rank, a number or one per stage."""
+
+    forward: Change = 2
+    input_gradient: Change = -1
+    weight_gradient: Change = -1
 
 
 @dataclass(kw_only=True)
@@ -32,33 +51,57 @@ class ScheduleConfig:
 
     # gpipe, 1f1b, looped_bfs, interleaved, zb_h1, zb_h2, zb_v, dualpipe_v, or exact: the
     # optimum
-    name: str = "1f1b"
+    name: Name = "1f1b"
     ranks: Count = 4  # devices in a row
     micro_batches: Count = 8
     chunks: Count | None = None  # stages a rank; null: 2 in a V (zb_v, dualpipe_v), else 1
-    forward: Any = 1
-    input_gradient: Any = 1  # a whole backward pass takes both gradients
-    weight_gradient: Any = 1
-    communication: Any = 0  # from rank to rank: a latency that occupies nobody
+    forward: Duration = 1
+    input_gradient: Duration = 1  # a whole backward pass takes both gradients
+    weight_gradient: Duration = 1
+    communication: NonNegative = 0  # from rank to rank: a latency that occupies nobody
     # of dualpipe_v's pairs: serial, one after the other; atomic, as one action
-    overlap: str = "serial"
-    memory_limit: Any = None
+    overlap: Overlap = "serial"
+    memory_limit: NonNegative | str | None = None
     # what an action adds to its rank, a number or one per stage
-    memory: Any = field(
-        default_factory=lambda: {"forward": 2, "input_gradient": -1, "weight_gradient": -1}
-    )
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     # of a search: span (the longest of a rank) or makespan; null: span, of exact makespan
-    objective: str | None = None
+    objective: Literal["span", "makespan"] | None = None
     # orders that a search under a limit looks at; 0: the best of its starts
     tries: Annotated[int, Ge(0)] = 200000
     # linear, loop (stage s on rank s mod ranks), v, or bidirectional: two pipelines,
     # Chimera
-    shape: str = "linear"
+    shape: Literal["linear", "loop", "v", "bidirectional"] = "linear"
     split_backward: bool = True  # whether the gradient of weights is an action of its own
     budget_s: Positive = 30.0  # wall time of CP-SAT
     workers: Count = 1  # its threads
     seed: int
     json: bool
+
+
+def schedule(config: ScheduleConfig, run: Run) -> Result:
+    """Play the schedule, draw it."""
+    start = time.perf_counter()
+    found = schedule_of(config)
+    seconds = time.perf_counter() - start
+    if not math.isfinite(found.played.makespan):
+        raise InputError("config key 'forward': the times of actions have no finite sum")
+    title = (
+        f"{config.name}: {config.micro_batches} micro-batches on {config.ranks} ranks take "
+        f"{found.played.makespan:g}, the longest span of a rank {found.played.max_rank_span:g}"
+    )
+    picture = run.folder / PICTURE_FILE
+    write_figure(picture, draw_pipeline(found.played, found.pipeline, title), run.provenance)
+    columns = ["rank", "first start", "last end", "span", "busy", "live until W", "live until I"]
+    write_tables(run, title, [Table("Ranks", columns, found.rows())], run.provenance)
+    values = {
+        "name": config.name,
+        "ranks": config.ranks,
+        "micro_batches": config.micro_batches,
+        **found.document(),
+        "picture": str(picture),
+        "seconds": seconds,
+    }
+    return Result(values, run.provenance, SHOWN)
 
 
 @dataclass(frozen=True)
@@ -112,15 +155,8 @@ def schedule_of(config: ScheduleConfig) -> Schedule:
     Raises:
         InputError: a key has no such value, or does not go with the name.
     """
-    name, overlap = config.name, cast(Overlap, config.overlap)
+    name = config.name
     objective = config.objective or ("makespan" if name == "exact" else "span")
-    for key, word, known in (
-        ("name", name, NAMES),
-        ("objective", objective, ("span", "makespan")),
-        ("shape", config.shape, ("linear", "loop", "v", "bidirectional")),
-        ("overlap", overlap, get_args(Overlap)),
-    ):
-        require_one_of(word, known, file=f"config key '{key}'")
     weight = float(objective == "makespan")
     chunks = _chunks(config)
     pipeline = _pipeline(config, chunks)
@@ -144,7 +180,7 @@ def schedule_of(config: ScheduleConfig) -> Schedule:
         lists = zero_bubble(pipeline, memory, lists, config.tries, config.seed, weight)
         method = "search"
     assert lists is not None
-    played = play(pipeline, lists, overlap)
+    played = play(pipeline, lists, config.overlap)
     value = played.makespan if weight else played.max_rank_span
     status = "optimal" if value <= bound else "feasible"
     return Schedule(pipeline, played, chunks, method, status, objective, bound)
@@ -183,7 +219,7 @@ def _pipeline(config: ScheduleConfig, chunks: int) -> Pipeline:
         _per_stage("forward", config.forward, stages),
         _per_stage("input_gradient", config.input_gradient, stages),
         _per_stage("weight_gradient", config.weight_gradient, stages),
-        _number("communication", config.communication, least=0),
+        config.communication,
         chains,
     )
 
@@ -205,12 +241,10 @@ def _memory(config: ScheduleConfig, pipeline: Pipeline, chunks: int) -> Memory |
             f"config key 'memory_limit': {config.name} is a fixed order; "
             f"{', '.join(sorted(SEARCHED))} search under a limit"
         )
-    if not isinstance(config.memory, Mapping):
-        raise InputError("config key 'memory': is no mapping")
     stages = len(pipeline.rank)
     taken = {
-        key: _per_stage(f"memory.{key}", config.memory.get(key), stages, least=-math.inf)
-        for key in ("forward", "input_gradient", "weight_gradient")
+        key: _per_stage(f"memory.{key}", value, stages)
+        for key, value in asdict(config.memory).items()
     }
     one = max(taken["forward"]) * chunks  # what a rank takes of one micro-batch
     named = {"full": ranks * one, "double": (2 * ranks - 1) * one}
@@ -223,29 +257,20 @@ def _memory(config: ScheduleConfig, pipeline: Pipeline, chunks: int) -> Memory |
         raise InputError(
             f"config key 'memory_limit': {limit!r} is no number and none of {', '.join(named)}"
         )
-    most = named[limit] if isinstance(limit, str) else _number("memory_limit", limit, least=0)
+    most = named[limit] if isinstance(limit, str) else limit
     for rank in range(ranks):
         mine = [taken["forward"][s] for s, r in enumerate(pipeline.rank) if r == rank]
         needed = sum(mine) if len(pipeline.chains) == 1 else max(mine)
         if most < needed:
             raise InputError(
-                f"config key 'memory_limit': {most} does not hold one micro-batch, "
-                f"which takes {needed} on rank {rank}"
+                f"config key 'memory_limit': {most:g} does not hold one micro-batch, "
+                f"which takes {needed:g} on rank {rank}"
             )
-    return Memory(taken["forward"], taken["input_gradient"], taken["weight_gradient"], most)
+    return Memory(**taken, limit=most)
 
 
-def _per_stage(key: str, value: Any, stages: int, least: float = 0) -> tuple[float, ...]:
-    values = list(value) if isinstance(value, list | tuple) else [value] * stages
+def _per_stage(key: str, value: Change, stages: int) -> tuple[float, ...]:
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * stages
     if len(values) != stages:
         raise InputError(f"config key '{key}': {len(values)} values for {stages} stages")
-    return tuple(_number(key, item, least) for item in values)
-
-
-def _number(key: str, value: Any, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"config key '{key}': {value!r} is no number")
-    if not (math.isfinite(value) and value >= least):
-        fault = "is negative or not finite" if least == 0 else "is not finite"
-        raise InputError(f"config key '{key}': {value} {fault}")
-    return value
+    return values

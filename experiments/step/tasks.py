@@ -22,7 +22,6 @@ from agents.step.problems import (
 )
 from envs.bandwidth.env import BandwidthEnv
 from envs.errors import InputError
-from envs.graphs.storage import graph_hash
 from envs.hybrid.plan import HybridProblem
 from envs.step.allocated import uniform_allocation
 from envs.step.fusion import fuse
@@ -172,16 +171,8 @@ class PartitionTask(Partition):
         The document: `graph` {name, sha256}, `topology` (its name), `problem` (the objective) and
         `placement` {operator: device}, beside kind, schema version, units and provenance.
         """
-        graph, topology = self.step.graph, self.step.topology
-        document = {
-            "graph": {"name": graph.name, "sha256": graph_hash(graph)},
-            "topology": topology.name,
-            "problem": self.name,
-            "placement": {
-                name: topology.devices[device].name
-                for name, device in zip(graph.op_names, plan.placement.device, strict=True)
-            },
-        }
+        document = {**plan.document(self.step), "problem": self.name}
+        del document["order"]
         path = folder / "partition.json"
         version = PARTITION_SCHEMA_VERSION
         write_json(path, stamp(document, provenance, kind="partition", schema_version=version))

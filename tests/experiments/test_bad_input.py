@@ -20,7 +20,9 @@ from refusals import command_refused, option_of, option_refused, run_refused, to
 from agents.step.problems import require_fit
 from envs.files import read_json
 from envs.graphs.storage import save_graph
+from experiments.step.objectives import Makespan
 from experiments.step.plan_file import read_plan
+from experiments.step.planning import planner_of
 from experiments.step.problem import (
     LoadedProblem,
     communication_of,
@@ -28,7 +30,6 @@ from experiments.step.problem import (
     order_rule_of,
     topology_file,
 )
-from experiments.step.search import planner_of
 from tests.paths import CONF
 
 Document = dict[str, Any]
@@ -187,7 +188,7 @@ def test_what_describes_something_else_is_refused_by_its_key(work: Path) -> None
     told(lambda: loaded(graph=OTHER), ["'graph'", "Fraction"])
     told(lambda: communication_of(OTHER), ["'communication'"])
     told(lambda: order_rule_of(OTHER), ["'order'"])
-    told(lambda: planner_of(OTHER), ["'agent'", "does not plan"])
+    told(lambda: planner_of(OTHER, "agent", Makespan()), ["'agent'", "does not plan"])
     from_graph = option_of("topology=from_graph")["topology"]
     told(lambda: loaded(topology=from_graph), ["'topology'", "without devices"])
 

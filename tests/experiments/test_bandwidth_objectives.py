@@ -32,9 +32,10 @@ from experiments.plan import PlanConfig, plan
 from experiments.plot import PlotConfig, plot
 from experiments.run.app import run_job
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
+from experiments.step.objectives import Makespan
 from experiments.step.plan_file import read_bandwidth, read_plan
+from experiments.step.planning import planner_of
 from experiments.step.problem import topology_file
-from experiments.step.search import planner_of
 from tests.paths import CONF
 
 PLANES = CONF / "topology" / "planes_4x1.yaml"
@@ -269,9 +270,12 @@ def test_a_placer_plans() -> None:
 
 def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:
     convex = option_of("agent=convex")["agent"]
-    told(lambda: planner_of(convex), ["'agent'", "ConvexRates", "problem=bandwidth"])
+    told(
+        lambda: planner_of(convex, "agent", Makespan()),
+        ["'agent'", "ConvexRates", "problem=bandwidth"],
+    )
     joint = {"_target_": f"{__name__}.UniformJoint"}
-    told(lambda: planner_of(joint), ["'agent'", "problem=joint"])
+    told(lambda: planner_of(joint, "agent", Makespan()), ["'agent'", "problem=joint"])
 
 
 def test_links_without_bandwidth_are_refused(

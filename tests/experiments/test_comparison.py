@@ -106,13 +106,13 @@ def test_the_interval_is_students() -> None:
     times = [0.2, 0.25, 0.22, 0.21, 0.26]
     (summary,) = summarize([document(time) for time in times])
     low, high = stats.t.interval(0.95, 4, np.mean(times), stats.sem(times))
-    assert summary.mean == pytest.approx(np.mean(times))
-    assert summary.half_width == pytest.approx((high - low) / 2)
+    assert summary["mean_step_time_s"] == pytest.approx(np.mean(times))
+    assert summary["half_width_95_s"] == pytest.approx((high - low) / 2)
 
 
 def test_infeasible_runs_stand_apart_from_the_mean() -> None:
     (summary,) = summarize([document(0.2), document(None), document(0.4)])
-    assert summary.mean == pytest.approx(0.3)
-    assert summary.infeasible == 1
+    assert summary["mean_step_time_s"] == pytest.approx(0.3)
+    assert summary["infeasible"] == 1
     (nothing,) = summarize([document(None), document(None)])
-    assert nothing.cells()[1] == "none fits"
+    assert nothing["step_time_s"] == []

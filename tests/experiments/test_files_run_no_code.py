@@ -34,8 +34,8 @@ from experiments.learning.train_step import TrainConfig
 from experiments.network import gradients
 from experiments.reporting.claims import _number_of
 from experiments.run.saved_run import saved_config, saved_nodes
-from experiments.step.checking import judged_again
 from experiments.step.problem import StoredGraph, topology_file
+from experiments.step.suites.contest import judged_again
 from experiments.study.suite import BenchmarkConfig, suite_file
 from tests.paths import CONF
 from tests.refusal import refusal

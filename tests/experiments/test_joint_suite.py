@@ -125,7 +125,6 @@ def test_half_a_row_says_what_is_missing() -> None:
         ({"methods": {FAIR: []}}, FAIR),
         ({"placed": {"new": []}}, "new"),
         ({"budget_s": 0}, "budget_s"),
-        ({"uniform": "agent=b"}, UNIFORM),
         ({"methods": []}, "methods"),
     ],
 )

@@ -141,7 +141,7 @@ def test_who_has_no_plan_has_missed_it(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"alone": "nobody"}, "'nobody' is none of alone, split"),
-        ({"learned": {}}, "is no mapping of labels"),
+        ({"learned": {}}, "learned"),
         ({"ablations": {"best-of-8": ["agent=l"]}}, "stands twice"),
         ({"guided": {"x": ["graph=gpt2"]}}, "'graph=gpt2' is not about an agent"),
         ({"budgets_s": [0.0]}, "is not positive"),
@@ -155,7 +155,7 @@ def test_a_suite_that_is_not_sound_is_refused(change: dict[str, Any], message: s
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
     documents = found(SUITE, tmp_path)
     documents[next(iter(documents))] = {"operators": 3, "entrants": {}}
-    with refusal("is no result of a race"):
+    with refusal("is no result of a planner"):
         SUITE.summary(documents)
 
 

@@ -10,10 +10,9 @@ import pytest
 from envs.step.problem import StepProblem
 from experiments.run.heartbeat import RunConsole
 from experiments.run.threads import THREAD_VARIABLES
-from experiments.step.search import (
-    search_in_turn,
-    search_side_by_side,
-)
+from experiments.step.objectives import Makespan
+from experiments.step.planning import ask_in_turn, ask_side_by_side
+from experiments.step.tasks import StepTask
 from experiments.study.display import ProgressDisplay
 
 SINGLE = {"_target_": "agents.placement.baselines.SingleDevice"}
@@ -38,11 +37,11 @@ def test_side_by_side_finds_what_in_turn_finds(
     problem: StepProblem, display: ProgressDisplay
 ) -> None:
     nodes = {"single": SINGLE, "random": RANDOM}
-    together = search_side_by_side(nodes, problem, 5.0, display)
-    alone = search_in_turn(nodes, problem, 5.0, display)
+    together = ask_side_by_side(nodes, "searching", problem, 5.0, display)
+    alone = ask_in_turn(nodes, "quick", Makespan(), StepTask(problem), 5.0, display)
     assert list(together) == ["single", "random"]
     for name in nodes:
-        assert together[name].step_time == alone[name].step_time
+        assert together[name].value == alone[name].value
 
 
 def test_the_environment_is_as_before_after_a_search(
@@ -51,7 +50,7 @@ def test_the_environment_is_as_before_after_a_search(
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    search_side_by_side({"single": SINGLE}, problem, 1.0, display)
+    ask_side_by_side({"single": SINGLE}, "searching", problem, 1.0, display)
     assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == before
 
 

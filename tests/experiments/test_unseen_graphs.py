@@ -18,8 +18,8 @@ from envs.graphs.storage import save_graph
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.app import run_job
-from experiments.step.checking import judged_again
 from experiments.step.problem import StoredGraph, TightMemory, topology_file
+from experiments.step.suites.contest import judged_again
 from experiments.step.suites.models import MODELS, Captured
 from tests.paths import CONF
 from tests.refusal import refusal

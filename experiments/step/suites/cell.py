@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from annotated_types import MinLen
 
+from envs.bounds import bounded
 from envs.errors import InputError
 from envs.units import MILLISECOND
 from experiments.pictures.step import AnytimeCurve
@@ -23,7 +25,8 @@ DATA_VARIABLE = "MESHWRIGHT_DATA"  # the folder of published graphs
 CELLS_VARIABLE = "$CELLS"  # the folder of all cells of a run
 SAME = 1e-9  # relative difference, by rounding, of two equal objectives
 
-Axis = Mapping[str, Sequence[str]]  # label: overrides of conf/plan.yaml
+Labelled = Mapping[str, Sequence[str]]  # label: overrides of conf/plan.yaml
+Axis = Annotated[Labelled, MinLen(1)]
 
 
 @dataclass(frozen=True)
@@ -98,25 +101,32 @@ class Outcome:
     curve: AnytimeCurve
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Outcome:
-        """From what the run left: `result.json`, or why there is none."""
+    def of(cls, document: Document, file: Path | None = None) -> Outcome:
+        """From what the run left in a file: `result.json`, or why there is none.
+
+        Raises:
+            InputError: it is no result of a planner.
+        """
         if "exit_code" in document:
             return cls.failed(str(document["reason"]))
-        unit_s = document["unit_s"]
-        points = tuple((float(at), float(best) * unit_s) for at, best in document["trajectory"])
-        feasible = bool(document["feasible"])
-        reason = "; ".join(document["violations"]) or document["reason"]
-        return cls(
-            objective=document["objective_s"] if feasible else np.inf,
-            lower_bound=document["lower_bound_s"] or 0.0,
-            seconds=document["seconds"],
-            status=document["status"],
-            reason="" if feasible else reason,
-            operators=document["operators"],
-            unit=document["unit"],
-            unit_s=unit_s,
-            curve=AnytimeCurve(points if feasible else (), document["seconds"]),
-        )
+        try:
+            unit_s = document["unit_s"]
+            points = tuple((float(at), float(best) * unit_s) for at, best in document["trajectory"])
+            feasible = bool(document["feasible"])
+            reason = "; ".join(document["violations"]) or document["reason"]
+            return cls(
+                objective=document["objective_s"] if feasible else np.inf,
+                lower_bound=document["lower_bound_s"] or 0.0,
+                seconds=document["seconds"],
+                status=document["status"],
+                reason="" if feasible else reason,
+                operators=document["operators"],
+                unit=document["unit"],
+                unit_s=unit_s,
+                curve=AnytimeCurve(points if feasible else (), document["seconds"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"is no result of a planner ({error!r})", file=file) from error
 
     @classmethod
     def failed(cls, reason: str) -> Outcome:
@@ -140,7 +150,44 @@ class Outcome:
         name, unit_s = self.shown_unit
         return f"{seconds / unit_s:.5g}{' ms' if name == 'ms' else ''}"
 
+    @property
+    def text(self) -> str:
+        """Its objective for a reader."""
+        return self.time(self.objective)
 
+
+@dataclass(frozen=True)
+class Row:
+    """What planners came to on one case, by label."""
+
+    case: Case
+    found: Mapping[str, Outcome]
+
+    @property
+    def best(self) -> float:
+        """The least objective; inf without a plan."""
+        return min(outcome.objective for outcome in self.found.values())
+
+    @property
+    def bound(self) -> float:
+        """The best that any of them proved."""
+        return max(outcome.lower_bound for outcome in self.found.values())
+
+    @property
+    def operators(self) -> int:
+        """Of the case; 0 where nothing was planned."""
+        return max(outcome.operators for outcome in self.found.values())
+
+    def document(self) -> dict[str, object]:
+        """What they came to, as numbers."""
+        return {
+            "step_time_s": {name: outcome.objective for name, outcome in self.found.items()},
+            "search_s": {name: outcome.seconds for name, outcome in self.found.items()},
+            "reason": {name: x.reason for name, x in self.found.items() if not x.feasible},
+        }
+
+
+@bounded
 @dataclass(frozen=True)
 class Cases:
     """Every graph on every topology.
@@ -149,18 +196,11 @@ class Cases:
         problems: label: overrides of conf/plan.yaml; the objectives.
         graphs: likewise. Graphs below `$MESHWRIGHT_DATA` are left out where it is not set.
         topologies: likewise.
-
-    Raises:
-        InputError: one of them is no mapping of labels to lists of overrides.
     """
 
-    problems: Mapping[str, Any]
-    graphs: Mapping[str, Any]
-    topologies: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        for name in ("problems", "graphs", "topologies"):
-            axis(getattr(self, name), name)
+    problems: Axis
+    graphs: Axis
+    topologies: Axis
 
     def __iter__(self) -> Iterator[Case]:
         folder = os.environ.get(DATA_VARIABLE, "")
@@ -181,38 +221,6 @@ class Cases:
         return [label for label, read in self.graphs.items() if any(needs in x for x in read)]
 
 
-def axis(value: object, field: str) -> Axis:
-    """`value` as labels and their overrides.
-
-    Raises:
-        InputError: it is something else, or empty.
-    """
-    if not isinstance(value, Mapping) or not value:
-        raise InputError("is no mapping of labels to overrides", file=SUITE_KEY, field=field)
-    for label, overrides in value.items():
-        if not isinstance(label, str):
-            raise InputError(f"{label!r} is no text", file=SUITE_KEY, record=label, field=field)
-        if not isinstance(overrides, list | tuple) or not all(
-            isinstance(x, str) for x in overrides
-        ):
-            raise InputError(
-                f"{overrides!r} is no list of overrides", file=SUITE_KEY, record=label, field=field
-            )
-    return value
-
-
-def positive(value: object, field: str) -> float:
-    """`value` as a number of seconds.
-
-    Raises:
-        InputError: it is not a positive and finite number.
-    """
-    seconds = float(value) if isinstance(value, int | float) else np.nan
-    if isinstance(value, bool) or not 0 < seconds < np.inf:
-        raise InputError(f"{value} is not positive and finite", file=SUITE_KEY, field=field)
-    return seconds
-
-
 def cells_of(cases: Sequence[Cases], agents: Axis, budgets_s: Sequence[float]) -> list[PlanCell]:
     """Every agent with every budget on every case; all agents of a case stand together."""
     return [
@@ -224,15 +232,28 @@ def cells_of(cases: Sequence[Cases], agents: Axis, budgets_s: Sequence[float]) -
     ]
 
 
+def together(cells: Iterable[PlanCell]) -> list[PlanCell]:
+    """Each once, those of one case beside each other."""
+    found = list(dict.fromkeys(cells))
+    cases = list(dict.fromkeys(cell.case for cell in found))
+    return sorted(found, key=lambda cell: cases.index(cell.case))
+
+
 class PlanSuite(ABC):
     """What the suites of planners share: their cells as runs of an app, and what these left."""
 
     own = ("budget_s=", "seed=", "json=", "hydra.")
+    cases: Cases | Sequence[Cases]
 
     @property
-    @abstractmethod
+    def groups(self) -> Sequence[Cases]:
+        """What is planned."""
+        return [self.cases] if isinstance(self.cases, Cases) else self.cases
+
+    @property
     def left_out(self) -> list[str]:
         """Graphs that need published data where there is none."""
+        return left_out_of(self.groups)
 
     @abstractmethod
     def cells(self) -> list[PlanCell]:
@@ -262,42 +283,21 @@ class PlanSuite(ABC):
             yield Check(name, "plan", "experiments.plan.PlanConfig", overrides)
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
-        outcomes = {}
-        by_folder = {cell.folder.name: (cell, document) for cell, document in found.items()}
-        for cell in self.cells():
-            app, document = by_folder[cell.folder]
-            try:
-                outcomes[cell] = Outcome.of(document)
-            except (KeyError, TypeError, ValueError) as error:
-                message = f"is no result of a plan ({error!r})"
-                raise InputError(message, file=app.record) from error
-        return self.report(outcomes)
+        apps = {app.folder.name: app for app in found}
+        read = {cell: apps[cell.folder] for cell in self.cells()}
+        return self.report({cell: Outcome.of(found[app], app.record) for cell, app in read.items()})
 
 
 def left_out_of(groups: Iterable[Cases]) -> list[str]:
     return list(dict.fromkeys(graph for group in groups for graph in group.left_out))
 
 
-def by_case(outcomes: Mapping[PlanCell, Outcome]) -> dict[Case, dict[str, Outcome]]:
+def rows_of(outcomes: Mapping[PlanCell, Outcome]) -> list[Row]:
     """The outcome of every agent on every case."""
     found: dict[Case, dict[str, Outcome]] = {}
     for cell, outcome in outcomes.items():
         found.setdefault(cell.case, {})[cell.agent] = outcome
-    return found
-
-
-def operators_of(found: Mapping[str, Outcome]) -> int:
-    """Of a case whose plans these are; 0 where there is none."""
-    return max(outcome.operators for outcome in found.values())
-
-
-def figures(found: Mapping[str, Outcome]) -> dict[str, object]:
-    """What the agents came to on one case, for a document."""
-    return {
-        "step_time_s": {name: outcome.objective for name, outcome in found.items()},
-        "search_s": {name: outcome.seconds for name, outcome in found.items()},
-        "reason": {name: x.reason for name, x in found.items() if not x.feasible},
-    }
+    return [Row(case, row) for case, row in found.items()]
 
 
 def require_distinct(labels: Sequence[str], field: str) -> None:
@@ -309,6 +309,12 @@ def require_distinct(labels: Sequence[str], field: str) -> None:
     for label in labels:
         if labels.count(label) > 1:
             raise InputError("stands twice", file=SUITE_KEY, record=label, field=field)
+
+
+def spread(values: Iterable[float]) -> tuple[float, float, float]:
+    """Median, largest and smallest of the finite ones; NaN without any."""
+    kept = [value for value in values if np.isfinite(value)] or [np.nan]
+    return float(np.median(kept)), max(kept), min(kept)
 
 
 def percent(ratio: float) -> str:

@@ -5,29 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
-from experiments.step.checking import judged_again
+from agents.step.problems import Verdict
+from envs.bounds import Positive, bounded
+from envs.step.order import OneFOneB
+from experiments.config.targets import build_as
+from experiments.run.saved_run import saved_nodes
+from experiments.step.objectives import Objective
+from experiments.step.plan_file import read_plan
+from experiments.step.problem import load_problem
 from experiments.step.suites.cell import (
     SAME,
+    Axis,
     Case,
     Cases,
     Outcome,
     PlanCell,
     PlanSuite,
-    axis,
+    Row,
     cells_of,
-    figures,
-    operators_of,
-    positive,
     times,
+    together,
 )
 from experiments.study.grid import AppCell, Document
 from experiments.study.suite import Report
 from experiments.study.tables import Table
 
+PLAN_FILE = "plan.json"
 PLANNER_COLUMNS = ("planner", "problems", "plans", "best", "over the best: median", "worst")
 NOTE = (
     "Over the best: step time over that of the best plan of all planners. Slower than: quick "
@@ -35,6 +42,7 @@ NOTE = (
 )
 
 
+@bounded
 @dataclass(frozen=True)
 class Contest(PlanSuite):
     """Contenders on every case beside quick planners and long searches.
@@ -51,35 +59,20 @@ class Contest(PlanSuite):
         quick: likewise; planners that need no budget.
         searches: likewise; those that use all of theirs.
         search_budget_s: seconds of search of each of them.
-
-    Raises:
-        InputError: a budget is not positive, or something is no mapping of labels to overrides.
     """
 
     title: str
     cases: Cases
-    contenders: Mapping[str, Any]
-    budget_s: float
-    quick: Mapping[str, Any]
-    searches: Mapping[str, Any]
-    search_budget_s: float
-
-    def __post_init__(self) -> None:
-        for name in ("contenders", "quick", "searches"):
-            axis(getattr(self, name), name)
-        positive(self.budget_s, "budget_s")
-        positive(self.search_budget_s, "search_budget_s")
-
-    @property
-    def left_out(self) -> list[str]:
-        return self.cases.left_out
+    contenders: Axis
+    budget_s: Positive
+    quick: Axis
+    searches: Axis
+    search_budget_s: Positive
 
     def cells(self) -> list[PlanCell]:
         """All planners, those of one case together."""
         found = cells_of([self.cases], {**self.contenders, **self.quick}, [self.budget_s])
-        found += cells_of([self.cases], self.searches, [self.search_budget_s])
-        cases = list(self.cases)
-        return sorted(dict.fromkeys(found), key=lambda cell: cases.index(cell.case))
+        return together(found + cells_of([self.cases], self.searches, [self.search_budget_s]))
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         """The report on plans that pass a second look."""
@@ -105,14 +98,18 @@ class Contest(PlanSuite):
         planners = list(rows[0].found)
         columns = ["problem", "operators", "best", "by"]
         columns += [x for name in contenders for x in (name, "over the best", "slower than")]
+        plans = [[row.case.name, *(x.text for x in row.found.values())] for row in rows]
         tables = [
             Table(self.title, columns, [row.cells(contenders) for row in rows], note=NOTE),
             Table("Planners", PLANNER_COLUMNS, [_planner(name, rows) for name in planners]),
-            Table("All plans", ["problem", *planners],
-                  [[row.case.name, *map(row.shown, planners)] for row in rows]),
-        ]  # fmt: skip
+            Table("All plans", ["problem", *planners], plans),
+        ]
         solved = [row for row in rows if np.isfinite(row.best)]
-        if nobody := [(row.case.name, row.reason) for row in rows if row not in solved]:
+        if nobody := [
+            (row.case.name, next(iter(row.found.values())).reason)
+            for row in rows
+            if row not in solved
+        ]:
             tables.append(Table("Without a plan", ("problem", "why"), nobody))
         headline: dict[str, object] = {"problems": len(rows), "without a plan": len(nobody)}
         for name in contenders:
@@ -123,7 +120,32 @@ class Contest(PlanSuite):
                 f"{name}: plans missed": ratios.count(np.inf),
                 f"{name}: slower than a quick planner": sum(bool(row.ahead(name)) for row in rows),
             }
-        return Report(tables, {}, {"rows": [row.document() for row in rows]}, headline)
+        numbers = [{"problem": row.case.name, **row.document()} for row in rows]
+        return Report(tables, {}, {"rows": numbers}, headline)
+
+
+def judged_again(folders: Sequence[Path]) -> list[Verdict | None]:
+    """What is said of the plan in every run folder of one problem; None where there is no plan.
+
+    Graph, devices and costs are made anew from the config of the first run with a plan.
+
+    Raises:
+        InputError: a file is no plan of this problem.
+    """
+    written = [folder for folder in folders if (folder / PLAN_FILE).is_file()]
+    if not written:
+        return [None] * len(folders)
+    names = ("problem", "env", "graph", "topology", "cost")
+    problem, *groups = saved_nodes(written[0], names).values()
+    objective = build_as(Objective, problem, "problem", "objective of a plan")
+    loaded = load_problem(*groups)
+    task = objective.of(loaded.problem)
+    return [
+        task.judge(read_plan(folder / PLAN_FILE, loaded.problem, OneFOneB()))
+        if folder in written
+        else None
+        for folder in folders
+    ]
 
 
 def _long(label: str, budget_s: float) -> str:
@@ -131,18 +153,8 @@ def _long(label: str, budget_s: float) -> str:
 
 
 @dataclass(frozen=True)
-class _Row:
-    case: Case
-    found: Mapping[str, Outcome]  # by planner
+class _Row(Row):
     quick: Sequence[str]
-
-    @property
-    def best(self) -> float:
-        return min(outcome.objective for outcome in self.found.values())
-
-    @property
-    def reason(self) -> str:
-        return next(outcome.reason for outcome in self.found.values())
 
     def ratio(self, name: str) -> float:
         """Its step time over the best; inf without a plan."""
@@ -154,20 +166,14 @@ class _Row:
         mine = self.found[name].objective / (1.0 + SAME)
         return [other for other in self.quick if self.found[other].objective < mine]
 
-    def shown(self, name: str) -> str:
-        return self.found[name].time(self.found[name].objective)
-
     def cells(self, contenders: Sequence[str]) -> tuple[str, ...]:
-        operators = operators_of(self.found)
         by = min(self.found, key=self.ratio)
-        winner = by if self.found[by].feasible else ""
-        cells = [self.case.name, f"{operators:,}", self.shown(by), winner]
+        winner = self.found[by]
+        cells = [self.case.name, f"{self.operators:,}", winner.text, by if winner.feasible else ""]
         for name in contenders:
-            cells += [self.shown(name), times(self.ratio(name)), ", ".join(self.ahead(name))]
+            ahead = ", ".join(self.ahead(name))
+            cells += [self.found[name].text, times(self.ratio(name)), ahead]
         return tuple(cells)
-
-    def document(self) -> dict[str, object]:
-        return {"problem": self.case.name, **figures(self.found)}
 
 
 def _planner(name: str, rows: Sequence[_Row]) -> tuple[str, ...]:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from envs.bounds import Positive, bounded
 from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
 from experiments.step.suites.cell import (
     CELLS_VARIABLE,
     SAME,
-    Case,
+    Axis,
     Cases,
     Outcome,
     PlanCell,
     PlanSuite,
-    axis,
-    by_case,
-    figures,
-    left_out_of,
-    operators_of,
+    Row,
     percent,
-    positive,
     require_distinct,
+    rows_of,
+    spread,
 )
 from experiments.study.suite import Report
 from experiments.study.tables import Table
 
-UNIFORM, FAIR = "uniform shares", "fair sharing"  # labels of the two references
+UNIFORM, FAIR = REFERENCES = ("uniform shares", "fair sharing")  # labels
 PLAN_FILE = "plan.json"
 SUMMARY_COLUMNS = (
     "method", "against", "topology", "cases", "best", "median", "worst", "never worse",
@@ -44,6 +41,7 @@ NOTE = (
 )
 
 
+@bounded
 @dataclass(frozen=True)
 class JointSuite(PlanSuite):
     """Step times of joint methods against uniform static shares and against fair sharing.
@@ -61,28 +59,19 @@ class JointSuite(PlanSuite):
         budget_s: seconds of search of each of them.
 
     Raises:
-        InputError: the budget is not positive, a label stands twice, or something is no mapping.
+        InputError: a label stands twice.
     """
 
     title: str
     cases: Sequence[Cases]
-    methods: Mapping[str, Any]
+    methods: Axis
     uniform: Sequence[str]
-    placed: Mapping[str, Any]
+    placed: Axis
     fair: Sequence[str]
-    budget_s: float
+    budget_s: Positive
 
     def __post_init__(self) -> None:
-        axis(self.methods, "methods")
-        axis(self.placed, "placed")
-        axis({UNIFORM: self.uniform}, "uniform")
-        axis({FAIR: self.fair}, "fair")
-        positive(self.budget_s, "budget_s")
-        require_distinct([UNIFORM, FAIR, *self.methods, *self.placed], "methods")
-
-    @property
-    def left_out(self) -> list[str]:
-        return left_out_of(self.cases)
+        require_distinct([*REFERENCES, *self.methods, *self.placed], "methods")
 
     def cells(self) -> list[PlanCell]:
         """On every case all plans, then fair sharing, which needs them."""
@@ -100,169 +89,113 @@ class JointSuite(PlanSuite):
 
     def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
         """A row per case, the distribution of the reductions, and a picture of them."""
-        cases = by_case(outcomes)
-        rows = [_Row(case, found) for case, found in cases.items()]
+        rows = rows_of(outcomes)
         methods = list(self.methods)
-        columns = ["case", "operators", UNIFORM, FAIR]
+        columns = ["case", "operators", *REFERENCES]
         for name in methods:
             columns += [name, "reduction: uniform", "reduction: fair"]
         columns += ["bound", "over the bound"]
-        spreads = [
-            spread
-            for name in methods
-            for reference in (UNIFORM, FAIR)
-            for spread in _spreads(rows, name, reference)
-        ]
-        missing = [row for row in rows if row.reason(methods)]
+        missing = [(row.case.name, told) for row in rows if (told := _reason(row, methods))]
+        spreads, texts, headline = [], [], dict[str, object]()
+        for method in methods:
+            for reference in REFERENCES:
+                for topology, values in _reductions(rows, method, reference).items():
+                    median, best, worst = three = spread(values)
+                    worse = sum(value < 0 for value in values)
+                    shown = [percent(best), percent(median), percent(worst)]
+                    shown.append(f"worse in {worse}" if worse else "yes" if values else "")
+                    place = topology or "all"
+                    texts.append((method, reference, place, str(len(values)), *shown))
+                    named = dict(zip(("median", "best", "worst"), three, strict=True))
+                    spreads.append(
+                        {"method": method, "reference": reference, "topology": topology or None,
+                         "cases": len(values), **named, "worse": worse}
+                    )  # fmt: skip
+                    if values and not topology:
+                        against = f"reduction of {method} against {reference}"
+                        headline |= {
+                            f"{x} {against}": named[x] for x in ("best", "median", "worst")
+                        }
         tables = [
             Table(
                 "Step time with and without bandwidth decided",
                 columns,
-                [row.cells(methods) for row in rows],
+                [_cells(row, methods) for row in rows],
                 note=NOTE,
             ),
-            Table("Reductions", SUMMARY_COLUMNS, [spread.cells() for spread in spreads]),
+            Table("Reductions", SUMMARY_COLUMNS, texts),
         ]
         if missing:
-            texts = [(row.case.name, row.reason(methods)) for row in missing]
-            tables.append(Table("Without a plan", ("case", "why"), texts))
-        headline = {
-            key: value for spread in spreads if not spread.topology
-            for key, value in spread.headline().items()
-        }  # fmt: skip
+            tables.append(Table("Without a plan", ("case", "why"), missing))
         numbers = {
             "budget_s": self.budget_s,
-            "rows": [row.document(methods) for row in rows],
-            "reductions": [spread.document() for spread in spreads],
+            "rows": [
+                {
+                    "graph": row.case.graph,
+                    "topology": row.case.topology,
+                    "lower_bound_s": row.bound,
+                    "reduction": {
+                        name: {other: _reduction(row, name, other) for other in REFERENCES}
+                        for name in methods
+                    },
+                    **row.document(),
+                }
+                for row in rows
+            ],
+            "reductions": spreads,
         }
-        figures = {"joint.png": _picture(self.title, rows, methods)}
-        return Report(tables, figures, numbers, headline)
+        return Report(tables, {"joint.png": _picture(self.title, rows, methods)}, numbers, headline)
 
 
-@dataclass(frozen=True)
-class _Row:
-    case: Case
-    found: Mapping[str, Outcome]
-
-    @property
-    def bound(self) -> float:
-        return max(outcome.lower_bound for outcome in self.found.values())
-
-    def reduction(self, method: str, reference: str) -> float:
-        """1 - step time / reference, 0 for equal ones; NaN where one of them has no plan."""
-        mine, other = self.found[method], self.found[reference]
-        if not mine.feasible or not other.feasible:
-            return np.nan
-        reduction = 1.0 - mine.objective / other.objective
-        return reduction if abs(reduction) > SAME else 0.0
-
-    def reason(self, methods: Sequence[str]) -> str:
-        """Why there is no figure for something, or nothing."""
-        reasons = {
-            name: self.found[name].reason
-            for name in (UNIFORM, *methods, FAIR)
-            if not self.found[name].feasible
-        }
-        if len(reasons) == len(methods) + 2:
-            return reasons[UNIFORM]
-        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-
-    def cells(self, methods: Sequence[str]) -> tuple[str, ...]:
-        operators = operators_of(self.found)
-        cells = [self.case.name, f"{operators:,}" if operators else ""]
-        cells += [self.found[name].time(self.found[name].objective) for name in (UNIFORM, FAIR)]
-        for name in methods:
-            outcome = self.found[name]
-            cells.append(outcome.time(outcome.objective))
-            cells += [percent(self.reduction(name, reference)) for reference in (UNIFORM, FAIR)]
-        best = min(self.found[name].objective for name in methods)
-        shown = self.found[UNIFORM]
-        cells.append(shown.time(self.bound) if self.bound > 0 else "")
-        cells.append(percent(best / self.bound - 1.0) if self.bound > 0 else "")
-        return tuple(cells)
-
-    def document(self, methods: Sequence[str]) -> dict[str, object]:
-        return {
-            "graph": self.case.graph,
-            "topology": self.case.topology,
-            "lower_bound_s": self.bound,
-            "reduction": {
-                name: {reference: self.reduction(name, reference) for reference in (UNIFORM, FAIR)}
-                for name in methods
-            },
-            **figures(self.found),
-        }
+def _reduction(row: Row, method: str, reference: str) -> float:
+    """1 - step time / reference, 0 for equal ones; NaN where one of them has no plan."""
+    mine, other = row.found[method], row.found[reference]
+    if not mine.feasible or not other.feasible:
+        return np.nan
+    reduction = 1.0 - mine.objective / other.objective
+    return reduction if abs(reduction) > SAME else 0.0
 
 
-@dataclass(frozen=True)
-class _Spread:
-    """The reductions of a method against one reference, on one topology or on all."""
-
-    method: str
-    reference: str
-    topology: str  # empty: all
-    reductions: Sequence[float]
-
-    def cells(self) -> tuple[str, ...]:
-        place = self.topology or "all"
-        if not self.reductions:
-            return (self.method, self.reference, place, "0", "", "", "", "")
-        worse = sum(reduction < 0 for reduction in self.reductions)
-        return (
-            self.method,
-            self.reference,
-            place,
-            str(len(self.reductions)),
-            *(percent(value) for value in self._three()),
-            "yes" if not worse else f"worse in {worse}",
-        )
-
-    def document(self) -> dict[str, object]:
-        best, median, worst = self._three()
-        return {
-            "method": self.method,
-            "reference": self.reference,
-            "topology": self.topology or None,
-            "cases": len(self.reductions),
-            "best": best,
-            "median": median,
-            "worst": worst,
-            "worse": sum(reduction < 0 for reduction in self.reductions),
-        }
-
-    def headline(self) -> dict[str, float]:
-        names = (f"{word} reduction of {self.method} against {self.reference}"
-                 for word in ("best", "median", "worst"))  # fmt: skip
-        return dict(zip(names, self._three(), strict=True)) if self.reductions else {}
-
-    def _three(self) -> tuple[float, float, float]:
-        values = self.reductions
-        if not values:
-            return np.nan, np.nan, np.nan
-        return max(values), float(np.median(values)), min(values)
+def _reason(row: Row, methods: Sequence[str]) -> str:
+    """Why there is no figure for something, or nothing."""
+    asked = {name: row.found[name] for name in (UNIFORM, *methods, FAIR)}
+    reasons = {name: outcome.reason for name, outcome in asked.items() if not outcome.feasible}
+    if len(reasons) == len(asked):
+        return reasons[UNIFORM]
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
-def _spreads(rows: Sequence[_Row], method: str, reference: str) -> list[_Spread]:
-    """Of each topology, then of all."""
+def _cells(row: Row, methods: Sequence[str]) -> tuple[str, ...]:
+    found, bound = row.found, row.bound
+    cells = [row.case.name, f"{row.operators:,}" if row.operators else ""]
+    cells += [found[name].text for name in REFERENCES]
+    for name in methods:
+        cells.append(found[name].text)
+        cells += [percent(_reduction(row, name, reference)) for reference in REFERENCES]
+    if bound <= 0:
+        return (*cells, "", "")
+    best = min(found[name].objective for name in methods)
+    return (*cells, found[UNIFORM].time(bound), percent(best / bound - 1.0))
+
+
+def _reductions(rows: Sequence[Row], method: str, reference: str) -> dict[str, list[float]]:
+    """Those of the cases that have one, of each topology and, under no name, of all."""
     topologies = list(dict.fromkeys(row.case.topology for row in rows))
-    found = []
-    for topology in [*topologies, ""] if len(topologies) > 1 else [""]:
-        values = [
-            row.reduction(method, reference) for row in rows if topology in ("", row.case.topology)
-        ]
-        kept = [value for value in values if np.isfinite(value)]
-        found.append(_Spread(method, reference, topology, kept))
-    return found
+    found = [(row.case.topology, _reduction(row, method, reference)) for row in rows]
+    return {
+        topology: [x for at, x in found if topology in ("", at) and np.isfinite(x)]
+        for topology in ([*topologies, ""] if len(topologies) > 1 else [""])
+    }
 
 
-def _picture(title: str, rows: Sequence[_Row], methods: Sequence[str]) -> Figure:
+def _picture(title: str, rows: Sequence[Row], methods: Sequence[str]) -> Figure:
     """A dot per case, method and reference; those without a figure have none."""
     figure = new_figure(8.0, 1.6 + 0.3 * len(rows))
     axes = figure.add_subplot()
     height = np.arange(len(rows))[::-1]
-    pairs = [(method, reference) for method in methods for reference in (UNIFORM, FAIR)]
+    pairs = [(method, reference) for method in methods for reference in REFERENCES]
     for number, (method, reference) in enumerate(pairs):
-        values = [100.0 * row.reduction(method, reference) for row in rows]
+        values = [100.0 * _reduction(row, method, reference) for row in rows]
         marker = "o" if reference == UNIFORM else "D"
         axes.plot(
             values, height, marker, color=colour(number), markersize=6,

@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import MinLen
 
 from envs.arrays import FloatArray
-from envs.bounds import Count, Positive
+from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError, require_one_of
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.step.suites import cell
-from experiments.step.suites.cell import SAME, Case, Cases, Outcome
+from experiments.step.suites.cell import SAME, Axis, Case, Cases, Labelled, Outcome, Row
 from experiments.study.grid import AppCell, Document
 from experiments.study.statistics import bootstrap_median
 from experiments.study.suite import SUITE_KEY, Check, Report
@@ -45,6 +45,7 @@ PART_COLUMNS = ("planner", "its step time over that of", "median", "at or below"
 LOSS_COLUMNS = ("problem", "planner", "after", "step time", "best opponent", "by", "over it")
 
 
+@bounded
 @dataclass(frozen=True)
 class LearnedPlacement:
     """Every planner on every problem, one after the other in one process, each of them warm.
@@ -69,33 +70,26 @@ class LearnedPlacement:
         quick_budget_s: seconds that the others may take at most.
 
     Raises:
-        InputError: a label is not there or stands twice, or something is no mapping of labels.
+        InputError: a label is not there or stands twice, or its overrides are about something else.
     """
 
     title: str
     cases: Mapping[str, Cases]
-    learned: Mapping[str, Any]
-    ablations: Mapping[str, Any]
-    guided: Mapping[str, Any]
-    searches: Mapping[str, Any]
-    quick: Mapping[str, Any]
+    learned: Axis
+    ablations: Labelled
+    guided: Labelled
+    searches: Axis
+    quick: Axis
     always: Sequence[str]
     alone: str
     budgets_s: Annotated[Sequence[Positive], MinLen(1)]
     some_budgets_s: Sequence[Positive]
     some: Count
-    quick_budget_s: float
+    quick_budget_s: Positive
 
     own = ("entrants", "+agent@entrants", "budget", "+budget", "seed=", "json=", "hydra.")
 
     def __post_init__(self) -> None:
-        for name in ("learned", "ablations", "guided", "searches", "quick"):
-            if getattr(self, name) or name not in {"ablations", "guided"}:
-                cell.axis(getattr(self, name), name)
-        cell.positive(self.quick_budget_s, "quick_budget_s")
-        for name in ("budgets_s", "some_budgets_s"):
-            for seconds in getattr(self, name):
-                cell.positive(seconds, name)
         entrants = list(self._entrants(self._budgets_s))
         keys = [_key(label) for label, _, _ in entrants]
         for label, asked, _ in entrants:
@@ -138,28 +132,24 @@ class LearnedPlacement:
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         """What the planners had when; a problem that could not be posed has a row of its own."""
-        documents = {app.folder.name: (app, document) for app, document in found.items()}
+        apps = {app.folder.name: app for app in found}
         races, nobody = [], []
         for case, budgets_s in self._cases().items():
+            teams = {team: apps[_folder(case, team)] for team in _TEAMS}
+            if failed := [found[app] for app in teams.values() if "exit_code" in found[app]]:
+                nobody.append((case.name, str(failed[0]["reason"])))
+                continue
             outcomes: dict[str, Outcome] = {}
-            for team in _TEAMS:
-                app, document = documents[_folder(case, team)]
-                if "exit_code" in document:
-                    nobody.append((case.name, str(document["reason"])))
-                    break
-                try:
-                    shared = {"operators": document["operators"]}
-                    for label, _, _ in self._entrants(budgets_s, team):
-                        entrant = document["entrants"][_key(label)]
-                        outcomes[label] = Outcome.of({**shared, **entrant})
-                except (KeyError, TypeError, ValueError) as error:
-                    told = f"is no result of a race ({error!r})"
-                    raise InputError(told, file=app.record) from error
+            for team, app in teams.items():
+                entrants = found[app].get("entrants", {})
+                for label, *_ in self._entrants(budgets_s, team):
+                    told = {"operators": 0, **entrants.get(_key(label), {})}
+                    outcomes[label] = Outcome.of(told, app.record)
+            race = _Race(case, outcomes, self)
+            if np.isfinite(race.best):
+                races.append(race)
             else:
-                if any(outcome.feasible for outcome in outcomes.values()):
-                    races.append(_Race(case, outcomes, self))
-                else:
-                    nobody.append((case.name, outcomes[self.alone].reason))
+                nobody.append((case.name, outcomes[self.alone].reason))
         return self._report(races, nobody)
 
     @property
@@ -189,17 +179,20 @@ class LearnedPlacement:
 
     def _report(self, races: Sequence[_Race], nobody: Sequence[tuple[str, str]]) -> Report:
         first = next(iter(self.learned))
-        plain = (*self.learned, *self.ablations, *self.quick)
-        note = ALONE_NOTE.format(" and ".join(self.always) or "none", self.alone)
+        planners = (*self.guided, *self.searches, *self.learned, *self.ablations, *self.quick)
         medians = {
-            x: [_median([race.over(x, at) for race in races]) for at in self.budgets_s]
-            for x in (*self.guided, *self.searches, *plain)
+            x: [_median(race.over(x, at) for race in races) for at in self.budgets_s]
+            for x in planners
         }
-        shown = (*self.learned, *self.ablations) if races else ()
+        runs = [label for label, *_ in self._entrants(self._budgets_s)]
+        duels = list(self._duels(races))
         tables = [
-            Table(self.title, ALONE_COLUMNS, [_alone(x, races) for x in shown], note=note),
+            Table(self.title, ALONE_COLUMNS,
+                  [_alone(x, races) for x in (*self.learned, *self.ablations) if races],
+                  note=ALONE_NOTE.format(" and ".join(self.always) or "none", self.alone)),
             Table("With a search, each told the same time", PAIR_COLUMNS,
-                  [(x, y, f"{at:g} s", *duel) for x, y, at, duel in self._duel_rows(races)]),
+                  [(x, y, f"{at:g} s", took, str(len(ratios)), *_spread(ratios))
+                   for x, y, at, took, ratios in duels]),
             Table("What the parts add", PART_COLUMNS,
                   [(x, first, *_spread([race.ends(x, first) for race in races]))
                    for x in self.ablations]),
@@ -208,8 +201,8 @@ class LearnedPlacement:
                   [(x, *map(cell.times, row)) for x, row in medians.items()]),
             Table("Where it loses", LOSS_COLUMNS,
                   [row for race in races for x in (first, *self.guided) for row in race.losses(x)]),
-            Table("All plans", ("problem", *(x for x, *_ in self._entrants(self._budgets_s))),
-                  [(race.case.name, *race.shown(self._entrants(self._budgets_s)))
+            Table("All plans", ("problem", *runs),
+                  [(race.case.name, *(race.found[x].text if x in race.found else "" for x in runs))
                    for race in races], on_console=False),
         ]  # fmt: skip
         if nobody:
@@ -217,52 +210,44 @@ class LearnedPlacement:
         headline: dict[str, object] = {"problems": len(races), "without a plan": len(nobody)}
         for label in self.learned:
             same = np.array([race.in_its_time(label) for race in races])
-            headline[f"{label}: median seconds"] = _median([x.found[label].seconds for x in races])
-            headline[f"{label}: median over the best"] = _median(
-                [x.over(label, np.inf) for x in races]
-            )
+            seconds = _median(race.found[label].seconds for race in races)
+            headline[f"{label}: median seconds"] = seconds
+            over = _median(race.over(label, np.inf) for race in races)
+            headline[f"{label}: median over the best"] = over
             headline[f"{label}: below every planner in its time"] = int((same < 1.0 - SAME).sum())
-        for label, other, at, ratios in self._duels(races):
+        for label, other, at, _, ratios in duels:
             headline[f"{label} over {other}, each told {at:g} s"] = _median(ratios)
         rows = [race.document() for race in races]
         numbers = {"rows": rows, "budgets_s": list(self.budgets_s), "median_over_the_best": medians}
         return Report(tables, {"anytime.png": self._figure(races)}, numbers, headline)
 
-    def _duels(self, races: Sequence[_Race]) -> Iterator[tuple[str, str, float, list[float]]]:
-        """A guided search, another one, the seconds both are told, and the ratios of step times."""
+    def _duels(self, races: Sequence[_Race]) -> Iterator[tuple[str, str, float, str, list[float]]]:
+        """A guided search, another, the seconds both are told and took, ratios of step times."""
         names = list(self.guided)
         pairs = [(mine, other) for mine in names for other in self.searches]
         for mine, other in [*pairs, *((names[0], twin) for twin in names[1:])]:
             for at in self._budgets_s:
                 run = [race for race in races if _told(mine, at) in race.found]
-                yield mine, other, at, [race.duel(mine, other, at) for race in run]
-
-    def _duel_rows(
-        self, races: Sequence[_Race]
-    ) -> Iterator[tuple[str, str, float, tuple[str, ...]]]:
-        for mine, other, at, ratios in self._duels(races):
-            runs = [
-                [race.found[told].seconds for race in races if told in race.found]
-                for told in (_told(mine, at), _told(other, at))
-            ]
-            took = " and ".join(cell.seconds(_median(run)) for run in runs)
-            yield mine, other, at, (took, str(len(ratios)), *_spread(ratios))
+                took = [
+                    cell.seconds(_median(race.found[_told(x, at)].seconds for race in run))
+                    for x in (mine, other)
+                ]
+                ratios = [race.duel(mine, other, at) for race in run]
+                yield mine, other, at, " and ".join(took), ratios
 
     def _figure(self, races: Sequence[_Race]) -> Figure:
         """The planners' medians by seconds, of policies the first's, in times of the best.
 
         A search stands where its runs ended: some take longer than they are told.
         """
-        curves, (_, *variants) = {}, (*self.learned, *self.ablations)
-        for label in (*self.learned, *self.quick, *self.guided, *self.searches):
-            if label in variants:
-                continue
+        curves, searches = {}, (*self.guided, *self.searches)
+        for label in (next(iter(self.learned)), *self.quick, *searches):
             whens: Sequence[float] = self.budgets_s
-            if label not in (*self.guided, *self.searches):
+            if label not in searches:
                 whens = sorted({at for race in races for at, _ in race.found[label].curve.points})
             points: list[tuple[float, float]] = []
             for at in whens[:: max(len(whens) // 300, 1)]:
-                value = _median([race.over(label, at) for race in races])
+                value = _median(race.over(label, at) for race in races)
                 if np.isfinite(value) and value < (points[-1][1] if points else np.inf):
                     told = _told(label, at)
                     ends = [race.found[told].seconds for race in races if told in race.found]
@@ -273,12 +258,14 @@ class LearnedPlacement:
 
 
 @dataclass(frozen=True)
-class _Race:
+class _Race(Row):
     """All planners on one problem."""
 
-    case: Case
-    found: Mapping[str, Outcome]  # by label
     suite: LearnedPlacement
+
+    @property
+    def opponents(self) -> tuple[str, ...]:
+        return (*self.suite.quick, *self.suite.searches)
 
     def at(self, label: str, seconds: float) -> float:
         """Its step time with so many seconds, inf without a plan.
@@ -294,8 +281,7 @@ class _Race:
 
     def rivals(self, seconds: float) -> dict[str, float]:
         """The opponents' step times in so many seconds, the best device's for who has none."""
-        times = {x: self.at(x, seconds) for x in (*self.suite.quick, *self.suite.searches)}
-        return {x: self._or_alone(time) for x, time in times.items()}
+        return {x: self._or_alone(self.at(x, seconds)) for x in self.opponents}
 
     def _or_alone(self, time: float) -> float:
         return time if np.isfinite(time) else self.found[self.suite.alone].objective
@@ -318,12 +304,6 @@ class _Race:
         mine = self.found[label]
         return _over(mine.objective, min(self.rivals(mine.seconds).values()))
 
-    def without(self, label: str) -> int:
-        """Opponents that have no plan when it has ended."""
-        opponents = (*self.suite.quick, *self.suite.searches)
-        times = [self.at(other, self.found[label].seconds) for other in opponents]
-        return int(np.isinf(times).sum())
-
     def losses(self, label: str) -> Iterator[tuple[str, ...]]:
         """A row of `LOSS_COLUMNS` for each of its runs where an opponent's plan is faster."""
         asked = {_told(label, seconds): seconds for seconds in self.suite.budgets_s}
@@ -333,26 +313,14 @@ class _Race:
             mine, rivals = self.found[name], self.rivals(seconds)
             by = min(rivals, key=lambda other: rivals[other])
             if (over := _over(mine.objective, rivals[by])) > 1.0 + SAME:
-                times = (mine.time(mine.objective), mine.time(rivals[by]))
+                times = (mine.text, mine.time(rivals[by]))
                 yield (
                     self.case.name, name, cell.seconds(mine.seconds), *times, by, cell.times(over)
                 )  # fmt: skip
 
-    def shown(self, entrants: Iterable[tuple[str, Sequence[str], float]]) -> Iterator[str]:
-        """Its step time by every run; empty where there was none."""
-        for label, *_ in entrants:
-            found = self.found.get(label)
-            yield "" if found is None else found.time(found.objective)
-
     def document(self) -> dict[str, object]:
-        found = self.found.items()
-        return {
-            "problem": self.case.name,
-            "step_time_s": {label: outcome.objective for label, outcome in found},
-            "search_s": {label: outcome.seconds for label, outcome in found},
-            "trajectory": {label: outcome.curve.points for label, outcome in found},
-            "reason": {label: outcome.reason for label, outcome in found if not outcome.feasible},
-        }
+        curves = {label: outcome.curve.points for label, outcome in self.found.items()}
+        return {"problem": self.case.name, "trajectory": curves, **super().document()}
 
 
 def _alone(label: str, races: Sequence[_Race]) -> tuple[str, ...]:
@@ -360,10 +328,13 @@ def _alone(label: str, races: Sequence[_Race]) -> tuple[str, ...]:
     ends = np.array([race.over(label, np.inf) for race in races])
     same = np.array([race.in_its_time(label) for race in races])
     took = [race.found[label].seconds for race in races]
+    without = sum(
+        np.isinf(race.at(x, race.found[label].seconds)) for race in races for x in race.opponents
+    )
     return (
         label, str(len(races)), str(int(np.isinf(ends).sum())), cell.seconds(_median(took)),
         cell.seconds(max(took)), _spread(ends.tolist())[0], f"{(same < 1.0 - SAME).mean():.0%}",
-        f"{(same <= 1.0 + SAME).mean():.0%}", str(sum(race.without(label) for race in races)),
+        f"{(same <= 1.0 + SAME).mean():.0%}", str(without),
     )  # fmt: skip
 
 
@@ -404,6 +375,6 @@ def _over(mine: float, theirs: float) -> float:
     return mine / theirs
 
 
-def _median(values: Sequence[float]) -> float:
+def _median(values: Iterable[float]) -> float:
     known = [value for value in values if not np.isnan(value)]
     return float(np.median(known)) if known else np.nan

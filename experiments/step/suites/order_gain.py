@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from envs.bounds import Positive, bounded
 from envs.errors import require_one_of
 from experiments.step.suites.cell import (
+    Axis,
     Cases,
     Outcome,
     PlanCell,
     PlanSuite,
-    axis,
     cells_of,
     percent,
-    positive,
+    spread,
 )
 from experiments.study.suite import SUITE_KEY, Report
 from experiments.study.tables import Table
 
 GAINS = ("by the order", "over the split")
 PARTS = ("reduction", "order", "placement")
+SPREAD = ("median", "largest", "smallest")
 NOTE = (
     "By the order: 1 - step time in the best order / in the fixed one, of one planner. Over the "
     "split: 1 - its step time / that of the split, both in their best orders: whether a search is "
@@ -35,6 +36,7 @@ PART_NOTE = (
 )
 
 
+@bounded
 @dataclass(frozen=True)
 class OrderGain(PlanSuite):
     """Every planner twice on each case: in one fixed order, and in the best of all orders.
@@ -49,7 +51,7 @@ class OrderGain(PlanSuite):
         budget_s: seconds of search of each of them.
 
     Raises:
-        InputError: the budget is not positive, a label is not there, or something is no mapping.
+        InputError: a label is not there.
     """
 
     title: str
@@ -57,19 +59,13 @@ class OrderGain(PlanSuite):
     fixed: str
     best: str
     split: str
-    planners: Mapping[str, Any]
-    budget_s: float
+    planners: Axis
+    budget_s: Positive
 
     def __post_init__(self) -> None:
-        axis(self.planners, "planners")
-        positive(self.budget_s, "budget_s")
         problems = self.cases.problems
         for field, known in ("fixed", problems), ("best", problems), ("split", self.planners):
             require_one_of(getattr(self, field), known, file=SUITE_KEY, field=field)
-
-    @property
-    def left_out(self) -> list[str]:
-        return self.cases.left_out
 
     def cells(self) -> list[PlanCell]:
         return cells_of([self.cases], self.planners, [self.budget_s])
@@ -80,68 +76,51 @@ class OrderGain(PlanSuite):
         for cell, outcome in outcomes.items():
             name = f"{cell.case.graph} on {cell.case.topology}"
             found.setdefault(name, {})[cell.agent, cell.case.problem] = outcome
-        rows = [
-            self._row(name, planner, at) for name, at in found.items() for planner in self.planners
-        ]
-        parts = {name: self._parts(at) for name, at in found.items()}
-        columns = ("problem", "operators", "planner", self.fixed, self.best, *GAINS)
+        texts, rows, parts = [], list[dict[str, object]](), dict[str, dict[str, float]]()
+        gained: dict[str, list[tuple[float, float]]] = {planner: [] for planner in self.planners}
+        for name, at in found.items():
+            split = at[self.split, self.best]
+            for planner in self.planners:
+                fixed, best = at[planner, self.fixed], at[planner, self.best]
+                gains = _reduction(best, fixed), _reduction(best, split)
+                gained[planner].append(gains)
+                texts.append(
+                    (name, f"{max(fixed.operators, best.operators):,}", planner, fixed.text,
+                     best.text, *map(percent, gains))
+                )  # fmt: skip
+                rows.append(
+                    {"problem": name, "planner": planner, "fixed_order_s": fixed.objective,
+                     "best_order_s": best.objective, **dict(zip(GAINS, gains, strict=True))}
+                )  # fmt: skip
+            # 1 - the whole reduction is 1 - the order's part times 1 - the placement's
+            begun, last = at[self.split, self.fixed], min(at.values(), key=lambda x: x.objective)
+            whole = (last, begun), (split, begun), (last, split)
+            parts[name] = {part: _reduction(*pair) for part, pair in zip(PARTS, whole, strict=True)}
         tables = [
-            Table(self.title, columns, [row.pop("cells") for row in rows], note=NOTE),
-            Table("Planners", ("planner", *(f"{gain}: {x}" for gain in GAINS for x in SPREAD)),
-                  [(name, *_spreads([row for row in rows if row["planner"] == name], GAINS))
-                   for name in self.planners]),
-            Table("Where the reduction comes from", ("problem", *PARTS),
-                  [(name, *(percent(part[x]) for x in PARTS)) for name, part in parts.items()],
-                  note=PART_NOTE),
+            Table(
+                self.title, ("problem", "operators", "planner", self.fixed, self.best, *GAINS),
+                texts, note=NOTE,
+            ),
+            Table(
+                "Planners", ("planner", *(f"{gain}: {x}" for gain in GAINS for x in SPREAD)),
+                [(x, *(percent(y) for column in zip(*pairs, strict=True) for y in spread(column)))
+                 for x, pairs in gained.items()],
+            ),
+            Table(
+                "Where the reduction comes from", ("problem", *PARTS),
+                [(name, *map(percent, part.values())) for name, part in parts.items()],
+                note=PART_NOTE,
+            ),
         ]  # fmt: skip
         headline = {
             f"{part}: {word}": value
             for part in PARTS
-            for word, value in zip(
-                SPREAD, _spread([row[part] for row in parts.values()]), strict=True
-            )
+            for word, value in zip(SPREAD, spread(x[part] for x in parts.values()), strict=True)
         }
         return Report(tables, {}, {"rows": rows, "parts": parts}, headline)
-
-    def _row(
-        self, name: str, planner: str, at: Mapping[tuple[str, str], Outcome]
-    ) -> dict[str, Any]:
-        """One planner on one graph and topology, by numbers and as cells of the table."""
-        fixed, best, split = (
-            at[planner, self.fixed],
-            at[planner, self.best],
-            at[self.split, self.best],
-        )
-        gains = (_reduction(best, fixed), _reduction(best, split))
-        times = (outcome.time(outcome.objective) for outcome in (fixed, best))
-        cells = (name, f"{max(fixed.operators, best.operators):,}", planner, *times,
-                 *map(percent, gains))  # fmt: skip
-        seconds = {"fixed_order_s": fixed.objective, "best_order_s": best.objective}
-        gained = dict(zip(GAINS, gains, strict=True))
-        return {"problem": name, "planner": planner, **seconds, **gained, "cells": cells}
-
-    def _parts(self, at: Mapping[tuple[str, str], Outcome]) -> dict[str, float]:
-        """1 - the whole reduction is 1 - the order's part times 1 - the placement's."""
-        best = min(at.values(), key=lambda outcome: outcome.objective)
-        begun, ordered = at[self.split, self.fixed], at[self.split, self.best]
-        pairs = (best, begun), (ordered, begun), (best, ordered)
-        return dict(zip(PARTS, (_reduction(*pair) for pair in pairs), strict=True))
-
-
-SPREAD = ("median", "largest", "smallest")
 
 
 def _reduction(after: Outcome, before: Outcome) -> float:
     """1 - after / before; NaN where one of them has no plan."""
     both = after.feasible and before.feasible
     return 1.0 - after.objective / before.objective if both else np.nan
-
-
-def _spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """`SPREAD` of the finite ones; NaN without any."""
-    kept = [value for value in values if np.isfinite(value)] or [np.nan]
-    return float(np.median(kept)), max(kept), min(kept)
-
-
-def _spreads(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    return [percent(x) for name in names for x in _spread([row[name] for row in rows])]

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from annotated_types import MinLen
 
-from envs.errors import InputError
+from envs.bounds import Positive, bounded
 from experiments.pictures.step import Panel, draw_anytime
 from experiments.step.suites.cell import (
     SAME,
+    Axis,
     Case,
     Cases,
     Outcome,
     PlanCell,
     PlanSuite,
-    axis,
     cells_of,
-    left_out_of,
     percent,
-    positive,
     seconds,
+    together,
 )
-from experiments.study.suite import SUITE_KEY, Report
+from experiments.study.suite import Report
 from experiments.study.tables import Table
 
 COLUMNS = (
@@ -40,9 +40,8 @@ SUMMARY_NOTE = (
 PANELS = 12  # in one picture
 SPAN = 1.6  # a picture shows values up to this many times the best one
 
-Rows = Mapping[Case, Sequence[tuple[PlanCell, Outcome]]]
 
-
+@bounded
 @dataclass(frozen=True)
 class Part:
     """Some agents with some budgets on some cases.
@@ -51,27 +50,14 @@ class Part:
         cases: problems, graphs and topologies.
         agents: label: overrides of conf/plan.yaml.
         budgets_s: seconds of search; one is enough for agents that do not search.
-
-    Raises:
-        InputError: a budget is not positive and finite, or the agents are no mapping of labels.
     """
 
     cases: Cases
-    agents: Mapping[str, Any]
-    budgets_s: Sequence[float]
-
-    def __post_init__(self) -> None:
-        axis(self.agents, "agents")
-        if not self.budgets_s:
-            raise InputError("is empty", file=SUITE_KEY, field="budgets_s")
-        for seconds_ in self.budgets_s:
-            positive(seconds_, "budgets_s")
-
-    def cells(self) -> list[PlanCell]:
-        """Every agent with every budget on every case."""
-        return cells_of([self.cases], self.agents, self.budgets_s)
+    agents: Axis
+    budgets_s: Annotated[Sequence[Positive], MinLen(1)]
 
 
+@bounded
 @dataclass(frozen=True)
 class PlacementSuite(PlanSuite):
     """Gaps of every plan, and the anytime curves.
@@ -87,155 +73,138 @@ class PlacementSuite(PlanSuite):
 
     title: str
     parts: Sequence[Part]
-    best_known: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        for problem, values in _mapping(self.best_known, "best_known").items():
-            for graph, value in _mapping(values, f"best_known.{problem}").items():
-                positive(value, f"best_known.{problem}.{graph}")
+    best_known: Mapping[str, Mapping[str, Positive]]
 
     @property
-    def left_out(self) -> list[str]:
-        return left_out_of(part.cases for part in self.parts)
+    def groups(self) -> Sequence[Cases]:
+        return [part.cases for part in self.parts]
 
     def cells(self) -> list[PlanCell]:
         """The cells of all parts, once each, those of one case together."""
-        cells = dict.fromkeys(cell for part in self.parts for cell in part.cells())
-        cases = list(dict.fromkeys(cell.case for cell in cells))
-        return sorted(cells, key=lambda cell: cases.index(cell.case))
+        return together(
+            cell
+            for part in self.parts
+            for cell in cells_of([part.cases], part.agents, part.budgets_s)
+        )
 
     def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
         """A row per cell, a summary per agent and budget, and the anytime curves."""
-        by_case: dict[Case, list[tuple[PlanCell, Outcome]]] = {}
-        for cell, outcome in outcomes.items():
-            by_case.setdefault(cell.case, []).append((cell, outcome))
-        yardsticks = {case: self._yardstick(case, rows) for case, rows in by_case.items()}
-        numbers = [
-            {**_facts(cell, outcome), **yardsticks[cell.case].gaps(outcome)}
-            for cell, outcome in outcomes.items()
-        ]
+        runs = [_Run(cell, outcome) for cell, outcome in outcomes.items()]
+        by_case: dict[Case, list[_Run]] = {}
+        by_agent: dict[tuple[str, float], list[_Run]] = {}
+        for run in runs:
+            by_case.setdefault(run.cell.case, []).append(run)
+            by_agent.setdefault((run.cell.agent, run.cell.budget_s), []).append(run)
+        panels = []
+        for case, found in by_case.items():
+            published = float(self.best_known.get(case.problem, {}).get(case.graph, np.inf))
+            panels.append(_measured(case.name, found, published))
         tables = [
-            Table("Agents", SUMMARY_COLUMNS, _summary(outcomes, yardsticks), note=SUMMARY_NOTE),
-            Table("All runs", COLUMNS, _rows(by_case, yardsticks), on_console=False),
+            Table(
+                "Agents",
+                SUMMARY_COLUMNS,
+                [_summary(*key, found) for key, found in by_agent.items()],
+                note=SUMMARY_NOTE,
+            ),
+            Table(
+                "All runs",
+                COLUMNS,
+                [run.cells() for found in by_case.values() for run in found],
+                on_console=False,
+            ),
         ]
-        cases = list(by_case)
         figures = {
-            f"anytime_{number + 1}.png": draw_anytime(
-                [_panel(case, by_case[case], yardsticks[case]) for case in shown],
+            f"anytime_{start // PANELS + 1}.png": draw_anytime(
+                panels[start : start + PANELS],
                 f"{self.title}: the best plan so far",
                 "objective",
                 SPAN,
             )
-            for number, shown in enumerate(
-                cases[start : start + PANELS] for start in range(0, len(cases), PANELS)
-            )
+            for start in range(0, len(panels), PANELS)
         }
-        return Report(tables, figures, {"rows": numbers})
-
-    def _yardstick(self, case: Case, rows: Sequence[tuple[PlanCell, Outcome]]) -> _Yardstick:
-        published = float(self.best_known.get(case.problem, {}).get(case.graph, np.inf))
-        unit_s = next((outcome.unit_s for _, outcome in rows if outcome.operators), 1.0)
-        return _Yardstick(
-            best=min([published * unit_s, *(outcome.objective for _, outcome in rows)]),
-            bound=max(outcome.lower_bound for _, outcome in rows),
-            published=published * unit_s,
-        )
+        return Report(tables, figures, {"rows": [run.document() for run in runs]})
 
 
-def _mapping(value: object, field: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{value!r} is no mapping", file=SUITE_KEY, field=field)
-    return value
+@dataclass
+class _Run:
+    """A cell, and how far its plan is from the bound and the best known value of its case."""
 
+    cell: PlanCell
+    outcome: Outcome
+    to_bound: float = np.inf  # relative; inf without a plan or without a bound
+    to_best: float = np.inf
 
-@dataclass(frozen=True)
-class _Yardstick:
-    """What the plans of one case are measured by."""
-
-    best: float  # seconds
-    bound: float  # seconds
-    published: float  # seconds, inf where nothing is
-
-    def gaps(self, outcome: Outcome) -> dict[str, float]:
-        """Relative; inf without a plan or without a bound."""
-        to_bound = outcome.objective / self.bound - 1.0 if self.bound > 0 else np.inf
-        to_best = outcome.objective / self.best - 1.0 if outcome.feasible else np.inf
-        return {"gap_to_bound": to_bound, "gap_to_best_known": to_best}
-
-
-def _facts(cell: PlanCell, outcome: Outcome) -> dict[str, object]:
-    return {
-        "problem": cell.case.problem,
-        "graph": cell.case.graph,
-        "topology": cell.case.topology,
-        "agent": cell.agent,
-        "budget_s": cell.budget_s,
-        "operators": outcome.operators,
-        "objective_s": outcome.objective,
-        "lower_bound_s": outcome.lower_bound,
-        "feasible": outcome.feasible,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "search_s": outcome.seconds,
-        "unit": outcome.unit,
-        "unit_s": outcome.unit_s,
-        "trajectory": [list(point) for point in outcome.curve.points],
-    }
-
-
-def _rows(by_case: Rows, yardsticks: Mapping[Case, _Yardstick]) -> list[tuple[str, ...]]:
-    return [
-        (
-            case.name,
+    def cells(self) -> tuple[str, ...]:
+        """A row of `COLUMNS`."""
+        cell, outcome = self.cell, self.outcome
+        return (
+            cell.case.name,
             f"{outcome.operators:,}" if outcome.operators else "",
             cell.agent,
             f"{cell.budget_s:g} s",
-            outcome.time(outcome.objective),
-            percent(yardsticks[case].gaps(outcome)["gap_to_bound"]),
-            percent(yardsticks[case].gaps(outcome)["gap_to_best_known"]),
+            outcome.text,
+            percent(self.to_bound),
+            percent(self.to_best),
             seconds(outcome.seconds),
             outcome.status if outcome.feasible else f"{outcome.status}: {outcome.reason}",
         )
-        for case, rows in by_case.items()
-        for cell, outcome in rows
-    ]
+
+    def document(self) -> dict[str, object]:
+        cell, outcome = self.cell, self.outcome
+        return {
+            "problem": cell.case.problem,
+            "graph": cell.case.graph,
+            "topology": cell.case.topology,
+            "agent": cell.agent,
+            "budget_s": cell.budget_s,
+            "operators": outcome.operators,
+            "objective_s": outcome.objective,
+            "lower_bound_s": outcome.lower_bound,
+            "feasible": outcome.feasible,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "search_s": outcome.seconds,
+            "unit": outcome.unit,
+            "unit_s": outcome.unit_s,
+            "trajectory": [list(point) for point in outcome.curve.points],
+            "gap_to_bound": self.to_bound,
+            "gap_to_best_known": self.to_best,
+        }
 
 
-def _summary(
-    outcomes: Mapping[PlanCell, Outcome], yardsticks: Mapping[Case, _Yardstick]
-) -> list[tuple[str, ...]]:
-    """A row per agent and budget; medians over the cases in which it found a plan."""
-    groups: dict[tuple[str, float], list[tuple[PlanCell, Outcome]]] = {}
-    for cell, outcome in outcomes.items():
-        groups.setdefault((cell.agent, cell.budget_s), []).append((cell, outcome))
-    table: list[tuple[str, ...]] = []
-    for (agent, seconds_), group in groups.items():
-        gaps = [yardsticks[cell.case].gaps(outcome) for cell, outcome in group if outcome.feasible]
-        to_best = [gap["gap_to_best_known"] for gap in gaps]
-        to_bound = [gap["gap_to_bound"] for gap in gaps]
-        table.append(
-            (
-                agent,
-                f"{seconds_:g} s",
-                str(len(group)),
-                str(len(gaps)),
-                str(sum(gap <= SAME for gap in to_best)),
-                percent(float(np.median(to_best))) if to_best else "",
-                percent(max(to_best)) if to_best else "",
-                percent(float(np.median(to_bound))) if to_bound else "",
-            )
-        )
-    return table
-
-
-def _panel(case: Case, rows: Sequence[tuple[PlanCell, Outcome]], yardstick: _Yardstick) -> Panel:
-    """Of every agent the run with the largest budget."""
-    longest: dict[str, tuple[PlanCell, Outcome]] = {}
-    for cell, outcome in rows:
-        if cell.agent not in longest or cell.budget_s > longest[cell.agent][0].budget_s:
-            longest[cell.agent] = (cell, outcome)
-    first = next((outcome for _, outcome in rows if outcome.operators), rows[0][1])
+def _measured(title: str, runs: Sequence[_Run], published: float) -> Panel:
+    """Hold the runs of a case against their yardsticks; the curves of the largest budgets."""
+    first = next((run.outcome for run in runs if run.outcome.operators), runs[0].outcome)
+    published *= first.unit_s if first.operators else 1.0
+    best = min([published, *(run.outcome.objective for run in runs)])
+    bound = max(run.outcome.lower_bound for run in runs)
+    longest: dict[str, _Run] = {}
+    for run in runs:
+        if bound > 0:
+            run.to_bound = run.outcome.objective / bound - 1.0
+        if run.outcome.feasible:
+            run.to_best = run.outcome.objective / best - 1.0
+        shown = longest.setdefault(run.cell.agent, run)
+        if run.cell.budget_s > shown.cell.budget_s:
+            longest[run.cell.agent] = run
     unit, scale = first.shown_unit
-    curves = {name: outcome.curve.scaled(1.0 / scale) for name, (_, outcome) in longest.items()}
-    bound, published = yardstick.bound / scale, yardstick.published / scale
-    return Panel(case.name, curves, bound, published, unit)
+    curves = {name: run.outcome.curve.scaled(1.0 / scale) for name, run in longest.items()}
+    return Panel(title, curves, bound / scale, published / scale, unit)
+
+
+def _summary(agent: str, budget_s: float, runs: Sequence[_Run]) -> tuple[str, ...]:
+    """A row of `SUMMARY_COLUMNS`; medians over the cases in which it found a plan."""
+    planned = [run for run in runs if run.outcome.feasible]
+    to_best = [run.to_best for run in planned]
+    gaps: list[float] = []
+    if planned:
+        to_bound = float(np.median([run.to_bound for run in planned]))
+        gaps = [float(np.median(to_best)), max(to_best), to_bound]
+    return (
+        agent,
+        f"{budget_s:g} s",
+        str(len(runs)),
+        str(len(planned)),
+        str(sum(gap <= SAME for gap in to_best)),
+        *(map(percent, gaps) if planned else ("", "", "")),
+    )

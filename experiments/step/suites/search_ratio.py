@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
+from envs.bounds import Positive, bounded
 from experiments.pictures.step import AnytimeCurve, Panel, draw_anytime
 from experiments.step.suites.cell import (
-    Case,
+    Axis,
     Cases,
     Outcome,
     PlanCell,
     PlanSuite,
-    axis,
-    by_case,
+    Row,
     cells_of,
-    figures,
-    left_out_of,
-    operators_of,
     percent,
-    positive,
     require_distinct,
+    rows_of,
     seconds,
 )
 from experiments.study.suite import Report
 from experiments.study.tables import Table
+
+Kind = TypeVar("Kind")
 
 NEAR = 0.02  # of the best known plan: the headline
 TIME_COLUMNS = (
@@ -59,7 +59,7 @@ class Ratio:
     stands for the time it needs, and the ratio is censored: the true one is at least as large.
     """
 
-    quality: float  # seconds of the step
+    step_time_s: float  # the quality
     fused_s: float
     unfused_s: float  # the time it was given where censored
     censored: bool
@@ -86,15 +86,10 @@ class Ratio:
         return f"{'≥ ' if self.censored else ''}{self.value:.3g}x"
 
     def document(self) -> dict[str, object]:
-        return {
-            "step_time_s": self.quality,
-            "fused_s": self.fused_s,
-            "unfused_s": self.unfused_s,
-            "censored": self.censored,
-            "ratio": self.value,
-        }
+        return {**asdict(self), "ratio": self.value}
 
 
+@bounded
 @dataclass(frozen=True)
 class SearchRatio(PlanSuite):
     """Fused searches against opponents without their fusion, on step times of all operators.
@@ -116,28 +111,20 @@ class SearchRatio(PlanSuite):
         reference_budget_s: seconds of search of each of them.
 
     Raises:
-        InputError: a budget is not positive, a label stands twice, or something is no mapping.
+        InputError: a label stands twice.
     """
 
     title: str
     cases: Sequence[Cases]
-    fused: Mapping[str, Any]
-    fused_budget_s: float
-    unfused: Mapping[str, Any]
-    unfused_limit_s: float
-    reference: Mapping[str, Any]
-    reference_budget_s: float
+    fused: Axis
+    fused_budget_s: Positive
+    unfused: Axis
+    unfused_limit_s: Positive
+    reference: Axis
+    reference_budget_s: Positive
 
     def __post_init__(self) -> None:
-        for name in ("fused", "unfused", "reference"):
-            axis(getattr(self, name), name)
-        for name in ("fused_budget_s", "unfused_limit_s", "reference_budget_s"):
-            positive(getattr(self, name), name)
         require_distinct([*self.unfused, *self.fused, *self.reference], "reference")
-
-    @property
-    def left_out(self) -> list[str]:
-        return left_out_of(self.cases)
 
     def cells(self) -> list[PlanCell]:
         """All searches and the references on every case; the short ones first."""
@@ -147,11 +134,10 @@ class SearchRatio(PlanSuite):
 
     def report(self, outcomes: Mapping[PlanCell, Outcome]) -> Report:
         """Times to good plans, the distribution of all ratios, and the curves of every case."""
-        cases = by_case(outcomes)
+        rows = rows_of(outcomes)
         pairs = {
             (label, other): [
-                _Race(case, label, other, found, self.unfused_limit_s)
-                for case, found in cases.items()
+                _Race(row.case, row.found, label, other, self.unfused_limit_s) for row in rows
             ]
             for label in self.fused
             for other in self.unfused
@@ -159,7 +145,7 @@ class SearchRatio(PlanSuite):
         races = [race for found in pairs.values() for race in found]
         tables = [
             Table("Time to within 2 % of the best known plan", TIME_COLUMNS,
-                  [row for case, found in cases.items() for row in _times(case, found)]),
+                  [cells for row in rows for cells in _times(row)]),
             Table("Opponents", NEAR_COLUMNS,
                   [(*pair, *_near(found)) for pair, found in pairs.items()], note=NEAR_NOTE),
             Table("Opponent's seconds over those of the search", RATIO_COLUMNS,
@@ -168,43 +154,32 @@ class SearchRatio(PlanSuite):
             *(
                 Table(f"All ratios of {label} over {other}, one per plan on its way",
                       ("ratio", "plans", "of them censored"),
-                      _histogram([ratio for race in found for ratio in race.ratios()]),
+                      _histogram([ratio for race in found for ratio in race.ratios]),
                       on_console=False)
                 for (label, other), found in pairs.items()
             ),
         ]  # fmt: skip
-        figure = draw_anytime(
-            [self._panel(case, found) for case, found in cases.items()],
-            f"{self.title}: the best plan so far, simulated on all operators",
-            "step time",
-            span=np.inf,
-        )
+        panels = []
+        for row in rows:
+            unit, scale = next(iter(row.found.values())).shown_unit
+            shown = (*self.fused, *self.unfused)
+            curves = {x: row.found[x].curve.scaled(1 / scale) for x in shown}
+            panels.append(Panel(row.case.name, curves, row.bound / scale, row.best / scale, unit))
+        title = f"{self.title}: the best plan so far, simulated on all operators"
+        figure = draw_anytime(panels, title, "step time", span=np.inf)
         headline = {f"{a} / {b}": _headline(found) for (a, b), found in pairs.items()}
         numbers = {"rows": [race.document() for race in races], "fused": headline}
         name = "median_ratio_near_the_best_known"
-        shown = {f"{pair}: {name.replace('_', ' ')}": x[name] for pair, x in headline.items()}
-        return Report(tables, {"search_ratio.png": figure}, numbers, shown)
-
-    def _panel(self, case: Case, found: Mapping[str, Outcome]) -> Panel:
-        """The curves of all searches of one case."""
-        unit, scale = next(iter(found.values())).shown_unit
-        return Panel(
-            title=case.name,
-            curves={x: found[x].curve.scaled(1 / scale) for x in (*self.fused, *self.unfused)},
-            lower_bound=max(outcome.lower_bound for outcome in found.values()) / scale,
-            best_known=_best(found) / scale,
-            unit=unit,
-        )
+        values = {f"{pair}: {name.replace('_', ' ')}": x[name] for pair, x in headline.items()}
+        return Report(tables, {"search_ratio.png": figure}, numbers, values)
 
 
 @dataclass(frozen=True)
-class _Race:
+class _Race(Row):
     """One fused search and one opponent on one case."""
 
-    case: Case
     label: str  # of the fused search
     other: str  # of the opponent
-    found: Mapping[str, Outcome]
     limit_s: float  # of the opponent
 
     @property
@@ -218,7 +193,7 @@ class _Race:
     @property
     def loss(self) -> float:
         """Of the fused search's plan against the best known one; NaN without a plan."""
-        return self.fused.final / _best(self.found) - 1.0 if self.fused.points else np.nan
+        return self.fused.final / self.best - 1.0 if self.fused.points else np.nan
 
     def at(self, quality: float) -> Ratio | None:
         """The ratio at one quality; None, too, where the opponent could not be run."""
@@ -226,24 +201,24 @@ class _Race:
             return None
         return Ratio.at(quality, self.fused, self.unfused, self.limit_s)
 
-    @property
+    @cached_property
     def near(self) -> Ratio | None:
         """The ratio at `NEAR` the best known plan."""
-        return self.at(_near_best(self.found))
+        return self.at(_near_best(self))
 
     @property
     def lost(self) -> bool:
         """Whether the opponent alone comes near the best known plan."""
-        quality = _near_best(self.found)
-        return bool(
-            np.isinf(self.fused.time_to(quality)) and self.unfused.time_to(quality) < np.inf
-        )
+        quality = _near_best(self)
+        return self.fused.time_to(quality) == np.inf > self.unfused.time_to(quality)
 
+    @cached_property
     def ratios(self) -> list[Ratio]:
         """One per plan on the fused search's curve."""
         found = [self.at(quality) for _, quality in self.fused.points]
         return [ratio for ratio in found if ratio is not None]
 
+    @cached_property
     def marks(self) -> list[Ratio | None]:
         """At the fused plan, within 1 % and 2 % of it, and at the worse of both plans."""
         final = self.fused.final
@@ -253,49 +228,54 @@ class _Race:
 
     def cells(self) -> tuple[str, ...]:
         """A row of `RATIO_COLUMNS`."""
-        ratios = sorted(self.ratios(), key=lambda ratio: ratio.value)
-        spread = [ratios[-1], ratios[(len(ratios) - 1) // 2]] if ratios else [None, None]
-        shown = [ratio.text() if ratio else "" for ratio in (*self.marks(), *spread)]
+        ratios = sorted(self.ratios, key=lambda ratio: ratio.value)
+        spread = [ratios[-1], _middle(ratios)] if ratios else [None, None]
+        shown = [ratio.text() if ratio else "" for ratio in (*self.marks, *spread)]
         as_good = self.fused.time_to(self.unfused.final) if self.unfused.points else np.nan
         return (self.case.name, self.label, self.other, *shown, seconds(as_good))
 
     def document(self) -> dict[str, object]:
-        marks = zip(MARKS, self.marks(), strict=True)
+        marks = zip(MARKS, self.marks, strict=True)
         return {
             "graph": self.case.graph,
             "topology": self.case.topology,
             "fused_search": self.label,
             "opponent": self.other,
-            "operators": operators_of(self.found),
-            **figures(self.found),
+            "operators": self.operators,
+            **super().document(),
             "loss_to_best_known": self.loss,
             "near_best_known": self.near.document() if self.near else None,
             "opponent_alone_near_best_known": self.lost,
             "fused_s_to_unfused_plan": self.fused.time_to(self.unfused.final),
             **{name: ratio.document() if ratio else None for name, ratio in marks},
-            "ratios": [ratio.document() for ratio in self.ratios()],
+            "ratios": [ratio.document() for ratio in self.ratios],
             "trajectories": {
-                self.label: [list(point) for point in self.fused.points],
-                self.other: [list(point) for point in self.unfused.points],
+                label: [list(point) for point in self.found[label].curve.points]
+                for label in (self.label, self.other)
             },
         }
 
 
-def _best(found: Mapping[str, Outcome]) -> float:
-    return min(outcome.objective for outcome in found.values())
+def _near_best(row: Row) -> float:
+    return row.best * (1.0 + NEAR)
 
 
-def _near_best(found: Mapping[str, Outcome]) -> float:
-    return _best(found) * (1.0 + NEAR)
+def _middle(ascending: Sequence[Kind]) -> Kind:
+    """The lower median."""
+    return ascending[(len(ascending) - 1) // 2]
 
 
-def _times(case: Case, found: Mapping[str, Outcome]) -> Iterator[tuple[str, ...]]:
+def _times(row: Row) -> Iterator[tuple[str, ...]]:
     """Rows of `TIME_COLUMNS`."""
-    operators = operators_of(found)
-    for name, outcome in found.items():
-        over = percent(outcome.objective / _best(found) - 1.0) if outcome.feasible else ""
-        after = seconds(outcome.curve.time_to(_near_best(found)))
-        yield (case.name, f"{operators:,}", name, *_last(outcome), over, after)
+    for name, outcome in row.found.items():
+        curve, last = outcome.curve, ("no plan", "")
+        if outcome.feasible:
+            last = outcome.text, seconds(curve.time_to(curve.final))
+        elif outcome.status == "failed":
+            last = f"no plan: {outcome.reason}", ""
+        over = percent(outcome.objective / row.best - 1.0) if outcome.feasible else ""
+        after = seconds(curve.time_to(_near_best(row)))
+        yield (row.case.name, f"{row.operators:,}", name, *last, over, after)
 
 
 def _near(races: Sequence[_Race]) -> tuple[str, ...]:
@@ -303,11 +283,9 @@ def _near(races: Sequence[_Race]) -> tuple[str, ...]:
     there = [race.near for race in races if race.near is not None]
     lost = sum(race.lost for race in races)
     ascending = ["0"] * lost + [x.text() for x in sorted(there, key=lambda ratio: ratio.value)]
-    spread = (
-        [ascending[0], ascending[(len(ascending) - 1) // 2], ascending[-1]] if ascending else []
-    )
     counts = (len(races), len(there), lost + sum(not ratio.censored for ratio in there))
-    return (*map(str, counts), *(spread or ["", "", ""]))
+    spread = (ascending[0], _middle(ascending), ascending[-1]) if ascending else ("", "", "")
+    return (*map(str, counts), *spread)
 
 
 def _headline(races: Sequence[_Race]) -> dict[str, object]:
@@ -315,21 +293,14 @@ def _headline(races: Sequence[_Race]) -> dict[str, object]:
     near = [race.near.value for race in races if race.near is not None]
     near += [0.0 for race in races if race.lost]
     found: dict[str, object] = {
-        "median_ratio_near_the_best_known": sorted(near)[(len(near) - 1) // 2] if near else None
+        "median_ratio_near_the_best_known": _middle(sorted(near)) if near else None
     }
     for number, name in enumerate(MARKS):
-        marked = [mark for race in races if (mark := race.marks()[number]) is not None]
+        marked = [mark for race in races if (mark := race.marks[number]) is not None]
         best = max(marked, key=lambda ratio: ratio.value, default=None)
         found[f"largest_{name}"] = best.document() if best else None
     losses = [race.loss for race in races if np.isfinite(race.loss)]
     return {**found, "median_loss_to_best_known": float(np.median(losses)) if losses else None}
-
-
-def _last(outcome: Outcome) -> tuple[str, str]:
-    """The last plan of a search, and the seconds it took to find it."""
-    if not outcome.feasible:
-        return f"no plan: {outcome.reason}" if outcome.status == "failed" else "no plan", ""
-    return outcome.time(outcome.objective), seconds(outcome.curve.time_to(outcome.curve.final))
 
 
 def _histogram(ratios: Sequence[Ratio]) -> list[tuple[str, ...]]:

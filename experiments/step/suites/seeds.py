@@ -23,49 +23,6 @@ SCHEMAS = {
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One method over all seeds; infeasible runs stand apart."""
-
-    method: str
-    step_times: tuple[float, ...]  # seconds, of the feasible runs
-    infeasible: int
-    search_s: float  # mean
-
-    @property
-    def mean(self) -> float:
-        """Seconds; NaN without a feasible run."""
-        return float(np.mean(self.step_times)) if self.step_times else float("nan")
-
-    @property
-    def half_width(self) -> float:
-        """Half of the 95 % confidence interval of the mean, seconds."""
-        return half_width(self.step_times)
-
-    def cells(self) -> tuple[str, ...]:
-        if not self.step_times:
-            return (self.method, "none fits", "", "", "", str(self.infeasible), "")
-        return (
-            self.method,
-            f"{self.mean * 1e3:.1f} ms",
-            f"± {self.half_width * 1e3:.1f} ms",
-            f"{min(self.step_times) * 1e3:.1f} ms",
-            f"{max(self.step_times) * 1e3:.1f} ms",
-            str(self.infeasible),
-            f"{self.search_s:.1f} s",
-        )
-
-    def document(self) -> dict[str, object]:
-        return {
-            "method": self.method,
-            "step_time_s": list(self.step_times),
-            "mean_step_time_s": self.mean,
-            "half_width_95_s": self.half_width,
-            "infeasible": self.infeasible,
-            "mean_search_s": self.search_s,
-        }
-
-
-@dataclass(frozen=True)
 class Seeds:
     """One app with several seeds, everything else equal.
 
@@ -100,29 +57,44 @@ class Seeds:
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         documents = list(found.values())
-        summaries = summarize(documents)
+        methods = summarize(documents)
         problem = {key: documents[0][key] for key in ("graph", "topology", "lower_bound_s")}
         title = f"{problem['graph']} on {problem['topology']}, {len(documents)} seeds"
-        table = Table(title, COLUMNS, [summary.cells() for summary in summaries])
-        methods = [summary.document() for summary in summaries]
+        table = Table(title, COLUMNS, [_cells(method) for method in methods])
         return Report([table], {}, {"seeds": list(self.seeds), **problem, "methods": methods})
 
 
-def summarize(documents: Sequence[Document]) -> list[Summary]:
-    """The results of the jobs, method by method."""
+def summarize(documents: Sequence[Document]) -> list[dict[str, Any]]:
+    """The results of the jobs, method by method; infeasible runs stand apart."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for document in documents:
         for row in document["methods"]:
             rows.setdefault(row["method"], []).append(row)
-    return [
-        Summary(
-            method=method,
-            step_times=tuple(row["step_time_s"] for row in found if row["feasible"]),
-            infeasible=sum(not row["feasible"] for row in found),
-            search_s=float(np.mean([row["search_s"] for row in found])),
+    summaries = []
+    for method, found in rows.items():
+        times = [row["step_time_s"] for row in found if row["feasible"]]
+        summaries.append(
+            {
+                "method": method,
+                "step_time_s": times,
+                "mean_step_time_s": float(np.mean(times)) if times else float("nan"),
+                "half_width_95_s": half_width(times),
+                "infeasible": len(found) - len(times),
+                "mean_search_s": float(np.mean([row["search_s"] for row in found])),
+            }
         )
-        for method, found in rows.items()
-    ]
+    return summaries
+
+
+def _cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of `COLUMNS`."""
+    method, times, infeasible = summary["method"], summary["step_time_s"], summary["infeasible"]
+    if not times:
+        return (method, "none fits", "", "", "", str(infeasible), "")
+    mean, half = summary["mean_step_time_s"], summary["half_width_95_s"]
+    mean, half, best, worst = (f"{x * 1e3:.1f} ms" for x in (mean, half, min(times), max(times)))
+    search = f"{summary['mean_search_s']:.1f} s"
+    return (method, mean, f"± {half}", best, worst, str(infeasible), search)
 
 
 def _overrides(job: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plans_of_layers import PLANS, write
 
 from envs.step.pipeline import Work, play
-from experiments.execution.prediction import Measured, measured
+from experiments.execution.executing import Measured, measured
 from experiments.execution.split import Split, read_split
 
 FOLDER = Path(mkdtemp())
