@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from envs.arrays import BoolArray, IntArray
+from envs.arrays import IntArray
 from envs.cluster.interference.cases import assign, nearest_below
 from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
@@ -201,7 +202,7 @@ class KnownJobs:
             InputError: a job has a label that the predictor does not know.
         """
         labels = tuple(dict.fromkeys(job.label for job in self.jobs))
-        label = assign(trace, labels, self._suits, seed)
+        label = assign(trace, labels, None, seed)
         wanted, of_job = np.unique(np.stack([label, trace.num_gpus]), axis=1, return_inverse=True)
         rows = [self._row(labels[at], int(gpus)) for at, gpus in wanted.T]
         return np.array(rows, np.int64)[of_job.reshape(-1)]
@@ -211,21 +212,6 @@ class KnownJobs:
         own = [(job.gpus, job.nodes, at) for at, job in enumerate(self.jobs) if job.label == label]
         size = nearest_below(sorted({row[0] for row in own}), gpus)
         return min(row for row in own if row[0] == size)[2]
-
-    def _suits(self, gangs: IntArray) -> BoolArray:
-        """Jobs without a label may have any."""
-        return np.ones((len(gangs), len({job.label for job in self.jobs})), np.bool_)
-
-
-@dataclass(frozen=True, eq=False)
-class OneTable:
-    """A predictor under the conditions of one of its tables, as `tabulated.Predictor`."""
-
-    predictor: InterferencePredictor
-    table: int
-
-    def __call__(self, own: IntArray, neighbours: IntArray) -> FloatArray:
-        return self.predictor.rates(self.table, own, neighbours)
 
 
 class LearnedInterference(TabulatedRates):
@@ -258,7 +244,7 @@ class LearnedInterference(TabulatedRates):
         seed: int = 0,
     ) -> None:
         predictor = load_predictor(find_predictor(path, source))
-        predict = OneTable(predictor, predictor.table(table))
+        predict = partial(predictor.rates, predictor.table(table))
         jobs = KnownJobs(predictor.jobs)
         super().__init__(
             "learned", predict, len(predictor.jobs), jobs, alone, largest, predictor.scope, seed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -13,7 +13,7 @@ from envs.cluster.allocation.problem import AllocationProblem, Jobs, MalleableJo
 from envs.cluster.allocation.speeds import LayeredSpeed, ParameterServerSpeed, RingSpeed, SpeedModel
 from envs.cluster.allocation.utilities import LinearUtility, LogUtility, SigmoidUtility, Utility
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError
 
 SpeedName = Literal["ring", "parameter_server", "layered"]
 UtilityName = Literal["linear", "sigmoid", "log", "mixed"]
@@ -43,8 +43,6 @@ def random_problem(
     Raises:
         InputError: a number is out of bounds, or a name is unknown.
     """
-    require_one_of(speed, get_args(SpeedName), field="speed")
-    require_one_of(utility, get_args(UtilityName), field="utility")
     check_size(slots, jobs, machines)
     gpu = rng.integers(2, 4, machines) if gpus is None else np.full(machines, gpus)
     capacity = _machines(gpu, rng.integers(3, 5, machines), rng.choice([10, 25, 40], machines))
@@ -86,8 +84,6 @@ def problem_of_trace(
     Raises:
         InputError: no job is left, or a name is unknown.
     """
-    require_one_of(speed, get_args(SpeedName), field="speed")
-    require_one_of(utility, get_args(UtilityName), field="utility")
     others = list(_reasons(trace, machines, slots, gpus, slot_s).values())
     kept = np.flatnonzero(~np.any(others, axis=0))
     check_size(slots, max(len(kept), 1), machines)

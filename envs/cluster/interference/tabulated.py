@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Protocol
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -12,27 +12,16 @@ from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
-from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables
+from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables, with_rows
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 
-
-class Predictor(Protocol):
-    """What neighbours leave a job: a function of profiles that knows no order of neighbours."""
-
-    def __call__(self, own: IntArray, neighbours: IntArray) -> FloatArray:
-        """(B,) rates, alone = 1, for (B,) profiles and (B, L) profiles of their neighbours.
-
-        A row of `neighbours` is ascending; absent neighbours are `multisets.NOBODY` and come first.
-        """
-
-
-class Assignment(Protocol):
-    """Which of the predictor's profiles every job has; `Profiles.assign` is one."""
-
-    def __call__(self, trace: Trace, seed: int) -> IntArray:
-        """(J,) profiles."""
+# What neighbours leave a job: (B,) rates, alone = 1, for (B,) profiles and (B, L) profiles of their
+# neighbours. A row of neighbours is ascending; absent ones are `NOBODY` and come first.
+Predictor = Callable[[IntArray, IntArray], FloatArray]
+# (J,) which of the predictor's profiles every job has, by a seed; `Profiles.assign` is one.
+Assignment = Callable[[Trace, int], IntArray]
 
 
 @bounded
@@ -81,21 +70,10 @@ class TabulatedRates:
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         base = self.alone.tables(trace, cluster)
-        profile = self.assign(trace, self.seed)
-        # Cases of `alone` and profiles of the predictor need not be the same: take their pairs.
-        both = base.profile.astype(np.int64) * len(self.sets) + profile
-        codes, of_job = np.unique(both, return_inverse=True)
-        case, row = codes // len(self.sets), codes % len(self.sets)
-        width = base.row.shape[1]
+        base = with_rows(base, self.assign(trace, self.seed), len(self.sets))
         return base._replace(
             kind=SETS,
             scope=self.scope,
-            profile=of_job.astype(np.int32),
-            speed=base.speed[case],
-            locality=base.locality[case],
-            communication=base.communication[case],
-            demand=base.demand[case],
-            row=np.repeat(row.astype(np.int32)[:, None], width, axis=1),
             feasible=np.ones((len(self.sets), len(self.sets)), np.bool_),
             sets=self.sets.copy(),
             largest=self.largest,

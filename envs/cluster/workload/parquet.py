@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
-from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
+from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
 from envs.errors import InputError
 from envs.files import UNPRINTABLE, parse_json, read_content, unprintable, write_atomically
 
@@ -22,16 +22,6 @@ SCHEMA_VERSION = 1
 HEADER = "meshwright"  # key of the header, a JSON mapping, in the file's metadata
 UNITS = {"submit_s": "s", "duration_s": "s", "memory_mib": "MiB"}
 
-NUMBERS: dict[str, type[np.int32] | type[np.int64]] = {
-    "submit_s": np.int64,
-    "duration_s": np.int64,
-    "num_gpus": np.int32,
-    "gpu_milli": np.int32,
-    "cpu_milli": np.int64,
-    "memory_mib": np.int64,
-}
-LABELS = ("user", "queue", "gpu_type", "model")
-COLUMNS = ("job_id", *NUMBERS, *LABELS)
 CONTROL = "holds a control character"
 
 
@@ -45,11 +35,6 @@ def write_parquet(
     Raises:
         InputError: two labels of a column have one name.
     """
-    columns: dict[str, pl.Series] = {"job_id": pl.Series(trace.job_id.tolist(), dtype=pl.String)}
-    for field in NUMBERS:
-        columns[field] = pl.Series(getattr(trace, field))
-    for field in LABELS:
-        columns[field] = _texts(getattr(trace, field), field)
     header = {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
@@ -58,8 +43,22 @@ def write_parquet(
         "provenance": dict(provenance or {}),
     }
     buffer = io.BytesIO()
-    pl.DataFrame(columns).write_parquet(buffer, metadata={HEADER: json.dumps(header)})
+    frame_of(trace).write_parquet(buffer, metadata={HEADER: json.dumps(header)})
     write_atomically(Path(path), buffer.getvalue())
+
+
+def frame_of(trace: Trace) -> pl.DataFrame:
+    """The columns of a trace; labels are texts, an unknown one is null.
+
+    Raises:
+        InputError: two labels of a column have one name.
+    """
+    columns: dict[str, pl.Series] = {"job_id": pl.Series(trace.job_id.tolist(), dtype=pl.String)}
+    for field in NUMBERS:
+        columns[field] = pl.Series(getattr(trace, field))
+    for field in LABELS:
+        columns[field] = _texts(getattr(trace, field), field)
+    return pl.DataFrame(columns)
 
 
 def read_parquet(path: str | Path) -> Trace:
