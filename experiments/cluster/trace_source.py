@@ -152,7 +152,7 @@ class SyntheticTrace:
 
     def document(self) -> Mapping[str, object]:
         """The statistics, the number of jobs, the seed and the names of models."""
-        workload = self._parameters().model_dump(mode="json")
+        workload = self._parameters().document()
         models = list(self.models)
         return {"workload": workload, "jobs": self.jobs, "seed": self.seed, "models": models}
 
@@ -408,7 +408,7 @@ def workload_text(parameters: WorkloadParameters, about: str, provenance: Proven
 
 def workload_lines(parameters: WorkloadParameters) -> list[str]:
     """The keys of the file, each with its comment."""
-    return [f"_target_: {TARGET}", *_lines(parameters.model_dump(mode="json"), "")]
+    return [f"_target_: {TARGET}", *_lines(parameters.document(), "")]
 
 
 def read_workload(path: str) -> WorkloadParameters:

@@ -42,6 +42,11 @@ class Calibration:
             factor.append([ascending[min(rank, len(ascending)) - 1] for rank in ranks])
         return cls(tuple(levels), np.array(factor))
 
+    def document(self) -> dict[str, object]:
+        """For a file; a factor that is infinite is null."""
+        factors = [[f if math.isfinite(f) else None for f in row] for row in self.factor.tolist()]
+        return {"levels": list(self.levels), "interval_factors": factors}
+
     def interval(self, fitted: Fitted, level: int) -> tuple[FloatArray, FloatArray]:
         """(T, P, P) least and largest rate at the level with this number."""
         reach = self.factor[:, level, None, None] * fitted.spread

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,7 +21,6 @@ from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from models.artifacts import atomic_folder, hashes_of, read_checked_spec
-from models.interference.crossval import Calibration
 from models.interference.fit import Fitted, InterferenceNetwork
 from models.interference.measurements import Fold, MeasuredJob, Measurements
 
@@ -44,7 +42,6 @@ class InterferencePredictor:
         jobs: P jobs.
         profiles: (T, P, F) standardised.
         network: M networks.
-        calibration: of intervals of pairs.
     """
 
     source: str
@@ -53,7 +50,6 @@ class InterferencePredictor:
     jobs: tuple[MeasuredJob, ...]
     profiles: torch.Tensor
     network: InterferenceNetwork
-    calibration: Calibration
 
     def table(self, name: str) -> int:
         """The number of a table.
@@ -77,23 +73,14 @@ class InterferencePredictor:
                 found.append(rate.mean(dim=0).numpy().astype(np.float64))
         return np.concatenate(found) if found else np.zeros(0)
 
-    def pairs(self) -> Fitted:
-        """Rates and scales of all pairs, for `calibration.interval`."""
-        expanded = self.profiles.expand(self.network.networks, -1, -1, -1)
-        with torch.inference_mode():
-            rate, scale = self.network.all_pairs(expanded)
-        return Fitted(rate.double().numpy(), scale.double().numpy(), {})
 
-
-def predictor_of(
-    measurements: Measurements, known: Fold, fitted: Fitted, calibration: Calibration
-) -> InterferencePredictor:
+def predictor_of(measurements: Measurements, known: Fold, fitted: Fitted) -> InterferencePredictor:
     """The predictor of an ensemble that was fitted to a fold."""
     profiles = torch.tensor(known.inputs, dtype=torch.float32).contiguous()
     network = _network(fitted.weights, profiles.shape[-1])
     return InterferencePredictor(
         measurements.name, measurements.scope, measurements.tables, measurements.jobs, profiles,
-        network, calibration,
+        network,
     )  # fmt: skip
 
 
@@ -110,7 +97,7 @@ def save_predictor(
     described: Mapping[str, object],
     provenance: Mapping[str, object],
 ) -> None:
-    """Write the folder whole; `described` are further keys of the spec: probes, features."""
+    """Write the folder whole; `described` are further keys of the spec: probes, intervals, ..."""
     with atomic_folder(folder) as temporary:
         tensors = {n: v.contiguous() for n, v in predictor.network.state_dict().items()}
         save_file({**tensors, PROFILES: predictor.profiles}, temporary / WEIGHTS_FILE)
@@ -123,11 +110,6 @@ def save_predictor(
             "tables": list(predictor.tables),
             "jobs": [asdict(job) for job in predictor.jobs],
             **described,
-            "levels": list(predictor.calibration.levels),
-            "interval_factors": [
-                [factor if math.isfinite(factor) else None for factor in row]
-                for row in predictor.calibration.factor.tolist()
-            ],
             "provenance": dict(provenance),
             "sha256": hashes_of(temporary),
         }
@@ -171,17 +153,13 @@ def _read(spec: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> Interfer
         for j in spec["jobs"]
     )
     tables = tuple(str(name) for name in spec["tables"])
-    factor = np.array(
-        [[math.inf if f is None else float(f) for f in row] for row in spec["interval_factors"]]
-    )
-    levels = tuple(float(level) for level in spec["levels"])
-    if profiles.shape[:2] != (len(tables), len(jobs)) or factor.shape != (len(tables), len(levels)):
-        raise ValueError("shapes of profiles or interval_factors")
+    if profiles.shape[:2] != (len(tables), len(jobs)):
+        raise ValueError("shape of profiles")
     if spec["scope"] not in {ON_GPU, SPANNING}:
         raise ValueError(f"scope {spec['scope']!r}")
     return InterferencePredictor(
         str(spec["source"]), int(spec["scope"]), tables, jobs, profiles,
-        _network(tensors, profiles.shape[-1]), Calibration(levels, factor),
+        _network(tensors, profiles.shape[-1]),
     )  # fmt: skip
 
 

@@ -157,25 +157,6 @@ class Cases:
             )
 
 
-@dataclass(frozen=True)
-class Capped:
-    """Measured ratios cut to 1, because no neighbour and no spread speeds a job up.
-
-    Attributes:
-        count: entries that were above 1.
-        largest: the largest of them, or 1.
-    """
-
-    count: int
-    largest: float
-
-
-def cap(ratio: FloatArray) -> tuple[FloatArray, Capped]:
-    """`ratio` with no entry above 1, and what that changed."""
-    above = ratio > 1.0
-    return np.minimum(ratio, 1.0), Capped(int(above.sum()), float(ratio.max(initial=1.0)))
-
-
 def nearest_below(values: Sequence[int], wanted: int) -> int:
     """The largest of ascending `values` up to `wanted`, or the smallest of all."""
     fitting = [value for value in values if value <= wanted]

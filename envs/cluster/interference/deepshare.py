@@ -15,10 +15,8 @@ import numpy as np
 from envs.arrays import FloatArray
 from envs.bounds import Share, bounded
 from envs.cluster.interference.cases import (
-    Capped,
     Cases,
     assign,
-    cap,
     nearest_below,
     require_one_type,
 )
@@ -101,15 +99,12 @@ class DeepShareContention:
     measurement is of a single node, so the step from one node to two costs nothing here.
 
     For gang sizes and numbers of nodes that were not measured (2, 4, 8 GPUs on 2, 4, 8 nodes were)
-    the next smaller ones stand in, or the smallest.
+    the next smaller ones stand in, or the smallest. Ratios above 1 count as 1.
 
     Args:
         path: the folder with the two files.
         floor: least rate that neighbours leave; the authors' is 0.35.
         seed: of the models of jobs without one.
-
-    Attributes:
-        capped: by table ("pairs", "nodes") what was cut to 1.
 
     Raises:
         InputError: a file or a value is wrong.
@@ -123,8 +118,7 @@ class DeepShareContention:
         self.floor, self.seed = floor, seed
         self.models = tuple(dict.fromkeys(model for model, _, _ in self.table.placed))
         self.row = {placed: row for row, placed in enumerate(self.table.placed)}
-        self.capped: dict[str, Capped] = {}
-        self.pair, self.capped["pairs"] = cap(self.table.ratio)
+        self.pair = np.minimum(self.table.ratio, 1.0)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         require_one_type(cluster, str(self.path))
@@ -140,10 +134,8 @@ class DeepShareContention:
                 base = min(int(fewest[case]), most) - 1
                 throughput = self.table.throughput[found]
                 by_nodes[case, base:] = throughput[base:] / throughput[base]
-        by_nodes, self.capped["nodes"] = cap(by_nodes)
-        tables = without_neighbours(
-            cases.of_job, np.ones((len(cases.gpus), 1)), by_nodes[:, None, None, :]
-        )
+        locality = np.minimum(by_nodes, 1.0)[:, None, None, :]
+        tables = without_neighbours(cases.of_job, np.ones((len(cases.gpus), 1)), locality)
         return tables._replace(
             kind=PAIRS_LEAST,
             scope=SPANNING,

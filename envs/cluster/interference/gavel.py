@@ -19,10 +19,8 @@ from annotated_types import Gt, Le
 from envs.arrays import BoolArray, IntArray
 from envs.bounds import bounded
 from envs.cluster.interference.cases import (
-    Capped,
     Cases,
     assign,
-    cap,
     nearest_below,
 )
 from envs.cluster.interference.rates import (
@@ -154,7 +152,8 @@ class GavelPairs:
     terms of a ratio. Jobs without a model draw job types that run on all GPU types of the cluster.
     Two jobs that do not fit into memory together take turns: each then runs at
     `turns`. `RateTables.feasible` says which these are, so that placement rules can avoid them. A
-    job that does not fit into a GPU type alone must not be allowed there.
+    job that does not fit into a GPU type alone must not be allowed there. Ratios above 1 count as
+    1.
 
     Args:
         path: the JSON file, plain or gzipped.
@@ -162,9 +161,6 @@ class GavelPairs:
         reference: the file's GPU type on which a trace's durations hold.
         turns: rate of each of two jobs that take turns, in (0, 1/2].
         seed: of the job types of jobs without a model.
-
-    Attributes:
-        capped: by table ("pairs", or the GPU type for locality) what was cut to 1.
 
     Raises:
         InputError: the file or one of the values is wrong.
@@ -197,10 +193,9 @@ class GavelPairs:
             model: sorted(gpus for name, gpus in self.reference.alone if name == model)
             for model in self.models
         }
-        self.capped: dict[str, Capped] = {}
         measured = self.reference.ratios(self.models)
         self.feasible = np.isfinite(measured)
-        self.pair, self.capped["pairs"] = cap(np.where(self.feasible, measured, self.turns))
+        self.pair = np.minimum(np.where(self.feasible, measured, self.turns), 1.0)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         def suits(gangs: IntArray) -> BoolArray:
@@ -241,8 +236,7 @@ class GavelPairs:
                         f"{job} was not measured", file=self.path, record=name + UNCONSOLIDATED
                     )
                 spread[case] = far.alone[job] / near.alone[job]
-        spread, self.capped[gpu_type] = cap(spread)
-        return speed, spread
+        return speed, np.minimum(spread, 1.0)
 
     def _name(self, gpu_type: str) -> str:
         if gpu_type not in self.gpu_types:

@@ -18,10 +18,8 @@ import polars as pl
 
 from envs.bounds import NonNegative, bounded
 from envs.cluster.interference.cases import (
-    Capped,
     Cases,
     assign,
-    cap,
     require_one_type,
 )
 from envs.cluster.interference.rates import (
@@ -178,9 +176,6 @@ class PolluxLocality:
             relative to that of an all-reduce alone; None: jobs do not contend.
         seed: of the models of jobs without one.
 
-    Attributes:
-        capped: by table ("nodes") what was cut to 1.
-
     Raises:
         InputError: a file or a value is wrong.
     """
@@ -201,7 +196,6 @@ class PolluxLocality:
                 raise InputError(f"no model {name!r}", file=self.path, field="local_batch")
         self.models: list[PolluxModel] = [measured[name] for name in local_batch]
         self.local_batch, self.eta, self.seed = dict(local_batch), eta, seed
-        self.capped: dict[str, Capped] = {}
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         require_one_type(cluster, str(self.path))
@@ -218,10 +212,8 @@ class PolluxLocality:
             for nodes, (step, sync) in enumerate(times, start=base):
                 by_nodes[case, nodes - 1] = times[0][0] / step
                 communication[case, 0, ONE_NODE + 1 :, nodes - 1] = sync / step
-        by_nodes, self.capped["nodes"] = cap(by_nodes)
-        tables = without_neighbours(
-            cases.of_job, np.ones((len(cases.gpus), 1)), by_nodes[:, None, None, :]
-        )
+        locality = np.minimum(by_nodes, 1.0)[:, None, None, :]
+        tables = without_neighbours(cases.of_job, np.ones((len(cases.gpus), 1)), locality)
         if self.eta is None:
             return tables
         return tables._replace(

@@ -10,7 +10,6 @@ from annotated_types import Ge, Le
 
 from envs.arrays import IntArray
 from envs.bounds import bounded
-from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
 from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables, with_rows
 from envs.cluster.nodes import Cluster
@@ -33,9 +32,8 @@ class TabulatedRates:
     `largest` of them leave: the best upper bound that monotonicity gives.
 
     The tables are made monotone: the rate beside some neighbours is the least of what `predict`
-    says for them and for all of their subsets, and at most 1. `capped` counts the entries that this
-    lowered. There are n C(n + largest, largest) entries for n profiles: 30 profiles with 3
-    neighbours are 164 thousand.
+    says for them and for all of their subsets, and at most 1. There are n C(n + largest, largest)
+    entries for n profiles: 30 profiles with 3 neighbours are 164 thousand.
 
     Args:
         predict: the function.
@@ -45,9 +43,6 @@ class TabulatedRates:
         largest: of the multisets: 1, 2 or 3.
         scope: who is a neighbour: `rates.ON_NODE`, `ON_GPU` or `SPANNING`.
         seed: of the profiles of jobs without a model.
-
-    Attributes:
-        capped: entries that were lowered, and the largest rate predicted, or 1.
 
     Raises:
         InputError: a prediction is not finite and above 0.
@@ -66,7 +61,7 @@ class TabulatedRates:
     ) -> None:
         self.name, self.assign, self.alone = name, assign, alone
         self.largest, self.scope, self.seed = largest, scope, seed
-        self.sets, self.capped = tabulate(predict, profiles, largest)
+        self.sets = tabulate(predict, profiles, largest)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         base = self.alone.tables(trace, cluster)
@@ -80,8 +75,8 @@ class TabulatedRates:
         )
 
 
-def tabulate(predict: Predictor, profiles: int, largest: int) -> tuple[FloatArray, Capped]:
-    """(n, C(n + largest, largest)) monotone rates by `multisets.rank`, and what was lowered.
+def tabulate(predict: Predictor, profiles: int, largest: int) -> FloatArray:
+    """(n, C(n + largest, largest)) monotone rates by `multisets.rank`.
 
     Raises:
         InputError: a prediction is not finite and above 0.
@@ -93,15 +88,14 @@ def tabulate(predict: Predictor, profiles: int, largest: int) -> tuple[FloatArra
     found = np.asarray(predict(own, np.tile(padded, (profiles, 1))), np.float64)
     if found.shape != own.shape or not (np.isfinite(found) & (found > 0.0)).all():
         raise InputError(f"is not {len(own)} finite numbers above 0", field="predict")
-    raw = np.ones((profiles, count(profiles, largest)))
-    raw[:, columns[1:]] = found.reshape(profiles, len(padded))
-    rates = raw.copy()
+    rates = np.ones((profiles, count(profiles, largest)))
+    rates[:, columns[1:]] = found.reshape(profiles, len(padded))
     for at, members in zip(columns, every, strict=True):  # smaller ones first
         rates[:, at] = np.minimum(rates[:, at], 1.0)
         for gone in range(len(members)):
             rest = number_of(members[:gone] + members[gone + 1 :], largest)
             rates[:, at] = np.minimum(rates[:, at], rates[:, rest])
-    return rates, Capped(int((rates < raw).sum()), float(raw.max(initial=1.0)))
+    return rates
 
 
 def number_of(members: Sequence[int], largest: int) -> int:

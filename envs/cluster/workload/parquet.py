@@ -105,8 +105,9 @@ def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(CONTROL, file=path, record=row, field="job_id")
+    columns["job_id"] = np.array(frame["job_id"].to_list(), np.str_)
     try:
-        return Trace(name=str(header.get("name")), job_id=fixed_width(frame["job_id"]), **columns)
+        return Trace(name=str(header.get("name")), **columns)
     except InputError as error:
         raise InputError(
             error.message, file=path, record=error.record, field=error.field
@@ -133,16 +134,6 @@ def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
 def has_control(texts: pl.Series) -> NDArray[np.bool_]:
     """Which of some texts hold a control character."""
     return texts.str.contains(UNPRINTABLE).fill_null(False).to_numpy()
-
-
-def fixed_width(texts: pl.Series) -> NDArray[np.str_]:
-    """A column of texts as an array of numpy's fixed-width texts."""
-    width = int(texts.str.len_bytes().max() or 0)  # type: ignore[arg-type]
-    ascii_only = bool((texts.str.len_bytes() == texts.str.len_chars()).all())
-    if not width or not ascii_only:
-        return np.array(texts.to_list(), dtype=np.str_)
-    padded = "".join(texts.str.pad_end(width, "\0").to_list())
-    return np.frombuffer(padded.encode(), dtype=f"S{width}").astype(np.str_)
 
 
 def _texts(labels: Labels, field: str) -> pl.Series:

@@ -67,11 +67,11 @@ class Labels:
 
 
 def refuse_rows(table: Any, wrong: BoolArray, field: str) -> None:
-    """Refuse the first job whose `field` is wrong."""
+    """Refuse the first row of columns whose `field` is wrong."""
     if wrong.any():
-        job = int(np.argmax(wrong))
-        told = f"{getattr(table, field)[job]} is impossible here"
-        raise InputError(told, file=table.name, record=job, field=field)
+        row = int(np.argmax(wrong))
+        told = f"{getattr(table, field)[row]} is impossible here"
+        raise InputError(told, file=table.name, record=row, field=field)
 
 
 @dataclass(frozen=True, eq=False)

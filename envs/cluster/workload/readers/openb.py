@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.parquet import fixed_width
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     ReadTrace,
@@ -78,7 +77,7 @@ class OpenbReader:
         checks.finish(strict=True)
         return ResourceRequests(
             name=trace_name(path),
-            job_id=fixed_width(checks.table.columns["name"]),
+            job_id=np.array(checks.table.columns["name"].to_list(), np.str_),
             **resources,
         )
 

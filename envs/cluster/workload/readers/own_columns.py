@@ -112,7 +112,7 @@ def own_table(
         checks.reject(over < begun, called["end"], f"is before {called['start']!r}")
         ran_s, of = over - begun, called["end"]
     else:
-        ran_s, of = times.span("duration"), called["duration"]
+        ran_s, of = times.numbers("duration"), called["duration"]
     checks.exclude(ran_s == 0, of, "leaves no time: the job never ran")
     checks.reject(ran_s > EXACT, of, "is too large")
     ids = table.get(called["id"])
@@ -145,7 +145,7 @@ class _Times:
         blank = (text == "").to_numpy()
         self._checks.reject(blank, name, "is missing")
         if text.filter(text != "").cast(pl.Float64, strict=False).is_not_null().any():
-            seconds = self._numbers(field)
+            seconds = self.numbers(field)
             hint = f"is beyond the year 5000 in {self._unit(field)}: say units: {{{field}: ms}}"
             self._checks.reject(seconds > LATEST_S, name, hint)
             return np.where(seconds > LATEST_S, 0.0, seconds)
@@ -154,11 +154,8 @@ class _Times:
             raise InputError(told, file=self._checks.table.path, field=name)
         return self._dates(name, text)
 
-    def span(self, field: str) -> FloatArray:
-        """(R,) lengths of time: numbers."""
-        return self._numbers(field)
-
-    def _numbers(self, field: str) -> FloatArray:
+    def numbers(self, field: str) -> FloatArray:
+        """(R,) lengths of time, or points since whatever beginning."""
         return self._checks.numbers(self._called[field]) * UNITS[self._unit(field)]
 
     def _unit(self, field: str) -> str:

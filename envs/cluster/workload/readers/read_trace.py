@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.cluster.workload.parquet import CONTROL, fixed_width, has_control
-from envs.cluster.workload.trace import EXACT, LABELS, NUMBERS, UNKNOWN, WHOLE_GPU, Labels, Trace
+from envs.cluster.workload.parquet import CONTROL, has_control
+from envs.cluster.workload.trace import EXACT, LABELS, NUMBERS, WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 from envs.files import read_content
 
@@ -356,8 +356,10 @@ def canonical_trace(
     missing = [pl.lit(value).alias(name) for name, value in MISSING.items() if name not in jobs]
     jobs = jobs.with_columns(missing)
     found: dict[str, Any] = {name: np.array(jobs[name], kind) for name, kind in NUMBERS.items()}
-    found.update((name, _labels(jobs, name)) for name in LABELS)
-    trace = Trace(trace_name(path), fixed_width(jobs["job_id"]), **found)
+    for name in LABELS:
+        named = name in jobs.columns
+        found[name] = Labels.of(jobs[name].to_list()) if named else Labels.unknown(len(jobs))
+    trace = Trace(trace_name(path), np.array(jobs["job_id"].to_list(), np.str_), **found)
     return ReadTrace(
         trace.canonical(),
         len(checks.table),
@@ -373,13 +375,3 @@ def trace_name(path: str | Path) -> str:
     while name.endswith(_SUFFIXES):
         name = Path(name).stem
     return name
-
-
-def _labels(jobs: pl.DataFrame, field: str) -> Labels:
-    if field not in jobs.columns:
-        return Labels.unknown(len(jobs))
-    texts = jobs[field]
-    names = texts.filter(texts != "").unique(maintain_order=True).to_list()
-    place = {name: code for code, name in enumerate(names)}
-    codes = texts.replace_strict(place, default=UNKNOWN, return_dtype=pl.Int32)
-    return Labels(codes.to_numpy().copy(), tuple(names))

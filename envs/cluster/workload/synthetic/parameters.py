@@ -57,7 +57,7 @@ class QuantileTable(Form):
             raise InputError("is not negative, and never falls", field="quantile")
 
     @classmethod
-    def fit(cls, values: NDArray[np.floating | np.integer], decimals: int = 0) -> QuantileTable:
+    def fit(cls, values: NDArray[np.floating | np.integer]) -> QuantileTable:
         """The table of `values`, at least one, rounded.
 
         Entries of `GRID` nearer to each other than `LEAST_JOBS` values are left out.
@@ -68,7 +68,7 @@ class QuantileTable(Form):
             if room >= LEAST_JOBS:
                 kept.append(float(p))
         probability = np.array([*kept, 1.0])
-        quantile = np.quantile(values, probability).round(decimals)
+        quantile = np.quantile(values, probability).round()
         return cls(probability=probability, quantile=quantile)
 
     def sample(self, count: int, rng: np.random.Generator) -> FloatArray:
@@ -150,6 +150,10 @@ class WorkloadParameters(Form):
         if min(self.sessions.length) < 1:
             raise InputError("is below 1", record="sessions", field="length")
         assert self.clock
+
+    def document(self) -> dict[str, Any]:
+        """As plain numbers, lists and mappings, for a file."""
+        return self.model_dump(mode="json")
 
     @cached_property
     def clock(self) -> WeeklyClock:

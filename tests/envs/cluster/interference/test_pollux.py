@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from made_up import named_trace
 
-from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.pollux import PolluxLocality, read_pollux, smallest_rotation
 from envs.cluster.interference.rates import ALONE, CONTENTION
 from envs.cluster.nodes import Cluster
@@ -84,7 +83,6 @@ def test_rates_by_nodes(tmp_path: Path) -> None:
     assert result.locality[0, 0].min() == 1.0
     assert result.locality[1, 0, 2, :2] == pytest.approx([1.0, 1.1 / 1.6])
     assert result.locality[2, 0, 1, :3] == pytest.approx([1.0, 1.0, 1.0])
-    assert model.capped["nodes"] == Capped(2, pytest.approx(2.5 / 1.5))  # on 3 nodes, and on 4
     contending = PolluxLocality(folder(tmp_path), {"net": 10}, 0.2, 0)
     result = contending.tables(trace, Cluster.uniform(4, 2, nodes_per_rack=2))
     assert result.kind == CONTENTION
