@@ -26,7 +26,7 @@ class AllocationEnv(OneAgentEnv[AllocationGraph]):
 
     ## Guarantees
     At least one action is always allowed; equal seeds give equal episodes; the optimum of
-    `envs.cluster.allocation.toy.toy_problem` is proved by trying all plans.
+    `envs.cluster.allocation.generated.toy_problem` is proved by trying all plans.
 
     ## Source
     As of `AllocationParallelEnv`.

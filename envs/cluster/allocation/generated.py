@@ -1,4 +1,4 @@
-"""Malleable jobs by random numbers, or from a window of a trace of gangs."""
+"""Malleable jobs by random numbers, or from a window of a trace of gangs; a toy."""
 
 from __future__ import annotations
 
@@ -176,3 +176,23 @@ def _utility(
     if chosen == "sigmoid":
         return SigmoidUtility(weight, float(rng.uniform(0.2, 4.0)), float(rng.uniform(*patience)))
     return LogUtility(weight, float(rng.uniform(0.05, 1.0)))
+
+
+TOY_OPTIMUM = 7.892789260714373  # tests try all plans
+
+
+def toy_problem(rng: np.random.Generator | None = None) -> AllocationProblem:
+    """On three GPUs: a job that must begin at once, one that pays later, one that can wait."""
+
+    def job(name: str, first: int, last: int, slots: float, worth: Utility) -> MalleableJob:
+        speed = RingSpeed(1, 1.0, 5e8)
+        return MalleableJob(
+            name, first, last, 60.0 * slots, 1, 2, 0, (1.0, 1.0, 0.0), (0.0,) * 3, 1e9, speed, worth
+        )
+
+    jobs = (
+        job("urgent", 0, 2, 3.0, LinearUtility(4.0, 8.0)),
+        job("large", 0, 3, 5.0, LinearUtility(9.0, 6.0)),
+        job("patient", 1, 3, 4.0, LogUtility(3.0, 0.5)),
+    )
+    return AllocationProblem(jobs, np.array([[3.0, 3.0, 1.0, 1e9]]), 1e10, 3, 60.0)
