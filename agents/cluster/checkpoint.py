@@ -28,7 +28,7 @@ from envs.cluster.environment.actions import (
     SmallestRemainingService,
 )
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.instance import ClusterBounds, ClusterInstance, no_incidents
+from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.observation import ADVISED, ClusterGraph, ClusterObservation
 from envs.cluster.environment.routing import MixedRacks, QueueRouting, RackOwners, Routing
 from envs.cluster.environment.views import Bookkeeping
@@ -281,7 +281,7 @@ class CheckpointScheduler:
         )
         rng = np.random.default_rng(self.seed)
         return SchedulingEpisode(
-            ClusterInstance(cluster, trace, no_incidents() if incidents is None else incidents),
+            ClusterInstance(cluster, trace, incidents),
             self.partition(cluster, self.schedulers),
             self.routing(trace, self.schedulers, rng),
             shown.bounds,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import IntArray
 from envs.bounds import bounded
+from envs.cluster.workload.trace import refuse_rows
 from envs.errors import InputError
 from envs.files import unprintable
 from envs.memory import require_memory
@@ -52,13 +53,9 @@ class Cluster:
             column = getattr(self, field)
             if column.shape != self.gpus.shape:
                 raise InputError(f"{column.shape} is not {self.gpus.shape}", field=field)
-            if (column < 0).any():
-                node = int(np.argmax(column < 0))
-                raise InputError(f"{column[node]} is negative", record=node, field=field)
+            refuse_rows(self, column < 0, field)
             column.flags.writeable = False
-        if (self.gpu_type >= len(self.gpu_types)).any():
-            node = int(np.argmax(self.gpu_type >= len(self.gpu_types)))
-            raise InputError("no such GPU type", record=node, field="gpu_type")
+        refuse_rows(self, self.gpu_type >= len(self.gpu_types), "gpu_type")
 
     @classmethod
     @bounded

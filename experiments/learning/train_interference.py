@@ -410,8 +410,9 @@ def save_final(
         "probes": [vars(measurements.jobs[probe]) for probe in known.probes],
         "jitter": crossed.jitter,
         "hidden": fitting.hidden,
+        **calibration.document(),
     }
-    predictor = predictor_of(measurements, known, fitted, calibration)
+    predictor = predictor_of(measurements, known, fitted)
     save_predictor(predictor, folder / measurements.name, described, provenance.document())
 
 

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from envs.arrays import FloatArray
-from envs.cluster.interference.rates import SPANNING
+from envs.arrays import BoolArray
+from envs.cluster.interference.rates import SPANNING, FloatArray
 from models.interference.measurements import Fold, Measurements
 
 GRID = np.linspace(0.0, 1.0, 41)  # of demands
 SWEEPS = 6  # over the jobs, each given its best demand in turn
 
 
-class Baseline(Protocol):
-    """A method of predicting the rates of pairs."""
+class Baseline(ABC):
+    """A method of predicting the rates of pairs; its name is that in tables."""
 
-    @property
-    def name(self) -> str:
-        """Of the method, in tables."""
+    name: str
 
     def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
         """(T, P, P) rates, from the fold's known pairs and its inputs alone."""
+        tables = zip(measurements.rate, fold.known, fold.inputs, strict=True)
+        return np.stack([self.of_table(*table) for table in tables])
+
+    @abstractmethod
+    def of_table(self, rate: FloatArray, known: BoolArray, inputs: FloatArray) -> FloatArray:
+        """(P, P) rates of one table."""
 
 
-class Mean:
+class Mean(Baseline):
     """The median of the known rates of the table, which has the least absolute error."""
 
     name = "median"
 
-    def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        found = [np.median(r[k]) for r, k in zip(measurements.rate, fold.known, strict=True)]
-        return np.broadcast_to(np.array(found)[:, None, None], fold.known.shape)
+    def of_table(self, rate: FloatArray, known: BoolArray, inputs: FloatArray) -> FloatArray:
+        return np.full(known.shape, np.median(rate[known]))
 
 
 @dataclass(frozen=True)
-class NearestNeighbour:
+class NearestNeighbour(Baseline):
     """The mean rate of the known pairs whose jobs are nearest.
 
     The squared distance of two pairs is that of their first jobs plus that of their second jobs,
@@ -47,22 +50,17 @@ class NearestNeighbour:
     name: str
     count: int
 
-    def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        found = np.empty(fold.known.shape)
-        jobs = len(fold.unseen)
-        for table, inputs in enumerate(fold.inputs):
-            distance = ((inputs[:, None] - inputs) ** 2).sum(axis=-1)  # (P, P)
-            own, other = np.nonzero(fold.known[table])
-            rates = measurements.rate[table][own, other]
-            for i in range(jobs):
-                to_pairs = distance[i, own] + distance[:, other]  # (P, K)
-                count = min(self.count, len(rates))
-                nearest = np.argsort(to_pairs, axis=1, kind="stable")[:, :count]
-                found[table, i] = rates[nearest].mean(axis=1)
+    def of_table(self, rate: FloatArray, known: BoolArray, inputs: FloatArray) -> FloatArray:
+        distance = ((inputs[:, None] - inputs) ** 2).sum(axis=-1)  # (P, P)
+        own, other = np.nonzero(known)
+        rates = rate[own, other]
+        to_pairs = distance[:, None, own] + distance[:, other]  # (P, P, K)
+        nearest = np.argsort(to_pairs, axis=-1, kind="stable")[..., : self.count]
+        found: FloatArray = rates[nearest].mean(axis=-1)
         return found
 
 
-class SharedResource:
+class SharedResource(Baseline):
     """Jobs share a resource in proportion: `envs.cluster.interference.analytic.SharedBottleneck`.
 
     Beside each other jobs with demands d run at min(1, 1 / (d[i] + d[j])). The demand of a job is
@@ -71,22 +69,19 @@ class SharedResource:
 
     name = "analytic"
 
-    def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        found = np.empty(fold.known.shape)
-        for table, known in enumerate(fold.known):
-            rate = np.nan_to_num(measurements.rate[table])
-            jobs = np.flatnonzero(known.any(axis=1) | known.any(axis=0))
-            demand = np.full(len(known), 0.75)
-            for _ in range(SWEEPS):
-                for job in jobs:
-                    shared = _shared(GRID[:, None], demand)  # (G, P), the job at each demand
-                    error = np.abs(shared - rate[job]) @ known[job]
-                    error += np.abs(shared - rate[:, job]) @ known[:, job]
-                    demand[job] = GRID[np.argmin(error)]
-            rest = np.setdiff1d(np.arange(len(known)), jobs)
-            demand[rest] = np.median(demand[jobs])
-            found[table] = _shared(demand[:, None], demand)
-        return found
+    def of_table(self, rate: FloatArray, known: BoolArray, inputs: FloatArray) -> FloatArray:
+        rate = np.nan_to_num(rate)
+        jobs = np.flatnonzero(known.any(axis=1) | known.any(axis=0))
+        demand = np.full(len(known), 0.75)
+        for _ in range(SWEEPS):
+            for job in jobs:
+                shared = _shared(GRID[:, None], demand)  # (G, P), the job at each demand
+                error = np.abs(shared - rate[job]) @ known[job]
+                error += np.abs(shared - rate[:, job]) @ known[:, job]
+                demand[job] = GRID[np.argmin(error)]
+        rest = np.setdiff1d(np.arange(len(known)), jobs)
+        demand[rest] = np.median(demand[jobs])
+        return _shared(demand[:, None], demand)
 
 
 def _shared(own: FloatArray, other: FloatArray) -> FloatArray:
@@ -95,7 +90,7 @@ def _shared(own: FloatArray, other: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Contention:
+class Contention(Baseline):
     """All-reduces contend: `envs.cluster.interference.analytic.AllReduceContention`, k = 2.
 
     A job that communicates for a share c of its time runs at 1 / (1 - c + c (2 beta + eta) / beta)
@@ -108,21 +103,18 @@ class Contention:
     eta_over_beta: float
     name = "contention"
 
-    def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        found = np.empty(fold.known.shape)
+    def of_table(self, rate: FloatArray, known: BoolArray, inputs: FloatArray) -> FloatArray:
         rates = 1.0 / (1.0 + GRID * (1.0 + self.eta_over_beta))
-        for table, known in enumerate(fold.known):
-            rate = np.nan_to_num(measurements.rate[table])
-            error = (np.abs(rates[:, None, None] - rate) * known).sum(axis=-1)  # (G, P)
-            share = GRID[np.argmin(error, axis=0)]
-            without = ~known.any(axis=1)
-            share[without] = np.median(share[~without])
-            found[table] = (1.0 / (1.0 + share * (1.0 + self.eta_over_beta)))[:, None]
-        return found
+        off = np.abs(rates[:, None, None] - np.nan_to_num(rate))
+        share = GRID[np.argmin((off * known).sum(axis=-1), axis=0)]  # of (G, P)
+        without = ~known.any(axis=1)
+        share[without] = np.median(share[~without])
+        left = 1.0 / (1.0 + share * (1.0 + self.eta_over_beta))
+        return np.repeat(left[:, None], len(known), axis=1)
 
 
 @dataclass(frozen=True)
-class MatrixCompletion:
+class MatrixCompletion(Baseline):
     """Biases and a low-rank product, by alternating ridge regressions over the known rates.
 
     Collaborative filtering as in Paragon (Delimitrou and Kozyrakis, ASPLOS 2013) and Gavel's
@@ -139,36 +131,38 @@ class MatrixCompletion:
     sweeps: int
     name = "matrix completion"
 
-    def predict(self, measurements: Measurements, fold: Fold) -> FloatArray:
-        found = np.empty(fold.known.shape)
-        for table, known in enumerate(fold.known):
-            mean = measurements.rate[table][known].mean()
-            centred = np.where(known, measurements.rate[table] - mean, 0.0)
-            found[table] = np.clip(mean + self._complete(centred, known), 0.02, 1.0)
-        return found
+    def of_table(self, rate: FloatArray, known: BoolArray, inputs: FloatArray) -> FloatArray:
+        mean = float(rate[known].mean())
+        completed = self._completed(np.where(known, rate - mean, 0.0), known)
+        return np.clip(mean + completed, 0.02, 1.0)
 
-    def _complete(self, rate: FloatArray, known: np.ndarray) -> FloatArray:
+    def _completed(self, rate: FloatArray, known: BoolArray) -> FloatArray:
         """Rows [1, bias, factors] times columns [bias, 1, factors]."""
         rng, jobs = np.random.default_rng(0), len(rate)
         row = rng.normal(0.0, 0.3, (jobs, self.rank + 2))
         column = rng.normal(0.0, 0.3, (jobs, self.rank + 2))
         row[:, 0], column[:, 1] = 1.0, 1.0
-        of_row = [1, *range(2, self.rank + 2)]
-        of_column = [0, *range(2, self.rank + 2)]
+        factors = range(2, self.rank + 2)
         for _ in range(self.sweeps):
-            for job in range(jobs):
-                at = known[job]
-                row[job, of_row] = self._solve(column[at][:, of_row], rate[job, at] - column[at, 0])
-            for job in range(jobs):
-                at = known[:, job]
-                target = rate[at, job] - row[at, 1]
-                column[job, of_column] = self._solve(row[at][:, of_column], target)
+            self._solve(row, column, rate, known, [1, *factors], 0)
+            self._solve(column, row, rate.T, known.T, [0, *factors], 1)
         complete: FloatArray = row @ column.T
         return complete
 
-    def _solve(self, inputs: FloatArray, target: FloatArray) -> FloatArray:
-        gram = inputs.T @ inputs + self.ridge * np.eye(inputs.shape[1])
-        return np.asarray(np.linalg.solve(gram, inputs.T @ target), np.float64)
+    def _solve(
+        self,
+        factors: FloatArray,
+        others: FloatArray,
+        rate: FloatArray,
+        known: BoolArray,
+        free: list[int],
+        fixed: int,
+    ) -> None:
+        """Fit the `free` factors of every job to its known rates beside the others."""
+        for job, at in enumerate(known):
+            inputs, target = others[at][:, free], rate[job, at] - others[at, fixed]
+            gram = inputs.T @ inputs + self.ridge * np.eye(len(free))
+            factors[job, free] = np.linalg.solve(gram, inputs.T @ target)
 
 
 def baselines(measurements: Measurements, eta_over_beta: float) -> tuple[Baseline, ...]:

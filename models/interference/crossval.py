@@ -34,13 +34,17 @@ class Calibration:
             scores: of every table, (N,) errors on unseen jobs over the predicted spread.
             levels: shares of the measurements that intervals are to hold.
         """
-        factor = np.empty((len(scores), len(levels)))
-        for table, found in enumerate(scores):
-            ascending = np.sort(found)
-            for at, level in enumerate(levels):
-                rank = math.ceil((len(found) + 1) * level)
-                factor[table, at] = ascending[rank - 1] if rank <= len(found) else math.inf
-        return cls(tuple(levels), factor)
+        factor = []
+        for found in scores:
+            ascending = [*np.sort(found).tolist(), math.inf]
+            ranks = [math.ceil((len(found) + 1) * level) for level in levels]
+            factor.append([ascending[min(rank, len(ascending)) - 1] for rank in ranks])
+        return cls(tuple(levels), np.array(factor))
+
+    def document(self) -> dict[str, object]:
+        """For a file; a factor that is infinite is null."""
+        factors = [[f if math.isfinite(f) else None for f in row] for row in self.factor.tolist()]
+        return {"levels": list(self.levels), "interval_factors": factors}
 
     def interval(self, fitted: Fitted, level: int) -> tuple[FloatArray, FloatArray]:
         """(T, P, P) least and largest rate at the level with this number."""

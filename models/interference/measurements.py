@@ -113,7 +113,7 @@ def gavel_measurements(path: Path) -> Measurements:
         which = [np.full(len(labels), float(other == number)) for other in range(len(names))]
         ratios = [speed[other] - speed[0] for other in range(1, len(names))]
         profiles.append([speed[number], batch, speed[number] + batch, *ratios, *which])
-    rate = np.array([_rates(table, labels) for table in tables.values()])
+    rate = np.array([table.ratios(labels) for table in tables.values()])
     return Measurements(
         name="gavel",
         scope=ON_GPU,
@@ -174,17 +174,6 @@ def _alone(path: Path, name: str, table: GavelTable, label: str) -> float:
     rate = table.alone.get((label, 1), 0.0)
     if rate <= 0.0:
         raise InputError("was not measured alone", file=path, record=name, field=label)
-    return rate
-
-
-def _rates(table: GavelTable, labels: tuple[str, ...]) -> FloatArray:
-    """(P, P); NaN where a pair was not measured or did not fit."""
-    rate = np.full((len(labels), len(labels)), np.nan)
-    for i, own in enumerate(labels):
-        for j, other in enumerate(labels):
-            pair = (own, 1), (other, 1)
-            if pair in table.pairs and (found := table.ratio(*pair)) > 0.0:
-                rate[i, j] = found
     return rate
 
 

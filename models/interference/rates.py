@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import IntArray
 from envs.cluster.interference.cases import assign, nearest_below
 from envs.cluster.interference.rates import ON_GPU, SPANNING, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from models.artifacts import atomic_folder, hashes_of, read_checked_spec
-from models.interference.crossval import Calibration
 from models.interference.fit import Fitted, InterferenceNetwork
 from models.interference.measurements import Fold, MeasuredJob, Measurements
 
@@ -43,7 +42,6 @@ class InterferencePredictor:
         jobs: P jobs.
         profiles: (T, P, F) standardised.
         network: M networks.
-        calibration: of intervals of pairs.
     """
 
     source: str
@@ -52,7 +50,6 @@ class InterferencePredictor:
     jobs: tuple[MeasuredJob, ...]
     profiles: torch.Tensor
     network: InterferenceNetwork
-    calibration: Calibration
 
     def table(self, name: str) -> int:
         """The number of a table.
@@ -76,23 +73,14 @@ class InterferencePredictor:
                 found.append(rate.mean(dim=0).numpy().astype(np.float64))
         return np.concatenate(found) if found else np.zeros(0)
 
-    def pairs(self) -> Fitted:
-        """Rates and scales of all pairs, for `calibration.interval`."""
-        expanded = self.profiles.expand(self.network.networks, -1, -1, -1)
-        with torch.inference_mode():
-            rate, scale = self.network.all_pairs(expanded)
-        return Fitted(rate.double().numpy(), scale.double().numpy(), {})
 
-
-def predictor_of(
-    measurements: Measurements, known: Fold, fitted: Fitted, calibration: Calibration
-) -> InterferencePredictor:
+def predictor_of(measurements: Measurements, known: Fold, fitted: Fitted) -> InterferencePredictor:
     """The predictor of an ensemble that was fitted to a fold."""
     profiles = torch.tensor(known.inputs, dtype=torch.float32).contiguous()
     network = _network(fitted.weights, profiles.shape[-1])
     return InterferencePredictor(
         measurements.name, measurements.scope, measurements.tables, measurements.jobs, profiles,
-        network, calibration,
+        network,
     )  # fmt: skip
 
 
@@ -109,7 +97,7 @@ def save_predictor(
     described: Mapping[str, object],
     provenance: Mapping[str, object],
 ) -> None:
-    """Write the folder whole; `described` are further keys of the spec: probes, features."""
+    """Write the folder whole; `described` are further keys of the spec: probes, intervals, ..."""
     with atomic_folder(folder) as temporary:
         tensors = {n: v.contiguous() for n, v in predictor.network.state_dict().items()}
         save_file({**tensors, PROFILES: predictor.profiles}, temporary / WEIGHTS_FILE)
@@ -122,11 +110,6 @@ def save_predictor(
             "tables": list(predictor.tables),
             "jobs": [asdict(job) for job in predictor.jobs],
             **described,
-            "levels": list(predictor.calibration.levels),
-            "interval_factors": [
-                [factor if math.isfinite(factor) else None for factor in row]
-                for row in predictor.calibration.factor.tolist()
-            ],
             "provenance": dict(provenance),
             "sha256": hashes_of(temporary),
         }
@@ -170,17 +153,13 @@ def _read(spec: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> Interfer
         for j in spec["jobs"]
     )
     tables = tuple(str(name) for name in spec["tables"])
-    factor = np.array(
-        [[math.inf if f is None else float(f) for f in row] for row in spec["interval_factors"]]
-    )
-    levels = tuple(float(level) for level in spec["levels"])
-    if profiles.shape[:2] != (len(tables), len(jobs)) or factor.shape != (len(tables), len(levels)):
-        raise ValueError("shapes of profiles or interval_factors")
+    if profiles.shape[:2] != (len(tables), len(jobs)):
+        raise ValueError("shape of profiles")
     if spec["scope"] not in {ON_GPU, SPANNING}:
         raise ValueError(f"scope {spec['scope']!r}")
     return InterferencePredictor(
         str(spec["source"]), int(spec["scope"]), tables, jobs, profiles,
-        _network(tensors, profiles.shape[-1]), Calibration(levels, factor),
+        _network(tensors, profiles.shape[-1]),
     )  # fmt: skip
 
 
@@ -201,7 +180,7 @@ class KnownJobs:
             InputError: a job has a label that the predictor does not know.
         """
         labels = tuple(dict.fromkeys(job.label for job in self.jobs))
-        label = assign(trace, labels, self._suits, seed)
+        label = assign(trace, labels, None, seed)
         wanted, of_job = np.unique(np.stack([label, trace.num_gpus]), axis=1, return_inverse=True)
         rows = [self._row(labels[at], int(gpus)) for at, gpus in wanted.T]
         return np.array(rows, np.int64)[of_job.reshape(-1)]
@@ -211,21 +190,6 @@ class KnownJobs:
         own = [(job.gpus, job.nodes, at) for at, job in enumerate(self.jobs) if job.label == label]
         size = nearest_below(sorted({row[0] for row in own}), gpus)
         return min(row for row in own if row[0] == size)[2]
-
-    def _suits(self, gangs: IntArray) -> BoolArray:
-        """Jobs without a label may have any."""
-        return np.ones((len(gangs), len({job.label for job in self.jobs})), np.bool_)
-
-
-@dataclass(frozen=True, eq=False)
-class OneTable:
-    """A predictor under the conditions of one of its tables, as `tabulated.Predictor`."""
-
-    predictor: InterferencePredictor
-    table: int
-
-    def __call__(self, own: IntArray, neighbours: IntArray) -> FloatArray:
-        return self.predictor.rates(self.table, own, neighbours)
 
 
 class LearnedInterference(TabulatedRates):
@@ -258,7 +222,7 @@ class LearnedInterference(TabulatedRates):
         seed: int = 0,
     ) -> None:
         predictor = load_predictor(find_predictor(path, source))
-        predict = OneTable(predictor, predictor.table(table))
+        predict = partial(predictor.rates, predictor.table(table))
         jobs = KnownJobs(predictor.jobs)
         super().__init__(
             "learned", predict, len(predictor.jobs), jobs, alone, largest, predictor.scope, seed

@@ -204,8 +204,8 @@ FAULTS = (
         "Only jobs that wait count as queueing.",
         "Jobs that run count as well.",
         "envs",
-        '"queueing": -passed.queued,',
-        '"queueing": -passed.unfinished,',
+        '"queueing": -queued,',
+        '"queueing": -unfinished,',
     ),
     Fault(
         "cluster environment",

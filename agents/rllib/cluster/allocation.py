@@ -103,10 +103,10 @@ class AllocationLane(WholeEpisodes):
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         before = self.now
-        terms = self.env.play([int(action) for action in actions])
+        (terms, *_), over, _ = self.env.play([int(action) for action in actions])
         reward = 100.0 * sum(terms.values()) / self.whole
         elapsed = self.now - before
-        return Stepped([reward] * len(actions), elapsed, not self.env.agents, False)
+        return Stepped([reward] * len(actions), elapsed, over, False)
 
     def advice(self, agent: int) -> int:
         """The rule's choice, or the first job that has fewer workers than the teacher gives it."""

@@ -116,7 +116,7 @@ class SchedulingLane:
         rewards = [0.0] * len(outcomes)
         if waits or not all(allowed) or PREEMPTED in outcomes or FORWARDED in outcomes:
             own = [
-                env.reward.terms(episode.passed(s, outcome, waits, allowed[s]))
+                env.reward.weighted(episode.passed(s, outcome, waits, allowed[s]))
                 for s, outcome in enumerate(outcomes)
             ]
             rewards = [float(sum(terms.values())) / self._share for terms in env.credit(own)]

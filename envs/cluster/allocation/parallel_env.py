@@ -17,9 +17,9 @@ from envs.cluster.allocation.generated import random_problem
 from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
 from envs.cluster.allocation.problem import AllocationProblem
 from envs.frame import new_frame, pixels
-from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
+from envs.parallel_env import Begun, DecisionsEnv, Terms
 from envs.reward import WeightedTerms
-from envs.spaces import begun, checked_actions
+from envs.spaces import begun
 
 Problems = Callable[[np.random.Generator], AllocationProblem]
 
@@ -28,20 +28,13 @@ Problems = Callable[[np.random.Generator], AllocationProblem]
 TERMS: Mapping[str, float] = MappingProxyType({"utility": 1.0, "not_allowed": 1.0})
 
 
-class AllocationReward(WeightedTerms):
-    """The terms that `AllocationParallelEnv` says."""
-
-    def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
-        super().__init__(weights, TERMS)
-
-
 def default_generator(rng: np.random.Generator) -> AllocationProblem:
     """Twelve random jobs on three machines, in twelve slots."""
     return random_problem(rng, jobs=12, machines=3, slots=12)
 
 
 @bounded
-class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
+class AllocationParallelEnv(DecisionsEnv[AllocationGraph]):
     """Malleable jobs of several queues on one cluster, slot by slot; or of one queue.
 
     ## Description
@@ -113,7 +106,7 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
         render_mode: str | None = None,  # rgb_array: pictures are drawn; null: none
     ) -> None:
         self.generator, self.queues, self.render_mode = generator, queues, render_mode
-        self.observation, self.reward = observation, AllocationReward(weights)
+        self.observation, self.reward = observation, WeightedTerms(weights, TERMS)
         self.possible_agents = [f"queue_{number}" for number in range(queues)]
         self.agents: list[str] = []
         self.observation_spaces = dict.fromkeys(self.possible_agents, self.observation.space)
@@ -128,12 +121,6 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
         """The slots so far."""
         return begun(self._episode)
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Begun[AllocationGraph]:
-        """Start an episode."""
-        return self.begin(self.randomness(seed))
-
     def begin(self, rng: np.random.Generator) -> Begun[AllocationGraph]:
         """`reset` with a source of randomness of the caller's."""
         problem = self.generator(rng)
@@ -141,28 +128,10 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
         self._episode = AllocationEpisode(problem, queue)
         self.agents = self.possible_agents.copy()
         self.ended, self.utility = [False] * self.queues, 0.0
-        return self.observe(), self.infos({})
+        return self.observe(), self.infos([{}] * self.queues)
 
-    def step(self, actions: Mapping[str, Any]) -> Stepped[AllocationGraph]:
-        """One action of every queue.
-
-        Raises:
-            InputError: an agent has no action, or one that is not in its space.
-        """
-        agents = self.agents
-        chosen = [int(one) for one in checked_actions(actions, self.action_spaces).values()]
-        terms = self.play(chosen if agents else [])
-        over = not self.agents
-        return (
-            self.observe(),
-            dict.fromkeys(agents, float(sum(terms.values()))),
-            dict.fromkeys(agents, over),
-            dict.fromkeys(agents, False),
-            self.infos(terms),
-        )
-
-    def play(self, chosen: Sequence[int]) -> dict[str, float]:
-        """Carry out an action of every queue; the weighted terms of the reward."""
+    def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
+        """Give a unit to a job of every queue, or end the slot."""
         episode, wrong, worth = self.episode, 0, 0.0
         self.require_running()
         for turn in range(self.queues):
@@ -179,7 +148,8 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
             self.utility += worth
         if episode.over:
             self.agents = []
-        return self.reward.weighted({"utility": worth, "not_allowed": -float(wrong)})
+        terms = self.reward.weighted({"utility": worth, "not_allowed": -float(wrong)})
+        return [terms] * self.queues, episode.over, False
 
     def observe(self) -> dict[str, AllocationGraph]:
         """What every queue sees."""
@@ -190,27 +160,20 @@ class AllocationParallelEnv(AgentsEnv[AllocationGraph]):
         self._masks = [graph["action_mask"] for graph in seen.values()]
         return seen
 
-    def mask(self, number: int) -> NDArray[np.bool_]:
-        """What the queue with this number may do, as it has observed last."""
-        return self._masks[number].astype(np.bool_)
-
     def shown(self, number: int) -> IntArray:
         """The jobs of the rows that this queue has observed last."""
         return self._jobs[number]
 
-    def infos(self, terms: Mapping[str, float]) -> Infos:
-        """Of every queue."""
+    def facts(self) -> dict[str, Any]:
+        """The slots, and what has come of them."""
         episode = self.episode
-        facts: dict[str, Any] = {
+        return {
             "slot": episode.slot,
             "slots": episode.problem.slots,
             "jobs": len(episode.done),
             "finished": episode.finished,
             "utility": self.utility,
-            **{f"reward_{name}": value for name, value in terms.items()},
         }
-        masks = zip(self.possible_agents, self._masks, strict=True)
-        return {agent: {**facts, "action_mask": mask.copy()} for agent, mask in masks}
 
     def render(self) -> NDArray[np.uint8] | None:
         """(320, 640, 3) the workers of every job in every slot; None without a render mode."""

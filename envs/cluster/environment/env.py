@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,12 +26,12 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.parallel_env import OneAgentEnv
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
 
-class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
+class ClusterEnv(OneAgentEnv[ClusterGraph]):
     """Start the jobs of a queue on the servers of a cluster, one decision at a time.
 
     ## Description
@@ -105,6 +104,7 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
     """
 
     metadata = METADATA
+    parallel: ClusterParallelEnv
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
         keep_runs: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        self.parallel = ClusterParallelEnv(
+        parallel = ClusterParallelEnv(
             generator,
             schedulers=1,
             routing=OneQueue(),
@@ -134,14 +134,7 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
             keep_runs=keep_runs,
             render_mode=render_mode,
         )
-        inner = self.parallel
-        self.generator, self.observation = inner.generator, inner.observation
-        self.rates, self.overheads, self.horizon = inner.rates, overheads, horizon
-        self.actions, self.reward, self.render_mode = inner.actions, inner.reward, render_mode
-        self._agent = inner.possible_agents[0]
-        self.action_space = space = inner.action_space(self._agent)
-        self._actions = int(space.n)
-        self.observation_space = inner.observation_space(self._agent)
+        super().__init__(parallel)
 
     @classmethod
     def of_trace(
@@ -181,41 +174,6 @@ class ClusterEnv(gym.Env[ClusterGraph, np.int64]):
     def schedule(self) -> Schedule:
         """What became of the jobs so far."""
         return self.simulator.schedule()
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ClusterGraph, dict[str, Any]]:
-        """Start an episode.
-
-        Raises:
-            InputError: the instance exceeds the bounds, or has a job that no server group holds.
-        """
-        super().reset(seed=seed)
-        seen, infos = self.parallel.begin(self.np_random)
-        return seen[self._agent], infos[self._agent]
-
-    def step(self, action: Any) -> tuple[ClusterGraph, float, bool, bool, dict[str, Any]]:
-        """Start or stop a job, or let time pass.
-
-        Raises:
-            InputError: the action is not in the space.
-        """
-        _ = self.parallel.episode  # there is none before the first reset
-        self.parallel.require_running()
-        if np.size(action) != 1 or action not in range(self._actions):
-            raise InputError(f"{action} is not in {self.action_space}", field="action")
-        inner, agent = self.parallel, self._agent
-        given, terminated, truncated = inner.play([int(action)])
-        reward = sum(given[0].values())
-        return inner.observe()[agent], reward, terminated, truncated, inner.infos(given)[agent]
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(A,) the actions allowed now: `action_mask` in the form that sb3-contrib asks for."""
-        return self.parallel.mask(0).astype(np.bool_)
-
-    def render(self) -> Any:
-        """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
-        return self.parallel.render()
 
 
 def preemptive_environment(**arguments: Any) -> ClusterEnv:

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from envs.cluster.environment import play_kernel
 from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.features import HIGH, LOW, gangs, gaps, neighbours
+from envs.cluster.environment.features import HIGH, gangs, gaps, neighbours
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.observation import Buffers, ClusterGraph, ClusterObservation
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE, observe, summarise
 from envs.cluster.environment.play_kernel import FORWARDED, PASSED_WIDTH, PREEMPTED
-from envs.cluster.environment.reward import Passed
 from envs.cluster.environment.routing import first_that_holds
 from envs.cluster.environment.views import Bookkeeping, job_profiles, view_of
 from envs.cluster.interference.rates import RateModel
@@ -90,7 +89,6 @@ class SchedulingEpisode:
             tables,
             self.simulator.state.jobs["types"],
             bounds.gpu_types,
-            (LOW, HIGH),
         )
         self.forward_s, self.most_forwards = forward_s, forwards
         self._owner, self._largest, self._cluster_gpus = owner, bounds.gpus, cluster.num_gpus
@@ -132,17 +130,7 @@ class SchedulingEpisode:
         """An independent episode in the same state, to look ahead with."""
         twin = copy.copy(self)
         twin.simulator = self.simulator.copy()
-        book = self.book
-        twin.book = book._replace(
-            home=book.home.copy(),
-            there=book.there.copy(),
-            forwards=book.forwards.copy(),
-            window=book.window.copy(),
-            shown=book.shown.copy(),
-            row=book.row.copy(),
-            took=book.took.copy(),
-            finished=book.finished.copy(),
-        )
+        twin.book = Bookkeeping(*(column.copy() for column in self.book))
         twin._summaries, twin._passed = self._summaries.copy(), self._passed.copy()
         if self.advice is not None:
             twin.advice = self.advice.copy()
@@ -151,8 +139,7 @@ class SchedulingEpisode:
     def act(self, scheduler: int, action: int) -> int:
         """Carry out an allowed action; STARTED, FORWARDED, PREEMPTED or, without effect, WAITED."""
         simulator = self.simulator
-        if len(simulator.state.runs):
-            simulator.lengthen_log()
+        simulator.lengthen_log()
         return int(
             play_kernel.act(
                 simulator.state,
@@ -169,8 +156,7 @@ class SchedulingEpisode:
     def wait(self) -> bool:
         """Let time pass to the next event or for the longest wait; False: nothing is to come."""
         simulator = self.simulator
-        if len(simulator.state.runs):
-            simulator.lengthen_log()
+        simulator.lengthen_log()
         return bool(
             play_kernel.wait(
                 simulator.state,
@@ -182,21 +168,20 @@ class SchedulingEpisode:
             )
         )
 
-    def passed(self, scheduler: int, outcome: int, waited: bool, allowed: bool) -> Passed:
-        """What went by for the jobs of a scheduler since its last decision."""
+    def passed(self, scheduler: int, outcome: int, waited: bool, allowed: bool) -> dict[str, float]:
+        """The terms of `ClusterReward`, by what went by for the jobs of a scheduler."""
         integrals = self._passed[scheduler].tolist() if waited else NOTHING_PASSED
         unfinished, unfinished_gpus, inverse_work, queued, held = integrals
-        return Passed(
-            unfinished=unfinished,
-            unfinished_gpus=unfinished_gpus,
-            inverse_work=inverse_work,
-            queued=queued,
-            held=held,
-            gpus=self.views[scheduler].gpus,
-            preemptions=int(outcome == PREEMPTED),
-            forwards=int(outcome == FORWARDED),
-            not_allowed=int(not allowed),
-        )
+        return {
+            "jct": -unfinished,
+            "gpu_jct": -unfinished_gpus,
+            "slowdown": -inverse_work,
+            "queueing": -queued,
+            "utilisation": held / max(self.views[scheduler].gpus, 1),
+            "preemptions": -float(outcome == PREEMPTED),
+            "forwards": -float(outcome == FORWARDED),
+            "not_allowed": -float(not allowed),
+        }
 
     def facts(self) -> dict[str, float]:
         """Where the episode stands, as numbers for `info`."""
@@ -259,10 +244,7 @@ class SchedulingEpisode:
     def _holds(self) -> NDArray[np.int8]:
         """(J, S) 1: some server group of the scheduler can hold the job when nothing runs."""
         state = self.simulator.state
-        holds = np.zeros((len(state.jobs), self.schedulers), np.int8)
-        column = np.zeros(len(state.jobs), np.int8)
-        for scheduler, view in enumerate(self.views):
-            column[:] = 0
+        holds = np.zeros((self.schedulers, len(state.jobs)), np.int8)
+        for view, column in zip(self.views, holds, strict=True):
             play_kernel.holding(state, self.action_table, view, column)
-            holds[:, scheduler] = column
-        return holds
+        return np.ascontiguousarray(holds.T)

@@ -69,6 +69,20 @@ def at_load(trace: Trace, capacity: float, load: float) -> Trace:
     return stretch(trace, float(trace.gpu_seconds.sum()) / (capacity * trace.span_s) / load)
 
 
+def random_window(
+    trace: Trace,
+    jobs: tuple[int, int],
+    load: tuple[float, float] | None,
+    capacity: float,
+    rng: np.random.Generator,
+) -> Trace:
+    """Consecutive jobs of a trace, between two numbers of them, at a load between two."""
+    count = int(rng.integers(*jobs, endpoint=True))
+    first = int(rng.integers(len(trace) - count, endpoint=True))
+    window = trace.take(slice(first, first + count)).canonical()
+    return window if load is None else at_load(window, capacity, float(rng.uniform(*load)))
+
+
 class ClusterGenerator(Protocol):
     """Yields the instance of each episode; its bounds shape the observation space."""
 
@@ -142,11 +156,7 @@ class TraceWindows:
     def __call__(self, rng: np.random.Generator) -> ClusterInstance:
         """A window."""
         chosen = int(rng.integers(len(self.clusters)))
-        jobs = int(rng.integers(*self.jobs, endpoint=True))
-        first = int(rng.integers(len(self.trace) - jobs, endpoint=True))
-        window = self.trace.take(slice(first, first + jobs)).canonical()
-        if self.load is not None:
-            window = at_load(window, self._capacity[chosen], float(rng.uniform(*self.load)))
+        window = random_window(self.trace, self.jobs, self.load, self._capacity[chosen], rng)
         return ClusterInstance(self.clusters[chosen], window)
 
 

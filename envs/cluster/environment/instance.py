@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.bounds import Count, bounded
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import INCIDENT
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-
-
-def no_incidents() -> NDArray[np.void]:
-    """Nodes that never fail."""
-    return np.zeros(0, INCIDENT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +19,7 @@ class ClusterInstance:
 
     cluster: Cluster
     trace: Trace
-    incidents: NDArray[np.void] = field(default_factory=no_incidents)  # `INCIDENT`, by time
+    incidents: NDArray[np.void] | None = None  # `cluster_state.INCIDENT`, by time; None: none
 
 
 @bounded

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, Le
 
 from envs.bounds import bounded
-from envs.cluster.environment.generator import at_load, checked_range, reference_gpus
+from envs.cluster.environment.generator import checked_range, random_window, reference_gpus
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import at_most_gpus
@@ -25,33 +25,8 @@ Part = Annotated[float, Gt(0.0), Le(1.0)]
 class Stage:
     """What is drawn at some progress."""
 
-    load: Load | None  # least and most; None: as in the trace
+    load: Load  # least and most
     gpus: float  # most GPUs of a cluster
-
-
-class Stages(Protocol):
-    """The stage that belongs to a progress."""
-
-    def stage(self, progress: float) -> Stage:
-        """The stage at `progress`, from 0 at the beginning to 1 at the end of training."""
-
-
-class OneStage:
-    """The same from beginning to end: all clusters.
-
-    Args:
-        load: least and most load; None: gaps stay as they are in the trace.
-
-    Raises:
-        InputError: the range is empty or not above 0.
-    """
-
-    def __init__(self, load: Sequence[float] | None) -> None:
-        self._stage = Stage(None if load is None else checked_range("load", load), np.inf)
-
-    def stage(self, progress: float) -> Stage:
-        _check_progress(progress)
-        return self._stage
 
 
 @bounded
@@ -94,16 +69,12 @@ class Curriculum:
         Raises:
             InputError: `progress` is not in 0..1.
         """
-        _check_progress(progress)
+        if not 0 <= progress <= 1:
+            raise InputError(f"{progress} is not in 0..1", field="progress")
         way = min(progress / self._until, 1.0)
         least, most = (self._first_load + way * (self._load - self._first_load)).tolist()
         first, last = self._gpus
         return Stage((least, most), last if way == 1.0 else first * (last / first) ** way)
-
-
-def _check_progress(progress: float) -> None:
-    if not 0 <= progress <= 1:
-        raise InputError(f"{progress} is not in 0..1", field="progress")
 
 
 @bounded
@@ -138,7 +109,7 @@ class MixedClusters:
         clusters: Cluster | Sequence[Cluster],
         traces: Trace | Sequence[Trace],
         *,
-        stages: Stages = Curriculum(),
+        stages: Curriculum = Curriculum(),
         jobs_per_gpu: Sequence[float] = (2.0, 6.0),
         max_share: Part = 0.25,
         speeds: Mapping[str, float] | None = None,
@@ -185,11 +156,7 @@ class MixedClusters:
         chosen = int(rng.integers(self._admitted(self.progress)))
         cluster, parts = self.clusters[chosen], self._traces[chosen]
         trace = parts[int(rng.integers(len(parts)))]
-        jobs = int(rng.integers(*self._jobs(cluster), endpoint=True))
-        first = int(rng.integers(len(trace) - jobs, endpoint=True))
-        window = trace.take(slice(first, first + jobs)).canonical()
-        if load is not None:
-            window = at_load(window, self._capacity[chosen], float(rng.uniform(*load)))
+        window = random_window(trace, self._jobs(cluster), load, self._capacity[chosen], rng)
         return ClusterInstance(cluster, window)
 
     def _admitted(self, progress: float) -> int:

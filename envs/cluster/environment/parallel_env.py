@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -25,15 +25,15 @@ from envs.cluster.environment.observation import ClusterGraph, ClusterObservatio
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE
 from envs.cluster.environment.play_kernel import WAITED
 from envs.cluster.environment.render import cluster_frame
-from envs.cluster.environment.reward import ClusterReward, Credit, TeamCredit, Terms
+from envs.cluster.environment.reward import ClusterReward, Credit, TeamCredit
 from envs.cluster.environment.routing import ConsecutiveRacks, RackOwners, RandomRouting, Routing
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
-from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
-from envs.spaces import begun, checked_actions
+from envs.parallel_env import Begun, DecisionsEnv, Terms
+from envs.spaces import begun
 
 HORIZON = 100_000
 
@@ -46,7 +46,7 @@ METADATA: dict[str, Any] = {
 
 
 @bounded
-class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
+class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
     """Schedulers who each start jobs on their own racks, or forward them to each other; or one.
 
     ## Description
@@ -221,19 +221,13 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
         """What became of the jobs so far."""
         return self.simulator.schedule()
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Begun[ClusterGraph]:
-        """Start an episode.
+    def begin(self, rng: np.random.Generator) -> Begun[ClusterGraph]:
+        """`reset` with a source of randomness of the caller's.
 
         Raises:
             InputError: the instance exceeds the bounds, has fewer racks than there are schedulers,
                 or a job that none of them can hold.
         """
-        return self.begin(self.randomness(seed))
-
-    def begin(self, rng: np.random.Generator) -> Begun[ClusterGraph]:
-        """`reset` with a source of randomness of the caller's."""
         instance = self.generator(rng)
         self._episode = SchedulingEpisode(
             instance,
@@ -252,26 +246,8 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
         self._decisions = 0
         return self.observe(), self.infos([{}] * self.schedulers)
 
-    def step(self, actions: Mapping[str, Any]) -> Stepped[ClusterGraph]:
-        """Start, forward and preempt jobs, or let time pass where all wait.
-
-        Raises:
-            InputError: an agent has no action, or one that is not in its space.
-        """
-        agents = self.agents
-        given, terminated, truncated = self.play(
-            list(checked_actions(actions, self.action_spaces).values()) if agents else []
-        )
-        return (
-            self.observe(),
-            {agent: float(sum(terms.values())) for agent, terms in zip(agents, given, strict=True)},
-            dict.fromkeys(agents, terminated),
-            dict.fromkeys(agents, truncated),
-            self.infos(given),
-        )
-
     def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
-        """Carry out an action of every scheduler; the terms of all rewards, and what has ended."""
+        """Start, forward and preempt jobs, or let time pass where all wait."""
         episode = self.episode
         self.require_running()
         allowed = [bool(mask[one]) for mask, one in zip(self._masks, chosen, strict=True)]
@@ -283,7 +259,7 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
         stuck = waits and not episode.wait()
         given = self.credit(
             [
-                self.reward.terms(episode.passed(number, outcome, waits, may))
+                self.reward.weighted(episode.passed(number, outcome, waits, may))
                 for number, (outcome, may) in enumerate(zip(outcomes, allowed, strict=True))
             ]
         )
@@ -305,7 +281,7 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
         if self.schedulers > 1 or self.state_in_observation:
             self.episode.summarise()
         seen: dict[str, ClusterGraph] = {}
-        self._masks: list[NDArray[np.int8]] = []
+        self._masks = []
         for number, agent in enumerate(self.possible_agents):
             graph, mask = self.episode.observe(number)
             graph["action_mask"] = mask
@@ -317,22 +293,11 @@ class ClusterParallelEnv(AgentsEnv[ClusterGraph]):
                 graph["state_features"] = state.copy()
         return seen
 
-    def mask(self, number: int) -> NDArray[np.int8]:
-        """`action_mask` of what a scheduler has observed last."""
-        return self._masks[number]
-
-    def infos(self, given: Sequence[Terms]) -> Infos:
-        """Of every scheduler, with the terms of its reward."""
+    def facts(self) -> dict[str, Any]:
+        """Of the whole cluster, and the steps so far."""
         facts = self.episode.facts()
         facts["decisions"] = self._decisions
-        infos: Infos = {}
-        for agent, terms, mask in zip(self.possible_agents, given, self._masks, strict=True):
-            info: dict[str, Any] = facts.copy()
-            for name, value in terms.items():
-                info[f"reward_{name}"] = value
-            info["action_mask"] = mask.copy()
-            infos[agent] = info
-        return infos
+        return facts
 
 
 def toy_environment(**arguments: Any) -> ClusterParallelEnv:

@@ -345,36 +345,11 @@ def alike(jobs: Records, one: int, other: int) -> bool:
 @compiled
 def holding(state: ClusterState, table: ActionTable, view: View, holds: NDArray[np.int8]) -> None:
     """Write into `holds` (J,) which jobs some server group of a view can hold; nothing runs yet."""
-    first, kinds = np.empty(KINDS, np.int64), 0  # jobs that ask for different things
+    groups = np.empty(table.groups, np.int8)
     for job in range(len(state.jobs)):
-        kind = 0
-        while kind < kinds and not alike(state.jobs, job, first[kind]):
-            kind += 1
-        if kind < kinds:
-            holds[job] = holds[first[kind]]
-            continue
-        holds[job] = can_hold(state, table, view, job)
-        if kinds < KINDS:
-            first[kinds] = job
-            kinds += 1
-
-
-@compiled_inner
-def can_hold(state: ClusterState, table: ActionTable, view: View, job: int) -> bool:
-    """Whether some server group of a view has room for a job."""
-    wanted = state.jobs[job].gpus
-    in_all = 0
-    for rack in range(len(view.rack_ptr) - 1):
-        in_rack = 0
-        for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
-            there = room(state.jobs, state.nodes, state.partials, job, view.node[slot])
-            if there >= wanted:
-                return True
-            in_rack += max(there, 0)
-        if (table.offer_racks or table.offer_all) and in_rack >= wanted > 1:
-            return True
-        in_all += in_rack
-    return bool(table.offer_all and in_all >= wanted > 1)
+        groups[:] = 0
+        offer(state, table, view, job, 0, groups)
+        holds[job] = groups.max()
 
 
 @compiled_inner

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from envs.parallel_env import Terms
 from envs.reward import WeightedTerms
-
-
-@dataclass(frozen=True)
-class Passed:
-    """What went by in one step; integrals run over the seconds that passed."""
-
-    unfinished: float  # integral of the number of jobs that have arrived and not finished
-    unfinished_gpus: float  # of the GPUs these ask for
-    inverse_work: float  # of the sum of 1 / (seconds they take alone)
-    queued: float  # of the number of those that wait
-    held: float  # of the GPUs held
-    gpus: int  # GPUs in all
-    preemptions: int
-    forwards: int
-    not_allowed: int  # actions outside the mask
-
 
 # Every term and its weight.
 TERMS: Mapping[str, float] = MappingProxyType({
@@ -58,24 +42,6 @@ class ClusterReward(WeightedTerms):
 
     def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
         super().__init__(weights, TERMS)
-
-    def terms(self, passed: Passed) -> dict[str, float]:
-        """The weighted terms; the reward is their sum."""
-        return self.weighted(
-            {
-                "jct": -passed.unfinished,
-                "gpu_jct": -passed.unfinished_gpus,
-                "slowdown": -passed.inverse_work,
-                "queueing": -passed.queued,
-                "utilisation": passed.held / max(passed.gpus, 1),
-                "preemptions": -float(passed.preemptions),
-                "forwards": -float(passed.forwards),
-                "not_allowed": -float(passed.not_allowed),
-            }
-        )
-
-
-Terms = Mapping[str, float]
 
 
 class Credit(Protocol):

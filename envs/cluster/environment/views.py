@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import FloatArray
 from envs.cluster.environment.actions import ActionTable
+from envs.cluster.environment.features import HIGH, LOW
 from envs.cluster.interference.rates import ONE_RACK, SEVERAL_RACKS, RateTables
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -114,7 +115,6 @@ def job_profiles(
     tables: RateTables,
     permitted: NDArray[np.integer],
     types: int,
-    bounds: tuple[float, float],
 ) -> NDArray[np.float32]:
     """(J, PROFILE_WIDTH + types) features of jobs that never change.
 
@@ -126,7 +126,6 @@ def job_profiles(
         tables: how they run there.
         permitted: (J,) bits of the GPU types they may run on.
         types: T of the bounds.
-        bounds: least and most value of a feature.
     """
     profile = tables.profile
     row = tables.row[:, 0]
@@ -152,4 +151,4 @@ def job_profiles(
     for index in range(len(cluster.gpu_types)):
         may = permitted >> index & 1 == 1
         out[:, PROFILE_WIDTH + index] = np.where(may, tables.speed[profile, index], 0.0)
-    return np.clip(out, *bounds).astype(np.float32)
+    return np.clip(out, LOW, HIGH).astype(np.float32)

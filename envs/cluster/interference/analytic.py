@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.arrays import FloatArray
-from envs.cluster.interference.cases import Cases, read_number, read_seed, read_share
+from envs.bounds import NonNegative, Positive, Share, bounded
+from envs.cluster.interference.cases import Cases
 from envs.cluster.interference.profiles import JobProfile, Profiles
 from envs.cluster.interference.rates import (
     BOTTLENECK,
@@ -127,6 +127,7 @@ class JobSums(NamedTuple):
     port: float  # bytes at the busiest port of a node over S, on one rack
 
 
+@bounded
 @dataclass(frozen=True)
 class StepModel:
     """A step of a data-parallel job: it computes, and all-reduces its gradients.
@@ -143,8 +144,6 @@ class StepModel:
             backward pass (Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.3).
         synchronisation: plans all-reduces on `NodeNetwork.links`; None: they are rings.
 
-    Raises:
-        InputError: `overlap` is not from 0 to 1.
     """
 
     network: NodeNetwork
@@ -166,11 +165,8 @@ class StepModel:
         }
     )
     reference: str = "V100-16GB"
-    overlap: float = 0.6667
+    overlap: Share = 0.6667
     synchronisation: Synchroniser | None = None
-
-    def __post_init__(self) -> None:
-        read_share(self.overlap, key="overlap")
 
     def sums_of(self, cases: Cases, cluster: Cluster) -> dict[int, JobSums]:
         """What all-reduces cost, by the GPUs of a job.
@@ -273,6 +269,7 @@ class StepModel:
         return self.devices[gpu_type]
 
 
+@dataclass(frozen=True)
 class SharedBottleneck:
     """Jobs slow down together when a resource of their node is asked for more than it has.
 
@@ -296,16 +293,18 @@ class SharedBottleneck:
         seed: of the profiles of jobs without a model.
     """
 
+    profiles: Profiles
+    step: StepModel
+    seed: int = 0
     name = "analytic"
-
-    def __init__(self, profiles: Profiles, step: StepModel, seed: int = 0) -> None:
-        self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         cases = Cases.of(trace, self.profiles.assign(trace, self.seed))
         return self.step.tables(cases, self.profiles.all, cluster)._replace(kind=BOTTLENECK)
 
 
+@bounded
+@dataclass(frozen=True)
 class AllReduceContention:
     """k concurrent all-reduces on a network port run at rate 1 / (k beta + (k - 1) eta) each.
 
@@ -330,20 +329,12 @@ class AllReduceContention:
         InputError: `beta` is not above 0 or `eta` is negative.
     """
 
+    profiles: Profiles
+    step: StepModel
+    beta: Positive = 1.0
+    eta: NonNegative = 0.3
+    seed: int = 0
     name = "contention"
-
-    def __init__(
-        self,
-        profiles: Profiles,
-        step: StepModel,
-        beta: float = 1.0,
-        eta: float = 0.3,
-        seed: int = 0,
-    ) -> None:
-        self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
-        self.beta, self.eta = read_number(beta, key="beta"), read_number(eta, key="eta")
-        if self.beta == 0.0:
-            raise InputError("0 is not above 0", field="beta")
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         cases = Cases.of(trace, self.profiles.assign(trace, self.seed))

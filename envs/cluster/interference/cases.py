@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +13,6 @@ from envs.cluster.interference.rates import ONE_NODE, ONE_RACK, SEVERAL_RACKS
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import UNKNOWN, Trace
 from envs.errors import InputError
-from envs.files import check_file
-
-
-def read_share(value: object, *, key: str) -> float:
-    """A number from 0 to 1.
-
-    Raises:
-        InputError: naming `key`.
-    """
-    number = read_number(value, key=key)
-    if number > 1.0:
-        raise InputError(f"{value!r} is above 1", field=key)
-    return number
 
 
 def read_number(value: object, *, key: str) -> float:
@@ -43,22 +28,11 @@ def read_number(value: object, *, key: str) -> float:
     return float(value)
 
 
-def read_seed(value: object, *, key: str) -> int:
-    """A whole number.
-
-    Raises:
-        InputError: naming `key`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{value!r} is not a whole number", field=key)
-    return value
-
-
 Suits = Callable[[IntArray], BoolArray]  # (G,) gang sizes -> (G, P)
 
 
 def assign(
-    trace: Trace, names: Sequence[str], suits: Suits, seed: int, *, named: bool = True
+    trace: Trace, names: Sequence[str], suits: Suits | None, seed: int, *, named: bool = True
 ) -> IntArray:
     """(J,) profile of every job, an index into `names`.
 
@@ -69,7 +43,7 @@ def assign(
     Args:
         trace: the jobs.
         names: P profiles.
-        suits: which profiles jobs of these gang sizes may draw.
+        suits: which profiles jobs of these gang sizes may draw; None: any.
         seed: of the draws.
         named: whether jobs with a model have its profile; otherwise they draw one, too.
 
@@ -86,7 +60,9 @@ def assign(
     if len(drawing) == 0:
         return chosen
     gangs, gang = np.unique(trace.num_gpus[drawing], return_inverse=True)
-    allowed = suits(gangs.astype(np.int64))
+    allowed = np.ones((len(gangs), len(names)), np.bool_)
+    if suits is not None:
+        allowed = suits(gangs.astype(np.int64))
     count = allowed.sum(axis=1)
     if (count == 0).any():
         size = gangs[np.argmax(count == 0)]
@@ -181,25 +157,6 @@ class Cases:
             )
 
 
-@dataclass(frozen=True)
-class Capped:
-    """Measured ratios cut to 1, because no neighbour and no spread speeds a job up.
-
-    Attributes:
-        count: entries that were above 1.
-        largest: the largest of them, or 1.
-    """
-
-    count: int
-    largest: float
-
-
-def cap(ratio: FloatArray) -> tuple[FloatArray, Capped]:
-    """`ratio` with no entry above 1, and what that changed."""
-    above = ratio > 1.0
-    return np.minimum(ratio, 1.0), Capped(int(above.sum()), float(ratio.max(initial=1.0)))
-
-
 def nearest_below(values: Sequence[int], wanted: int) -> int:
     """The largest of ascending `values` up to `wanted`, or the smallest of all."""
     fitting = [value for value in values if value <= wanted]
@@ -218,17 +175,3 @@ def require_one_type(cluster: Cluster, source: str) -> None:
             "type and says nothing of others",
             field="gpu_types",
         )
-
-
-def csv_rows(path: Path) -> list[list[str]]:
-    """The rows of a CSV file that hold anything.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    check_file(path)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as stream:
-            return [row for row in csv.reader(stream) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", file=path) from error

@@ -7,23 +7,21 @@ scheduling policies for deep learning workloads, OSDI 2020.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Gt, Le
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, IntArray
+from envs.bounds import bounded
 from envs.cluster.interference.cases import (
-    Capped,
     Cases,
     assign,
-    cap,
     nearest_below,
-    read_seed,
-    read_share,
 )
 from envs.cluster.interference.rates import (
     ON_GPU,
@@ -61,6 +59,16 @@ class GavelTable:
         """
         a, b = self.pairs[job, neighbour]
         return a / self.alone[job] if a > 0.0 and b > 0.0 else 0.0
+
+    def ratios(self, models: Sequence[str]) -> FloatArray:
+        """(M, M) of jobs on one GPU; NaN where a pair was not measured or does not fit."""
+        found = np.full((len(models), len(models)), np.nan)
+        for i, own in enumerate(models):
+            for j, other in enumerate(models):
+                pair = (own, 1), (other, 1)
+                if pair in self.pairs and (ratio := self.ratio(*pair)) > 0.0:
+                    found[i, j] = ratio
+        return found
 
 
 def read_gavel(path: Path) -> dict[str, GavelTable]:
@@ -129,6 +137,7 @@ def _rate(path: Path, record: str, field: str, value: object) -> float:
     return float(str(value))
 
 
+@bounded
 class GavelPairs:
     """Rates as measured by Narayanan et al., Heterogeneity-aware cluster scheduling, OSDI 2020.
 
@@ -142,7 +151,8 @@ class GavelPairs:
     terms of a ratio. Jobs without a model draw job types that run on all GPU types of the cluster.
     Two jobs that do not fit into memory together take turns: each then runs at
     `turns`. `RateTables.feasible` says which these are, so that placement rules can avoid them. A
-    job that does not fit into a GPU type alone must not be allowed there.
+    job that does not fit into a GPU type alone must not be allowed there. Ratios above 1 count as
+    1.
 
     Args:
         path: the JSON file, plain or gzipped.
@@ -150,9 +160,6 @@ class GavelPairs:
         reference: the file's GPU type on which a trace's durations hold.
         turns: rate of each of two jobs that take turns, in (0, 1/2].
         seed: of the job types of jobs without a model.
-
-    Attributes:
-        capped: by table ("pairs", or the GPU type for locality) what was cut to 1.
 
     Raises:
         InputError: the file or one of the values is wrong.
@@ -167,7 +174,7 @@ class GavelPairs:
             {"V100": "v100", "P100": "p100", "K80": "k80"}
         ),
         reference: str = "v100",
-        turns: float = 0.5,
+        turns: Annotated[float, Gt(0.0), Le(0.5)] = 0.5,
         seed: int = 0,
     ) -> None:
         self.path = Path(path)
@@ -179,17 +186,15 @@ class GavelPairs:
                     f"no table of GPU type {name!r}", file=self.path, field="gpu_types"
                 )
         self.reference = self.all[reference]
-        self.turns = read_share(turns, key="turns")
-        if not 0.0 < self.turns <= 0.5:
-            raise InputError(f"{turns} is not in (0, 0.5]", field="turns")
-        self.seed = read_seed(seed, key="seed")
+        self.turns, self.seed = turns, seed
         self.models = tuple(dict.fromkeys(model for model, _ in self.reference.alone))
         self.sizes = {
             model: sorted(gpus for name, gpus in self.reference.alone if name == model)
             for model in self.models
         }
-        self.capped: dict[str, Capped] = {}
-        self.pair, self.feasible = self._pairs()
+        measured = self.reference.ratios(self.models)
+        self.feasible = np.isfinite(measured)
+        self.pair = np.minimum(np.where(self.feasible, measured, self.turns), 1.0)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         def suits(gangs: IntArray) -> BoolArray:
@@ -230,8 +235,7 @@ class GavelPairs:
                         f"{job} was not measured", file=self.path, record=name + UNCONSOLIDATED
                     )
                 spread[case] = far.alone[job] / near.alone[job]
-        spread, self.capped[gpu_type] = cap(spread)
-        return speed, spread
+        return speed, np.minimum(spread, 1.0)
 
     def _name(self, gpu_type: str) -> str:
         if gpu_type not in self.gpu_types:
@@ -244,18 +248,6 @@ class GavelPairs:
     def _job_type(self, model: int, gpus: int) -> JobType:
         name = self.models[model]
         return name, nearest_below(self.sizes[name], gpus)
-
-    def _pairs(self) -> tuple[FloatArray, BoolArray]:
-        """(M, M) ratios of single-GPU jobs on the reference type, and whether they fit."""
-        count = len(self.models)
-        ratio, feasible = np.full((count, count), self.turns), np.zeros((count, count), np.bool_)
-        for i, a in enumerate(self.models):
-            for j, b in enumerate(self.models):
-                measured = _single(self.reference, a, b)
-                if measured > 0.0:
-                    ratio[i, j], feasible[i, j] = measured, True
-        ratio, self.capped["pairs"] = cap(ratio)
-        return ratio, feasible
 
     def _suits(self, gangs: IntArray, cluster: Cluster) -> BoolArray:
         """(G, M) the gang size, or the largest of all, was measured on all of the cluster's types.
@@ -274,8 +266,3 @@ class GavelPairs:
                 needed = tables if job[1] == 1 else tables + far
                 suits[row, model] = reaches and all(t.alone.get(job, 0.0) > 0 for t in needed)
         return suits
-
-
-def _single(table: GavelTable, a: str, b: str) -> float:
-    pair = (a, 1), (b, 1)
-    return table.ratio(*pair) if pair in table.pairs else 0.0

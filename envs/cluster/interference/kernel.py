@@ -48,7 +48,7 @@ def neighbour_rate(
 
     Those on several racks have one in its racks' uplinks. A job without shares has rate 1.
     """
-    rate = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
+    rate, _ = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
     return float(rate * left_by_neighbours(jobs, nodes, shares, tables, job, True))
 
 
@@ -68,9 +68,12 @@ def left_by_neighbours(
             hosts = min(hosts, _uplinks(jobs, nodes, shares, tables.demand, job))
         left *= hosts
     elif tables.kind == CONTENTION:
-        c = _communicating(
-            jobs, nodes, shares, tables.speed, tables.locality, tables.communication, job
-        )
+        c = 0.0  # the share of its time in all-reduces, on its slowest GPU type
+        if jobs[job].nodes > 1:
+            _, slowest = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
+            column = min(jobs[job].nodes, tables.communication.shape[3]) - 1
+            spread = spread_of(nodes, shares, jobs[job].share)
+            c = tables.communication[jobs[job].profile, slowest, spread, column]
         k = _contenders(jobs, nodes, shares, tables.communication, job) if c > 0.0 else 1
         slow = (k * tables.beta + (k - 1) * tables.eta) / tables.beta
         left = 1.0 / (1.0 - c + c * slow) if k > 1 else 1.0
@@ -108,20 +111,22 @@ def alone_rate(
     speed: FloatArray,
     locality: FloatArray,
     job: int,
-) -> float:
-    """Work per second of a job where it has its shares, if it had no neighbours."""
+) -> tuple[float, int]:
+    """Work per second of a job where it has its shares without neighbours; its slowest type."""
     share = jobs[job].share
     if share == NONE:
-        return 1.0
+        return 1.0, 0
     case = jobs[job].profile
     column = min(jobs[job].nodes, locality.shape[3]) - 1
     spread = spread_of(nodes, shares, share)
-    rate = np.inf
+    rate, slowest = np.inf, 0
     while share != NONE:
         kind = nodes[shares[share].node].type
-        rate = min(rate, speed[case, kind] * locality[case, kind, spread, column])
+        alone = speed[case, kind] * locality[case, kind, spread, column]
+        if alone < rate:
+            rate, slowest = alone, kind
         share = shares[share].next
-    return rate
+    return rate, slowest
 
 
 @compiled_inner
@@ -281,32 +286,6 @@ def _leaves_rack(jobs: Records, nodes: Records, shares: Records, share: int) -> 
     while earlier != NONE and nodes[shares[earlier].node].rack != rack:
         earlier = shares[earlier].next
     return bool(earlier == NONE)
-
-
-@compiled_inner
-def _communicating(
-    jobs: Records,
-    nodes: Records,
-    shares: Records,
-    speed: FloatArray,
-    locality: FloatArray,
-    communication: FloatArray,
-    job: int,
-) -> float:
-    """The share of its time in all-reduces, on its slowest GPU type; 0 on a single node."""
-    if jobs[job].nodes < 2:
-        return 0.0
-    case, share = jobs[job].profile, jobs[job].share
-    column = min(jobs[job].nodes, locality.shape[3]) - 1
-    spread = spread_of(nodes, shares, share)
-    slowest, rate = 0, np.inf
-    while share != NONE:
-        kind = nodes[shares[share].node].type
-        alone = speed[case, kind] * locality[case, kind, spread, column]
-        if alone < rate:
-            rate, slowest = alone, kind
-        share = shares[share].next
-    return float(communication[case, slowest, spread, column])
 
 
 @compiled_inner

@@ -7,22 +7,19 @@ Co-adaptive cluster scheduling for goodput-optimized deep learning, OSDI 2021: n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
+import polars as pl
 
-from envs.arrays import BoolArray, IntArray
+from envs.bounds import NonNegative, bounded
 from envs.cluster.interference.cases import (
-    Capped,
     Cases,
     assign,
-    cap,
-    csv_rows,
-    read_number,
-    read_seed,
     require_one_type,
 )
 from envs.cluster.interference.rates import (
@@ -33,6 +30,7 @@ from envs.cluster.interference.rates import (
     without_neighbours,
 )
 from envs.cluster.nodes import Cluster
+from envs.cluster.workload.readers.read_trace import RowChecks, read_table
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 
@@ -55,24 +53,6 @@ class PolluxModel:
     name: str
     placements: Mapping[tuple[int, ...], Curve]
     scalability: Mapping[tuple[int, int], Curve]
-
-    def placed(self, placement: Sequence[int], local_batch: float) -> Times:
-        """Times of a placement that was measured; linear between measured local batches.
-
-        Raises:
-            InputError: the placement was not measured, or not with such a local batch.
-        """
-        ring = smallest_rotation(placement)
-        if ring not in self.placements:
-            raise InputError(f"placement {ring} was not measured", file=self.name)
-        curve = self.placements[ring]
-        if not min(curve) <= local_batch <= max(curve):
-            raise InputError(
-                f"{local_batch} samples per GPU are not within {min(curve)} to {max(curve)}",
-                file=self.name,
-                record=ring,
-            )
-        return _interpolate(local_batch, curve)
 
     def spread(self, local_batch: float) -> SpreadTimes:
         """Times at a local batch by nodes and replicas, whatever their distribution.
@@ -140,59 +120,34 @@ def read_pollux(folder: Path) -> dict[str, PolluxModel]:
 
 
 def _model(folder: Path) -> PolluxModel:
-    placements: defaultdict[tuple[int, ...], dict[int, Times]] = defaultdict(dict)
-    path = folder / PLACEMENTS
-    for number, row in _rows(path, ("placement", *_TIMES)):
-        digits = row["placement"]
-        if not digits.isdigit() or "0" in digits:
-            raise InputError(
-                f"{digits!r} is no placement", file=path, record=number, field="placement"
-            )
-        _add(placements[smallest_rotation([int(d) for d in digits])], path, number, row)
-    scalability: defaultdict[tuple[int, int], dict[int, Times]] = defaultdict(dict)
-    path = folder / SCALABILITY
-    for number, row in _rows(path, ("num_nodes", "num_replicas", *_TIMES)):
-        nodes, replicas = (_count(path, number, row, f) for f in ("num_nodes", "num_replicas"))
-        if replicas < nodes:
-            raise InputError("fewer replicas than nodes", file=path, record=number)
-        _add(scalability[nodes, replicas], path, number, row)
-    return PolluxModel(folder.name, dict(placements), dict(scalability))
+    placed = RowChecks(read_table(folder / PLACEMENTS, ("placement", *_TIMES)))
+    text = placed.table.columns["placement"]
+    placed.reject(~text.str.contains("^[1-9]+$").to_numpy(), "placement", "is no placement")
+    rings = [
+        smallest_rotation([int(d) for d in digits]) for digits in text.str.extract_all("[1-9]")
+    ]
+    spread = RowChecks(read_table(folder / SCALABILITY, ("num_nodes", "num_replicas", *_TIMES)))
+    nodes, replicas = spread.whole("num_nodes", 1), spread.whole("num_replicas", 1)
+    spread.reject(replicas < nodes, "num_replicas", "is less than num_nodes")
+    counts = list(zip(nodes.tolist(), replicas.tolist(), strict=True))
+    return PolluxModel(folder.name, _curves(placed, rings), _curves(spread, counts))
 
 
-def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    rows = csv_rows(path)
-    if not rows or rows[0] != list(fields):
-        raise InputError(f"the columns are not {', '.join(fields)}", file=path, record=1)
-    for number, row in enumerate(rows[1:], start=2):
-        if len(row) != len(fields):
-            raise InputError(f"{len(row)} columns, not {len(fields)}", file=path, record=number)
-        yield number, dict(zip(fields, row, strict=True))
+Key = TypeVar("Key", bound=tuple[int, ...])
 
 
-def _add(curve: dict[int, Times], path: Path, number: int, row: dict[str, str]) -> None:
-    batch = _count(path, number, row, "local_bsz")
-    if batch in curve:
-        raise InputError("stands twice", file=path, record=number, field="local_bsz")
-    step, sync = (_seconds(path, number, row, field) for field in _TIMES[1:])
-    if not 0.0 <= sync < step:
-        raise InputError(f"{sync} is not below the step", file=path, record=number, field=_TIMES[2])
-    curve[batch] = step, sync
-
-
-def _count(path: Path, number: int, row: dict[str, str], field: str) -> int:
-    if not row[field].isdigit() or int(row[field]) < 1:
-        raise InputError(f"{row[field]!r} is no count", file=path, record=number, field=field)
-    return int(row[field])
-
-
-def _seconds(path: Path, number: int, row: dict[str, str], field: str) -> float:
-    try:
-        value = float(row[field])
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise InputError(f"{row[field]!r} is no time", file=path, record=number, field=field)
-    return value
+def _curves(checks: RowChecks, keys: Sequence[Key]) -> dict[Key, dict[int, Times]]:
+    """The times in a table, by the key of each row and its local batch."""
+    batch, step, sync = checks.whole("local_bsz", 1), *map(checks.numbers, _TIMES[1:])
+    checks.reject(sync >= step, "sync_time", "is not below the step")
+    points = pl.Series([f"{key} {size}" for key, size in zip(keys, batch, strict=True)])
+    checks.reject(~points.is_first_distinct().to_numpy(), "local_bsz", "stands twice")
+    checks.finish(strict=True)
+    curves: defaultdict[Key, dict[int, Times]] = defaultdict(dict)
+    times = zip(step.tolist(), sync.tolist(), strict=True)
+    for key, size, both in zip(keys, batch.tolist(), times, strict=True):
+        curves[key][size] = both
+    return dict(curves)
 
 
 MOST_NODES = 16  # the measurements go no further
@@ -204,6 +159,7 @@ LOCAL_BATCH: Mapping[str, int] = MappingProxyType(
 )
 
 
+@bounded
 class PolluxLocality:
     """Step times measured by Qiao et al., Pollux, OSDI 2021, on nodes with four T4.
 
@@ -220,9 +176,6 @@ class PolluxLocality:
             relative to that of an all-reduce alone; None: jobs do not contend.
         seed: of the models of jobs without one.
 
-    Attributes:
-        capped: by table ("nodes") what was cut to 1.
-
     Raises:
         InputError: a file or a value is wrong.
     """
@@ -232,8 +185,8 @@ class PolluxLocality:
     def __init__(
         self,
         path: str,
-        local_batch: Mapping[str, int] = LOCAL_BATCH,
-        eta: float | None = None,
+        local_batch: Mapping[str, NonNegative] = LOCAL_BATCH,
+        eta: NonNegative | None = None,
         seed: int = 0,
     ) -> None:
         self.path = Path(path)
@@ -242,19 +195,13 @@ class PolluxLocality:
             if name not in measured:
                 raise InputError(f"no model {name!r}", file=self.path, field="local_batch")
         self.models: list[PolluxModel] = [measured[name] for name in local_batch]
-        self.local_batch = {
-            name: read_number(value, key=f"local_batch.{name}")
-            for name, value in local_batch.items()
-        }
-        self.eta = None if eta is None else read_number(eta, key="eta")
-        self.seed = read_seed(seed, key="seed")
-        self.capped: dict[str, Capped] = {}
+        self.local_batch, self.eta, self.seed = dict(local_batch), eta, seed
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         require_one_type(cluster, str(self.path))
         names = list(self.local_batch)
         spread = [model.spread(self.local_batch[model.name]) for model in self.models]
-        cases = Cases.of(trace, assign(trace, names, self._suits, self.seed))
+        cases = Cases.of(trace, assign(trace, names, None, self.seed))
         fewest = cases.fewest_nodes(cluster)
         shape = (len(cases.gpus), 1, 3, MOST_NODES)
         by_nodes, communication = np.ones((shape[0], MOST_NODES)), np.zeros(shape)
@@ -265,16 +212,10 @@ class PolluxLocality:
             for nodes, (step, sync) in enumerate(times, start=base):
                 by_nodes[case, nodes - 1] = times[0][0] / step
                 communication[case, 0, ONE_NODE + 1 :, nodes - 1] = sync / step
-        by_nodes, self.capped["nodes"] = cap(by_nodes)
-        tables = without_neighbours(
-            cases.of_job, np.ones((len(cases.gpus), 1)), by_nodes[:, None, None, :]
-        )
+        locality = np.minimum(by_nodes, 1.0)[:, None, None, :]
+        tables = without_neighbours(cases.of_job, np.ones((len(cases.gpus), 1)), locality)
         if self.eta is None:
             return tables
         return tables._replace(
             kind=CONTENTION, scope=SPANNING, communication=communication, eta=self.eta
         )
-
-    def _suits(self, gangs: IntArray) -> BoolArray:
-        """All models were measured from one GPU to many."""
-        return np.ones((len(gangs), len(self.models)), np.bool_)

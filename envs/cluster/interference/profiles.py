@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from envs.arrays import BoolArray, IntArray
-from envs.cluster.interference.cases import assign, read_share
+from envs.cluster.interference.cases import assign, read_number
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.units import check_keys, parse_bytes, parse_seconds, read_count, read_quantity
@@ -67,7 +67,7 @@ class JobProfile:
             name=name,
             gradients=read_quantity(parse_bytes, fields["gradients"], key=f"{key}.gradients"),
             input=read_quantity(parse_bytes, fields["input"], key=f"{key}.input"),
-            busy=read_share(fields["busy"], key=f"{key}.busy"),
+            busy=read_number(fields["busy"], key=f"{key}.busy"),
             least_gpus=read_count(fields["least_gpus"], key=f"{key}.least_gpus"),
             most_gpus=read_count(fields["most_gpus"], key=f"{key}.most_gpus"),
             step={

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray
+from envs.arrays import IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 
@@ -111,6 +111,20 @@ def without_neighbours(
         eta=0.0,
         sets=np.ones((1, 2)),
         largest=1,
+    )
+
+
+def with_rows(base: RateTables, row: IntArray, rows: int) -> RateTables:
+    """`base` where the case of a job does not say its row of other tables: (J,), below `rows`."""
+    both, of_job = np.unique(base.profile * rows + row, return_inverse=True)
+    case, width = both // rows, base.row.shape[1]
+    return base._replace(
+        profile=of_job.astype(np.int32),
+        speed=base.speed[case],
+        locality=base.locality[case],
+        communication=base.communication[case],
+        demand=base.demand[case],
+        row=np.repeat((both % rows).astype(np.int32)[:, None], width, axis=1),
     )
 
 

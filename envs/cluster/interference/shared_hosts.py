@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, IntArray
+from envs.bounds import Count, bounded
 from envs.cluster.interference.analytic import JobSums, StepModel
-from envs.cluster.interference.cases import Cases, assign, read_seed
+from envs.cluster.interference.cases import Cases, assign
 from envs.cluster.interference.gavel import GavelPairs
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.interference.rates import (
@@ -22,20 +22,18 @@ from envs.cluster.interference.rates import (
     SHARED,
     UPLINK,
     RateTables,
+    with_rows,
 )
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from envs.units import parse_bandwidth, read_count, read_quantity
+from envs.units import parse_bandwidth, read_quantity
+
+# In place of the measurements: (M, M) rates in (0, 1] of the first of some models beside the second
+PairRates = Callable[[Sequence[str]], FloatArray]
 
 
-class PairRates(Protocol):
-    """What is said of pairs on a GPU in place of the measurements."""
-
-    def __call__(self, models: Sequence[str]) -> FloatArray:
-        """(M, M) rate of the first beside the second, in (0, 1]."""
-
-
+@bounded
 class SharedHosts:
     """What `SharedBottleneck` leaves of hosts and racks, times what `GavelPairs` measured.
 
@@ -78,17 +76,17 @@ class SharedHosts:
         path: str,
         table: str = "v100",
         turns: float = 0.5,
-        cores: int | None = 12,
+        cores: Count | None = 12,
         core_input: str | float = "60MB/s",
         uplink: str | float | None = "25Gbps",
         predicted: PairRates | None = None,
         seed: int = 0,
     ) -> None:
-        self.profiles, self.step, self.seed = profiles, step, read_seed(seed, key="seed")
+        self.profiles, self.step, self.seed = profiles, step, seed
         self.pairs = GavelPairs(path, {}, table, turns, self.seed)
         self.pair = self.pairs.pair if predicted is None else predicted(self.pairs.models)
         each = read_quantity(parse_bandwidth, core_input, key="core_input", at_least=1.0)
-        self.inputs = np.inf if cores is None else each * read_count(cores, key="cores")
+        self.inputs = np.inf if cores is None else each * cores
         self.uplink, alone = np.inf, step.network.core.bandwidth
         if uplink is not None:
             self.uplink = read_quantity(parse_bandwidth, uplink, key="uplink")
@@ -104,19 +102,12 @@ class SharedHosts:
         profile = self.profiles.assign(trace, self.seed)
         cases = Cases.of(trace, profile)
         of_case = self.step.tables(cases, self.profiles.all, cluster)
-        both, of_job = np.unique(cases.of_job * len(models) + row, return_inverse=True)
-        case = both // len(models)
-        return of_case._replace(
+        demand = self._demand(cases, of_case.demand, self.step.sums_of(cases, cluster))
+        return with_rows(of_case._replace(demand=demand), row, len(models))._replace(
             kind=SHARED,
             scope=ON_GPU,
-            profile=of_job.astype(np.int32),
-            speed=of_case.speed[case],
-            locality=of_case.locality[case],
-            communication=of_case.communication[case],
-            row=(both % len(models)).astype(np.int32)[:, None],
             pair=self.pair.copy(),
             feasible=self.pairs.feasible.copy(),
-            demand=self._demand(cases, of_case.demand, self.step.sums_of(cases, cluster))[case],
         )
 
     def _demand(self, cases: Cases, of_node: FloatArray, sums: Mapping[int, JobSums]) -> FloatArray:

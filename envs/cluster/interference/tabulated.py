@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Protocol
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import bounded
-from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
-from envs.cluster.interference.rates import SETS, RateModel, RateTables
+from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables, with_rows
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 
-
-class Predictor(Protocol):
-    """What neighbours leave a job: a function of profiles that knows no order of neighbours."""
-
-    def __call__(self, own: IntArray, neighbours: IntArray) -> FloatArray:
-        """(B,) rates, alone = 1, for (B,) profiles and (B, L) profiles of their neighbours.
-
-        A row of `neighbours` is ascending; absent neighbours are `multisets.NOBODY` and come first.
-        """
-
-
-class Assignment(Protocol):
-    """Which of the predictor's profiles every job has; `Profiles.assign` is one."""
-
-    def __call__(self, trace: Trace, seed: int) -> IntArray:
-        """(J,) profiles."""
+# What neighbours leave a job: (B,) rates, alone = 1, for (B,) profiles and (B, L) profiles of their
+# neighbours. A row of neighbours is ascending; absent ones are `NOBODY` and come first.
+Predictor = Callable[[IntArray, IntArray], FloatArray]
+# (J,) which of the predictor's profiles every job has, by a seed; `Profiles.assign` is one.
+Assignment = Callable[[Trace, int], IntArray]
 
 
 @bounded
@@ -44,9 +32,8 @@ class TabulatedRates:
     `largest` of them leave: the best upper bound that monotonicity gives.
 
     The tables are made monotone: the rate beside some neighbours is the least of what `predict`
-    says for them and for all of their subsets, and at most 1. `capped` counts the entries that this
-    lowered. There are n C(n + largest, largest) entries for n profiles: 30 profiles with 3
-    neighbours are 164 thousand.
+    says for them and for all of their subsets, and at most 1. There are n C(n + largest, largest)
+    entries for n profiles: 30 profiles with 3 neighbours are 164 thousand.
 
     Args:
         predict: the function.
@@ -56,9 +43,6 @@ class TabulatedRates:
         largest: of the multisets: 1, 2 or 3.
         scope: who is a neighbour: `rates.ON_NODE`, `ON_GPU` or `SPANNING`.
         seed: of the profiles of jobs without a model.
-
-    Attributes:
-        capped: entries that were lowered, and the largest rate predicted, or 1.
 
     Raises:
         InputError: a prediction is not finite and above 0.
@@ -77,33 +61,22 @@ class TabulatedRates:
     ) -> None:
         self.name, self.assign, self.alone = name, assign, alone
         self.largest, self.scope, self.seed = largest, scope, seed
-        self.sets, self.capped = tabulate(predict, profiles, largest)
+        self.sets = tabulate(predict, profiles, largest)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         base = self.alone.tables(trace, cluster)
-        profile = self.assign(trace, self.seed)
-        # Cases of `alone` and profiles of the predictor need not be the same: take their pairs.
-        both = base.profile.astype(np.int64) * len(self.sets) + profile
-        codes, of_job = np.unique(both, return_inverse=True)
-        case, row = codes // len(self.sets), codes % len(self.sets)
-        width = base.row.shape[1]
+        base = with_rows(base, self.assign(trace, self.seed), len(self.sets))
         return base._replace(
             kind=SETS,
             scope=self.scope,
-            profile=of_job.astype(np.int32),
-            speed=base.speed[case],
-            locality=base.locality[case],
-            communication=base.communication[case],
-            demand=base.demand[case],
-            row=np.repeat(row.astype(np.int32)[:, None], width, axis=1),
             feasible=np.ones((len(self.sets), len(self.sets)), np.bool_),
             sets=self.sets.copy(),
             largest=self.largest,
         )
 
 
-def tabulate(predict: Predictor, profiles: int, largest: int) -> tuple[FloatArray, Capped]:
-    """(n, C(n + largest, largest)) monotone rates by `multisets.rank`, and what was lowered.
+def tabulate(predict: Predictor, profiles: int, largest: int) -> FloatArray:
+    """(n, C(n + largest, largest)) monotone rates by `multisets.rank`.
 
     Raises:
         InputError: a prediction is not finite and above 0.
@@ -115,15 +88,14 @@ def tabulate(predict: Predictor, profiles: int, largest: int) -> tuple[FloatArra
     found = np.asarray(predict(own, np.tile(padded, (profiles, 1))), np.float64)
     if found.shape != own.shape or not (np.isfinite(found) & (found > 0.0)).all():
         raise InputError(f"is not {len(own)} finite numbers above 0", field="predict")
-    raw = np.ones((profiles, count(profiles, largest)))
-    raw[:, columns[1:]] = found.reshape(profiles, len(padded))
-    rates = raw.copy()
+    rates = np.ones((profiles, count(profiles, largest)))
+    rates[:, columns[1:]] = found.reshape(profiles, len(padded))
     for at, members in zip(columns, every, strict=True):  # smaller ones first
         rates[:, at] = np.minimum(rates[:, at], 1.0)
         for gone in range(len(members)):
             rest = number_of(members[:gone] + members[gone + 1 :], largest)
             rates[:, at] = np.minimum(rates[:, at], rates[:, rest])
-    return rates, Capped(int((rates < raw).sum()), float(raw.max(initial=1.0)))
+    return rates
 
 
 def number_of(members: Sequence[int], largest: int) -> int:

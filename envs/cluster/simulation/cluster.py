@@ -208,7 +208,7 @@ class ClusterSimulator:
 
     def lengthen_log(self) -> None:
         """Make room in the log, where one is kept, for a run of every share."""
-        while kernel.log_is_short(self.state):
+        while len(self.state.runs) and kernel.log_is_short(self.state):
             longer = np.zeros(2 * len(self.state.runs) + len(self.state.shares), RUN)
             longer[: len(self.state.runs)] = self.state.runs
             self.state = self.state._replace(runs=longer)

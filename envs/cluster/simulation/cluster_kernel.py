@@ -332,20 +332,9 @@ def ungive(state: ClusterState, job: int) -> None:
     clock, record = state.clock[0], state.jobs[job]
     index = record.share
     share = state.shares[index]
-    place = state.nodes[share.node]
     record.share = share.next
     record.nodes -= 1
-    place.share = share.after
-    if share.after != NONE:
-        state.shares[share.after].before = NONE
-    place.jobs -= 1
-    if share.partial == NONE:
-        place.free += share.gpus
-        clock.free += share.gpus
-    else:
-        give_back_partial(state, share.partial, record.milli)
-    place.cpu += part(record.cpu, share.gpus, record.gpus)
-    place.memory += part(record.memory, share.gpus, record.gpus)
+    give_back(state, record, share)
     share.next = clock.share
     clock.share = index
 
@@ -367,7 +356,7 @@ def begin(state: ClusterState, tables: RateTables, overheads: Overheads, job: in
         while share != NONE:
             state.nodes[state.shares[share].node].spanning += 1
             share = state.shares[share].next
-    record.alone = alone_rate(
+    record.alone, _ = alone_rate(
         state.jobs, state.nodes, state.shares, tables.speed, tables.locality, job
     )
     if tables.kind in (BOTTLENECK, SHARED):
@@ -403,21 +392,8 @@ def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
         place = state.nodes[node]
         if len(state.runs) > 0:
             log(state, job, node, share.gpus)
-        if share.before == NONE:
-            place.share = share.after
-        else:
-            state.shares[share.before].after = share.after
-        if share.after != NONE:
-            state.shares[share.after].before = share.before
-        place.jobs -= 1
         place.spanning -= spans
-        place.cpu += part(record.cpu, share.gpus, record.gpus)
-        place.memory += part(record.memory, share.gpus, record.gpus)
-        if share.partial == NONE:
-            place.free += share.gpus
-            clock.free += share.gpus
-        else:
-            give_back_partial(state, share.partial, record.milli)
+        give_back(state, record, share)
         last, index = index, following
     if last == NONE:
         return
@@ -427,6 +403,26 @@ def take_back(state: ClusterState, tables: RateTables, job: int) -> None:
         refresh(state, tables, first, job)
     state.shares[last].next = clock.share
     clock.share = first
+
+
+@joined_inner
+def give_back(state: ClusterState, record: Record, share: Record) -> None:
+    """Take a share of a job out of its node, which has its GPUs, processor and memory again."""
+    clock, place = state.clock[0], state.nodes[share.node]
+    if share.before == NONE:
+        place.share = share.after
+    else:
+        state.shares[share.before].after = share.after
+    if share.after != NONE:
+        state.shares[share.after].before = share.before
+    place.jobs -= 1
+    place.cpu += part(record.cpu, share.gpus, record.gpus)
+    place.memory += part(record.memory, share.gpus, record.gpus)
+    if share.partial == NONE:
+        place.free += share.gpus
+        clock.free += share.gpus
+    else:
+        give_back_partial(state, share.partial, record.milli)
 
 
 @compiled_inner

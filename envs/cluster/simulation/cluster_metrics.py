@@ -72,7 +72,8 @@ def busy_gpus(schedule: Schedule) -> StepFunction:
     else:
         start, end = schedule.runs["start"], schedule.runs["end"]
         milli = schedule.runs["gpus"] * schedule.runs["milli"].astype(np.float64)
-    held = _held(start, end, milli)  # whole numbers: no rounding adds up
+    times, changes = np.concatenate([start, end]), np.concatenate([milli, -milli])
+    held = StepFunction.of_changes(times, changes)  # whole numbers: no rounding adds up
     return StepFunction(held.time, held.value / WHOLE_GPU)
 
 
@@ -119,10 +120,6 @@ def job_runs(schedule: Schedule) -> tuple[FloatArray, FloatArray, IntArray]:
     first = np.ones(len(job), np.bool_)
     first[1:] = (np.diff(job) != 0) | (np.diff(start) != 0) | (np.diff(end) != 0)
     return start[first], end[first], job[first]
-
-
-def _held(start: FloatArray, end: FloatArray, amount: FloatArray) -> StepFunction:
-    return StepFunction.of_changes(np.concatenate([start, end]), np.concatenate([amount, -amount]))
 
 
 def _check_runs_are_known(schedule: Schedule) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled
 
 
-@dataclass(frozen=True, eq=False)
-class Midst:
+class Midst(NamedTuple):
     """What is the case at one instant; J jobs and N nodes of a simulator.
 
     All that is told of a job is true now. Where nobody knows how long jobs take, `work` and
@@ -65,24 +64,7 @@ def resume(simulator: ClusterSimulator, midst: Midst) -> None:
     for column in ("submit", "work", "remaining", "attained", "executed", "preemptions"):
         jobs[column] = getattr(midst, column)
     jobs["settled"] = midst.now
-    place(
-        simulator.state,
-        simulator.tables,
-        simulator.overheads,
-        midst.now,
-        midst.waiting,
-        midst.running,
-        midst.share_ptr,
-        midst.share_node,
-        midst.share_gpus,
-        midst.shared_gpu,
-        midst.taken,
-        midst.down,
-        midst.since,
-        midst.ready,
-        midst.rate,
-        midst.end,
-    )
+    place(simulator.state, simulator.tables, simulator.overheads, midst)
     over = midst.finished
     jobs["status"][over] = FINISHED
     jobs["start"][over] = 0.0
@@ -92,57 +74,41 @@ def resume(simulator: ClusterSimulator, midst: Midst) -> None:
 
 
 @compiled
-def place(
-    state: ClusterState,
-    tables: RateTables,
-    overheads: Overheads,
-    now: float,
-    waiting: IntArray,
-    running: IntArray,
-    share_ptr: IntArray,
-    share_node: IntArray,
-    share_gpus: IntArray,
-    shared_gpu: IntArray,
-    taken: IntArray,
-    down: NDArray[np.bool_],
-    since: FloatArray,
-    ready: FloatArray,
-    rate: FloatArray,
-    end: FloatArray,
-) -> None:
+def place(state: ClusterState, tables: RateTables, overheads: Overheads, midst: Midst) -> None:
     """Start what runs, in the order of the starts, and queue what waits."""
-    state, tables = borrowed(state), borrowed(tables)
-    clock, jobs, nodes = state.clock[0], state.jobs, state.nodes
+    state, tables, midst = borrowed(state), borrowed(tables), borrowed(midst)
+    clock, jobs, nodes, now = state.clock[0], state.jobs, state.nodes, midst.now
     clock.now = now
     clock.arrived = len(jobs)
     for node in range(len(nodes)):
-        lost = taken[node]
-        if down[node]:
+        lost = midst.taken[node]
+        if midst.down[node]:
             lost = nodes[node].free
             nodes[node].up = 0
         nodes[node].free -= lost
         clock.free -= lost
-    opened = np.full(shared_gpu.max() + 1 if len(shared_gpu) else 0, NONE, np.int64)
-    for row in range(len(running)):
-        job = running[row]
+    labels = midst.shared_gpu.max() + 1 if len(midst.shared_gpu) else 0
+    opened = np.full(labels, NONE, np.int64)
+    for row in range(len(midst.running)):
+        job = midst.running[row]
         enqueue(state, job)
+        first = midst.share_ptr[row]
         if jobs[job].milli < WHOLE_GPU and jobs[job].gpus > 0:
-            label, node = shared_gpu[row], share_node[share_ptr[row]]
-            gpus = share_gpus[share_ptr[row]]
-            share = give_partial(state, job, node, opened[label], gpus)
+            label, node = midst.shared_gpu[row], midst.share_node[first]
+            share = give_partial(state, job, node, opened[label], midst.share_gpus[first])
             opened[label] = state.shares[share].partial
         else:
-            for share in range(share_ptr[row], share_ptr[row + 1]):
-                give(state, job, share_node[share], share_gpus[share])
+            for share in range(first, midst.share_ptr[row + 1]):
+                give(state, job, midst.share_node[share], midst.share_gpus[share])
         begin(state, tables, overheads, job)
-    for row in range(len(running)):
-        job = running[row]
-        record = jobs[job]
-        record.since, record.ready, record.start = since[job], ready[job], since[job]
-        if not np.isnan(rate[job]):
-            record.rate = rate[job]
-        record.end = end_of(record, now) if np.isnan(end[job]) else end[job]
+    for row in range(len(midst.running)):
+        job = midst.running[row]
+        record, since = jobs[job], midst.since[job]
+        record.since, record.ready, record.start = since, midst.ready[job], since
+        if not np.isnan(midst.rate[job]):
+            record.rate = midst.rate[job]
+        record.end = end_of(record, now) if np.isnan(midst.end[job]) else midst.end[job]
         reorder(jobs, state.heap, clock.running, job)
-    for row in range(len(waiting)):
-        enqueue(state, waiting[row])
-        jobs[waiting[row]].since = since[waiting[row]]
+    for row in range(len(midst.waiting)):
+        enqueue(state, midst.waiting[row])
+        jobs[midst.waiting[row]].since = midst.since[midst.waiting[row]]

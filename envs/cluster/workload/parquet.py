@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
-from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
+from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
 from envs.errors import InputError
 from envs.files import UNPRINTABLE, parse_json, read_content, unprintable, write_atomically
 
@@ -22,16 +22,6 @@ SCHEMA_VERSION = 1
 HEADER = "meshwright"  # key of the header, a JSON mapping, in the file's metadata
 UNITS = {"submit_s": "s", "duration_s": "s", "memory_mib": "MiB"}
 
-NUMBERS: dict[str, type[np.int32] | type[np.int64]] = {
-    "submit_s": np.int64,
-    "duration_s": np.int64,
-    "num_gpus": np.int32,
-    "gpu_milli": np.int32,
-    "cpu_milli": np.int64,
-    "memory_mib": np.int64,
-}
-LABELS = ("user", "queue", "gpu_type", "model")
-COLUMNS = ("job_id", *NUMBERS, *LABELS)
 CONTROL = "holds a control character"
 
 
@@ -45,11 +35,6 @@ def write_parquet(
     Raises:
         InputError: two labels of a column have one name.
     """
-    columns: dict[str, pl.Series] = {"job_id": pl.Series(trace.job_id.tolist(), dtype=pl.String)}
-    for field in NUMBERS:
-        columns[field] = pl.Series(getattr(trace, field))
-    for field in LABELS:
-        columns[field] = _texts(getattr(trace, field), field)
     header = {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
@@ -58,8 +43,22 @@ def write_parquet(
         "provenance": dict(provenance or {}),
     }
     buffer = io.BytesIO()
-    pl.DataFrame(columns).write_parquet(buffer, metadata={HEADER: json.dumps(header)})
+    frame_of(trace).write_parquet(buffer, metadata={HEADER: json.dumps(header)})
     write_atomically(Path(path), buffer.getvalue())
+
+
+def frame_of(trace: Trace) -> pl.DataFrame:
+    """The columns of a trace; labels are texts, an unknown one is null.
+
+    Raises:
+        InputError: two labels of a column have one name.
+    """
+    columns: dict[str, pl.Series] = {"job_id": pl.Series(trace.job_id.tolist(), dtype=pl.String)}
+    for field in NUMBERS:
+        columns[field] = pl.Series(getattr(trace, field))
+    for field in LABELS:
+        columns[field] = _texts(getattr(trace, field), field)
+    return pl.DataFrame(columns)
 
 
 def read_parquet(path: str | Path) -> Trace:
@@ -106,8 +105,9 @@ def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(CONTROL, file=path, record=row, field="job_id")
+    columns["job_id"] = np.array(frame["job_id"].to_list(), np.str_)
     try:
-        return Trace(name=str(header.get("name")), job_id=fixed_width(frame["job_id"]), **columns)
+        return Trace(name=str(header.get("name")), **columns)
     except InputError as error:
         raise InputError(
             error.message, file=path, record=error.record, field=error.field
@@ -134,16 +134,6 @@ def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
 def has_control(texts: pl.Series) -> NDArray[np.bool_]:
     """Which of some texts hold a control character."""
     return texts.str.contains(UNPRINTABLE).fill_null(False).to_numpy()
-
-
-def fixed_width(texts: pl.Series) -> NDArray[np.str_]:
-    """A column of texts as an array of numpy's fixed-width texts."""
-    width = int(texts.str.len_bytes().max() or 0)  # type: ignore[arg-type]
-    ascii_only = bool((texts.str.len_bytes() == texts.str.len_chars()).all())
-    if not width or not ascii_only:
-        return np.array(texts.to_list(), dtype=np.str_)
-    padded = "".join(texts.str.pad_end(width, "\0").to_list())
-    return np.frombuffer(padded.encode(), dtype=f"S{width}").astype(np.str_)
 
 
 def _texts(labels: Labels, field: str) -> pl.Series:

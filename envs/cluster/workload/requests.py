@@ -9,20 +9,12 @@ from numpy.typing import NDArray
 
 from envs.arrays import IntArray
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace, refuse_rows
-from envs.errors import InputError
-
-_COLUMNS = ("num_gpus", "gpu_milli", "cpu_milli", "memory_mib")
+from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 
 
 @dataclass(frozen=True, eq=False)
 class ResourceRequests:
-    """J requests as columns, in the order of their source.
-
-    Raises:
-        InputError: columns of different lengths, a negative number, no share or more than all of a
-            GPU.
-    """
+    """J requests as columns, in the order of their source."""
 
     name: str
     job_id: NDArray[np.str_]  # (J,)
@@ -31,17 +23,6 @@ class ResourceRequests:
     cpu_milli: IntArray  # (J,) thousandths of a processor core
     memory_mib: IntArray  # (J,) MiB of main memory
     gpu_type: Labels  # permitted GPU types, separated by "|"; unknown: all
-
-    def __post_init__(self) -> None:
-        for field in _COLUMNS:
-            column = getattr(self, field)
-            if column.shape != self.job_id.shape:
-                raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
-            refuse_rows(self, column < 0, field)
-            column.flags.writeable = False
-        if self.gpu_type.codes.shape != self.job_id.shape:
-            raise InputError("as many labels as requests are needed", field="gpu_type")
-        refuse_rows(self, (self.gpu_milli < 1) | (self.gpu_milli > WHOLE_GPU), "gpu_milli")
 
     @classmethod
     def of(cls, trace: Trace) -> ResourceRequests:

@@ -15,6 +15,16 @@ from envs.errors import InputError
 EXACT = 2**53 - 1  # above it not every whole number is a float
 WHOLE_GPU = 1000  # thousandths
 UNKNOWN = -1  # code of a label that the trace does not give
+NUMBERS: dict[str, type[np.int32] | type[np.int64]] = {  # columns of a trace
+    "submit_s": np.int64,
+    "duration_s": np.int64,
+    "num_gpus": np.int32,
+    "gpu_milli": np.int32,
+    "cpu_milli": np.int64,
+    "memory_mib": np.int64,
+}
+LABELS = ("user", "queue", "gpu_type", "model")
+COLUMNS = ("job_id", *NUMBERS, *LABELS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +67,11 @@ class Labels:
 
 
 def refuse_rows(table: Any, wrong: BoolArray, field: str) -> None:
-    """Refuse the first job whose `field` is wrong."""
+    """Refuse the first row of columns whose `field` is wrong."""
     if wrong.any():
-        job = int(np.argmax(wrong))
-        told = f"{getattr(table, field)[job]} is impossible here"
-        raise InputError(told, file=table.name, record=job, field=field)
+        row = int(np.argmax(wrong))
+        told = f"{getattr(table, field)[row]} is impossible here"
+        raise InputError(told, file=table.name, record=row, field=field)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +97,14 @@ class Trace:
     model: Labels  # names of profiles
 
     def __post_init__(self) -> None:
-        for field in ("submit_s", "duration_s", "num_gpus", "gpu_milli", *_HOST):
+        for field in NUMBERS:
             column = getattr(self, field)
             if column.shape != self.job_id.shape:
                 raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
             refuse_rows(self, column < (1 if field in {"duration_s", "gpu_milli"} else 0), field)
             refuse_rows(self, column > EXACT, field)
             column.flags.writeable = False
-        for field in _LABELS:
+        for field in LABELS:
             if getattr(self, field).codes.shape != self.job_id.shape:
                 raise InputError("as many labels as jobs are needed", field=field)
         refuse_rows(self, np.diff(self.submit_s, prepend=self.submit_s[:1]) < 0, "submit_s")
@@ -139,19 +149,9 @@ class Trace:
         )
 
     def __getitem__(self, job: int) -> Job:
-        return Job(
-            job_id=str(self.job_id[job]),
-            submit_s=int(self.submit_s[job]),
-            duration_s=int(self.duration_s[job]),
-            num_gpus=int(self.num_gpus[job]),
-            gpu_milli=int(self.gpu_milli[job]),
-            user=self.user[job],
-            queue=self.queue[job],
-            gpu_type=self.gpu_type[job],
-            model=self.model[job],
-            cpu_milli=int(self.cpu_milli[job]),
-            memory_mib=int(self.memory_mib[job]),
-        )
+        numbers: dict[str, Any] = {field: int(getattr(self, field)[job]) for field in NUMBERS}
+        labels = {field: getattr(self, field)[job] for field in LABELS}
+        return Job(job_id=str(self.job_id[job]), **numbers, **labels)
 
     def __iter__(self) -> Iterator[Job]:
         return (self[job] for job in range(len(self)))
@@ -169,8 +169,8 @@ class Trace:
     def take(self, jobs: NDArray[np.integer] | slice, name: str | None = None) -> Trace:
         """Some jobs, in ascending order of their place here."""
         chosen = np.arange(len(self))[jobs]
-        columns = {f: getattr(self, f)[chosen] for f in ("job_id", *_NUMBERS)}
-        labels = {f: getattr(self, f).take(chosen) for f in _LABELS}
+        columns = {f: getattr(self, f)[chosen] for f in ("job_id", *NUMBERS)}
+        labels = {f: getattr(self, f).take(chosen) for f in LABELS}
         return replace(self, name=name or self.name, **columns, **labels)
 
     def canonical(self) -> Trace:
@@ -187,11 +187,6 @@ class Trace:
         if self.span_s == 0 or gpus < 1:
             raise InputError("an offered load needs a span of time and a GPU", file=self.name)
         return float(self.gpu_seconds.sum() / (gpus * self.span_s))
-
-
-_HOST = ("cpu_milli", "memory_mib")
-_NUMBERS = ("submit_s", "duration_s", "num_gpus", "gpu_milli", *_HOST)
-_LABELS = ("user", "queue", "gpu_type", "model")
 
 
 @dataclass(frozen=True)

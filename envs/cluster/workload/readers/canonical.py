@@ -18,25 +18,22 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
-from envs.cluster.workload.parquet import (
-    COLUMNS,
-    FORMAT,
-    LABELS,
-    read_frame,
-    read_header,
-    trace_of,
+from envs.cluster.workload.parquet import FORMAT, frame_of, read_frame, read_header, trace_of
+from envs.cluster.workload.readers.own_columns import (
+    CANONICAL,
+    asked,
+    check_columns,
+    own_table,
+    wanted,
 )
-from envs.cluster.workload.readers.own_columns import check_columns, optional, own_table, wanted
 from envs.cluster.workload.readers.read_trace import (
-    MOST_GPUS,
-    JobColumns,
     ReadTrace,
     RowChecks,
     Table,
@@ -44,9 +41,8 @@ from envs.cluster.workload.readers.read_trace import (
     canonical_order,
     canonical_trace,
     read_table,
-    trace_name,
 )
-from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from envs.cluster.workload.trace import COLUMNS, LABELS, Trace
 from envs.errors import InputError
 from envs.files import check_file, write_atomically
 
@@ -80,31 +76,31 @@ class CanonicalReader:
         check_columns(self.columns or {}, self.units or {})
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        if self.columns or self.units:
-            return _read_own(path, self.columns or {}, self.units or {}, strict=strict)
+        columns, units = self.columns or {}, self.units or {}
+        own = bool(columns or units)
+        required, optional = wanted(columns) if own else (REQUIRED, OPTIONAL)
         if not _is_parquet(path):
-            table = read_table(path, REQUIRED, OPTIONAL, NAMES)
-            return _checked(table, trace_name(path), strict=strict)
-        header, content = read_header(path)
-        frame = read_frame(path, content)
-        if header.get("format") != FORMAT:
-            return _checked(_table_of(path, frame), trace_name(path), strict=strict)
-        trace = trace_of(path, header, frame)
-        if len(trace) and frame["job_id"].is_unique().all():
-            return _in_order(trace, frame["job_id"], header)
-        return _checked(_table_of(path, frame), trace.name, strict=strict)
-
-
-def _read_own(
-    path: str | Path, columns: Mapping[str, str], units: Mapping[str, str], *, strict: bool
-) -> ReadTrace:
-    required, optional = wanted(columns)
-    if _is_parquet(path):
-        frame = read_frame(path, read_header(path)[1])
-        table = _table_of(path, frame, required, optional)
-    else:
-        table = read_table(path, required, optional, NAMES)
-    return own_table(table, columns, units, trace_name(path), strict=strict)
+            table = read_table(path, required, optional, NAMES)
+        else:
+            header, content = read_header(path)
+            frame = read_frame(path, content)
+            if not own and header.get("format") == FORMAT:
+                trace = trace_of(path, header, frame)
+                if len(trace) and frame["job_id"].is_unique().all():
+                    return _in_order(trace, frame["job_id"], header)
+            table = _table_of(path, frame, required, optional)
+        if own:
+            return own_table(table, columns, units, strict=strict)
+        checks = RowChecks(table)
+        return canonical_trace(
+            checks,
+            id_field="job_id",
+            strict=strict,
+            job_id=table.columns["job_id"],
+            submit_s=checks.whole("submit_s"),
+            duration_s=checks.whole("duration_s", 1),
+            **asked(checks, CANONICAL),
+        )
 
 
 def write_csv(trace: Trace, path: str | Path) -> None:
@@ -114,7 +110,7 @@ def write_csv(trace: Trace, path: str | Path) -> None:
         InputError: an id or label would not be read back as it is: it is empty, or has blanks at
             an end.
     """
-    frame = _text_frame(trace)
+    frame = frame_of(trace).cast(pl.String)
     for field in ("job_id", *LABELS):
         texts = frame[field]
         wrong = (texts != texts.str.strip_chars()) | (texts == "")
@@ -127,26 +123,6 @@ def write_csv(trace: Trace, path: str | Path) -> None:
     write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
-def _checked(table: Table, name: str, *, strict: bool) -> ReadTrace:
-    checks = RowChecks(table)
-    num_gpus = checks.whole("num_gpus", 0, MOST_GPUS)
-    columns = JobColumns(
-        job_id=table.columns["job_id"],
-        submit_s=checks.whole("submit_s"),
-        duration_s=checks.whole("duration_s", 1),
-        num_gpus=num_gpus,
-        gpu_milli=optional(checks, "gpu_milli", 1, WHOLE_GPU),
-        cpu_milli=optional(checks, "cpu_milli"),
-        memory_mib=optional(checks, "memory_mib"),
-        user=table.get("user"),
-        queue=table.get("queue"),
-        gpu_type=table.get("gpu_type"),
-        model=table.get("model"),
-    )
-    found = canonical_trace(columns, checks, id_field="job_id", strict=strict)
-    return replace(found, trace=replace(found.trace, name=name))
-
-
 def _in_order(trace: Trace, ids: pl.Series, header: Mapping[str, object]) -> ReadTrace:
     provenance = header.get("provenance")
     known = provenance.get(ORIGIN, 0) if isinstance(provenance, dict) else 0
@@ -156,24 +132,11 @@ def _in_order(trace: Trace, ids: pl.Series, header: Mapping[str, object]) -> Rea
     return ReadTrace(trace.canonical(), len(trace), (), origin)
 
 
-def _text_frame(trace: Trace) -> pl.DataFrame:
-    """Every column of the trace as it stands in CSV; an unknown label is null."""
-    columns = {"job_id": pl.Series(trace.job_id.tolist(), dtype=pl.String)}
-    for field in COLUMNS[1:]:
-        column = getattr(trace, field)
-        if field in LABELS:
-            names = np.array([*column.names, None], dtype=object)
-            columns[field] = pl.Series(names[column.codes].tolist(), dtype=pl.String)
-        else:
-            columns[field] = pl.Series(column).cast(pl.String)
-    return pl.DataFrame(columns)
-
-
 def _table_of(
     path: str | Path,
     frame: pl.DataFrame,
-    required: Sequence[str] = REQUIRED,
-    optional: Sequence[str] = OPTIONAL,
+    required: Sequence[str],
+    optional: Sequence[str],
 ) -> Table:
     """The rows of a Parquet file of anybody's as a table of texts."""
     for name in required:

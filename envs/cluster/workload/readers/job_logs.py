@@ -27,12 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from envs.arrays import FloatArray
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
-    JobColumns,
     ReadTrace,
     RowChecks,
     by_text,
@@ -65,7 +63,10 @@ def read_job_log(path: str | Path, clock: str, queue: str | None, *, strict: boo
     checks.exclude(num_gpus == 0, "gpu_num", "is zero: a job without GPU")
     duration_s = checks.whole("duration")
     checks.exclude(duration_s == 0, "duration", "is zero: the job never ran")
-    columns = JobColumns(
+    return canonical_trace(
+        checks,
+        id_field="job_id",
+        strict=strict,
         job_id=table.columns["job_id"],
         submit_s=checks.clock("submit_time", clock),
         duration_s=duration_s,
@@ -74,7 +75,6 @@ def read_job_log(path: str | Path, clock: str, queue: str | None, *, strict: boo
         user=table.columns["user"],
         queue=None if queue is None else table.columns[queue],
     )
-    return canonical_trace(columns, checks, id_field="job_id", strict=strict)
 
 
 ACME_CLOCK = "%Y-%m-%d %H:%M:%S%z"
@@ -119,13 +119,16 @@ class ItpReader:
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
         table = read_table(path, ITP_COLUMNS)
         checks = RowChecks(table)
-        columns = JobColumns(
+        return canonical_trace(
+            checks,
+            id_field="job_id",
+            id_order=by_text,
+            strict=strict,
             job_id=table.columns["job_id"],
             submit_s=checks.whole("submission_time"),
             duration_s=checks.whole("duration", 1),
             num_gpus=checks.whole("num_gpu", 1, MOST_GPUS),
         )
-        return canonical_trace(columns, checks, id_field="job_id", id_order=by_text, strict=strict)
 
 
 PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
@@ -142,14 +145,16 @@ class PhillyReader:
         table = read_table(path, PHILLY_COLUMNS)
         checks = RowChecks(table)
         checks.reject((table.columns["cluster"] == "").to_numpy(), "cluster", "is missing")
-        columns = JobColumns(
-            job_id=pl.Series(np.arange(len(table))).cast(pl.String),
+        return canonical_trace(
+            checks,
+            id_field="row",
+            strict=strict,
+            job_id=table.rows(),
             submit_s=checks.clock("timestamp", CLOCK),
             duration_s=checks.whole("duration", 1),
             num_gpus=checks.whole("num_gpus", 1, MOST_GPUS),
             queue=table.columns["cluster"],
         )
-        return canonical_trace(columns, checks, id_field="row", strict=strict)
 
 
 PAI_COLUMNS = (
@@ -193,7 +198,10 @@ class PaiReader:
         duration_s = checks.whole("duration")
         checks.exclude(duration_s == 0, "duration", "is zero: the job never ran")
         cores = np.rint(checks.numbers("num_cpu") * self.milli).astype(np.int64)
-        columns = JobColumns(
+        return canonical_trace(
+            checks,
+            id_field="job_id",
+            strict=strict,
             job_id=table.columns["job_id"],
             submit_s=checks.whole("submit_time"),
             duration_s=duration_s,
@@ -203,7 +211,6 @@ class PaiReader:
             user=table.columns["user"],
             gpu_type=table.columns["gpu_type"],
         )
-        return canonical_trace(columns, checks, id_field="job_id", strict=strict)
 
     def _check_unit(self, checks: RowChecks, asked: FloatArray) -> None:
         percent = self.milli < WHOLE_GPU

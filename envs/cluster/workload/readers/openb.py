@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from envs.arrays import IntArray
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.parquet import fixed_width
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
-    JobColumns,
     ReadTrace,
     RowChecks,
     canonical_trace,
@@ -56,17 +54,15 @@ class OpenbReader:
         checks.reject(scheduled < created, "scheduled_time", "is before creation_time")
         checks.reject(deleted < scheduled, "deletion_time", "is before scheduled_time")
         checks.reject(deleted == scheduled, "deletion_time", "is scheduled_time: no duration")
-        jobs = JobColumns(
+        return canonical_trace(
+            checks,
+            id_field="name",
+            strict=strict,
             job_id=columns["name"],
             submit_s=created,
             duration_s=deleted - scheduled,
-            num_gpus=resources.num_gpus,
-            gpu_milli=resources.gpu_milli,
-            cpu_milli=resources.cpu_milli,
-            memory_mib=resources.memory_mib,
-            gpu_type=resources.gpu_type,
+            **resources,
         )
-        return canonical_trace(jobs, checks, id_field="name", strict=strict)
 
     def read_requests(self, path: str | Path) -> ResourceRequests:
         """What all the pods in `path` ask for, those that never ran too, in the order of the file.
@@ -76,16 +72,13 @@ class OpenbReader:
         """
         checks = RowChecks(read_table(path, RESOURCES))
         resources = _resources(checks)
+        resources["gpu_type"] = Labels.of(resources["gpu_type"].to_list())
         checks.unique("name", checks.table.columns["name"])
         checks.finish(strict=True)
         return ResourceRequests(
             name=trace_name(path),
-            job_id=fixed_width(checks.table.columns["name"]),
-            num_gpus=resources.num_gpus.astype(np.int32),
-            gpu_milli=resources.gpu_milli.astype(np.int32),
-            cpu_milli=resources.cpu_milli,
-            memory_mib=resources.memory_mib,
-            gpu_type=Labels.of(resources.gpu_type.to_list()),
+            job_id=np.array(checks.table.columns["name"].to_list(), np.str_),
+            **resources,
         )
 
 
@@ -115,28 +108,18 @@ def read_openb_nodes(path: str | Path) -> Cluster:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Resources:
+def _resources(checks: RowChecks) -> dict[str, Any]:
     """The columns of `RESOURCES` but the name, as `Trace` has them."""
-
-    num_gpus: IntArray
-    gpu_milli: IntArray
-    cpu_milli: IntArray
-    memory_mib: IntArray
-    gpu_type: pl.Series
-
-
-def _resources(checks: RowChecks) -> _Resources:
     gpus, milli = checks.whole("num_gpu", 0, MOST_GPUS), checks.whole("gpu_milli", 0, WHOLE_GPU)
     checks.reject((gpus > 0) & (milli == 0), "gpu_milli", "is zero")
     checks.reject((gpus > 1) & (milli < WHOLE_GPU), "gpu_milli", "is a part of several GPUs")
     checks.reject((gpus == 0) & (milli > 0), "gpu_milli", "is given, but num_gpu is zero")
     none = gpus == 0
     spec = checks.table.columns["gpu_spec"]
-    return _Resources(
-        num_gpus=gpus,
-        gpu_milli=np.where(none, WHOLE_GPU, milli),
-        cpu_milli=checks.whole("cpu_milli"),
-        memory_mib=checks.whole("memory_mib"),
-        gpu_type=spec.zip_with(~pl.Series(none), pl.Series([""])),
-    )
+    return {
+        "num_gpus": gpus.astype(np.int32),
+        "gpu_milli": np.where(none, WHOLE_GPU, milli).astype(np.int32),
+        "cpu_milli": checks.whole("cpu_milli"),
+        "memory_mib": checks.whole("memory_mib"),
+        "gpu_type": spec.zip_with(~pl.Series(none), pl.Series([""])),
+    }

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -30,13 +31,13 @@ import polars as pl
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
-    JobColumns,
+    Column,
     ReadTrace,
     RowChecks,
     Table,
     canonical_trace,
 )
-from envs.cluster.workload.trace import EXACT, WHOLE_GPU
+from envs.cluster.workload.trace import EXACT, LABELS, WHOLE_GPU
 from envs.errors import InputError
 
 CANONICAL = {  # fields, and what the canonical table calls them
@@ -96,7 +97,7 @@ def wanted(columns: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def own_table(
-    table: Table, columns: Mapping[str, str], units: Mapping[str, str], name: str, *, strict: bool
+    table: Table, columns: Mapping[str, str], units: Mapping[str, str], *, strict: bool
 ) -> ReadTrace:
     """The jobs of a table with the columns that are `wanted`.
 
@@ -111,31 +112,22 @@ def own_table(
         checks.reject(over < begun, called["end"], f"is before {called['start']!r}")
         ran_s, of = over - begun, called["end"]
     else:
-        ran_s, of = times.span("duration"), called["duration"]
+        ran_s, of = times.numbers("duration"), called["duration"]
     checks.exclude(ran_s == 0, of, "leaves no time: the job never ran")
     checks.reject(ran_s > EXACT, of, "is too large")
-    num_gpus = checks.whole(called["gpus"], 0, MOST_GPUS)
     ids = table.get(called["id"])
-    rows = pl.Series(np.arange(len(table))).cast(pl.String)
-    made = JobColumns(
-        job_id=rows if ids is None else ids,
+    found = canonical_trace(
+        checks,
+        id_field="row" if ids is None else called["id"],
+        strict=strict,
+        job_id=table.rows() if ids is None else ids,
         submit_s=_whole(submit_s, checks),
         duration_s=np.maximum(_whole(ran_s, checks), 1),
-        num_gpus=num_gpus,
-        gpu_milli=optional(checks, called["gpu_milli"], 1, WHOLE_GPU),
-        cpu_milli=optional(checks, called["cpu_milli"]),
-        memory_mib=optional(checks, called["memory_mib"]),
-        user=table.get(called["user"]),
-        queue=table.get(called["queue"]),
-        gpu_type=table.get(called["gpu_type"]),
-        model=table.get(called["model"]),
+        **asked(checks, called),
     )
-    id_field = "row" if ids is None else called["id"]
-    found = canonical_trace(made, checks, id_field=id_field, strict=strict)
     lengthened = np.rint(ran_s) < 1
     uneven = (_fraction(submit_s) | _fraction(ran_s) | lengthened) & checks.kept
-    trace = replace(found.trace, name=name)
-    return replace(found, trace=trace, rounded=int(uneven.sum()))
+    return replace(found, rounded=int(uneven.sum()))
 
 
 class _Times:
@@ -153,7 +145,7 @@ class _Times:
         blank = (text == "").to_numpy()
         self._checks.reject(blank, name, "is missing")
         if text.filter(text != "").cast(pl.Float64, strict=False).is_not_null().any():
-            seconds = self._numbers(field)
+            seconds = self.numbers(field)
             hint = f"is beyond the year 5000 in {self._unit(field)}: say units: {{{field}: ms}}"
             self._checks.reject(seconds > LATEST_S, name, hint)
             return np.where(seconds > LATEST_S, 0.0, seconds)
@@ -162,11 +154,8 @@ class _Times:
             raise InputError(told, file=self._checks.table.path, field=name)
         return self._dates(name, text)
 
-    def span(self, field: str) -> FloatArray:
-        """(R,) lengths of time: numbers."""
-        return self._numbers(field)
-
-    def _numbers(self, field: str) -> FloatArray:
+    def numbers(self, field: str) -> FloatArray:
+        """(R,) lengths of time, or points since whatever beginning."""
         return self._checks.numbers(self._called[field]) * UNITS[self._unit(field)]
 
     def _unit(self, field: str) -> str:
@@ -213,6 +202,17 @@ def _whole(seconds: FloatArray, checks: RowChecks) -> IntArray:
     return np.where(checks.kept, np.rint(seconds), 0.0).astype(np.int64)
 
 
-def optional(checks: RowChecks, field: str, least: int = 0, most: int = EXACT) -> IntArray | None:
-    """Whole numbers of a column; None where there is none."""
-    return None if checks.table.get(field) is None else checks.whole(field, least, most)
+def asked(checks: RowChecks, called: Mapping[str, str]) -> dict[str, Any]:
+    """What jobs ask for, and their labels, from the columns that are `called` so."""
+
+    def numbers(field: str, least: int = 0, most: int = EXACT) -> Column:
+        known = checks.table.get(called[field])
+        return None if known is None else checks.whole(called[field], least, most)
+
+    return {
+        "num_gpus": checks.whole(called["gpus"], 0, MOST_GPUS),
+        "gpu_milli": numbers("gpu_milli", 1, WHOLE_GPU),
+        "cpu_milli": numbers("cpu_milli"),
+        "memory_mib": numbers("memory_mib"),
+        **{label: checks.table.get(called[label]) for label in LABELS},
+    }

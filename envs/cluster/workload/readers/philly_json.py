@@ -7,16 +7,17 @@ tested on entries made by hand.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from envs.cluster.workload.readers.read_trace import (
-    JobColumns,
     ReadTrace,
     RowChecks,
     Table,
@@ -56,40 +57,34 @@ class PhillyJsonReader:
             width=0,
         )
         checks = RowChecks(table)
-        jobs = [_read_entry(entry) for entry in entries]
-        flaws = [job if isinstance(job, _Flaw) else None for job in jobs]
-        for flaw in dict.fromkeys(flaw for flaw in flaws if flaw is not None):
-            mark = checks.exclude if flaw.excluded else checks.reject
-            mark(np.array([other == flaw for other in flaws]), flaw.field, flaw.reason)
-        sound = [_Job(0, 1, 1) if isinstance(job, _Flaw) else job for job in jobs]
-        columns = JobColumns(
+        numbers = np.zeros((len(entries), 3), np.int64)
+        flaws: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for row, entry in enumerate(entries):
+            try:
+                numbers[row] = _read_entry(entry)
+            except _FlawError as flaw:
+                flaws[flaw.args].append(row)
+        for (field, reason, *excluded), rows in flaws.items():
+            mark = checks.exclude if excluded else checks.reject
+            mark(np.isin(np.arange(len(entries)), rows), field, reason)
+        return canonical_trace(
+            checks,
+            id_field="jobid",
+            strict=strict,
             job_id=table.columns["jobid"],
-            submit_s=np.array([job.submit_s for job in sound], dtype=np.int64),
-            duration_s=np.array([job.duration_s for job in sound], dtype=np.int64),
-            num_gpus=np.array([job.num_gpus for job in sound], dtype=np.int64),
+            submit_s=numbers[:, 0],
+            duration_s=numbers[:, 1],
+            num_gpus=numbers[:, 2],
             user=table.columns["user"],
             queue=table.columns["vc"],
         )
-        return canonical_trace(columns, checks, id_field="jobid", strict=strict)
 
 
-@dataclass(frozen=True)
-class _Job:
-    submit_s: int
-    duration_s: int
-    num_gpus: int
-
-
-@dataclass(frozen=True)
-class _Flaw:
-    field: str | None
-    reason: str
-    excluded: bool = False
+EXCLUDED = True
 
 
 class _FlawError(Exception):
-    def __init__(self, field: str | None, reason: str, *, excluded: bool = False) -> None:
-        self.flaw = _Flaw(field, reason, excluded)
+    """Field and reason; and `EXCLUDED` where the entry is sound, but no job on GPUs."""
 
 
 def _entries(path: str | Path) -> list[object]:
@@ -106,29 +101,27 @@ def _text(entry: object, field: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _read_entry(entry: object) -> _Job | _Flaw:
-    try:
-        if not isinstance(entry, Mapping):
-            raise _FlawError(None, "is no object")
-        submit_s = _seconds(entry, "submitted_time", "is not recorded")
-        attempts = _items(entry, "attempts")
-        if not attempts:
-            raise _FlawError("attempts", "is empty: the job never ran", excluded=True)
-        duration_s = 0
-        for attempt in attempts:
-            start = _seconds(attempt, "start_time", "of an attempt is not recorded")
-            end = _seconds(attempt, "end_time", "of an attempt is not recorded")
-            if end < start:
-                raise _FlawError("end_time", "of an attempt is before its start_time")
-            duration_s += end - start
-        num_gpus = sum(len(_items(server, "gpus")) for server in _items(attempts[0], "detail"))
-        if num_gpus == 0:
-            raise _FlawError("gpus", "is empty: a job without GPU", excluded=True)
-        if duration_s == 0:
-            raise _FlawError("attempts", "took no second: the job never ran", excluded=True)
-    except _FlawError as error:
-        return error.flaw
-    return _Job(submit_s, duration_s, num_gpus)
+def _read_entry(entry: object) -> tuple[int, int, int]:
+    """Second of submission, seconds, GPUs."""
+    if not isinstance(entry, Mapping):
+        raise _FlawError(None, "is no object")
+    submit_s = _seconds(entry, "submitted_time", "is not recorded")
+    attempts = _items(entry, "attempts")
+    if not attempts:
+        raise _FlawError("attempts", "is empty: the job never ran", EXCLUDED)
+    duration_s = 0
+    for attempt in attempts:
+        start = _seconds(attempt, "start_time", "of an attempt is not recorded")
+        end = _seconds(attempt, "end_time", "of an attempt is not recorded")
+        if end < start:
+            raise _FlawError("end_time", "of an attempt is before its start_time")
+        duration_s += end - start
+    num_gpus = sum(len(_items(server, "gpus")) for server in _items(attempts[0], "detail"))
+    if num_gpus == 0:
+        raise _FlawError("gpus", "is empty: a job without GPU", EXCLUDED)
+    if duration_s == 0:
+        raise _FlawError("attempts", "took no second: the job never ran", EXCLUDED)
+    return submit_s, duration_s, num_gpus
 
 
 def _items(node: object, field: str) -> list[object]:
@@ -141,7 +134,7 @@ def _items(node: object, field: str) -> list[object]:
 def _seconds(node: object, field: str, absent: str) -> int:
     value = node.get(field) if isinstance(node, Mapping) else None
     if isinstance(value, str | None) and value in ABSENT:
-        raise _FlawError(field, absent, excluded=True)
+        raise _FlawError(field, absent, EXCLUDED)
     try:
         if not isinstance(value, str) or len(value) != CLOCK_LENGTH:
             raise ValueError

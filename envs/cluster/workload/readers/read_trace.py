@@ -8,14 +8,14 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
 
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.cluster.workload.parquet import CONTROL, fixed_width, has_control
-from envs.cluster.workload.trace import EXACT, UNKNOWN, WHOLE_GPU, Labels, Trace
+from envs.cluster.workload.parquet import CONTROL, has_control
+from envs.cluster.workload.trace import EXACT, LABELS, NUMBERS, WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 from envs.files import read_content
 
@@ -41,15 +41,24 @@ class Table:
     def __len__(self) -> int:
         return len(self.cells)
 
+    def rows(self) -> pl.Series:
+        """The numbers of the rows, from 0, as texts."""
+        return pl.Series(np.arange(len(self))).cast(pl.String)
+
     def get(self, field: str) -> pl.Series | None:
         """A column; None where the file does not have it."""
         return self.columns.get(field)
 
 
 def read_table(
-    path: str | Path, required: Sequence[str], optional: Sequence[str] = (), hint: str = ""
+    path: str | Path,
+    required: Sequence[str] | None = None,
+    optional: Sequence[str] = (),
+    hint: str = "",
 ) -> Table:
     """The named columns of a CSV file with a header, in any order; other columns are not read.
+
+    Without names all columns are read, in their order.
 
     UTF-8 with or without byte order mark, lines end in LF or CRLF, blank lines do not count. `hint`
     is added where a column is missing.
@@ -68,6 +77,7 @@ def read_table(
         ) from error
     split = _split_quoted if '"' in text else _split_plain
     header, columns, cells, lines = split(path, text.replace("\r\n", "\n"))
+    required = header if required is None else required
     for name in required:
         if name not in header:
             told = f"is missing (the header has: {', '.join(header[:MOST_NAMED])}{hint})"
@@ -183,7 +193,10 @@ class RowChecks:
         """(R,) a column of whole numbers; wrong rows are marked and hold `least`."""
         numbers = self.numbers(field)
         self.reject(numbers != np.floor(numbers), field, "is not a whole number")
-        self._bound(numbers, field, least, most)
+        if least > 0:
+            self.reject(numbers == 0, field, "is zero")
+        self.reject(numbers < least, field, f"is below {least}")
+        self.reject(numbers > most, field, "is too large")
         return np.where(self.kept, numbers, least).astype(np.int64)
 
     def numbers(self, field: str) -> FloatArray:
@@ -194,16 +207,11 @@ class RowChecks:
         parsed = text.cast(pl.Float64, strict=False)
         self.reject(parsed.is_null().to_numpy(), field, "is not a number")
         values = parsed.fill_null(0.0).to_numpy()
-        self.reject(~np.isfinite(values), field, "is not finite")
-        values = np.where(np.isfinite(values), values, 0.0)
+        finite = np.isfinite(values)
+        self.reject(~finite, field, "is not finite")
+        values = np.where(finite, values, 0.0)
         self.reject(values < 0, field, "is negative")
         return values
-
-    def _bound(self, values: FloatArray, field: str, least: int, most: int) -> None:
-        if least > 0:
-            self.reject(values == 0, field, "is zero")
-        self.reject(values < least, field, f"is below {least}")
-        self.reject(values > most, field, "is too large")
 
     def clock(self, field: str, form: str) -> IntArray:
         """(R,) seconds since 1970-01-01 00:00 of a column of times in strftime's form `form`.
@@ -288,21 +296,8 @@ class TraceReader(Protocol):
         """The trace in `path`; with `strict` the first faulty row raises InputError."""
 
 
-@dataclass(frozen=True, eq=False)
-class JobColumns:
-    """R rows of jobs as a reader found them, wrong ones among them; the fields are `Trace`'s."""
-
-    job_id: pl.Series  # texts
-    submit_s: IntArray
-    duration_s: IntArray
-    num_gpus: IntArray
-    gpu_milli: IntArray | None = None
-    cpu_milli: IntArray | None = None
-    memory_mib: IntArray | None = None
-    user: pl.Series | None = None
-    queue: pl.Series | None = None
-    gpu_type: pl.Series | None = None
-    model: pl.Series | None = None
+Column = pl.Series | IntArray | None  # None: the source does not say
+MISSING = {"gpu_milli": WHOLE_GPU, "cpu_milli": 0, "memory_mib": 0}
 
 
 def by_text(ids: pl.Series) -> pl.Series:
@@ -323,56 +318,54 @@ def canonical_order(submit_s: IntArray, job_id: pl.Series, id_order: IdOrder) ->
 
 
 def canonical_trace(
-    columns: JobColumns,
     checks: RowChecks,
     *,
     id_field: str,
     id_order: IdOrder = by_number,
     strict: bool,
+    **columns: Column,
 ) -> ReadTrace:
     """The rows without fault as a trace in canonical form.
+
+    Args:
+        checks: of the rows.
+        id_field: what the source calls `job_id`.
+        id_order: of jobs submitted at once.
+        strict: whether the first faulty row raises.
+        columns: of all R rows, wrong ones among them; fields of `Trace`, at least `job_id`,
+            `submit_s`, `duration_s` and `num_gpus`.
 
     Raises:
         InputError: the first faulty row where `strict`, an id that stands twice among them; no row
             is left.
     """
-    path = checks.table.path
-    for field, texts in (
-        ("user", columns.user), ("queue", columns.queue), ("gpu_type", columns.gpu_type),
-        ("model", columns.model),
-    ):  # fmt: skip
-        if texts is not None:
-            checks.reject(has_control(texts), field, CONTROL)
-    checks.unique(id_field, columns.job_id)
+    path, place = checks.table.path, checks.table.place
+    frame = pl.DataFrame({field: values for field, values in columns.items() if values is not None})
+    for field in LABELS:
+        if field in frame.columns:
+            checks.reject(has_control(frame[field]), field, CONTROL)
+    checks.unique(id_field, frame["job_id"])
     rejected = checks.finish(strict=strict)
     kept = np.flatnonzero(checks.kept)
     if not len(kept):
         told = "; ".join(f"{r.field or 'row'} {r.reason}: {r.rows}" for r in rejected)
         raise InputError(f"no row is a job on GPUs ({told})", file=path)
-    order = kept[canonical_order(columns.submit_s[kept], columns.job_id.gather(kept), id_order)]
-    submit_s = columns.submit_s[order]
-    jobs, origin = len(order), int(submit_s[0])
-
-    def numbers(values: IntArray | None, missing: int) -> IntArray:
-        return np.full(jobs, missing, np.int64) if values is None else values[order]
-
-    trace = Trace(
-        name=trace_name(path),
-        job_id=fixed_width(columns.job_id.gather(order)),
-        submit_s=submit_s - origin,
-        duration_s=columns.duration_s[order],
-        num_gpus=columns.num_gpus[order].astype(np.int32),
-        gpu_milli=numbers(columns.gpu_milli, WHOLE_GPU).astype(np.int32),
-        cpu_milli=numbers(columns.cpu_milli, 0),
-        memory_mib=numbers(columns.memory_mib, 0),
-        user=_labels(columns.user, order),
-        queue=_labels(columns.queue, order),
-        gpu_type=_labels(columns.gpu_type, order),
-        model=_labels(columns.model, order),
-    )
-    place = checks.table.place
+    jobs = frame[kept]
+    by_time = canonical_order(jobs["submit_s"].to_numpy(), jobs["job_id"], id_order)
+    order, jobs = kept[by_time], jobs[by_time]
+    missing = [pl.lit(value).alias(name) for name, value in MISSING.items() if name not in jobs]
+    jobs = jobs.with_columns(missing)
+    found: dict[str, Any] = {name: np.array(jobs[name], kind) for name, kind in NUMBERS.items()}
+    for name in LABELS:
+        named = name in jobs.columns
+        found[name] = Labels.of(jobs[name].to_list()) if named else Labels.unknown(len(jobs))
+    trace = Trace(trace_name(path), np.array(jobs["job_id"].to_list(), np.str_), **found)
     return ReadTrace(
-        trace, len(checks.table), rejected, origin, place=lambda job: place(int(order[job]))
+        trace.canonical(),
+        len(checks.table),
+        rejected,
+        int(trace.submit_s[0]),
+        place=lambda job: place(int(order[job])),
     )
 
 
@@ -382,13 +375,3 @@ def trace_name(path: str | Path) -> str:
     while name.endswith(_SUFFIXES):
         name = Path(name).stem
     return name
-
-
-def _labels(texts: pl.Series | None, order: IntArray) -> Labels:
-    if texts is None:
-        return Labels.unknown(len(order))
-    texts = texts.gather(order)
-    names = texts.filter(texts != "").unique(maintain_order=True).to_list()
-    place = {name: code for code, name in enumerate(names)}
-    codes = texts.replace_strict(place, default=UNKNOWN, return_dtype=pl.Int32)
-    return Labels(codes.to_numpy().copy(), tuple(names))

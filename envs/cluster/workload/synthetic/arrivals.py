@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.errors import InputError
+from envs.forms import Form
 
 HOUR_S, DAY_H, WEEK_D = 3600, 24, 7
 DAY_S, WEEK_S = HOUR_S * DAY_H, HOUR_S * DAY_H * WEEK_D
@@ -99,9 +100,7 @@ def _shape(counts: FloatArray) -> FloatArray:
 
 
 @compiled
-def arrival_times(
-    gap: FloatArray, burst: NDArray[np.bool_], scale: float, rates: FloatArray
-) -> FloatArray:
+def arrival_times(gap: FloatArray, burst: BoolArray, scale: float, rates: FloatArray) -> FloatArray:
     """(J,) seconds since the first arrival, which is on a Monday at 0:00.
 
     Args:
@@ -133,13 +132,12 @@ def arrival_times(
 LEAST_PAIRS = 20  # gaps of a kind below which it is taken as those of all sizes
 
 
-@dataclass(frozen=True)
-class SessionShape:
+class SessionShape(Form):
     """By gang size. Gaps are told by their mean normal score: 0 is as the mean gap, 1 long."""
 
-    length: tuple[float, ...]  # mean jobs of a session
-    gap_within: tuple[float, ...]  # score of the gaps between the jobs of a session
-    gap_before: tuple[float, ...]  # score of the gap before a session
+    length: Sequence[float]  # mean jobs of a session
+    gap_within: Sequence[float]  # score of the gaps between the jobs of a session
+    gap_before: Sequence[float]  # score of the gap before a session
 
 
 def fit_sessions(ranks: FloatArray, size: IntArray, num_sizes: int) -> SessionShape:
@@ -156,7 +154,9 @@ def fit_sessions(ranks: FloatArray, size: IntArray, num_sizes: int) -> SessionSh
     score = normal_scores(ranks)
     within = _mean_scores(score, size[1:], ~starts[1:], num_sizes)
     before = _mean_scores(score, size[1:], starts[1:], num_sizes)
-    return SessionShape(*(tuple(column.tolist()) for column in (length, within, before)))
+    return SessionShape(
+        length=length.tolist(), gap_within=within.tolist(), gap_before=before.tolist()
+    )
 
 
 def normal_scores(ranks: FloatArray) -> FloatArray:

@@ -124,7 +124,7 @@ def _durations(
     duration = np.zeros(len(starts))
     for entry in parameters.durations:
         jobs = np.flatnonzero(np.isin(num_gpus, entry.num_gpus))
-        ascending = entry.duration_s.sample(len(jobs), streams[_DURATIONS])
+        ascending = entry.sample(len(jobs), streams[_DURATIONS])
         duration[jobs] = ascending[_places(latent[jobs])]
     return np.maximum(np.rint(duration), 1).astype(np.int64)
 

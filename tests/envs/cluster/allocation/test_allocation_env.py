@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from envs.cluster.allocation.env import AllocationEnv
+from envs.cluster.allocation.generated import TOY_OPTIMUM, toy_problem
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.problem import AllocationPlan, play
-from envs.cluster.allocation.toy import TOY_OPTIMUM, toy_problem
 from tests.refusal import refusal
 
 

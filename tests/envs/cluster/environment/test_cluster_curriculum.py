@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 from envs.cluster.environment.generator import at_load, reference_gpus
-from envs.cluster.environment.mixed_clusters import Curriculum, MixedClusters, OneStage, Stage
+from envs.cluster.environment.mixed_clusters import Curriculum, MixedClusters, Stage
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.nodes import Cluster
@@ -21,6 +21,7 @@ SMALL = cluster_of_racks({"A": 1, "B": 1}, nodes_per_rack=2, gpus_per_node=2)
 MIDDLE = cluster_of_racks({"A": 0, "B": 4}, nodes_per_rack=1, gpus_per_node=4)
 LARGE = cluster_of_racks({"A": 3, "B": 1}, nodes_per_rack=2, gpus_per_node=4)
 GROWING = Curriculum(first_load=(0.4, 0.6), load=(0.8, 1.2), first_gpus=8, gpus=32, until=0.5)
+ALL = Curriculum(first_load=(1, 1), load=(1, 1), first_gpus=32, gpus=32)
 SPEEDS = {"A": 1.0, "B": 0.5}
 
 
@@ -45,8 +46,6 @@ def test_stages_at_the_ends_and_half_way() -> None:
     assert half.gpus == pytest.approx(16.0)
     for progress in (0.5, 0.7, 1.0):
         assert GROWING.stage(progress) == Stage((0.8, 1.2), 32.0)
-    assert OneStage(None).stage(0.3) == Stage(None, np.inf)
-    assert OneStage([0.5, 0.5]).stage(1.0) == Stage((0.5, 0.5), np.inf)
 
 
 @given(early=st.floats(0, 1), late=st.floats(0, 1))
@@ -99,7 +98,7 @@ def test_one_observation_serves_all_clusters() -> None:
         (SMALL, MIDDLE, LARGE),
         TRACES,
         windows=lambda clusters, traces: MixedClusters(
-            clusters, traces, stages=OneStage((1, 1)), jobs_per_gpu=(1, 1), max_share=0.5
+            clusters, traces, stages=ALL, jobs_per_gpu=(1, 1), max_share=0.5
         ),
         partition=MixedRacks(),
     )
@@ -113,13 +112,13 @@ def test_one_observation_serves_all_clusters() -> None:
 
 
 def test_one_cluster_and_one_trace_need_no_list() -> None:
-    one = MixedClusters(
-        LARGE, TRACES[0], stages=OneStage(None), jobs_per_gpu=(1, 1), max_share=1.0
-    )(default_rng(0))
+    one = MixedClusters(LARGE, TRACES[0], stages=ALL, jobs_per_gpu=(1, 1), max_share=1.0)(
+        default_rng(0)
+    )
     assert len(one.trace) == 32
     first = int(one.trace.job_id[0])
-    gaps = np.diff(TRACES[0].submit_s[first : first + 32])
-    assert np.diff(one.trace.submit_s).tolist() == gaps.tolist()
+    durations = TRACES[0].duration_s[first : first + 32]
+    assert one.trace.duration_s.tolist() == durations.tolist()
 
 
 def test_racks_of_types_and_what_they_are_worth() -> None:
@@ -148,10 +147,9 @@ def test_bad_stages_and_mixes_are_input_errors() -> None:
         with refusal() as refused:
             Curriculum(**{**good, field: value})
         assert refused.value.field == field
-    for stages in (GROWING, OneStage(None)):
-        for progress in (-0.1, 1.1, np.nan):
-            with refusal("progress"):
-                stages.stage(progress)
+    for progress in (-0.1, 1.1, np.nan):
+        with refusal("progress"):
+            GROWING.stage(progress)
     for field, value in (
         ("stages", Curriculum(**{**good, "gpus": 16})),
         ("stages", Curriculum(**{**good, "first_gpus": 4})),
@@ -167,9 +165,7 @@ def test_bad_stages_and_mixes_are_input_errors() -> None:
         assert refused.value.field == field
     for clusters, traces in (((), TRACES), (SMALL, ())):
         with refusal("no "):
-            MixedClusters(
-                clusters, traces, stages=OneStage(None), jobs_per_gpu=(1, 1), max_share=1.0
-            )
+            MixedClusters(clusters, traces, stages=ALL, jobs_per_gpu=(1, 1), max_share=1.0)
     with refusal():
         mixed().progress = 2.0
 

@@ -437,7 +437,7 @@ def test_the_configs_make_the_environments(name: str) -> None:
     chosen.windows.jobs = [3, 5]
     env = instantiate(chosen)(*toy_cluster())
     assert isinstance(env, ClusterEnv)
-    assert env.observation.table[3:5] == (16, 128)
+    assert env.parallel.observation.table[3:5] == (16, 128)
     total, terminated, info = play(env, 0, first_action)
     assert terminated
     assert 3 <= info["jobs"] <= 5
@@ -450,4 +450,4 @@ def test_the_toys_config_makes_the_toy() -> None:
     toy = instantiate(chosen)
     assert toy.reset(seed=0)[1]["jobs"] == len(GPUS)
     assert toy.observation_space == toy_environment().observation_space
-    assert preemptive_environment().actions.preempt_after_s == 0.0
+    assert preemptive_environment().parallel.actions.preempt_after_s == 0.0

@@ -44,6 +44,6 @@ class RandomRates:
             demand=rng.choice([0.0, 0.1, 0.5, 1.5], (CASES, 6 if self.kind == SHARED else 4)),
             beta=2.0,
             eta=0.5,
-            sets=tabulate(predict, ROWS, self.largest)[0],
+            sets=tabulate(predict, ROWS, self.largest),
             largest=self.largest,
         )

@@ -179,7 +179,7 @@ def test_a_gpu_type_without_device_is_named() -> None:
 
 
 def test_overlap_is_a_share() -> None:
-    with refusal(r"'overlap': 1.5 is above 1"):
+    with refusal(r"'overlap': 1.5 is not between 0 and 1"):
         step_model(1.5)
 
 
@@ -232,7 +232,7 @@ def test_the_fullest_port_counts_and_only_spanning_jobs_that_communicate() -> No
 
 
 def test_beta_and_eta_are_checked() -> None:
-    with refusal("'beta': 0 is not above 0"):
+    with refusal("'beta': 0.0 is not positive"):
         AllReduceContention(profiles(), step_model(), 0.0, 0.0, 0)
     with refusal(r"'eta': -1.0 is negative"):
         AllReduceContention(profiles(), step_model(), 1.0, -1.0, 0)

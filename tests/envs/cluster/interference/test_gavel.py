@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from made_up import named_trace
 
-from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.gavel import GavelPairs, read_gavel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -59,7 +58,6 @@ def test_the_published_figures(data: Path) -> None:
     assert len(rates.models) == 26
     assert rates.feasible.sum() == 636
     assert rates.pair[rates.feasible].mean() == pytest.approx(0.657, abs=5e-4)
-    assert rates.capped["pairs"] == Capped(0, 1.0)
 
 
 def test_rates_of_the_published_table(data: Path) -> None:
@@ -124,13 +122,12 @@ def test_jobs_without_a_model_draw_what_runs_everywhere(tmp_path: Path) -> None:
         rates.tables(two, Cluster.uniform(2, 2, gpu_types=("V100", "K80")))
 
 
-def test_faster_when_spread_is_capped_and_counted(tmp_path: Path) -> None:
+def test_faster_when_spread_counts_as_1(tmp_path: Path) -> None:
     table = small()
     table["y_unconsolidated"][BIG]["null"] = 27.0
     rates = model(written(tmp_path, table))
     result = rates.tables(named_trace(["a"], [2]), Cluster.uniform(2, 2))
     assert result.locality.max() == 1.0
-    assert rates.capped["V100"] == Capped(1, 1.5)
 
 
 @pytest.mark.parametrize(

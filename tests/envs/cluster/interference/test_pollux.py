@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from made_up import named_trace
 
-from envs.cluster.interference.cases import Capped
 from envs.cluster.interference.pollux import PolluxLocality, read_pollux, smallest_rotation
 from envs.cluster.interference.rates import ALONE, CONTENTION
 from envs.cluster.nodes import Cluster
@@ -50,7 +49,7 @@ def test_exact_at_every_measured_point(data: Path, name: str) -> None:
     for row in rows(place / name / "placements.csv"):
         ring, batch = [int(d) for d in row["placement"]], int(row["local_bsz"])
         times = float(row["step_time"]), float(row["sync_time"])
-        assert model.placed(ring[1:] + ring[:1], batch) == times
+        assert model.placements[smallest_rotation(ring[1:] + ring[:1])][batch] == times
         measured.setdefault(batch, {}).setdefault((len(ring), sum(ring)), []).append(times)
     for row in rows(place / name / "scalability.csv"):
         key = int(row["num_nodes"]), int(row["num_replicas"])
@@ -64,8 +63,7 @@ def test_exact_at_every_measured_point(data: Path, name: str) -> None:
 
 def test_interpolation(tmp_path: Path) -> None:
     model = read_pollux(Path(folder(tmp_path)))["net"]
-    assert model.placed([1], 15) == (1.5, 0.0)
-    assert model.placed([0, 2, 0], 10) == (1.1, 0.1)
+    assert model.spread(15).seconds(1, 1) == (1.5, 0.0)
     spread = model.spread(10)
     assert spread.seconds(2, 4) == (2.5, 1.5)  # the mean of 22 and 13
     assert spread.seconds(2, 3) == pytest.approx((2.05, 1.05))  # between 11 and that
@@ -73,9 +71,6 @@ def test_interpolation(tmp_path: Path) -> None:
     assert spread.seconds(6, 9) == pytest.approx((4.5, 3.5))
     assert spread.seconds(4, 9) == pytest.approx((1.5 + 3.0 / 3, 0.5 + 3.0 / 3))
     assert spread.seconds(9, 99) == (5.0, 4.0)  # the nearest measurement
-    for ring, batch in (([3], 10), ([1], 21)):
-        with refusal():
-            model.placed(ring, batch)
     with refusal("no time at 21 samples per GPU"):
         model.spread(21)
 
@@ -88,7 +83,6 @@ def test_rates_by_nodes(tmp_path: Path) -> None:
     assert result.locality[0, 0].min() == 1.0
     assert result.locality[1, 0, 2, :2] == pytest.approx([1.0, 1.1 / 1.6])
     assert result.locality[2, 0, 1, :3] == pytest.approx([1.0, 1.0, 1.0])
-    assert model.capped["nodes"] == Capped(2, pytest.approx(2.5 / 1.5))  # on 3 nodes, and on 4
     contending = PolluxLocality(folder(tmp_path), {"net": 10}, 0.2, 0)
     result = contending.tables(trace, Cluster.uniform(4, 2, nodes_per_rack=2))
     assert result.kind == CONTENTION
@@ -105,13 +99,19 @@ def test_rotations() -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"placements": ("1,10,1",)}, "placements.csv: record 2: 3 columns, not 4"),
-        ({"placements": ("101,10,1,0",)}, "record 2: field 'placement': '101' is no placement"),
-        ({"placements": ("1,0,1,0",)}, "field 'local_bsz': '0' is no count"),
-        ({"placements": ("1,10,x,0",)}, "field 'step_time': 'x' is no time"),
-        ({"placements": ("1,10,1,1",)}, "field 'sync_time': 1.0 is not below the step"),
-        ({"placements": ("12,10,2,1", "21,10,2,1")}, "record 3: field 'local_bsz': stands twice"),
-        ({"scalability": ("6,5,10,2,1",)}, "scalability.csv: record 2: fewer replicas than nodes"),
+        ({"placements": ("1,10,1",)}, r"placements.csv: record row 1 \(line 2\): has 3 cells"),
+        ({"placements": ("101,10,1,0",)}, "row 1 .*: field 'placement': '101' is no placement"),
+        ({"placements": ("1,0,1,0",)}, "field 'local_bsz': '0' is zero"),
+        ({"placements": ("1,10,x,0",)}, "field 'step_time': 'x' is not a number"),
+        ({"placements": ("1,10,1,1",)}, "field 'sync_time': '1' is not below the step"),
+        (
+            {"placements": ("12,10,2,1", "21,10,2,1")},
+            "row 2 .*: field 'local_bsz': '10' stands twice",
+        ),
+        (
+            {"scalability": ("6,5,10,2,1",)},
+            "row 1 .*: field 'num_replicas': '5' is less than num_nodes",
+        ),
     ],
 )
 def test_a_malformed_file_names_the_place(
@@ -127,8 +127,8 @@ def test_other_bad_input(tmp_path: Path) -> None:
     path = folder(tmp_path)
     with refusal("'local_batch': no model 'web'"):
         PolluxLocality(path, {"web": 10}, None, 0)
-    with refusal(r"'local_batch.net': 'ten' is not a number"):
-        PolluxLocality(path, {"net": "ten"}, None, 0)  # type: ignore[dict-item]
+    with refusal(r"'local_batch.net': -1 is negative"):
+        PolluxLocality(path, {"net": -1}, None, 0)
     (tmp_path / "net/scalability.csv").write_text("nodes\n")
-    with refusal("record 1: the columns are not num_nodes"):
+    with refusal("record header: field 'num_nodes': is missing"):
         PolluxLocality(path, {"net": 10}, None, 0)

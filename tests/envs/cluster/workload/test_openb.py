@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
-from envs.cluster.workload.requests import ResourceRequests
-from envs.cluster.workload.trace import UNKNOWN, Labels
 from tests.refusal import refusal
 
 HEADER = (
@@ -162,34 +159,6 @@ def test_a_faulty_node_is_refused(row: str, field: str, tmp_path: Path) -> None:
     with refusal("row 2") as caught:
         read_openb_nodes(nodes(tmp_path, "n0,1,1,1,P100", row))
     assert caught.value.field == field
-
-
-def test_impossible_requests_are_refused() -> None:
-    def requests(gpus: int, milli: int, cpu: int = 0) -> ResourceRequests:
-        return ResourceRequests(
-            name="r",
-            job_id=np.array(["a"]),
-            num_gpus=np.array([gpus], np.int32),
-            gpu_milli=np.array([milli], np.int32),
-            cpu_milli=np.array([cpu]),
-            memory_mib=np.array([0]),
-            gpu_type=Labels.of([None]),
-        )
-
-    assert requests(1, 1000).gpu_type.codes.tolist() == [UNKNOWN]
-    for values in ((1, 0), (1, 1001), (-1, 1000), (1, 1000, -1)):
-        with refusal("impossible"):
-            requests(*values)
-    with refusal("as many labels"):
-        ResourceRequests(
-            "r",
-            np.array(["a"]),
-            np.array([1], np.int32),
-            np.array([1000], np.int32),
-            np.array([0]),
-            np.array([0]),
-            Labels.unknown(2),
-        )
 
 
 def test_the_cluster_says_which_types_it_has(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from agreement_of_traces import Agreement, agreement, kolmogorov_smirnov
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -17,12 +18,9 @@ from shipped_workloads import document
 from envs.cluster.workload.synthetic.arrivals import EPOCH_S, WeeklyClock
 from envs.cluster.workload.synthetic.fit import (
     LEAST_OF_SIZE,
-    Agreement,
     _groups,
     _memory,
-    agreement,
     fit,
-    kolmogorov_smirnov,
 )
 from envs.cluster.workload.synthetic.generate import _latent, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
@@ -95,7 +93,9 @@ def test_what_was_generated_is_found_again() -> None:
 def test_memory_is_found_again(strength: float, persistence: float) -> None:
     jobs = 60_000
     latent = _latent(
-        Memory(strength, persistence), np.zeros(jobs, np.bool_), np.random.default_rng(0)
+        Memory(strength=strength, persistence=persistence),
+        np.zeros(jobs, np.bool_),
+        np.random.default_rng(0),
     )
     place = np.empty(jobs)
     place[np.argsort(latent)] = np.arange(jobs) / jobs

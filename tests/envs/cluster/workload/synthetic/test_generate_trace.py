@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from agreement_of_traces import agreement
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from shipped_workloads import document
 
 from envs.cluster.workload.synthetic.arrivals import DAY_S, HOUR_S, SessionShape
-from envs.cluster.workload.synthetic.fit import agreement
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
 from envs.cluster.workload.trace import Trace
@@ -82,9 +81,9 @@ def test_under_another_load_days_keep_their_hours() -> None:
 
 def test_like_jobs_come_side_by_side() -> None:
     zero = (0.0,) * len(ITP.gang_sizes)
-    alone = replace(
-        ITP, sessions=SessionShape((1.0,) * len(zero), zero, zero), gap_memory=Memory(0.0, 0.0)
-    )
+    shape = SessionShape(length=(1.0,) * len(zero), gap_within=zero, gap_before=zero)
+    memory = Memory(strength=0.0, persistence=0.0)
+    alone = ITP.model_copy(update={"sessions": shape, "gap_memory": memory})
     found = agreement(generate(ITP, 8000, 0), generate(alone, 8000, 0))
     assert found.same_gang[0] > 0.85
     assert found.same_gang[1] < 0.7

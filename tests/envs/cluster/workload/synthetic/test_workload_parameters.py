@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement_of_traces import kolmogorov_smirnov
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from shipped_workloads import document
 
-from envs.cluster.workload.synthetic.fit import kolmogorov_smirnov
 from envs.cluster.workload.synthetic.parameters import (
     LEAST_JOBS,
     QuantileTable,
     workload_parameters,
 )
+from envs.forms import read_form
 from tests.refusal import refusal
 
 
@@ -101,10 +102,10 @@ def test_entries_are_not_nearer_than_a_few_values() -> None:
 
 
 def test_between_entries_the_logarithm_rises_evenly() -> None:
-    table = QuantileTable(np.array([0.0, 1.0]), np.array([1.0, 10_000.0]))
+    table = QuantileTable(probability=np.array([0.0, 1.0]), quantile=np.array([1.0, 10_000.0]))
     sample = table.sample(10_001, default_rng(0))
     np.testing.assert_allclose(np.log10(sample), np.linspace(0, 4, 10_001), atol=0.02)
-    linear = QuantileTable(np.array([0.0, 1.0]), np.array([0.0, 8.0]))
+    linear = QuantileTable(probability=np.array([0.0, 1.0]), quantile=np.array([0.0, 8.0]))
     assert linear.sample(1000, default_rng(0)).mean() == pytest.approx(4.0, rel=0.1)
 
 
@@ -122,4 +123,4 @@ def test_between_entries_the_logarithm_rises_evenly() -> None:
 )
 def test_what_is_no_table_is_refused(probability: list[float], quantile: list[float]) -> None:
     with refusal():
-        QuantileTable(np.array(probability), np.array(quantile))
+        read_form(QuantileTable, {"probability": probability, "quantile": quantile})
