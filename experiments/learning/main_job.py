@@ -22,21 +22,22 @@ from experiments.learning.exporting import (
 )
 from experiments.learning.one_problem import (
     BEST_MET,
+    MET,
     TRAINED,
     UNTRAINED,
     Learned,
+    OneProblemConfig,
+    draw_curve,
     learn,
     most_probable,
     own_plans,
     own_words,
 )
-from experiments.learning.tracking import tracking_of
-from experiments.pictures.learning import draw_learning_curve
+from experiments.learning.policies import begun
 from experiments.pictures.step import draw_gantt, trace_document
-from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp
-from experiments.run.saved_run import resumed_config
 from experiments.step.comparison import Comparison, row_of
 from experiments.step.objectives import placement_task
 from experiments.step.plan_file import write_plan
@@ -47,31 +48,17 @@ from experiments.study.tables import write_markdown
 
 LEARNED, SEARCHED = "learned", "learned_search"  # the shipped policy, alone and searched on from
 SHIPPED = "shipped"  # its most probable plan
-MET = "met"  # the best plan of training
 
 
 @dataclass(kw_only=True)
-class MainConfig:
+class MainConfig(OneProblemConfig):
     """`conf/main.yaml`; groups are objects by `_target_`."""
 
-    env: Any
-    graph: Any
-    topology: Any
-    cost: Any
-    communication: Any
-    model: Any
-    agent: Any
-    training: Any
     quick: dict[str, Any]
     searching: dict[str, Any]
-    learner: Any
-    tracking: Any
-    ray: Any = field(default_factory=lambda: {"address": None})
     single_device: str = "single_device"  # the quick agent that is the first yardstick
     budget_s: Positive = 50.0  # seconds of each searching planner, and of training
     shipped: str = "any_step"  # the policy that stands beside: a shipped one, or the folder of one
-    # the run folder of a run whose training goes on; its config is taken up again
-    resume: str | None = None
     # what rows of the table are; others have their names
     words: dict[str, str] = field(
         default_factory=lambda: {
@@ -87,8 +74,6 @@ class MainConfig:
             "random_one": "random placement",
         }
     )
-    seed: int
-    json: bool
 
     def __post_init__(self) -> None:
         for group in ("quick", "searching"):
@@ -111,8 +96,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     from models.step.placer import PlacerConfig, PlacerPolicy
 
     start = time.perf_counter()
-    if config.resume is not None:
-        config = resumed_config(run.folder, config, run.overrides)
+    config, tracking = begun(config, run)
     console = run.console
     run.begin(BUILDING)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
@@ -120,11 +104,11 @@ def main_job(config: MainConfig, run: Run) -> Result:
     communication = communication_of(config.communication)
     bound = require_fit(problem)
     training = build(config.training, "training")
-    tracking = tracking_of(config.tracking)
     task = placement_task(config.env, problem, communication)
     task.subject(training).architectures(training.model)  # before the planners take their time
     shipped = OnnxPlacer(placer_folder(config.shipped))
-    words = _words(config, isinstance(training.model, PlacerConfig))
+    own = own_words(fresh=isinstance(training.model, PlacerConfig))
+    words = {**own, MET: BEST_MET, SHIPPED: "shipped policy", **config.words}
     name = f"{problem.graph.name} on {problem.topology.name}"
     console.print(
         f"{name}: {problem.graph.num_operators:,} operators, {problem.graph.num_tensors:,} "
@@ -135,10 +119,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     )
     with ProgressDisplay(console, words) as display:
         found = search_in_turn(config.quick, problem, config.budget_s, display)
-        resume = config.resume is not None
-        learned = learn(
-            task, training, run.folder, display, provenance, resume=resume, tracking=tracking
-        )
+        learned = learn(config, tracking, training, task, run, display, provenance)
         searched = search_side_by_side(config.searching, problem, config.budget_s, display)
     (policy,) = learned.training.policies.values()
     assert isinstance(policy, PlacerPolicy)
@@ -199,16 +180,6 @@ def main_job(config: MainConfig, run: Run) -> Result:
     )  # fmt: skip
 
 
-def _words(config: MainConfig, fresh: bool) -> dict[str, str]:
-    """What methods are, in tables and on the console; `fresh`: training began with nothing."""
-    return {
-        **own_words(fresh),
-        MET: BEST_MET,
-        SHIPPED: "shipped policy",
-        **config.words,
-    }
-
-
 def _policies(words: Mapping[str, str], times: Mapping[str, float]) -> str:
     """What the rows of policies are, and which of them is exported."""
     named = ", ".join(words[method] for method in (TRAINED, UNTRAINED, SHIPPED))
@@ -244,11 +215,5 @@ def _write(
         write_figure(run.folder / "gantt.png", draw_gantt(played, timeline, title), provenance)
         trace = trace_document(played, timeline)
         write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
-    rows = [row for row in comparison.rows if row.method not in (TRAINED, UNTRAINED, MET)]
-    baselines = {words.get(row.method, row.method): row.step_time for row in rows}
-    figure = draw_learning_curve(
-        learned.curve, baselines, comparison.lower_bound, f"{name}: a policy learns by PPO"
-    )
-    write_figure(run.folder / "learning_curve.png", figure, provenance)
-    write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+    draw_curve(run, learned, comparison, f"{name}: a policy learns by PPO", provenance)
     write_markdown(run, name, [comparison.markdown(), *notes], provenance)

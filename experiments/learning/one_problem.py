@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import copy
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agents.rllib.config import Training
+from agents.rllib.metrics import Row, Tracking
 from agents.solver import Result
-from agents.step.problems import Evaluation
 from envs.compilation import clock
 from envs.placement.episodes import WholeProblem
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
 from experiments.learning.outcome import Outcome, by_step_time
+from experiments.learning.policies import CURVE_FILE, PolicyConfig, trained
 from experiments.learning.replay import PLANS, tokens
-from experiments.pictures.learning import Curve
-from experiments.run.artifacts import METRICS_FILE, write_json
-from experiments.run.provenance import Provenance, stamp
-from experiments.step.search import describe
+from experiments.pictures.learning import Curve, draw_learning_curve
+from experiments.run.artifacts import METRICS_FILE, write_figure
+from experiments.run.one_run import Run
+from experiments.run.provenance import Provenance
+from experiments.step.comparison import Comparison
 from experiments.step.tasks import LearnedTask
-from experiments.study.display import ProgressDisplay, training_news
+from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
-    from agents.rllib.config import Training
-    from agents.rllib.metrics import Tracking
     from agents.rllib.training import Trained
     from models.step.decoding import Network
 
-LEARNER = "ppo"  # in tables and on consoles
+LEARNER, MET = "ppo", "met"  # the best plan of training, in tables and on consoles
 TRAINED, UNTRAINED = "trained", "untrained"  # policies' most probable plans
+OWN = (LEARNER, MET, TRAINED, UNTRAINED)
+NO_PLAN = "no plan met in training fits"
 BEST_MET = "best plan in training"
+
+
+@dataclass(kw_only=True)
+class OneProblemConfig(PolicyConfig):
+    """What is learned on; groups are objects by `_target_`."""
+
+    graph: Any
+    topology: Any
+    cost: Any
+    communication: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +56,6 @@ class Learned:
 
     training: Trained
     found: Result[Plan]
-    evaluation: Evaluation | None  # of the best plan, None without one
     curve: Curve
     outcome: Outcome
 
@@ -60,57 +72,56 @@ class Learned:
 
 
 def learn(
-    task: LearnedTask,
-    training: Training,
-    run_folder: Path,
-    display: ProgressDisplay,
-    provenance: Provenance,
-    *,
-    resume: bool = False,
-    tracking: Tracking,
-) -> Learned:
-    """Train on `task`; metrics and checkpoints go to `run_folder`, whose
-    `checkpoints/provenance.json` says where the checkpoints come from.
-    """
-    from agents.rllib.training import train
-
-    if not resume:
-        origin = stamp({}, provenance, kind="training_checkpoints")
-        write_json(run_folder / "checkpoints" / "provenance.json", origin)
-    subject = task.subject(training)
-    shown = display.begin(LEARNER, training.budget_s, training.min_iterations)
-
-    def on_iteration(row: Mapping[str, float]) -> None:
-        display.update(shown, row["charts/seconds"], training_news(row))
-
-    trained = train(
-        training,
-        subject,
-        run_folder,
-        on_iteration,
-        resume=resume,
-        tracking=tracking,
-    )
-    found: Result[Plan] = Result(
+    config: OneProblemConfig, tracking: Tracking, training: Training, task: LearnedTask, run: Run,
+    display: ProgressDisplay, provenance: Provenance,
+) -> Learned:  # fmt: skip
+    """Train on `task`, as `experiments.learning.policies.trained`."""
+    found = trained(
+        config, tracking, training, task.subject(training), run, display, provenance, news, ended,
+        LEARNER,
+    )  # fmt: skip
+    result: Result[Plan] = Result(
         None,
         "limit",
-        seconds=trained.seconds,
-        evaluations=trained.steps,
-        reason="no plan met in training fits",
-        history=trained.trajectory,
+        seconds=found.seconds,
+        evaluations=found.steps,
+        reason=NO_PLAN,
+        history=found.trajectory,
     )
-    evaluation = None
-    if trained.best is not None:
-        plan = task.plan_of(trained.best)
+    if found.best is not None:
+        plan = task.plan_of(found.best)
         evaluation = task.judge(plan).evaluation
         assert evaluation is not None
         time_s = evaluation.step_time
-        found = replace(found, solution=plan, status="feasible", value=time_s, reason="")
-    display.end(shown, describe(found))
+        result = replace(result, solution=plan, status="feasible", value=time_s, reason="")
     measure = "its most probable plan, simulated on groups of operators and not on each, takes"
-    outcome = Outcome.of(run_folder, measure, by_step_time, training.model)
-    curve = read_curve(run_folder / METRICS_FILE, outcome)
-    return Learned(trained, found, evaluation, curve, outcome)
+    outcome = Outcome.of(run.folder, measure, by_step_time, training.model)
+    return Learned(found, result, read_curve(run.folder / METRICS_FILE, outcome), outcome)
+
+
+def news(row: Row) -> str:
+    """One iteration in a few words."""
+    return (
+        f"mean {row['charts/step_time_s_mean'] * 1e3:.1f} ms, "
+        f"best {row['charts/best_objective'] * 1e3:.1f} ms, {row['charts/SPS']:.0f} steps/s"
+    )
+
+
+def ended(found: Trained) -> str:
+    """What training came to in a few words."""
+    best = NO_PLAN if found.best is None else f"{found.best.objective * 1e3:.1f} ms"
+    return f"{best} in {found.seconds:.1f} s"
+
+
+def draw_curve(
+    run: Run, learned: Learned, comparison: Comparison, title: str, provenance: Provenance
+) -> None:
+    """Write the learning curve; what is of the training itself is no baseline in it."""
+    rows = [row for row in comparison.rows if row.method not in OWN]
+    words = comparison.words
+    baselines = {words.get(row.method, row.method): row.step_time for row in rows}
+    figure = draw_learning_curve(learned.curve, baselines, comparison.lower_bound, title)
+    write_figure(run.folder / CURVE_FILE, figure, provenance)
 
 
 def read_curve(path: Path, outcome: Outcome) -> Curve:
@@ -145,12 +156,12 @@ def own_words(fresh: bool) -> dict[str, str]:
     }
 
 
-def own_plans(trained: Trained, task: LearnedTask, run_folder: Path) -> dict[str, Result[Plan]]:
+def own_plans(found: Trained, task: LearnedTask, run_folder: Path) -> dict[str, Result[Plan]]:
     """The most probable plans of the policy and of what it was before; none of other policies."""
     from agents.rllib import restore
     from models.step.placer import PlacerPolicy, PresentNetwork
 
-    ((module, policy),) = trained.policies.items()
+    ((module, policy),) = found.policies.items()
     if not isinstance(policy, PlacerPolicy):
         return {}
     twin = copy.deepcopy(policy)

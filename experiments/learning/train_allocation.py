@@ -13,7 +13,7 @@ over that of the policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.learned import LearnedAllocation
 from agents.cluster.allocation.placing import AllocationSolver
 from agents.cluster.allocation.smd import Smd
+from agents.rllib.config import Training
+from agents.rllib.metrics import Row
 from agents.solver import Budget
 from envs.bounds import Count
 from envs.cluster.allocation.env import AllocationEnv
@@ -34,21 +36,19 @@ from envs.errors import InputError
 from experiments.cluster.sampled_windows import check_windows
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.config.targets import build, build_as
-from experiments.learning.train_problems import TrainProblemsConfig, learned
+from experiments.learning.policies import PolicyConfig, learned
 from experiments.run.one_run import Result, Run
-from experiments.run.saved_run import resumed_config
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import Table, write_tables
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.allocation import Allocations
-    from agents.rllib.config import Training
 
 RULE = "rule"
 
 
 @dataclass(kw_only=True)
-class TrainAllocationConfig(TrainProblemsConfig):
+class TrainAllocationConfig(PolicyConfig):
     """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
 
     splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
@@ -75,9 +75,7 @@ def problems_of(
     """
     parts = [part for one in splits.values() for part in Split(one).traces.values()]
     found = []
-    for key, name in (("window", window), ("exam_window", exam_window)):
-        if any(name not in part.windows for part in parts):
-            raise InputError(f"config key '{key}': a split has no {name!r}")
+    for name in (window, exam_window):
         made = build(problems, "problems")
         try:
             found.append(made([part.windows[name].trace.canonical() for part in parts]))
@@ -94,7 +92,6 @@ def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
         InputError: naming the config key.
     """
     from agents.rllib.cluster.allocation import Allocations
-    from agents.rllib.config import Training
     from models.cluster.pairs import PairsConfig
 
     training = build_as(Training, config.training, "training", "training run")
@@ -122,11 +119,8 @@ def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the exams say."""
     if config.policies:
         return compared(config, run)
-    if config.resume is not None:
-        config = resumed_config(run.folder, config, run.overrides)
-    training, subject = subject_of(config)
     return learned(
-        config, run, training, subject, news, title="A policy that gives workers to malleable jobs",
+        config, run, subject_of, news, title="A policy that gives workers to malleable jobs",
         what="worths at once / utilities", unit="worth at once / utility",
     )  # fmt: skip
 
@@ -167,10 +161,9 @@ def compared(config: TrainAllocationConfig, run: Run) -> Result:
     return Result(values, run.provenance, ("best", "of_best", "of_rule"))
 
 
-def news(row: Mapping[str, float]) -> str:
+def news(row: Row) -> str:
     """One iteration in a few words."""
-    what = "imitation" if row["charts/cloning"] else "PPO"
     return (
-        f"iteration {row['iteration']:.0f} ({what}), {row['charts/utility_share']:.1%} gained, "
-        f"best exam {row['exam/best_score']:.4f}, {row['charts/SPS']:,.0f} decisions/s"
+        f"{row['charts/utility_share']:.1%} gained, best exam {row['exam/best_score']:.4f}, "
+        f"{row['charts/SPS']:,.0f} decisions/s"
     )

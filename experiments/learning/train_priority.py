@@ -15,19 +15,19 @@ import csv
 import io
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.migrating.learned_priority import NAMES, LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
+from envs.arrays import FloatArray
 from envs.bounds import Count
 from experiments.cluster.problem import built_policy
 from experiments.cluster.sampled_windows import (
@@ -39,7 +39,7 @@ from experiments.cluster.sampled_windows import (
     sources,
 )
 from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.config.targets import build, no_such_thing
+from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
 from experiments.pictures.learning import draw_search
 from experiments.run.artifacts import (
@@ -58,62 +58,33 @@ from experiments.study.tables import TABLE_FILE, Table, markdown_table, write_ta
 from models.artifacts import sha256_of
 from models.durations.bins import SPEC_FILE
 
-FloatArray = NDArray[np.float64]
 
-
-@dataclass(frozen=True)
-class Request:
-    """A part, and the weights to replay it with.
-
-    Attributes:
-        window: of the splits.
-        seed: draws the part.
-        weights: (R, D) by `priority_features.NAMES`.
-    """
+class Request(NamedTuple):
+    """A part of a window of the splits, which its seed draws, and the weights to replay it with."""
 
     window: str
     seed: tuple[int, ...]
-    weights: FloatArray
+    weights: FloatArray  # (R, D) by `priority_features.NAMES`
 
 
-class Replays(Protocol):
-    """Whoever replays."""
-
-    def __call__(self, requests: Sequence[Request]) -> list[FloatArray]:
-        """For each request (R,) mean JCTs, in seconds."""
+Replays = Callable[[Sequence[Request]], list[FloatArray]]  # for each (R,) mean JCTs, in seconds
 
 
+@dataclass(frozen=True, eq=False)
 class Replayer:
-    """Replays one request after the other.
+    """Replays requests under an agent, a config node of a policy with a learned priority.
 
-    Args:
-        agent: config node of a migrating policy with a learned priority.
-        splits: whose windows parts are drawn of.
-        windows: of the splits that there are requests for.
-        parts: how they are drawn.
-
-    Raises:
-        InputError: a split or a window is bad, or none has enough jobs.
+    Attributes:
+        agent: it.
+        found: what parts are drawn of, by window.
+        parts: how they are.
     """
 
-    def __init__(
-        self,
-        agent: Mapping[str, Any],
-        splits: Sequence[SplitConfig],
-        windows: Sequence[str],
-        parts: SampledWindows,
-    ) -> None:
-        made = [Split(config) for config in splits]
-        self.agent, self.parts = agent, parts
-        self.found: dict[str, list[Source]] = {
-            window: sources(made, window, parts) for window in windows
-        }
+    agent: Mapping[str, Any]
+    found: Mapping[str, Sequence[Source]]
+    parts: SampledWindows
 
-    def __call__(self, requests: Sequence[Request]) -> list[FloatArray]:
-        """For each request (R,) mean JCTs, in seconds."""
-        return [self.replay(request) for request in requests]
-
-    def replay(self, request: Request) -> FloatArray:
+    def __call__(self, request: Request) -> FloatArray:
         """(R,) mean JCTs, in seconds."""
         rng = np.random.default_rng(request.seed)
         _, problem = sampled_window(self.found[request.window], self.parts, rng)
@@ -129,27 +100,16 @@ def weighted(agent: Mapping[str, Any], weights: FloatArray) -> dict[str, Any]:
 
 @contextmanager
 def replays(replayer: Replayer, workers: int) -> Iterator[Replays]:
-    """`replayer`, or so many processes that each have a copy of it."""
+    """By so many processes; one is this one."""
     if workers == 1:
-        yield replayer
+        yield lambda requests: list(map(replayer, requests))
         return
     context = multiprocessing.get_context("spawn")
-    with (
-        one_thread_each(),
-        ProcessPoolExecutor(workers, context, initializer=_take, initargs=(replayer,)) as pool,
-    ):
-        yield lambda requests: list(pool.map(_replay, requests))
-
-
-_mine: list[Replayer] = []  # of a process of the pool
-
-
-def _take(replayer: Replayer) -> None:
-    _mine[:] = [replayer]
-
-
-def _replay(request: Request) -> FloatArray:
-    return _mine[0].replay(request)
+    with one_thread_each(), ProcessPoolExecutor(workers, context) as pool:
+        # equal shares: what parts are drawn of travels once to each process
+        yield lambda requests: list(
+            pool.map(replayer, requests, chunksize=-(-len(requests) // workers))
+        )
 
 
 WEIGHTS_FILE, PICTURE_FILE = "priority.json", "search.png"
@@ -197,17 +157,14 @@ class Exam:
 def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     """Search, examine, save the best, draw."""
     began = time.perf_counter()
-    settings = build(config.model, "model")
-    if not isinstance(settings, WeightSearchConfig):
-        raise no_such_thing("model", config.model, "search for weights")
+    settings = build_as(WeightSearchConfig, config.model, "model", "search for weights")
     start = start_of(config.agent)
     posterior = sha256_of(Path(config.agent["priority"]["path"]) / SPEC_FILE)
     provenance = run.provenance.with_inputs(**inputs_of(config.splits), durations=posterior)
+    splits = [Split(one) for one in config.splits.values()]
+    windows = (config.window, config.exam_window)
     replayer = Replayer(
-        config.agent,
-        list(config.splits.values()),
-        (config.window, config.exam_window),
-        config.parts,
+        config.agent, {x: sources(splits, x, config.parts) for x in windows}, config.parts
     )
     with replays(replayer, config.workers) as replay, ProgressDisplay(run.console) as display:
         exams = searched(config, settings, start, replay, display)

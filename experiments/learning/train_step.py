@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,16 @@ from experiments.learning.one_problem import (
     BEST_MET,
     LEARNER,
     Learned,
+    OneProblemConfig,
+    draw_curve,
     learn,
     own_plans,
     own_words,
 )
-from experiments.learning.tracking import tracking_of
-from experiments.pictures.learning import draw_learning_curve
-from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar
+from experiments.learning.policies import begun
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance
-from experiments.run.saved_run import resumed_config
-from experiments.step.comparison import Comparison, Row, row_of
+from experiments.step.comparison import Comparison, row_of
 from experiments.step.evaluation import evaluation_values
 from experiments.step.objectives import learnable
 from experiments.step.planning import ask_beside
@@ -48,34 +47,17 @@ WORDS = {  # of baselines, as `conf/main.yaml` has them
 
 
 @dataclass(kw_only=True)
-class TrainConfig:
+class TrainConfig(OneProblemConfig):
     """`conf/train.yaml`; groups are objects by `_target_`."""
 
-    env: Any
-    agent: Any
-    model: Any
-    graph: Any
-    topology: Any
-    cost: Any
-    communication: Any
-    training: Any
     baselines: dict[str, Any]
     baseline_budget_s: Positive = 80.0  # wall time of each baseline, and of the placer
     placer: Any
-    learner: Any
-    tracking: Any
-    ray: Any = field(default_factory=lambda: {"address": None})
-    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
-    seed: int
-    json: bool
 
 
 def train_step(config: TrainConfig, run: Run) -> Result:
     """Train (on), then write what was found, the learning curve and the table."""
-    resume = config.resume is not None
-    if resume:
-        config = resumed_config(run.folder, config, run.overrides)
-    tracking = tracking_of(config.tracking)
+    config, tracking = begun(config, run)
     run.begin(BUILDING)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
@@ -89,9 +71,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         config.baseline_budget_s,
     )
     task.subject(training).architectures(training.model)  # before the baselines take their time
-    fresh = not hasattr(training.model, "checkpoint")
-    words = {**WORDS, **own_words(fresh)}
-    names = {**words, LEARNER: BEST_MET}
+    words = {**WORDS, **own_words(not hasattr(training.model, "checkpoint"))}
     rows = []
     with ProgressDisplay(run.console, words) as display:
         for name, node in config.baselines.items():
@@ -101,33 +81,18 @@ def train_step(config: TrainConfig, run: Run) -> Result:
             )
             display.end(shown, describe(beside))
             rows.append(row_of(name, beside, task))
-        learned = learn(
-            task,
-            training,
-            run.folder,
-            display,
-            provenance,
-            resume=resume,
-            tracking=tracking,
-        )
+        learned = learn(config, tracking, training, task, run, display, provenance)
     run.begin("drawing and exporting")
     result, found = learned.training, learned.found
-    trajectory = tuple(found.history)
-    baselines = {names.get(row.method, row.method): row.step_time for row in rows}
-    rows.append(Row(LEARNER, learned.evaluation, found.seconds, found.reason, trajectory))
+    met = row_of(LEARNER, found, task)
     own = own_plans(result, task, run.folder)
-    rows += (row_of(method, plan, task) for method, plan in own.items())
+    rows += (met, *(row_of(method, plan, task) for method, plan in own.items()))
     rows.sort(key=lambda row: row.step_time)
-    name = f"{problem.graph.name} on {problem.topology.name}"
-    figure = draw_learning_curve(
-        learned.curve,
-        baselines,
-        bound.seconds,
-        f"{name}: a policy learns by PPO ({objective.name})",
-    )
-    write_figure(run.folder / "learning_curve.png", figure, provenance)
-    write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+    names = {**words, LEARNER: BEST_MET}
     comparison = Comparison(tuple(rows), None, bound.seconds, names)
+    name = f"{problem.graph.name} on {problem.topology.name}"
+    title = f"{name}: a policy learns by PPO ({objective.name})"
+    draw_curve(run, learned, comparison, title, provenance)
     told = learned.outcome.sentence
     if len(rows) > 1:
         run.console.print(comparison.rich(name))
@@ -145,15 +110,15 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "lower_bound_s": bound.seconds,
         "methods": comparison.document(),
         "checkpoint": None if checkpoint is None else str(checkpoint),
-        "resumed": resume,
+        "resumed": config.resume is not None,
     }
-    if found.solution is None or learned.evaluation is None:
+    if found.solution is None or met.evaluation is None:
         unplaced = dict.fromkeys(("step_time_s", "times_lower_bound", "peak_memory_bytes"))
-        unplaced = {**unplaced, "feasible": False}
-        return Result({**values, **unplaced}, provenance, SHOWN, learned.warnings)
-    task.write(run.folder, found.solution, provenance)
-    judged = evaluation_values(learned.evaluation, bound)
-    return Result({**values, **judged}, provenance, SHOWN, learned.warnings)
+        values |= {**unplaced, "feasible": False}
+    else:
+        task.write(run.folder, found.solution, provenance)
+        values |= evaluation_values(met.evaluation, bound)
+    return Result(values, provenance, SHOWN, learned.warnings)
 
 
 def exported(

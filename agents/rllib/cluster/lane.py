@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.rllib.cluster.memory import NO_JOB, ObservationMemory
-from agents.rllib.subject import Memory, Numbers, Stepped
+from agents.rllib.subject import Lane, Memory, Numbers, Stepped
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
@@ -30,7 +30,7 @@ class Staged(Protocol):
     progress: float  # of training, from 0 to 1
 
 
-class SchedulingLane:
+class SchedulingLane(Lane):
     """Steps the `SchedulingEpisode` of an environment as `ClusterParallelEnv.step` does.
 
     The environment makes episodes and says what they are worth; observations go straight to where

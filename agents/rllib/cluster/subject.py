@@ -9,16 +9,15 @@ from gymnasium import spaces
 
 from agents.rllib.cluster.lane import SchedulingLane
 from agents.rllib.cluster.memory import ObservationMemory
-from agents.rllib.subject import Numbers, Solution, one_architecture
+from agents.rllib.subject import Subject
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
-from models.architecture import Architecture
 
 SHARED = "scheduler"  # the module of all
 
 
-class Schedulers:
-    """A `Subject` whose agents are the schedulers of a `ClusterParallelEnv`.
+class Schedulers(Subject):
+    """Its agents are the schedulers of a `ClusterParallelEnv`.
 
     Args:
         make: makes an environment to train in.
@@ -31,7 +30,6 @@ class Schedulers:
     """
 
     charts: Sequence[str] = ("mean_jct_s", "finished_share")
-    best: Solution | None = None
 
     def __init__(
         self,
@@ -52,9 +50,6 @@ class Schedulers:
     def module_of(self, agent: str) -> str:
         return SHARED if self.parameters == "shared" else agent
 
-    def architectures(self, model: Any) -> dict[str, Architecture]:
-        return dict.fromkeys(map(self.module_of, self.agents), one_architecture(model))
-
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space(agent), self.env.action_space(agent)
 
@@ -69,9 +64,3 @@ class Schedulers:
 
     def exam_lane(self, number: int) -> SchedulingLane:
         return SchedulingLane(self.make_exam(number), self.per_gpu)
-
-    def document(self) -> Numbers:
-        return {}
-
-    def restore(self, numbers: Numbers) -> None:
-        """Nothing is shared."""
