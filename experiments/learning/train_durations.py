@@ -70,20 +70,20 @@ class Rows:
     """A jobs at some instants of replays.
 
     Attributes:
+        names: trace of each replay.
         features: (A, width) of `DurationFeatures`.
         remaining_s: (A,) seconds of work left, on the GPU type of the trace.
         done_s: (A,) seconds of work done.
         gpus: (A,) that they ask for.
         part: (A,) replay, from 0.
-        names: trace of each replay.
     """
 
+    names: tuple[str, ...]
     features: NDArray[np.float32]
     remaining_s: FloatArray
     done_s: FloatArray
     gpus: IntArray
     part: IntArray
-    names: tuple[str, ...]
 
 
 class Recording(Scheduler):
@@ -161,8 +161,7 @@ def replayed_rows(
         features, part = np.concatenate(recording.features), np.full(len(jobs), number)
         collected.append((features, left, done, gpus.astype(np.int64), part))
         names.append(name)
-    features, left, done, gpus, part = map(np.concatenate, zip(*collected, strict=True))
-    return Rows(features, left, done, gpus, part, tuple(names))
+    return Rows(tuple(names), *map(np.concatenate, zip(*collected, strict=True)))
 
 
 AT_ONCE = 8192  # rows given to the network at a time
