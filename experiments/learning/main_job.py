@@ -33,7 +33,7 @@ from experiments.learning.one_problem import (
     own_plans,
     own_words,
 )
-from experiments.learning.policies import begun
+from experiments.learning.training import begun
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run

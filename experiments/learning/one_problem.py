@@ -19,8 +19,8 @@ from envs.placement.episodes import WholeProblem
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
 from experiments.learning.outcome import Outcome, by_step_time
-from experiments.learning.policies import CURVE_FILE, PolicyConfig, trained
 from experiments.learning.replay import PLANS, tokens
+from experiments.learning.training import CURVE_FILE, PolicyConfig, trained
 from experiments.pictures.learning import Curve, draw_learning_curve
 from experiments.run.artifacts import METRICS_FILE, write_figure
 from experiments.run.one_run import Run
@@ -75,7 +75,7 @@ def learn(
     config: OneProblemConfig, tracking: Tracking, training: Training, task: LearnedTask, run: Run,
     display: ProgressDisplay, provenance: Provenance,
 ) -> Learned:  # fmt: skip
-    """Train on `task`, as `experiments.learning.policies.trained`."""
+    """Train on `task`, as `experiments.learning.training.trained`."""
     found = trained(
         config, tracking, training, task.subject(training), run, display, provenance, news, ended,
         LEARNER,

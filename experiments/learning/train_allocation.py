@@ -14,7 +14,7 @@ over that of the policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,9 @@ from envs.cluster.allocation.env import AllocationEnv
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.windows import TraceProblems
 from envs.errors import InputError
-from experiments.cluster.sampled_windows import check_windows
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.config.targets import build, build_as
-from experiments.learning.policies import PolicyConfig, learned
+from experiments.learning.training import PolicyConfig, WindowsConfig, learned
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import Table, write_tables
@@ -48,21 +47,15 @@ RULE = "rule"
 
 
 @dataclass(kw_only=True)
-class TrainAllocationConfig(PolicyConfig):
+class TrainAllocationConfig(WindowsConfig, PolicyConfig):
     """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
 
-    splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
-    window: str = "train"  # of the splits: whose jobs are learned from
-    exam_window: str = "validation"  # and whose are for exams
     problems: Any
     # checkpoint folders of earlier runs that are compared on exam_window; []: one is
     # trained
     policies: Sequence[str] = ()
     windows: Count = 12  # problems on which they are
     teacher: Any = None  # a planner whose plans are imitated, by _target_; null: the rule
-
-    def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
 
 
 def problems_of(

@@ -33,8 +33,8 @@ from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from experiments.cluster.sampled_windows import check_windows, inputs_of
-from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.cluster.sampled_windows import inputs_of
+from experiments.cluster.split_windows import Split
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.config.composing import plain_config
 from experiments.config.targets import build, build_as, no_such_thing
@@ -48,7 +48,14 @@ from experiments.learning.exporting import (
     same_inputs,
 )
 from experiments.learning.outcome import Outcome
-from experiments.learning.policies import CURVE_FILE, PolicyConfig, begun, counts_of, trained
+from experiments.learning.training import (
+    CURVE_FILE,
+    PolicyConfig,
+    WindowsConfig,
+    begun,
+    counts_of,
+    trained,
+)
 from experiments.pictures.learning import (
     common,
     draw_exams,
@@ -216,16 +223,12 @@ SHOWN = (
 
 
 @dataclass(kw_only=True)
-class TrainClusterConfig(PolicyConfig):
+class TrainClusterConfig(WindowsConfig, PolicyConfig):
     """`conf/train_cluster.yaml`; groups are objects by `_target_`."""
 
     interference: Any
     adviser: Any
     trace: TraceConfig
-    # traces and clusters of splits, +split@splits.itp=itp; then `trace` is left alone
-    splits: dict[str, SplitConfig] = field(default_factory=dict)
-    window: str = "train"  # of the split or the trace: episodes of training
-    exam_window: str = "validation"  # the same: episodes of the exams; later in time than `window`
     # clusters beside those of the splits, objects by _target_
     clusters: Sequence[Any] = ()
     overheads: Any
@@ -242,7 +245,7 @@ class TrainClusterConfig(PolicyConfig):
         if self.splits and self.trace.path is not None:
             raise InputError("config key 'trace.path': the splits bring their own traces")
         if self.splits:
-            check_windows(self.splits, self.window, self.exam_window)
+            super().__post_init__()
         elif self.window == self.exam_window:
             raise InputError("config key 'exam_window': is the window of training")
 

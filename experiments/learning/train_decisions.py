@@ -29,9 +29,8 @@ from envs.errors import InputError
 from experiments.cluster.headroom import JUDGING, LEARNING
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import RegimesConfig
-from experiments.cluster.sampled_windows import check_windows
 from experiments.config.targets import build_as, no_such_thing
-from experiments.learning.policies import PolicyConfig, learned
+from experiments.learning.training import PolicyConfig, WindowsConfig, learned
 from experiments.run.one_run import Result, Run
 
 if TYPE_CHECKING:
@@ -40,19 +39,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class TrainDecisionsConfig(RegimesConfig, PolicyConfig):
+class TrainDecisionsConfig(RegimesConfig, WindowsConfig, PolicyConfig):
     """`conf/train_decisions.yaml`; groups are objects by `_target_`."""
 
     base: Any
     # names of known, mixed evenly
     regimes: Sequence[str] = ("shared", "shared_by_4", "shared_by_16")
-    window: str = "train"  # of the splits: whose jobs are learned from
-    exam_window: str = "validation"  # and whose are for exams
     windows: Count = 200  # of each regime
     exam_windows: Count = 40
 
     def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
+        super().__post_init__()
         self.chosen = [self.named(name, "regimes") for name in self.regimes]
 
 

@@ -31,13 +31,13 @@ from experiments.cluster.problem import Player, built_policy
 from experiments.cluster.sampled_windows import (
     SampledWindows,
     Source,
-    check_windows,
     inputs_of,
     sampled_window,
     sources,
 )
-from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.cluster.split_windows import Split
 from experiments.config.targets import build_as, no_such_thing
+from experiments.learning.training import WindowsConfig
 from experiments.pictures.learning import draw_reliability
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar, write_text
 from experiments.run.one_run import Result, Run
@@ -286,22 +286,14 @@ class EvaluationConfig:
 
 
 @dataclass(kw_only=True)
-class TrainDurationsConfig:
+class TrainDurationsConfig(WindowsConfig):
     """`conf/train_durations.yaml`; groups are objects by `_target_`."""
 
     model: Any
-    splits: dict[str, SplitConfig]
-    window: str = "train"  # of the splits: whose jobs the posterior is fitted to
-    exam_window: str = "validation"  # the same: whose jobs it is judged on
     sampling: SamplingConfig
     policy: Any
     evaluation: EvaluationConfig
     threads: Count = 1  # of torch
-    seed: int
-    json: bool
-
-    def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
 
 
 def train_durations(config: TrainDurationsConfig, run: Run) -> Result:

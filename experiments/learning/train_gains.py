@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -22,33 +22,24 @@ from agents.solver import Budget
 from envs.arrays import FloatArray
 from envs.bounds import Count
 from envs.cluster.allocation.problem import AllocationProblem
-from experiments.cluster.sampled_windows import check_windows
-from experiments.cluster.split_windows import SplitConfig
 from experiments.config.targets import build_as
 from experiments.learning.train_allocation import problems_of
 from experiments.learning.train_rule import kept
+from experiments.learning.training import WindowsConfig
 from experiments.run.one_run import Result, Run
 
 GAINS_FILE = "gains.json"
 
 
 @dataclass(kw_only=True)
-class TrainGainsConfig:
+class TrainGainsConfig(WindowsConfig):
     """`conf/train_gains.yaml`; the search and the problems are objects by `_target_`."""
 
     model: Any
-    splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
-    window: str = "train"  # of the splits: whose jobs are learned from
-    exam_window: str = "validation"  # and whose are for exams
     problems: Any
     windows: Count = 8  # problems of the search, the same for all weights
     exam_windows: Count = 8  # problems on which the best are checked
     exams: Count = 3  # of the best that are
-    seed: int
-    json: bool
-
-    def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
 
 
 def train_gains(config: TrainGainsConfig, run: Run) -> Result:

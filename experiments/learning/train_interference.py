@@ -271,7 +271,15 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
         Table("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
     ]
     write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
-    points = {t: p for source in sources for t, p in points_of(source).items()}
+    points: dict[str, Points] = {
+        table: {
+            one.name: (source.measurements.rate[k][asked], one.fitted.mean[k][asked])
+            for one in source.crossed.folds
+            if (asked := one.fold.asked[k]).any()
+        }
+        for source in sources
+        for k, table in enumerate(source.measurements.tables)
+    }
     write_figure(run.folder / PREDICTED_FILE, draw_predicted(points, title), provenance)
     by_probes: dict[str, dict[str, dict[int, float]]] = {}
     for source in sources:
@@ -388,20 +396,3 @@ def save_final(
     }
     predictor = predictor_of(measurements, known, fitted, calibration)
     save_predictor(predictor, folder / measurements.name, described, provenance.document())
-
-
-def points_of(source: Source) -> dict[str, Points]:
-    """For every table and unseen model, measured and predicted rates."""
-    measurements = source.measurements
-    found: dict[str, Points] = {}
-    for number, table in enumerate(measurements.tables):
-        points = {}
-        for fold in source.crossed.folds:
-            asked = fold.fold.asked[number]
-            if asked.any():
-                points[fold.name] = (
-                    measurements.rate[number][asked],
-                    fold.fitted.mean[number][asked],
-                )
-        found[table] = points
-    return found

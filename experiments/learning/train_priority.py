@@ -33,14 +33,14 @@ from experiments.cluster.problem import built_policy
 from experiments.cluster.sampled_windows import (
     SampledWindows,
     Source,
-    check_windows,
     inputs_of,
     sampled_window,
     sources,
 )
-from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.cluster.split_windows import Split
 from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
+from experiments.learning.training import WindowsConfig
 from experiments.pictures.learning import draw_search
 from experiments.run.artifacts import (
     METRICS_FILE,
@@ -125,24 +125,16 @@ CAPTION = (
 
 
 @dataclass(kw_only=True)
-class TrainPriorityConfig:
+class TrainPriorityConfig(WindowsConfig):
     """`conf/train_priority.yaml`; groups are objects by `_target_`."""
 
     model: Any
     agent: Any
-    splits: dict[str, SplitConfig]
-    window: str = "train"  # of the splits: whose jobs are replayed in the search
-    exam_window: str = "validation"  # the same: whose jobs decide which weights are kept
     parts: SampledWindows
     exam_parts: Count = 24  # of an exam
     exam_every: Count = 5  # rounds
     samples: Count = 2000  # of the bootstrap over the parts of an exam
     workers: Count = 2  # processes; what is found does not depend on their number
-    seed: int
-    json: bool
-
-    def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,12 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     policy = built_policy(weighted(config.agent, best.weights), "agent")
     assert isinstance(policy, Migrating)
     checkpoint = export_migrating(policy, run.folder / CHECKPOINT_FOLDER, card, provenance)
-    write_text(run.folder / METRICS_FILE, metrics(exams))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["round", "ratio", "ratio_low", "ratio_high", *NAMES])
+    for exam in exams:
+        writer.writerow([exam.round, *vars(exam.ratio).values(), *exam.weights.tolist()])
+    write_text(run.folder / METRICS_FILE, out.getvalue())
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     title = f"What counts for a job: {settings.rounds} rounds of {settings.pairs} pairs of replays"
     figure = draw_search(
@@ -259,14 +256,3 @@ def examined(config: TrainPriorityConfig, weights: FloatArray, replay: Replays) 
         for part in range(config.exam_parts)
     ]
     return np.stack(replay(requests))
-
-
-def metrics(exams: Sequence[Exam]) -> str:
-    """A row for every exam."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["round", "ratio", "ratio_low", "ratio_high", *NAMES])
-    for exam in exams:
-        ratio = exam.ratio
-        writer.writerow([exam.round, ratio.mean, ratio.low, ratio.high, *exam.weights.tolist()])
-    return out.getvalue()

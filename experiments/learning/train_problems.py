@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row
 from experiments.config.targets import build, build_as, no_such_thing
-from experiments.learning.policies import PolicyConfig, learned
+from experiments.learning.training import PolicyConfig, learned
 from experiments.run.one_run import Result, Run
 
 if TYPE_CHECKING:

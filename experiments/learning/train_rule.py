@@ -21,8 +21,9 @@ from envs.arrays import FloatArray
 from envs.bounds import Count
 from experiments.cluster.headroom import JUDGING, LEARNING, mean_jcts, tuned
 from experiments.cluster.regimes import RegimesConfig
-from experiments.cluster.sampled_windows import check_windows, inputs_of
+from experiments.cluster.sampled_windows import inputs_of
 from experiments.config.targets import build_as
+from experiments.learning.training import WindowsConfig
 from experiments.run.artifacts import write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
@@ -40,22 +41,19 @@ CAPTION = (
 
 
 @dataclass(kw_only=True)
-class TrainRuleConfig(RegimesConfig):
+class TrainRuleConfig(RegimesConfig, WindowsConfig):
     """`conf/train_rule.yaml`; policy and search are objects by `_target_`."""
 
     model: Any
     agent: Any
     regime: str = "shared"  # of known: where they are to be good
-    window: str = "train"  # of the splits: whose jobs are replayed in the search
-    exam_window: str = "validation"  # and whose jobs decide which of the best are kept
     windows: Count = 32  # of the search, the same for all numbers
     exam_windows: Count = 64
     exams: Count = 5  # of the best that are checked
     samples: Count = 2000  # of the bootstrap over windows
-    json: bool
 
     def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
+        super().__post_init__()
         self.chosen = self.named(self.regime, "regime")
 
 

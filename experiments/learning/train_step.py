@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from agents.step.problems import require_fit
 from envs.bounds import Positive
-from envs.step.problem import StepProblem
 from experiments.config.composing import plain_config
 from experiments.config.targets import build
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of, title_of
 from experiments.learning.one_problem import (
     BEST_MET,
     LEARNER,
-    Learned,
     OneProblemConfig,
     draw_curve,
     learn,
     own_plans,
     own_words,
 )
-from experiments.learning.policies import begun
+from experiments.learning.training import begun
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import Provenance
 from experiments.step.comparison import Comparison, row_of
 from experiments.step.evaluation import evaluation_values
 from experiments.step.objectives import learnable
@@ -57,6 +53,9 @@ class TrainConfig(OneProblemConfig):
 
 def train_step(config: TrainConfig, run: Run) -> Result:
     """Train (on), then write what was found, the learning curve and the table."""
+    from models.export.placer import export_placer
+    from models.step.placer import PlacerPolicy
+
     config, tracking = begun(config, run)
     run.begin(BUILDING)
     loaded = load_problem(config.env, config.graph, config.topology, config.cost)
@@ -98,7 +97,10 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         run.console.print(comparison.rich(name))
         write_markdown(run, name, [comparison.markdown(), f"{told}."], provenance)
     run.console.say(told)
-    checkpoint = exported(learned, config, run.folder, problem, provenance)
+    policy, checkpoint = next(iter(result.policies.values())), None
+    if isinstance(policy, PlacerPolicy):
+        card = card_of(title_of(problem), told, plain_config(config), provenance)
+        checkpoint = export_placer(policy, run.folder.resolve() / CHECKPOINT_FOLDER, card)
     values: dict[str, object] = {
         "graph": problem.graph.name,
         "topology": problem.topology.name,
@@ -119,21 +121,3 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         task.write(run.folder, found.solution, provenance)
         values |= evaluation_values(met.evaluation, bound)
     return Result(values, provenance, SHOWN, learned.warnings)
-
-
-def exported(
-    learned: Learned,
-    config: TrainConfig,
-    run_folder: Path,
-    problem: StepProblem,
-    provenance: Provenance,
-) -> Path | None:
-    """The checkpoint folder of a policy of whole plans; None: it is another."""
-    from models.export.placer import export_placer
-    from models.step.placer import PlacerPolicy
-
-    policy = next(iter(learned.training.policies.values()))
-    if not isinstance(policy, PlacerPolicy):
-        return None
-    card = card_of(title_of(problem), learned.outcome.sentence, plain_config(config), provenance)
-    return export_placer(policy, run_folder.resolve() / CHECKPOINT_FOLDER, card)

@@ -1,4 +1,4 @@
-"""What the trainers of policies share: the config, the run of the learner, and what is exported."""
+"""What trainers share: configs, and of policies the run of the learner and what is exported."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row, Tracking
+from experiments.cluster.sampled_windows import check_windows
+from experiments.cluster.split_windows import SplitConfig
 from experiments.config.composing import plain_config
 from experiments.config.targets import build_as
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
@@ -50,6 +52,20 @@ class PolicyConfig:
     resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
     seed: int
     json: bool
+
+
+@dataclass(kw_only=True)
+class WindowsConfig:
+    """What those who learn from windows of splits are told."""
+
+    splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
+    window: str = "train"  # of the splits, or the trace: whose jobs are learned from
+    exam_window: str = "validation"  # and whose, later in time, are for exams
+    seed: int
+    json: bool
+
+    def __post_init__(self) -> None:
+        check_windows(self.splits, self.window, self.exam_window)
 
 
 AnyConfig = TypeVar("AnyConfig", bound=PolicyConfig)
