@@ -178,12 +178,7 @@ class RewardScale:
         self.count = total
 
     def document(self) -> dict[str, object]:
-        return {
-            "sums": self.sums.tolist(),
-            "count": self.count,
-            "mean": self.mean,
-            "squares": self.squares,
-        }
+        return {**vars(self), "sums": self.sums.tolist()}
 
     def restore(self, document: dict[str, object]) -> None:
         self.sums = np.array(document["sums"], np.float64)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agents.rllib.config import TRAINING, Patience, Training
 from agents.rllib.module import ARCHITECTURE_KEY, NO_LABEL, Composer, PolicyModule
+from agents.rllib.ppo import under
 from agents.rllib.subject import Array, Lane, Memory, Numbers, Solution, Subject
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
@@ -374,10 +375,7 @@ class LockStepRunner(EnvRunner):
         for index, lane in enumerate(self.lanes):
             self.started[index] = int(numbers["started"][index]) - 1
             self._begin(index, float(numbers["stages"][index]))
-            start = f"{self.numbers[index]}."
-            of_lane = {
-                name.removeprefix(start): x for name, x in arrays.items() if name.startswith(start)
-            }
+            of_lane = under(arrays, f"{self.numbers[index]}.")
             lane.restore(numbers["lanes"][index], of_lane)
             lane.observe(self.training.ppo.steps)
         self.returns, self.lengths = list(numbers["returns"]), list(numbers["lengths"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,22 +107,17 @@ class Exam:
         self.seats = Seats(subject, self.lanes, 1)
         self.agents = len(subject.agents)
 
-    def of_policies(
-        self, modules: Mapping[str, PolicyModule], limits: Sequence[float] | None = None
-    ) -> list[Examined]:
-        """The most probable actions; an episode whose outcome exceeds its limit is given up."""
-        return self._played(modules, None, limits)
-
     def of_adviser(self, adviser: Any) -> list[Examined]:
         """What an adviser does."""
-        return self._played(None, adviser, None)
+        return self.of_policies(None, adviser=adviser)
 
-    def _played(
+    def of_policies(
         self,
         modules: Mapping[str, PolicyModule] | None,
-        adviser: Any,
-        limits: Sequence[float] | None,
+        limits: Sequence[float] | None = None,
+        adviser: Any = None,
     ) -> list[Examined]:
+        """The most probable actions; an episode whose outcome exceeds its limit is given up."""
         for number, lane in enumerate(self.lanes):
             lane.reset(number, 1.0, adviser)
             lane.observe(0)
@@ -151,18 +146,15 @@ class Exam:
         """One action of every agent of the lanes that run."""
         actions: dict[int, list[Any]] = {n: [None] * self.agents for n in running}
         for name, memory in self.seats.memories.items():
-            rows = [
-                (row, lane, agent)
-                for row, (lane, agent) in enumerate(self.seats.of_row[name])
-                if lane in actions
-            ]
-            if modules is None:
-                for _, lane, agent in rows:
-                    actions[lane][agent] = self.lanes[lane].advice(agent)
-                continue
-            numbers = np.array([row for row, *_ in rows], np.int64)
-            made = _decided(modules[name], memory, numbers)
-            for (_, lane, agent), action in zip(rows, made, strict=True):
+            seats = self.seats.of_row[name]
+            rows = [row for row, (lane, _) in enumerate(seats) if lane in actions]
+            places = [seats[row] for row in rows]
+            made: Iterable[Any] = (
+                [self.lanes[lane].advice(agent) for lane, agent in places]
+                if modules is None
+                else _decided(modules[name], memory, np.array(rows, np.int64))
+            )
+            for (lane, agent), action in zip(places, made, strict=True):
                 actions[lane][agent] = action
         return actions
 

@@ -68,7 +68,7 @@ from experiments.run.provenance import file_hash
 from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
-    from agents.rllib.cluster.subject import Schedulers
+    from agents.rllib.cluster.lane import Schedulers
     from agents.rllib.training import Trained
 
 
@@ -190,8 +190,7 @@ def subject_of(config: TrainClusterConfig) -> tuple[Training, Jobs, Schedulers]:
     Raises:
         InputError: naming the config key or the file.
     """
-    from agents.rllib.cluster.lane import Staged
-    from agents.rllib.cluster.subject import Schedulers
+    from agents.rllib.cluster.lane import Schedulers, Staged
 
     training = build_as(Training, config.training, "training", "training run")
     found = Jobs.of(config)

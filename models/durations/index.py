@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import FloatArray
 from envs.cluster.environment.duration_features import NEAR_WIDTH
 from envs.compilation import compiled, compiled_inner, pasted
 from models.artifacts import read_json_object, sha256_of
@@ -23,7 +24,6 @@ from models.durations.bins import (
     SHORTEST_WORK_S,
     SPEC_FILE,
     SPREADS,
-    FloatArray,
     FloatRows,
     gittins_tables,
     middles,

@@ -53,7 +53,6 @@ from models.durations.bins import (
     DurationConfig,
     FloatRows,
     gittins_tables,
-    read_durations,
     upper_edges_s,
 )
 
@@ -285,16 +284,3 @@ def save_durations(
         }
         text = json.dumps(spec, indent=2) + "\n"
         (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
-
-
-def load_durations(folder: Path) -> DurationPosterior:
-    """Read a folder that `save_durations` wrote; the posterior is ready to predict.
-
-    Raises:
-        InputError: naming the file that is missing, damaged, of another kind or version, or about
-            other columns or bins than those of today.
-    """
-    config, weights = read_durations(folder)
-    posterior = DurationPosterior(config)
-    posterior.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-    return posterior.eval()
