@@ -103,14 +103,11 @@ class TensorBoard:
 
     def open(self, run_folder: Path, last_iteration: int) -> Tracker:
         """See `Tracking`; later events that a killed run wrote are taken back."""
-        return _EventFile(run_folder / "tensorboard", last_iteration)
-
-
-class _EventFile:
-    def __init__(self, folder: Path, last_iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(folder), purge_step=last_iteration + 1)
+        folder = str(run_folder / "tensorboard")
+        self._board = SummaryWriter(folder, purge_step=last_iteration + 1)
+        return self
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

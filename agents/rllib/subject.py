@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -47,26 +47,6 @@ class Stepped(NamedTuple):
     elapsed: float  # time that passed, in the units of discounting
     terminated: bool
     truncated: bool
-
-
-class Memory(Protocol):
-    """T x B observations of the agents of one module."""
-
-    @property
-    def masks(self) -> NDArray[np.int8] | None:
-        """(T, B, A) which actions are allowed; None where all are."""
-
-    def move(self, source: int, target: int) -> None:
-        """Copy all observations of a time to another."""
-
-    def at(self, time: int, rows: IntArray) -> dict[str, Tensor]:
-        """(n, ...) observations of some rows at one time, as a policy takes them."""
-
-    def observations(self, times: int) -> dict[str, Array]:
-        """(times x B, ...) those of the first times, without a copy."""
-
-    def labels(self, times: int) -> IntArray | None:
-        """(times x B, K) classes that an auxiliary head is taught, -1: none; None: it is not."""
 
 
 class Lane:
@@ -145,10 +125,10 @@ def one_architecture(model: Any) -> Architecture:
 
 
 class ArrayMemory:
-    """`Memory` of any observation space of arrays by name.
+    """T x B observations of the agents of one module.
 
     Args:
-        space: of what an agent sees.
+        space: of what an agent sees: arrays by name.
         times: T.
         rows: B.
     """
@@ -162,6 +142,7 @@ class ArrayMemory:
 
     @property
     def masks(self) -> NDArray[np.int8] | None:
+        """(T, B, A) which actions are allowed; None where all are."""
         return self.arrays.get("action_mask")
 
     def write(self, time: int, row: int, observation: Mapping[str, Array]) -> None:
@@ -169,21 +150,25 @@ class ArrayMemory:
             array[time, row] = observation[name]
 
     def move(self, source: int, target: int) -> None:
+        """Copy all observations of a time to another."""
         for array in self.arrays.values():
             array[target] = array[source]
 
     def at(self, time: int, rows: IntArray) -> dict[str, Tensor]:
+        """(n, ...) observations of some rows at one time, as a policy takes them."""
         if len(rows) == self.rows:  # all, without a copy
             return {name: from_numpy(array[time]) for name, array in self.arrays.items()}
         return {name: from_numpy(array[time, rows]) for name, array in self.arrays.items()}
 
     def observations(self, times: int) -> dict[str, Array]:
+        """(times x B, ...) those of the first times, without a copy."""
         return {
             name: array[:times].reshape(times * self.rows, *array.shape[2:])
             for name, array in self.arrays.items()
         }
 
     def labels(self, times: int) -> IntArray | None:
+        """(times x B, K) classes that an auxiliary head is taught, -1: none; None: it is not."""
         return None
 
 
@@ -220,7 +205,7 @@ class Subject:
         """Of its observations and of its actions."""
         raise NotImplementedError
 
-    def memory(self, module: str, times: int, rows: int) -> Memory:
+    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
         """A memory for observations of agents that `module` decides for."""
         agent = next(agent for agent in self.agents if self.module_of(agent) == module)
         return ArrayMemory(self.spaces_of(agent)[0], times, rows)

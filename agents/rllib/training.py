@@ -18,7 +18,7 @@ from agents.rllib.config import Patience, Training
 from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, TensorBoard, Tracking, columns
 from agents.rllib.module import PolicyModule
 from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
-from agents.rllib.subject import Array, Memory, Solution, Subject
+from agents.rllib.subject import Array, ArrayMemory, Solution, Subject
 from envs.arrays import IntArray
 from envs.compilation import clock
 from envs.errors import InputError
@@ -159,7 +159,7 @@ class Exam:
         return actions
 
 
-def _decided(module: PolicyModule, memory: Memory, numbers: IntArray) -> Array:
+def _decided(module: PolicyModule, memory: ArrayMemory, numbers: IntArray) -> Array:
     """The most probable actions; nobody is asked where only one is allowed."""
     masks = masks_of(module, memory)
     if masks is None:

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.rllib.cluster.memory import NO_JOB, ObservationMemory
-from agents.rllib.subject import Lane, Memory, Numbers, Stepped, Subject
+from agents.rllib.cluster.memory import NO_JOB, STATE, ObservationMemory
+from agents.rllib.subject import ArrayMemory, Lane, Numbers, Stepped, Subject
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
@@ -21,6 +21,7 @@ from envs.cluster.simulation.cluster_state import NEVER, NONE, RUNNING
 from envs.compilation import compiled
 from envs.errors import InputError
 
+CLUSTER = "cluster_features"
 LOOKS_EVERY = 64  # steps
 SHARED = "scheduler"  # the module of all
 
@@ -66,7 +67,7 @@ class SchedulingLane(Lane):
         """Since the episode's second 0."""
         return self.episode.simulator.now / self._unit_s
 
-    def attach(self, slots: Sequence[tuple[Memory, int]]) -> None:
+    def attach(self, slots: Sequence[tuple[ArrayMemory, int]]) -> None:
         self._slots = [(cast("ObservationMemory", memory), row) for memory, row in slots]
         rows: dict[ObservationMemory, list[int]] = {}  # of each memory they stand side by side
         for memory, row in self._slots:
@@ -99,11 +100,10 @@ class SchedulingLane(Lane):
             self._masks.append(mask)
         if self.env.state_in_observation:
             state = episode.shared_state(
-                [memory.one(time, row, ("cluster_features",)) for memory, row in self._slots]
+                [{CLUSTER: memory.arrays[CLUSTER][time, row]} for memory, row in self._slots]
             )
             for memory, row in self._slots:
-                assert memory.state is not None
-                memory.state[time, row] = state
+                memory.arrays[STATE][time, row] = state
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         episode, env = self.episode, self.env
