@@ -14,7 +14,6 @@ README.md and the posterior alone.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from models.artifacts import (
     check_listed,
     hashes_of,
     read_kind,
+    write_spec,
 )
 from models.layout import FieldLayout, Observation, num_cluster_actions
 
@@ -174,9 +174,8 @@ def describe(folder: Path, card: str, spec: Mapping[str, Any], folders: Mapping[
         "schema_version": SCHEMA_VERSION,
         **spec,
         "folders": {name: hashes_of(folder / name) for name in folders},
-        "sha256": hashes_of(folder),
     }
-    (folder / SPEC_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    write_spec(folder, whole)
 
 
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool")  # of an observation's arrays

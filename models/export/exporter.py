@@ -9,13 +9,12 @@ from typing import Any
 
 import onnx
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.export import Dim
 
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT
-from models.artifacts import atomic_folder
+from models.artifacts import atomic_folder, save_weights
 from models.cluster.hierarchical import HierarchicalPolicy
 from models.export.checkpoint import (
     CLUSTER,
@@ -176,13 +175,12 @@ def export_scheduler(
     ]
     program = program_of(form, form.sample(), (tuple(shapes),))
     policy.train(training)
-    weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
     with atomic_folder(folder) as temporary:
         torch.export.save(program, temporary / PT2_FILE)
         names = [item.name for item in form.layout]
         letters = [*(item.shape for item in form.layout), ("A",)]
         write_onnx(program, names, ["logits", "value"], temporary / ONNX_FILE, letters)
-        save_file(weights, temporary / WEIGHTS_FILE)
+        save_weights(policy, temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
         parameters = sum(value.numel() for value in policy.parameters())
         spec = {

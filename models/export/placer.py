@@ -10,7 +10,6 @@ README.md             model card: evaluation, and the command that reproduces it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -21,7 +20,13 @@ from envs.errors import InputError
 from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
 from envs.placement.outcome import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE
-from models.artifacts import atomic_folder, check_folder, hashes_of, read_checked_spec
+from models.artifacts import (
+    atomic_folder,
+    check_folder,
+    read_checked_spec,
+    save_weights,
+    write_spec,
+)
 from models.export.checkpoint import (
     CARD_FILE,
     CONFIG_FILE,
@@ -154,19 +159,16 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
 
 def write_beside(policy: Policy, folder: Path, card: PlacerCard, spec: Mapping[str, Any]) -> None:
     """The weights, the card and what they were trained with, and `spec` with the hashes of all."""
-    from safetensors.torch import save_file
-
-    weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
-    save_file(weights, folder / WEIGHTS_FILE)
+    save_weights(policy, folder / WEIGHTS_FILE)
     (folder / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
     origin = "\n".join(f"* {name}: {value}" for name, value in card.provenance.items())
     text = f"# {card.title}\n\n{card.text.strip()}\n\n## Origin\n\n{origin}\n"
     (folder / CARD_FILE).write_text(text, encoding="utf-8")
     whole = {
         **spec, "parameters": sum(value.numel() for value in policy.parameters()),
-        "provenance": dict(card.provenance), "sha256": hashes_of(folder),
+        "provenance": dict(card.provenance),
     }  # fmt: skip
-    (folder / SPEC_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    write_spec(folder, whole)
 
 
 def trained_placer(folder: Path) -> PlacerPolicy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from envs.arrays import BoolArray, IntArray
 from envs.cluster.interference.cases import assign, nearest_below
@@ -20,7 +19,7 @@ from envs.cluster.interference.rates import ON_GPU, SPANNING, FloatArray, RateMo
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
-from models.artifacts import atomic_folder, hashes_of, read_checked_spec
+from models.artifacts import atomic_folder, read_checked_spec, save_weights, write_spec
 from models.interference.crossval import Calibration
 from models.interference.fit import Fitted, InterferenceNetwork
 from models.interference.measurements import Fold, MeasuredJob, Measurements
@@ -76,13 +75,6 @@ class InterferencePredictor:
                 found.append(rate.mean(dim=0).numpy().astype(np.float64))
         return np.concatenate(found) if found else np.zeros(0)
 
-    def pairs(self) -> Fitted:
-        """Rates and scales of all pairs, for `calibration.interval`."""
-        expanded = self.profiles.expand(self.network.networks, -1, -1, -1)
-        with torch.inference_mode():
-            rate, scale = self.network.all_pairs(expanded)
-        return Fitted(rate.double().numpy(), scale.double().numpy(), {})
-
 
 def predictor_of(
     measurements: Measurements, known: Fold, fitted: Fitted, calibration: Calibration
@@ -111,8 +103,7 @@ def save_predictor(
 ) -> None:
     """Write the folder whole; `described` are further keys of the spec: probes, features."""
     with atomic_folder(folder) as temporary:
-        tensors = {n: v.contiguous() for n, v in predictor.network.state_dict().items()}
-        save_file({**tensors, PROFILES: predictor.profiles}, temporary / WEIGHTS_FILE)
+        save_weights(predictor.network, temporary / WEIGHTS_FILE, profiles=predictor.profiles)
         spec = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
@@ -128,10 +119,8 @@ def save_predictor(
                 for row in predictor.calibration.factor.tolist()
             ],
             "provenance": dict(provenance),
-            "sha256": hashes_of(temporary),
         }
-        text = json.dumps(spec, indent=2) + "\n"
-        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
+        write_spec(temporary, spec)
 
 
 def find_predictor(path: str | Path, source: str) -> Path:
