@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import csv
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ from envs.errors import InputError
 from envs.placement.episodes import WholeProblem
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
-from envs.step.problem import StepProblem
 from experiments.config.composing import plain_config
 from experiments.config.targets import build, no_such_thing
 from experiments.learning.exporting import (
@@ -256,22 +255,17 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     )
     task.subject(training).architectures(training.model)  # before the baselines take their time
     words = {**WORDS, **own_words(not hasattr(training.model, "checkpoint"))}
-    rows = []
+    found, budget_s = {}, config.baseline_budget_s
     with ProgressDisplay(run.console, words) as display:
         for name, node in config.baselines.items():
-            shown = display.begin(name, config.baseline_budget_s)
-            beside = ask_beside(
-                node, f"baselines.{name}", objective, task, config.baseline_budget_s
-            )
-            display.end(shown, describe(beside))
-            rows.append(row_of(name, beside, task))
+            shown = display.begin(name, budget_s)
+            found[name] = ask_beside(node, f"baselines.{name}", objective, task, budget_s)
+            display.end(shown, describe(found[name]))
         learned = learn(config, tracking, training, task, run, display, provenance)
     run.begin("drawing and exporting")
-    result, found = learned.training, learned.found
-    met = row_of(LEARNER, found, task)
-    own = own_plans(result, task, run.folder)
-    rows += (met, *(row_of(method, plan, task) for method, plan in own.items()))
-    rows.sort(key=lambda row: row.step_time)
+    result, met = learned.training, learned.found
+    found |= {LEARNER: met, **own_plans(result, task, run.folder)}
+    rows = sorted((row_of(*item, task) for item in found.items()), key=lambda row: row.step_time)
     names = {**words, LEARNER: BEST_MET}
     comparison = Comparison(tuple(rows), None, bound.seconds, names)
     name = f"{problem.graph.name} on {problem.topology.name}"
@@ -299,12 +293,13 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "checkpoint": None if checkpoint is None else str(checkpoint),
         "resumed": config.resume is not None,
     }
-    if found.solution is None or met.evaluation is None:
+    evaluation = next(row.evaluation for row in rows if row.method == LEARNER)
+    if met.solution is None or evaluation is None:
         unplaced = dict.fromkeys(("step_time_s", "times_lower_bound", "peak_memory_bytes"))
         values |= {**unplaced, "feasible": False}
     else:
-        task.write(run.folder, found.solution, provenance)
-        values |= evaluation_values(met.evaluation, bound)
+        task.write(run.folder, met.solution, provenance)
+        values |= evaluation_values(evaluation, bound)
     return Result(values, provenance, SHOWN, learned.warnings)
 
 
@@ -386,8 +381,17 @@ def main_job(config: MainConfig, run: Run) -> Result:
     rows = sorted((row_of(*item, task) for item in found.items()), key=lambda row: row.step_time)
     comparison = Comparison(tuple(rows), config.single_device, bound.seconds, words)
     times = {row.method: row.step_time for row in rows}
-    notes = (f"{learned.outcome.sentence}.", _policies(words, times))
-    _write(run, problem, comparison, learned, provenance, name, notes)
+    named = ", ".join(words[method] for method in (TRAINED, UNTRAINED, SHIPPED))
+    notes = (
+        f"{learned.outcome.sentence}.",
+        f"{named}: the most probable plan of a policy, without any search, on every operator. "
+        f"Exported is what was {words[TRAINED]}; the {words[SHIPPED]} is "
+        f"{'faster' if times[SHIPPED] < times[TRAINED] else 'not faster'} here.",
+    )
+    run.begin("writing plans and pictures")
+    _write_plans(run, problem, comparison, name, provenance)
+    draw_curve(run, learned, comparison, f"{name}: a policy learns by PPO", provenance)
+    write_markdown(run, name, [comparison.markdown(), *notes], provenance)
     run.begin("exporting the policy, asking it again in a process without ray, PyG and torch")
     text = "\n\n".join((comparison.markdown(), *notes))
     card = card_of(title_of(problem), text, plain_config(config), provenance)
@@ -438,29 +442,10 @@ def main_job(config: MainConfig, run: Run) -> Result:
     )  # fmt: skip
 
 
-def _policies(words: Mapping[str, str], times: Mapping[str, float]) -> str:
-    """What the rows of policies are, and which of them is exported."""
-    named = ", ".join(words[method] for method in (TRAINED, UNTRAINED, SHIPPED))
-    slower = times[SHIPPED] < times[TRAINED]
-    return (
-        f"{named}: the most probable plan of a policy, without any search, on every operator. "
-        f"Exported is what was {words[TRAINED]}; the {words[SHIPPED]} is "
-        f"{'faster' if slower else 'not faster'} here."
-    )
-
-
-def _write(
-    run: Run,
-    problem: StepProblem,
-    comparison: Comparison,
-    learned: Learned,
-    provenance: Provenance,
-    name: str,
-    notes: Sequence[str],
+def _write_plans(
+    run: Run, problem: StepProblem, comparison: Comparison, name: str, provenance: Provenance
 ) -> None:
-    """Plans, charts, trace and table; what is not of the training stands beside its curve."""
-    run.begin("writing plans and pictures")
-    words = comparison.words
+    """Every plan; of the best one a chart and a trace."""
     for row in comparison.rows:
         if row.evaluation is not None:
             path = run.folder / "plans" / f"{row.method}.json"
@@ -468,10 +453,8 @@ def _write(
     best = comparison.best
     if best is not None and best.evaluation is not None:
         timeline, played = best.evaluation.timeline, best.evaluation.problem
-        what = words.get(best.method, best.method)
+        what = comparison.words.get(best.method, best.method)
         title = f"{name}: {what}, one step takes {best.step_time * 1e3:.1f} ms"
         write_figure(run.folder / "gantt.png", draw_gantt(played, timeline, title), provenance)
         trace = trace_document(played, timeline)
         write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
-    draw_curve(run, learned, comparison, f"{name}: a policy learns by PPO", provenance)
-    write_markdown(run, name, [comparison.markdown(), *notes], provenance)

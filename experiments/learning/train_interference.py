@@ -289,8 +289,8 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
                 methods.setdefault(row.method, {})[row.probes] = row.mean
     figure = draw_errors(by_probes, NETWORK, "Errors on unseen models")
     write_figure(run.folder / ERRORS_FILE, figure, provenance)
-    main = [r for r in rows if (r.unseen, r.probes) == (MODEL, config.evaluation.probes)]
-    whole = [row for row in main if set(row.by_table) == set(points)]
+    main = (MODEL, config.evaluation.probes, set(points))
+    whole = [row for row in rows if (row.unseen, row.probes, set(row.by_table)) == main]
     network = next(row for row in whole if row.method == NETWORK)
     others = [row for row in whole if row.method != NETWORK]
     values: dict[str, object] = {
