@@ -27,6 +27,7 @@ from envs.errors import InputError
 from envs.placement.episodes import WholeProblem
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
+from envs.step.problem import StepProblem
 from experiments.config.composing import plain_config
 from experiments.config.targets import build, no_such_thing
 from experiments.learning.exporting import (
