@@ -13,7 +13,7 @@ over that of the policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from envs.cluster.allocation.windows import TraceProblems
 from envs.errors import InputError
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.config.targets import build, build_as
-from experiments.learning.training import PolicyConfig, WindowsConfig, learned
+from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import Table, write_tables
@@ -85,12 +85,8 @@ def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
         InputError: naming the config key.
     """
     from agents.rllib.cluster.allocation import Allocations
-    from models.cluster.pairs import PairsConfig
 
-    training = build_as(Training, config.training, "training", "training run")
-    if not isinstance(training.model, PairsConfig):
-        told = f"{type(training.model).__name__} scores no candidates: take model=pairs"
-        raise InputError(f"config key 'model': {told}")
+    training = training_of_pairs(config)
     teacher = None
     if config.teacher is not None:
         teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
@@ -121,34 +117,36 @@ def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
 def compared(config: TrainAllocationConfig, run: Run) -> Result:
     """Policies and all that decide online, on the same problems from the window of exams."""
     _, source = problems_of(config.splits, config.window, config.exam_window, config.problems)
-    others: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
-    others |= {"gadget": Gadget(), "smd": Smd(), RULE: LearnedAllocation()}
     policies: dict[str, AllocationSolver] = {
         path: Gadget(weights=path) if path.endswith(".json") else LearnedAllocation(path)
         for path in config.policies
     }
-    utility: dict[str, list[float]] = {name: [] for name in (*others, *policies)}
-    jobs = []
-    for number in range(config.windows):
-        problem = source(np.random.default_rng((config.seed, number)))
-        jobs.append(len(problem.jobs))
-        for name, planner in {**others, **policies}.items():
-            utility[name].append(planner.solve(problem, Budget(seed=config.seed)).value)
-    best = max(BASELINES.keys() | {"gadget", "smd"}, key=lambda name: sum(utility[name]))
-    learned = np.array([utility[path] for path in policies]).T
-    rows = []
-    for name, own in utility.items():
-        over = bootstrap((np.array(own) / utility[best])[:, None], 10_000, 0)
-        rows.append((name, f"{np.mean(own):.1f}", over.text()))
+    published: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
+    published |= {"gadget": Gadget(), "smd": Smd()}
+    planners = {**published, RULE: LearnedAllocation(), **policies}
+    numbers = range(config.windows)
+    problems = [source(np.random.default_rng((config.seed, number))) for number in numbers]
+    budget = Budget(seed=config.seed)
+    utility = {
+        name: np.array([planner.solve(problem, budget).value for problem in problems])
+        for name, planner in planners.items()
+    }
+    best = max(published, key=lambda name: sum(utility[name]))
+
+    def over(names: Iterable[str], other: str) -> str:
+        own = np.array([utility[name] for name in names]).T
+        return bootstrap(own / utility[other][:, None], 10_000, 0).text()
+
+    rows = [(name, f"{own.mean():.1f}", over([name], best)) for name, own in utility.items()]
     columns = ("planner", "mean utility", f"of {best}")
     write_tables(
         run, "Online planners on later windows", [Table("", columns, rows)], run.provenance
     )
     values: dict[str, object] = {
         "best": best,
-        "jobs": jobs,
-        "of_best": bootstrap(learned / np.array(utility[best])[:, None], 10_000, 0).text(),
-        "of_rule": bootstrap(learned / np.array(utility[RULE])[:, None], 10_000, 0).text(),
+        "jobs": [len(problem.jobs) for problem in problems],
+        "of_best": over(policies, best),
+        "of_rule": over(policies, RULE),
         "utility": utility,
     }
     return Result(values, run.provenance, ("best", "of_best", "of_rule"))

@@ -30,7 +30,7 @@ from experiments.cluster.headroom import JUDGING, LEARNING
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import RegimesConfig
 from experiments.config.targets import build_as, no_such_thing
-from experiments.learning.training import PolicyConfig, WindowsConfig, learned
+from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
 from experiments.run.one_run import Result, Run
 
 if TYPE_CHECKING:
@@ -60,12 +60,8 @@ def subject_of(config: TrainDecisionsConfig) -> tuple[Training, Decisions]:
         InputError: naming the config key.
     """
     from agents.rllib.cluster.decisions import Decisions, DecisionsConfig
-    from models.cluster.pairs import PairsConfig
 
-    training = build_as(Training, config.training, "training", "training run")
-    if not isinstance(training.model, PairsConfig):
-        message = f"{type(training.model).__name__} scores no pairs: take model=pairs"
-        raise InputError(f"config key 'model': {message}")
+    training = training_of_pairs(config)
     env = build_as(DecisionsConfig, config.env, "env", "kind of decisions")
     subject = Decisions(
         env,

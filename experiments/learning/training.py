@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row, Tracking
+from envs.errors import InputError
 from experiments.cluster.sampled_windows import check_windows
 from experiments.cluster.split_windows import SplitConfig
 from experiments.config.composing import plain_config
@@ -80,6 +81,21 @@ def begun(config: AnyConfig, run: Run) -> tuple[AnyConfig, Tracking]:
     if config.resume is not None:
         config = resumed_config(run.folder, config, run.overrides)
     return config, build_as(Tracking, config.tracking, "tracking", "tracking of metrics")
+
+
+def training_of_pairs(config: PolicyConfig) -> Training:
+    """How a policy that scores pairs of a job and a place is learned.
+
+    Raises:
+        InputError: the policy is another.
+    """
+    from models.cluster.pairs import PairsConfig
+
+    training = build_as(Training, config.training, "training", "training run")
+    if not isinstance(training.model, PairsConfig):
+        told = f"{type(training.model).__name__} scores no pairs: take model=pairs"
+        raise InputError(f"config key 'model': {told}")
+    return training
 
 
 def trained(
