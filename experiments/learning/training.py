@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agents.rllib.subject import Subject
     from agents.rllib.training import Trained
     from models.architecture import Policy
-    from models.export.placer import PlacerCard
+    from models.export.checkpoint import ModelCard
 
 ALLOCATOR_FOLDER = "allocator"  # beside the placer's
 CURVE_FILE = "learning_curve.png"
@@ -193,7 +193,7 @@ def learned(
     return Result(values, run.provenance, SHOWN, (*outcome.warnings, *found.warnings))
 
 
-def _export(policy: Policy, checkpoint: Path, card: PlacerCard) -> None:
+def _export(policy: Policy, checkpoint: Path, card: ModelCard) -> None:
     """Write a policy of one action an episode as a folder."""
     from models.cluster.pairs import PairsPolicy
     from models.export.allocator import export_allocator

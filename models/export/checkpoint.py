@@ -57,6 +57,28 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True)
+class ModelCard:
+    """What a reader of the folder wants to know.
+
+    Attributes:
+        title: one line.
+        text: Markdown: what it was trained on, how it compares, what it cannot do.
+        config_yaml: the resolved configuration of the training run.
+        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
+    """
+
+    title: str
+    text: str
+    config_yaml: str
+    provenance: Mapping[str, Any]
+
+    def markdown(self, about: str = "") -> str:
+        """The README, which begins with what the files are about."""
+        origin = "\n".join(f"* {name}: {value}" for name, value in self.provenance.items())
+        return f"# {self.title}\n\n{about}{self.text.strip()}\n\n## Origin\n\n{origin}\n"
+
+
+@dataclass(frozen=True)
 class AdviserSpec:
     """The adviser whose action a policy is shown, or the plan that decides.
 

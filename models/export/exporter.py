@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from envs.cluster.environment.features import HIGH, LOW
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT
 from models.artifacts import atomic_folder, save_weights
@@ -24,6 +25,7 @@ from models.export.checkpoint import (
     SPEC_FILE,
     WEIGHTS_FILE,
     AdviserSpec,
+    ModelCard,
     describe,
 )
 from models.export.programs import program_of, write_onnx
@@ -31,6 +33,8 @@ from models.layout import (
     cluster_layout,
     num_cluster_actions,
 )
+
+ENVIRONMENT = "meshwright/ClusterParallel-v0"  # whose observations the policy reads
 
 
 class ClusterForm(nn.Module):
@@ -98,59 +102,6 @@ class ClusterForm(nn.Module):
         return tuple(arrays)
 
 
-@dataclass(frozen=True)
-class ModelCard:
-    """What a reader of the checkpoint wants to know.
-
-    Attributes:
-        title: one line.
-        environment: id of the environment whose observations the policy reads.
-        bounds: lowest and highest value of every feature; the environment clips to them.
-        config_yaml: the resolved configuration of the training run.
-        command: the command that reproduces the evaluation.
-        evaluation: the table, one mapping of column to text per row, equal columns.
-        remark: a sentence under the table.
-        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
-    """
-
-    title: str
-    environment: str
-    bounds: tuple[float, float]
-    config_yaml: str
-    command: str
-    evaluation: Sequence[Mapping[str, str]] = ()
-    remark: str = ""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def markdown(self, parameters: int, form: ClusterForm) -> str:
-        """The README of the checkpoint."""
-        lines = [
-            f"# {self.title}",
-            "",
-            f"The policy of a cluster's scheduler for `{self.environment}` with {parameters:,} "
-            f"parameters; it takes {form.takes}.",
-            f"`{SPEC_FILE}` describes its input and output, `{ONNX_FILE}` and `{PT2_FILE}` run it, "
-            f"`{WEIGHTS_FILE}` holds its weights, `{CONFIG_FILE}` how it was trained.",
-            "",
-            "## Evaluation",
-            "",
-        ]
-        if self.evaluation:
-            columns = list(self.evaluation[0])
-            rows = [list(row.values()) for row in self.evaluation]
-            lines += [
-                "| " + " | ".join(cells) + " |" for cells in [columns, ["---"] * len(columns)]
-            ]
-            lines += ["| " + " | ".join(cells) + " |" for cells in rows]
-        else:
-            lines.append("None was made for this export.")
-        if self.remark:
-            lines += ["", f"{self.remark[0].upper()}{self.remark[1:]}."]
-        lines += ["", "Reproduce with", "", f"    {self.command}", "", "## Origin", ""]
-        lines += [f"* {name}: {value}" for name, value in self.provenance.items()]
-        return "\n".join(lines) + "\n"
-
-
 def export_scheduler(
     policy: HierarchicalPolicy, folder: Path, card: ModelCard, adviser: AdviserSpec | None = None
 ) -> Path:
@@ -185,11 +136,11 @@ def export_scheduler(
         parameters = sum(value.numel() for value in policy.parameters())
         spec = {
             "units": {"logits": "1", "value": "reward"},
-            "environment": card.environment,
+            "environment": ENVIRONMENT,
             "observation_kind": CLUSTER,
             "observation": [asdict(item) for item in form.layout],
             "sizes": form.sizes,
-            "normalisation": {"by": card.environment, "bounds": list(card.bounds)},
+            "normalisation": {"by": ENVIRONMENT, "bounds": [LOW, HIGH]},
             "action": {
                 "outputs": [
                     {"name": "logits", "dtype": "float32", "shape": ["A"]},
@@ -208,5 +159,11 @@ def export_scheduler(
             "provenance": dict(card.provenance),
             **form.more,
         }
-        describe(temporary, card.markdown(parameters, form), spec, form.folders)
+        about = (
+            f"The policy of a cluster's scheduler for `{ENVIRONMENT}` with {parameters:,} "
+            f"parameters; it takes {form.takes}.\n`{SPEC_FILE}` describes its input and output, "
+            f"`{ONNX_FILE}` and `{PT2_FILE}` run it, `{WEIGHTS_FILE}` holds its weights, "
+            f"`{CONFIG_FILE}` how it was trained.\n\n"
+        )
+        describe(temporary, card.markdown(about), spec, form.folders)
     return folder

@@ -11,7 +11,7 @@ README.md             model card: evaluation, and the command that reproduces it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from models.export.checkpoint import (
     CONFIG_FILE,
     SPEC_FILE,
     WEIGHTS_FILE,
+    ModelCard,
     onnx_session,
 )
 from models.step.decoding import PARALLEL, SEQUENTIAL, Encoded, FeatureArray, Views
@@ -99,24 +100,7 @@ class OnnxPlacer:
         return found
 
 
-@dataclass(frozen=True)
-class PlacerCard:
-    """What a reader of the folder wants to know.
-
-    Attributes:
-        title: one line.
-        text: Markdown: what it was trained on, how it compares, what it cannot do.
-        config_yaml: the resolved configuration of the training run.
-        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
-    """
-
-    title: str
-    text: str
-    config_yaml: str
-    provenance: Mapping[str, Any]
-
-
-def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
+def export_placer(policy: PlacerPolicy, folder: Path, card: ModelCard) -> Path:
     """Write the folder, whole or not at all; one already there is replaced."""
     import torch
 
@@ -157,13 +141,11 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
     return folder
 
 
-def write_beside(policy: Policy, folder: Path, card: PlacerCard, spec: Mapping[str, Any]) -> None:
+def write_beside(policy: Policy, folder: Path, card: ModelCard, spec: Mapping[str, Any]) -> None:
     """The weights, the card and what they were trained with, and `spec` with the hashes of all."""
     save_weights(policy, folder / WEIGHTS_FILE)
     (folder / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
-    origin = "\n".join(f"* {name}: {value}" for name, value in card.provenance.items())
-    text = f"# {card.title}\n\n{card.text.strip()}\n\n## Origin\n\n{origin}\n"
-    (folder / CARD_FILE).write_text(text, encoding="utf-8")
+    (folder / CARD_FILE).write_text(card.markdown(), encoding="utf-8")
     whole = {
         **spec, "parameters": sum(value.numel() for value in policy.parameters()),
         "provenance": dict(card.provenance),
