@@ -15,10 +15,10 @@ README.md and the posterior alone.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -47,13 +47,7 @@ DURATIONS_FOLDER = "durations"
 MOST = 2**20  # features of one thing
 
 Decision = tuple[NDArray[np.float32], float]  # masked logits, value
-
-
-class Runtime(Protocol):
-    """Runs an exported policy on one observation."""
-
-    def __call__(self, observation: Observation) -> Decision:
-        """Logits and value."""
+Runtime = Callable[[Observation], Decision]  # an exported policy on one observation
 
 
 @dataclass(frozen=True)
