@@ -72,7 +72,6 @@ class Decisions(Subject):
         self._drawn: Iterator[Question] | None = None
         self._examined: list[Question] = []
         self._exams: Iterator[Question] | None = None
-        self._last: tuple[int, Question] | None = None
         most = most_pairs(config.first)
         self.space = spaces.Dict(
             {
@@ -103,9 +102,10 @@ class Decisions(Subject):
 
     def drawn(self, seed: int) -> Question:
         """A decision to train on; alike lanes ask for it one after another."""
-        if self._last is None or self._last[0] != seed:
-            self._last = seed, self._of(seed)
-        return self._last[1]
+        number = seed % self.config.kept
+        if number not in self.kept:
+            self.kept[number] = self._next(seed)
+        return self.kept[number]
 
     def examined(self, number: int) -> Question:
         """A decision of the exam."""
@@ -114,12 +114,6 @@ class Decisions(Subject):
         while len(self._examined) <= number:
             self._examined.append(next(self._exams))
         return self._examined[number]
-
-    def _of(self, seed: int) -> Question:
-        number = seed % self.config.kept
-        if number not in self.kept:
-            self.kept[number] = self._next(seed)
-        return self.kept[number]
 
     def _next(self, seed: int) -> Question:
         """The next decision that is drawn; the first one's seed is that of all."""
