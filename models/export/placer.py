@@ -48,6 +48,13 @@ WIDTHS = {
     "node": NODE, "node_device": NODE_DEVICE, "device": DEVICE, "link": LINK, "whole": WHOLE,
     "candidate": CANDIDATE, "starts": GIVEN + 1,
 }  # fmt: skip
+LAYOUT: Mapping[str, tuple[str | int, ...]] = {  # of problems: B of them, G groups, D devices
+    "node_features": ("B", "G", NODE), "node_mask": ("B", "G"),
+    "node_device_features": ("B", "G", "D", NODE_DEVICE), "flow": ("B", "G", "G"),
+    "device_features": ("B", "D", DEVICE), "device_mask": ("B", "D"),
+    "link_features": ("B", "D", "D", LINK), "whole_features": ("B", WHOLE),
+}  # fmt: skip
+SIZES = {"B": 2, "G": 7, "D": 5}  # distinct, so that tracing ties no two together
 USE = """## Use
 
 ```python
@@ -108,25 +115,21 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: ModelCard) -> Path:
 
     training = policy.training
     policy.eval()
-    batch, groups, devices = (torch.export.Dim(name) for name in "BGD")
-    given = _sample_views()
-    shapes = {
-        "node_features": {0: batch, 1: groups}, "node_mask": {0: batch, 1: groups},
-        "node_device_features": {0: batch, 1: groups, 2: devices},
-        "flow": {0: batch, 1: groups, 2: groups}, "device_features": {0: batch, 1: devices},
-        "device_mask": {0: batch, 1: devices},
-        "link_features": {0: batch, 1: devices, 2: devices}, "whole_features": {0: batch},
-    }  # fmt: skip
+    dims = {letter: torch.export.Dim(letter) for letter in SIZES}
+    views, shapes = [], []
+    for name in Views._fields:
+        kind, shape = torch.bool if name.endswith("mask") else torch.float32, LAYOUT[name]
+        size = [SIZES[n] if isinstance(n, str) else n for n in shape]
+        views.append(torch.ones(size, dtype=kind))
+        shapes.append({axis: dims[n] for axis, n in enumerate(shape) if isinstance(n, str)})
     hidden, samples = policy.config.hidden, torch.export.Dim("S")
     head = (
         torch.zeros(3, hidden), torch.zeros(3, 5, hidden), torch.ones(3, 5, dtype=torch.bool),
         torch.zeros(3, 5, CANDIDATE),
     )  # fmt: skip
-    pair = {0: samples, 1: devices}
+    pair = {0: samples, 1: dims["D"]}
     with atomic_folder(folder) as temporary:
-        encoder = program_of(
-            policy.encoder, given, (tuple(shapes[name] for name in Views._fields),)
-        )
+        encoder = program_of(policy.encoder, tuple(views), (tuple(shapes),))
         write_onnx(encoder, Views._fields, Encoded._fields, temporary / ENCODER_FILE)
         scores = program_of(policy.head, head, ({0: samples}, pair, pair, pair))
         write_onnx(scores, _HEAD, ("logits",), temporary / HEAD_FILE)
@@ -173,13 +176,3 @@ def trained_placer(folder: Path) -> PlacerPolicy:
         message = " ".join(str(error).split())
         raise InputError(f"holds no such policy ({message})", file=folder) from error
     return policy
-
-
-def _sample_views() -> tuple[Any, ...]:
-    """Distinct sizes, so that tracing ties no two together."""
-    import torch
-
-    shapes = ((2, 7, NODE), (2, 7), (2, 7, 5, NODE_DEVICE), (2, 7, 7), (2, 5, DEVICE), (2, 5),
-              (2, 5, 5, LINK), (2, WHOLE))  # fmt: skip
-    kinds = [torch.bool if name.endswith("mask") else torch.float32 for name in Views._fields]
-    return tuple(torch.ones(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True))
