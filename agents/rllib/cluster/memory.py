@@ -36,7 +36,8 @@ class ObservationMemory(ArrayMemory):
     def __init__(
         self, builder: ClusterObservation, space: spaces.Dict, times: int, rows: int
     ) -> None:
-        self.rows, table, sizes = rows, builder.table, list(map(len, builder.buffers()))
+        self.rows, table = rows, builder.table
+        sizes = [len(buffer) for buffer in builder.buffers()]
         self.floats = np.zeros((times, rows, sizes[0]), np.float32)
         self.indices = np.zeros((times, rows, sizes[1]), np.int64)
         self.flags = np.zeros((times, rows, sizes[2]), np.int8)
