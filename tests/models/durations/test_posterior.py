@@ -28,11 +28,10 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.files import read_json
 from models.artifacts import sha256_of
-from models.durations.bins import middles, read_durations
+from models.durations.bins import SPEC_FILE, middles, read_durations
 from models.durations.index import GittinsPriority
 from models.durations.network import (
     BINS,
-    SPEC_FILE,
     SPREADS,
     WEIGHTS_FILE,
     DurationConfig,
