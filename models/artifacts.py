@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envs.errors import InputError
 from envs.files import check_file, read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 _SPEC = "spec.json"  # of a folder that was exported
 
@@ -74,6 +78,20 @@ def sha256_of(path: Path) -> str:
 def hashes_of(folder: Path) -> dict[str, str]:
     """File name -> hex digest of every file in `folder`."""
     return {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def write_spec(folder: Path, spec: Mapping[str, object]) -> None:
+    """Write `spec` beside the files that lie in `folder`, with their hashes."""
+    text = json.dumps({**spec, "sha256": hashes_of(folder)}, indent=2)
+    (folder / _SPEC).write_text(f"{text}\n", encoding="utf-8")
+
+
+def save_weights(module: nn.Module, path: Path, **more: Tensor) -> None:
+    """Write the weights of a network by name, and `more` arrays."""
+    from safetensors.torch import save_file
+
+    weights = {name: value.contiguous() for name, value in module.state_dict().items()}
+    save_file({**weights, **more}, path)
 
 
 def check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:

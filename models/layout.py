@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from envs.cluster.environment.observation import ADVISED
 
+MOST = 2**20  # features of one thing
 Observation = Mapping[str, NDArray[Any]]
 
 
@@ -23,8 +25,8 @@ class FieldLayout:
     """
 
     name: str
-    dtype: str
-    shape: tuple[str | int, ...]
+    dtype: Literal["float32", "float64", "int8", "int32", "int64", "bool"]
+    shape: tuple[str | Annotated[int, Ge(0), Le(MOST)], ...]
     optional: bool = False
 
 

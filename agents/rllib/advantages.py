@@ -7,8 +7,9 @@ dt, often none, and what comes after it counts exp(-dt / tau).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -135,7 +136,21 @@ def advantages(
     return gains, expected
 
 
-class RewardScale:
+class Scale:
+    """What is known of past numbers, and goes into checkpoints by the names in `kept`."""
+
+    kept: ClassVar[tuple[str, ...]]
+
+    def document(self) -> dict[str, object]:
+        return {name: np.asarray(getattr(self, name)).tolist() for name in self.kept}
+
+    def restore(self, document: Mapping[str, object]) -> None:
+        for name in self.kept:
+            value = np.array(document[name], np.float64)
+            setattr(self, name, value if value.ndim else float(value))
+
+
+class RewardScale(Scale):
     """The standard deviation of the discounted sum of past rewards, which rewards are divided by.
 
     Engstrom et al., "Implementation matters in deep policy gradients" (ICLR 2020), section 2; here
@@ -144,6 +159,8 @@ class RewardScale:
     Args:
         agents: B.
     """
+
+    kept = ("sums", "count", "mean", "squares")
 
     def __init__(self, agents: int) -> None:
         self.sums = np.zeros(agents)
@@ -177,21 +194,8 @@ class RewardScale:
         self.mean += off * count / total
         self.count = total
 
-    def document(self) -> dict[str, object]:
-        return {
-            "sums": self.sums.tolist(),
-            "count": self.count,
-            "mean": self.mean,
-            "squares": self.squares,
-        }
 
-    def restore(self, document: dict[str, object]) -> None:
-        self.sums = np.array(document["sums"], np.float64)
-        for name in ("count", "mean", "squares"):
-            setattr(self, name, float(document[name]))  # type: ignore[arg-type]
-
-
-class ValueScale:
+class ValueScale(Scale):
     """Mean and standard deviation of what the critic is to predict, over about `memory` batches.
 
     The critic learns standard scores, as in Yu et al., "The surprising effectiveness of PPO in
@@ -201,6 +205,8 @@ class ValueScale:
     Args:
         memory: batches.
     """
+
+    kept = ("weight", "first", "second")
 
     def __init__(self, memory: float) -> None:
         self.keep = 1.0 - 1.0 / memory
@@ -234,13 +240,6 @@ class ValueScale:
         """What the critic's outputs mean."""
         values: FloatArray = scores * self.deviation + self.mean
         return values
-
-    def document(self) -> dict[str, object]:
-        return {"weight": self.weight, "first": self.first, "second": self.second}
-
-    def restore(self, document: dict[str, object]) -> None:
-        for name in ("weight", "first", "second"):
-            setattr(self, name, float(document[name]))  # type: ignore[arg-type]
 
 
 def standardised(gains: FloatArray) -> FloatArray:

@@ -17,10 +17,6 @@ from ray.rllib.algorithms import ppo as rllib_ppo
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-)
 from torch import Tensor
 
 from agents.rllib.batch import BatchMaker
@@ -65,10 +61,8 @@ class LockStepPPO(rllib_ppo.PPO):
     modules. That is what `setup` is overridden for: RLlib's puts the config into Ray's object store
     even then, which starts a cluster on this machine. With remote actors RLlib's own groups hold
     them; weights travel with each order to sample, so that a runner that was restarted is no
-    different from the others. `train` is then RLlib's, too; `step` and `log_result` leave out what
-    serves actors and callbacks alone.
-
-    Tune and `Algorithm.save_to_path` do not know how to save a run; `training.train` does.
+    different from the others. `training_step` is all that is asked of it: `training.train` is the
+    loop, and saves a run, which Tune and `Algorithm.save_to_path` do not know how to.
     """
 
     def setup(self, config: PPOConfig) -> None:
@@ -98,25 +92,6 @@ class LockStepPPO(rllib_ppo.PPO):
         agents = Counter(map(self.subject.module_of, self.subject.agents))
         self.batches = BatchMaker(self.training.ppo, agents)
 
-    def step(self) -> dict[str, Any]:
-        """One training step, and what RLlib's results, and so Tune, know of it."""
-        if self.training.learner.remote:
-            results: dict[str, Any] = super().step()
-            return results
-        self.training_step()
-        compiled: dict[str, Any] = self.metrics.compile()
-        return compiled
-
-    def log_result(self, result: dict[str, Any]) -> None:
-        """Tell RLlib's callbacks, of which there are none in a single process."""
-        if self.training.learner.remote:
-            super().log_result(result)
-
-    def restore_env_runners(self, env_runner_group: Any) -> list[int]:
-        """Bring back runners that died; the next order has all they need."""
-        restored: list[int] = env_runner_group.probe_unhealthy_env_runners()
-        return restored
-
     @property
     def cloning(self) -> bool:
         """Whether the next iteration imitates the teacher."""
@@ -130,6 +105,8 @@ class LockStepPPO(rllib_ppo.PPO):
 
     def training_step(self) -> None:
         """Sample, learn, and give the runners of this process the new weights."""
+        if self.training.learner.remote:  # runners that died come back
+            self.env_runner_group.probe_unhealthy_env_runners()
         start = time.perf_counter()
         cloning, stage = self.cloning, self.stage
         pupil = self.training.cloning.share(self.counters.iteration) if cloning else None
@@ -158,7 +135,6 @@ class LockStepPPO(rllib_ppo.PPO):
             **{f"charts/{name}": mean([one[name] for one in ended]) for name in names},
             **loss_columns(losses),
         }
-        self._log()
 
     def document(self) -> tuple[Numbers, dict[str, Tensor]]:
         """What sampling needs to go on: plain numbers, and arrays by name."""
@@ -253,7 +229,7 @@ class LockStepPPO(rllib_ppo.PPO):
                     self.documents[fragment.document["number"]] = fragment.document
                 return fragments
             time.sleep(1.0)
-            self.restore_env_runners(self.env_runner_group)
+            self.env_runner_group.probe_unhealthy_env_runners()
         raise RuntimeError(f"no env runner came back within {RESTART_S:.0f} s")
 
     def _learn(self, fragments: Sequence[Fragment]) -> tuple[Instruction, dict[str, Metrics]]:
@@ -288,15 +264,6 @@ class LockStepPPO(rllib_ppo.PPO):
         for fragment in fragments:
             counters.episodes += len(fragment.ended)
             counters.horizon = longer_horizon(counters.horizon, fragment)
-
-    def _log(self) -> None:
-        """What RLlib's results, and so Tune, know of a training step."""
-        log, runners, row = self.metrics.log_value, ENV_RUNNER_RESULTS, self.row
-        log((runners, "episode_return_mean"), row["charts/episodic_return"], window=1)
-        log((runners, "episode_len_mean"), row["charts/episodic_length"], window=1)
-        lifetime = (runners, NUM_ENV_STEPS_SAMPLED_LIFETIME)
-        more = self.counters.steps - self.metrics.peek(lifetime, default=0)
-        log(lifetime, more, reduce="lifetime_sum")
 
     def _of_learners(self, call: Callable[[PPOLearner], R]) -> list[R]:
         found = self.learner_group.foreach_learner(func=call)

@@ -6,12 +6,12 @@ import csv
 import io
 import math
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
 from envs.errors import InputError
+from envs.files import write_atomically
 from models.artifacts import sync
 
 Row = Mapping[str, float]
@@ -103,14 +103,11 @@ class TensorBoard:
 
     def open(self, run_folder: Path, last_iteration: int) -> Tracker:
         """See `Tracking`; later events that a killed run wrote are taken back."""
-        return _EventFile(run_folder / "tensorboard", last_iteration)
-
-
-class _EventFile:
-    def __init__(self, folder: Path, last_iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(folder), purge_step=last_iteration + 1)
+        folder = str(run_folder / "tensorboard")
+        self._board = SummaryWriter(folder, purge_step=last_iteration + 1)
+        return self
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -132,10 +129,14 @@ class MetricsLog:
     def __init__(
         self, run_folder: Path, last_iteration: int, columns: Sequence[str], tracking: Tracking
     ) -> None:
-        run_folder.mkdir(parents=True, exist_ok=True)
         self.columns = tuple(columns)
         self.path = run_folder / "metrics.csv"
-        self._rewrite(_rows_until(self.path, last_iteration, self.columns))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns)
+        writer.writeheader()
+        writer.writerows(_rows_until(self.path, last_iteration, self.columns))
+        write_atomically(self.path, text.getvalue().encode())
+        sync(self.path)
         self._tracker = tracking.open(run_folder, last_iteration)
         self._file = self.path.open("a", encoding="utf-8", newline="")
 
@@ -155,17 +156,6 @@ class MetricsLog:
     def __exit__(self, kind: object, *_: object) -> None:
         self._file.close()
         self._tracker.close(failed=kind is not None)
-
-    def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        handle, name = tempfile.mkstemp(prefix=".metrics.", dir=self.path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary = Path(name)
-        sync(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(self.path)
 
 
 def _rows_until(path: Path, last_iteration: int, columns: Sequence[str]) -> list[dict[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,58 +57,46 @@ class MLflow:
         import mlflow
 
         try:
-            return _MLflowRun(mlflow.MlflowClient(self.uri), self.experiment, run_folder)
+            return _MLflowRun(self, run_folder)
         except (mlflow.MlflowException, OSError) as error:
             message = " ".join(str(error).split())
             raise InputError(f"{self.uri!r}: {message}", field="tracking.uri") from error
 
 
 class _MLflowRun:
-    def __init__(self, client: Any, experiment: str, run_folder: Path) -> None:
-        self._client, self._failed = client, False
-        kept = run_folder / RUN_FILE
+    def __init__(self, asked: MLflow, run_folder: Path) -> None:
+        import mlflow
+
+        self._mlflow: Any = mlflow
+        self._failed = False
+        if asked.uri is not None:
+            mlflow.set_tracking_uri(asked.uri)
+        mlflow.set_experiment(asked.experiment)
+        kept, config = run_folder / RUN_FILE, run_folder / CONFIG_FILE
         if kept.is_file():
-            self._id = kept.read_text(encoding="utf-8").strip()
-            client.update_run(self._id, status="RUNNING")
+            mlflow.start_run(kept.read_text(encoding="utf-8").strip())
             return
-        found = client.get_experiment_by_name(experiment)
-        number = client.create_experiment(experiment) if found is None else found.experiment_id
-        self._id = client.create_run(number, run_name=run_folder.name).info.run_id
-        kept.write_text(f"{self._id}\n", encoding="utf-8")
-        self._log_config(run_folder / CONFIG_FILE)
+        run = mlflow.start_run(run_name=run_folder.name)
+        kept.write_text(f"{run.info.run_id}\n", encoding="utf-8")
+        node = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        items = [(key, str(value)[:LENGTH]) for key, value in _flat(node, "")]
+        for first in range(0, len(items), BATCH):
+            mlflow.log_params(dict(items[first : first + BATCH]))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Add what is finite; a server that fails does not end the training."""
-        from mlflow import MlflowException
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        metrics = [Metric(k, float(v), now, step) for k, v in values.items() if math.isfinite(v)]
+        finite = {name: float(x) for name, x in values.items() if math.isfinite(x)}
         try:
-            self._client.log_batch(self._id, metrics=metrics)
-        except (MlflowException, OSError) as error:
+            self._mlflow.log_metrics(finite, step)
+        except (self._mlflow.MlflowException, OSError) as error:
             if not self._failed:
                 message = " ".join(str(error).split())
                 print(f"MLflow takes no metrics, metrics.csv has them: {message}", file=sys.stderr)
             self._failed = True
 
     def close(self, *, failed: bool) -> None:
-        from mlflow import MlflowException
-
-        try:
-            self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
-        except (MlflowException, OSError):
-            self._failed = True
-
-    def _log_config(self, path: Path) -> None:
-        if not path.is_file():
-            return
-        from mlflow.entities import Param
-
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        items = [Param(key, str(value)[:LENGTH]) for key, value in _flat(config, "")]
-        for first in range(0, len(items), BATCH):
-            self._client.log_batch(self._id, params=items[first : first + BATCH])
+        with suppress(self._mlflow.MlflowException, OSError):
+            self._mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
 def _flat(node: object, key: str) -> Iterator[tuple[str, object]]:

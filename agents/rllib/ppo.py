@@ -215,7 +215,7 @@ class PPOLearner(TorchLearner):
             RuntimeError: they are another policy's.
         """
         for module, policy in self.policies().items():
-            policy.load_state_dict(of_module(files["weights"], module))
+            policy.load_state_dict(under(files["weights"], f"{module}/"))
             state = self.get_optimizer(module).state
             for name, parameter in policy.named_parameters():
                 if f"step/{module}/{name}" in files["optimizer"]:
@@ -228,7 +228,7 @@ class PPOLearner(TorchLearner):
         if files["reference"]:
             self.refer_to_present()
             for module, past in (self.reference or {}).items():
-                past.load_state_dict(of_module(files["reference"], module))
+                past.load_state_dict(under(files["reference"], f"{module}/"))
 
     def refer_to_present(self) -> None:
         """Policies are from now on kept near what they are now."""
@@ -326,9 +326,8 @@ def _mean(values: Tensor, known: Tensor | None) -> Tensor:
     return values.where(known, 0.0).sum() / known.sum().clamp(min=1)
 
 
-def of_module(arrays: Mapping[str, Tensor], module: str) -> dict[str, Tensor]:
-    """Those whose names start with the module's, by the rest of the name."""
-    start = f"{module}/"
+def under(arrays: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    """Those whose names start so, by the rest of the name."""
     return {name.removeprefix(start): x for name, x in arrays.items() if name.startswith(start)}
 
 

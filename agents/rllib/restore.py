@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from agents.rllib.ppo import of_module
+from agents.rllib.ppo import under
 from envs.errors import InputError
 from models.architecture import Policy
 from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
@@ -104,7 +104,7 @@ def load_best(run_folder: Path, policies: Mapping[str, Policy], which: str = BES
     tensors = _tensors(path)
     try:
         for module, policy in policies.items():
-            policy.load_state_dict(of_module(tensors, module))
+            policy.load_state_dict(under(tensors, f"{module}/"))
     except RuntimeError as error:
         raise InputError(" ".join(str(error).split()), file=path) from error
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from agents.rllib.config import TRAINING, Patience, Training
 from agents.rllib.module import ARCHITECTURE_KEY, NO_LABEL, Composer, PolicyModule
-from agents.rllib.subject import Array, Lane, Memory, Numbers, Solution, Subject
+from agents.rllib.ppo import under
+from agents.rllib.subject import Array, ArrayMemory, Lane, Numbers, Solution, Subject
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
 
@@ -180,7 +181,7 @@ def critic(module: PolicyModule, observations: Mapping[str, Tensor]) -> FloatArr
         return module.policy.decide(observations)[1].double().numpy()
 
 
-def masks_of(module: PolicyModule, memory: Memory) -> NDArray[np.int8] | None:
+def masks_of(module: PolicyModule, memory: ArrayMemory) -> NDArray[np.int8] | None:
     """(T, B, A) which of A actions are allowed; None where actions are no single choice.
 
     Of policies that compose, two: the second says that there is a choice.
@@ -215,7 +216,7 @@ class Seats:
         self.agents: dict[str, list[int]] = {}  # of a lane, by module
         for number, who in enumerate(subject.agents):
             self.agents.setdefault(subject.module_of(who), []).append(number)
-        self.memories: dict[str, Memory] = {}
+        self.memories: dict[str, ArrayMemory] = {}
         self.of_row: dict[str, list[tuple[int, int]]] = {}  # lane and agent
         slots: list[list[Any]] = [[None] * len(subject.agents) for _ in lanes]
         for name, agents in self.agents.items():
@@ -374,10 +375,7 @@ class LockStepRunner(EnvRunner):
         for index, lane in enumerate(self.lanes):
             self.started[index] = int(numbers["started"][index]) - 1
             self._begin(index, float(numbers["stages"][index]))
-            start = f"{self.numbers[index]}."
-            of_lane = {
-                name.removeprefix(start): x for name, x in arrays.items() if name.startswith(start)
-            }
+            of_lane = under(arrays, f"{self.numbers[index]}.")
             lane.restore(numbers["lanes"][index], of_lane)
             lane.observe(self.training.ppo.steps)
         self.returns, self.lengths = list(numbers["returns"]), list(numbers["lengths"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from agents.rllib.config import Patience, Training
 from agents.rllib.metrics import ITERATION, NAN, MetricsLog, Row, TensorBoard, Tracking, columns
 from agents.rllib.module import PolicyModule
 from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
-from agents.rllib.subject import Array, Memory, Solution, Subject
+from agents.rllib.subject import Array, ArrayMemory, Solution, Subject
 from envs.arrays import IntArray
 from envs.compilation import clock
 from envs.errors import InputError
@@ -39,9 +39,9 @@ class Progress:
 
     iteration: int = 0
     seconds: float = 0.0  # wall clock spent training
-    reference: list[float] = field(default_factory=list)  # outcomes of the exam's episodes
-    untrained: list[float] = field(default_factory=list)  # those of the first policies
-    trained: list[float] = field(default_factory=list)  # those of the last exam
+    reference: tuple[float, ...] = ()  # outcomes of the exam's episodes; () where there is none
+    untrained: tuple[float, ...] = ()  # those of the first policies; inf: failed
+    trained: tuple[float, ...] = ()  # those of the last exam
     exams: list[tuple[int, float]] = field(default_factory=list)  # (iteration, score)
     best_score: float = INF
     best_iteration: int = 0
@@ -50,6 +50,8 @@ class Progress:
     trajectory: list[tuple[float, float]] = field(default_factory=list)  # (seconds, best so far)
 
     def __post_init__(self) -> None:
+        self.reference, self.untrained = tuple(self.reference), tuple(self.untrained)
+        self.trained = tuple(self.trained)
         self.exams = [(iteration, score) for iteration, score in self.exams]
         self.trajectory = [(seconds, best) for seconds, best in self.trajectory]
 
@@ -66,24 +68,18 @@ class Progress:
         return Solution.of(self.best_objective, self.best_decisions)
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """What a run found and learned."""
+@dataclass(kw_only=True, eq=False)
+class Trained(Progress):
+    """What a run found and learned, all its sessions together."""
 
     policies: Mapping[str, Policy]  # of the best exam, by module
-    best: Solution | None  # decisions met in training
-    trajectory: list[tuple[float, float]]  # (seconds since the start, objective of the best)
-    untrained: tuple[float, ...]  # outcomes of the exam's episodes before training; inf: failed
-    trained: tuple[float, ...]  # of the same in the last exam
-    reference: tuple[float, ...]  # and of the reference; () where there is none
-    exams: tuple[tuple[int, float], ...]  # (iteration, score)
-    best_score: float
-    best_iteration: int
-    iterations: int
     steps: int
     episodes: int
-    seconds: float  # wall clock, all sessions of the run together
     warnings: tuple[str, ...] = ()  # what a user is to know
+
+    @property
+    def iterations(self) -> int:
+        return self.iteration
 
 
 class Examined(NamedTuple):
@@ -111,22 +107,17 @@ class Exam:
         self.seats = Seats(subject, self.lanes, 1)
         self.agents = len(subject.agents)
 
-    def of_policies(
-        self, modules: Mapping[str, PolicyModule], limits: Sequence[float] | None = None
-    ) -> list[Examined]:
-        """The most probable actions; an episode whose outcome exceeds its limit is given up."""
-        return self._played(modules, None, limits)
-
     def of_adviser(self, adviser: Any) -> list[Examined]:
         """What an adviser does."""
-        return self._played(None, adviser, None)
+        return self.of_policies(None, adviser=adviser)
 
-    def _played(
+    def of_policies(
         self,
         modules: Mapping[str, PolicyModule] | None,
-        adviser: Any,
-        limits: Sequence[float] | None,
+        limits: Sequence[float] | None = None,
+        adviser: Any = None,
     ) -> list[Examined]:
+        """The most probable actions; an episode whose outcome exceeds its limit is given up."""
         for number, lane in enumerate(self.lanes):
             lane.reset(number, 1.0, adviser)
             lane.observe(0)
@@ -155,23 +146,20 @@ class Exam:
         """One action of every agent of the lanes that run."""
         actions: dict[int, list[Any]] = {n: [None] * self.agents for n in running}
         for name, memory in self.seats.memories.items():
-            rows = [
-                (row, lane, agent)
-                for row, (lane, agent) in enumerate(self.seats.of_row[name])
-                if lane in actions
-            ]
-            if modules is None:
-                for _, lane, agent in rows:
-                    actions[lane][agent] = self.lanes[lane].advice(agent)
-                continue
-            numbers = np.array([row for row, *_ in rows], np.int64)
-            made = _decided(modules[name], memory, numbers)
-            for (_, lane, agent), action in zip(rows, made, strict=True):
+            seats = self.seats.of_row[name]
+            rows = [row for row, (lane, _) in enumerate(seats) if lane in actions]
+            places = [seats[row] for row in rows]
+            made: Iterable[Any] = (
+                [self.lanes[lane].advice(agent) for lane, agent in places]
+                if modules is None
+                else _decided(modules[name], memory, np.array(rows, np.int64))
+            )
+            for (lane, agent), action in zip(places, made, strict=True):
                 actions[lane][agent] = action
         return actions
 
 
-def _decided(module: PolicyModule, memory: Memory, numbers: IntArray) -> Array:
+def _decided(module: PolicyModule, memory: ArrayMemory, numbers: IntArray) -> Array:
     """The most probable actions; nobody is asked where only one is allowed."""
     masks = masks_of(module, memory)
     if masks is None:
@@ -272,21 +260,11 @@ class _Run:
             self._examine()
         policies = self.algorithm.policies()
         restore.load_best(self.folder, policies)
-        counters = self.algorithm.counters
         return Trained(
+            **{**vars(progress), "seconds": clock() - begun},
             policies=policies,
-            best=progress.best,
-            trajectory=list(progress.trajectory),
-            untrained=tuple(progress.untrained),
-            trained=tuple(progress.trained),
-            reference=tuple(progress.reference),
-            exams=tuple(progress.exams),
-            best_score=progress.best_score,
-            best_iteration=progress.best_iteration,
-            iterations=progress.iteration,
-            steps=counters.steps,
-            episodes=counters.episodes,
-            seconds=clock() - begun,
+            steps=self.algorithm.counters.steps,
+            episodes=self.algorithm.counters.episodes,
             warnings=(self._over(),) if resume and progress.iteration == first else (),
         )
 
@@ -294,11 +272,11 @@ class _Run:
         """The first exam, of the reference and of what has learned nothing."""
         reference = self.algorithm.subject.reference
         if reference is not None:
-            self.progress.reference = [one.outcome for one in self.exam.of_adviser(reference)]
+            found = self.exam.of_adviser(reference)
+            self.progress.reference = tuple(one.outcome for one in found)
             if not np.isfinite(self.progress.reference).any():
                 raise InputError("fails in every episode of the exam", field="reference")
-        found = self._examine()
-        self.algorithm.counters.horizon = max(one.length for one in found)
+        self.algorithm.counters.horizon = max(one.length for one in self._examine())
 
     def _resume(self) -> None:
         state, files = restore.restore(self.folder, self.identity)
@@ -336,7 +314,7 @@ class _Run:
     def _iterate(self, begun: float) -> Row:
         """Sample and learn once, and examine where it is time to."""
         progress, every = self.progress, self.training.exam_every
-        self.algorithm.train()
+        self.algorithm.training_step()
         progress.iteration = self.algorithm.counters.iteration
         progress.note(self.algorithm.best, clock() - begun)
         examined = every is not None and progress.iteration % every == 0
@@ -359,10 +337,10 @@ class _Run:
         limits = [self.training.exam_give_up * by for by in self._yardstick()]
         given = limits if progress.reference else None
         found = self.exam.of_policies(self.algorithm.modules, given)
-        progress.trained = [one.outcome for one in found]
+        progress.trained = tuple(one.outcome for one in found)
         first = not progress.untrained
         if first:
-            progress.untrained = list(progress.trained)
+            progress.untrained = progress.trained
         reached = _geometric_mean(np.array(progress.trained) / self._yardstick())
         progress.exams.append((progress.iteration, reached))
         better = reached < progress.best_score or not np.isfinite(progress.best_score)

@@ -85,7 +85,7 @@ class HeadroomConfig(RegimesConfig):
 
     def __post_init__(self) -> None:
         for window in self.window:
-            check_windows(self.splits, self.training_window, window, "window")
+            check_windows(self.splits, self.training_window, window, ("training_window", "window"))
         self.chosen = {x: self.named(x, "regimes") for x in self.regimes or self.known}
 
 

@@ -48,8 +48,9 @@ class Source:
 
 
 def check_windows(
-    splits: Mapping[str, SplitConfig], window: str, exam_window: str, key: str = "exam_window"
-) -> None:
+    splits: Mapping[str, SplitConfig], window: str, exam_window: str,
+    keys: tuple[str, str] = ("window", "exam_window"),
+) -> None:  # fmt: skip
     """Refuse to learn from nothing, or to examine on what was learned from.
 
     Raises:
@@ -58,9 +59,13 @@ def check_windows(
     if not splits:
         raise InputError("config key 'splits': no split")
     if window == exam_window:
-        raise InputError(f"config key '{key}': is the window of training")
+        raise InputError(f"config key '{keys[1]}': is the window of training")
     for split in splits.values():
-        split.require_window(exam_window, key)
+        for key, name in zip(keys, (window, exam_window), strict=True):
+            if name not in split.shares:
+                known = ", ".join(split.shares)
+                told = f"{name!r} is unknown in split {split.name} (known: {known})"
+                raise InputError(f"config key '{key}': {told}")
 
 
 def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:

@@ -41,7 +41,7 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "flows": ("flows:FlowsConfig:flows",),
     "generalise": ("cluster.generalising:GeneraliseConfig:generalise",),
     "headroom": ("cluster.headroom:HeadroomConfig:headroom",),
-    "main": ("learning.main_job:MainConfig:main_job",),
+    "main": ("learning.one_problem:MainConfig:main_job",),
     "main_cluster": (
         "learning.main_cluster:MainClusterConfig:main_cluster", "main", "env=cluster*",
     ),
@@ -58,7 +58,7 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "split_app": ("split:SplitAppConfig:split", "split"),
     "synchronise": ("network.synchronising:SynchroniseConfig:synchronise",),
     "trace": ("trace:TraceAppConfig:trace",),
-    "train": ("learning.train_step:TrainConfig:train_step",),
+    "train": ("learning.one_problem:TrainConfig:train_step",),
     "train_interference": (
         "learning.train_interference:TrainInterferenceConfig:train_interference",
         "train", "model=interference",

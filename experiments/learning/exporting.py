@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.teachers import FirstFit, ShownAdvice
-from envs.cluster.environment.features import HIGH, LOW
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
@@ -36,12 +35,12 @@ from experiments.run.provenance import (
     text_hash,
     without_absolute_paths,
 )
+from experiments.study.tables import markdown_table
 from models.artifacts import read_json_object
-from models.export.checkpoint import SPEC_FILE, AdviserSpec, export_plan
+from models.export.checkpoint import SPEC_FILE, AdviserSpec, ModelCard, export_plan
 
 if TYPE_CHECKING:
     from models.architecture import Policy
-    from models.export.placer import PlacerCard
     from models.step.placer import PlacerPolicy
 
 
@@ -62,8 +61,6 @@ def named(reference: Adviser, shown: Adviser | None) -> str:
         return type(reference).__name__
     return f"the plan that it is shown ({plan.document['priority']['kind']})"
 
-
-CLUSTER_ID = "meshwright/ClusterParallel-v0"
 
 REPLAY_TIMEOUT_S = 120.0
 
@@ -96,13 +93,11 @@ def title_of(problem: StepProblem) -> str:
 
 def card_of(
     title: str, text: str, config: Mapping[str, object], provenance: Provenance
-) -> PlacerCard:
+) -> ModelCard:
     """What a reader of the checkpoint folder of a policy of whole plans wants to know."""
-    from models.export.placer import PlacerCard
-
     provenance = portable(provenance)
     config_yaml = to_yaml(without_absolute_paths(config), provenance)
-    return PlacerCard(title, text, config_yaml, provenance.document())
+    return ModelCard(title, text, config_yaml, provenance.document())
 
 
 def verify_placement(
@@ -235,7 +230,7 @@ def export_trained(
             lacks a file.
     """
     from models.cluster.hierarchical import HierarchicalPolicy
-    from models.export.exporter import ModelCard, export_scheduler
+    from models.export.exporter import export_scheduler
 
     if not isinstance(policy, HierarchicalPolicy):
         raise InputError(f"{type(policy).__name__} cannot be exported", field="policy")
@@ -243,19 +238,15 @@ def export_trained(
     outcome = Outcome.of(run_folder, score)
     examined = (outcome.best, outcome.untrained)[: 1 + bool(outcome.best.iteration)]
     origin = read_json_object(run_folder / ENVIRONMENT_FILE)
-    adviser = described(env.observation.adviser)
-    provenance = portable(provenance)
-    remark = f"a score is the {score}, mean over the windows of the exam"
-    card = ModelCard(
-        title=f"Scheduler of clusters trained on {', '.join(traces)}",
-        environment=CLUSTER_ID,
-        bounds=(float(LOW), float(HIGH)),
-        config_yaml=to_yaml(without_absolute_paths(config), provenance),
-        command=str(without_absolute_paths(origin["provenance"]["command"])),
-        evaluation=[one.cells() for one in examined],
-        remark=f"{outcome.sentence}; {remark}; every action is the most probable one",
-        provenance=provenance.document(),
+    cells = [one.cells() for one in examined]
+    text = (
+        f"## Evaluation\n\n{markdown_table(list(cells[0]), [list(x.values()) for x in cells])}\n"
+        f"{outcome.sentence}; a score is the {score}, mean over the windows of the exam; every "
+        "action is the most probable one.\n\nReproduce with\n\n"
+        f"    {without_absolute_paths(origin['provenance']['command'])}"
     )
+    title = f"Scheduler of clusters trained on {', '.join(traces)}"
+    card, adviser = card_of(title, text, config, provenance), described(env.observation.adviser)
     with tempfile.TemporaryDirectory() as copies:
         shown = None if adviser is None else _portable(adviser, Path(copies))
         return export_scheduler(policy, folder.resolve(), card, shown)

@@ -17,6 +17,7 @@ from envs.errors import InputError
 from experiments.cluster.baselines import check_class
 from experiments.cluster.generalising import MEASURES, OVERALL, OVERALL_PUBLISHED
 from experiments.config.command_words import with_recipes
+from experiments.config.verbs import JOBS
 from experiments.learning.exporting import CHECKPOINT_FOLDER
 from experiments.learning.train_durations import DURATIONS
 from experiments.learning.train_priority import WEIGHTS_FILE
@@ -39,27 +40,9 @@ CAPTION = (
     "seeds with 95 % bootstrap intervals; below 1 the checkpoints are faster. Exams: mean JCT over "
     "that of the reference, on validation windows."
 )
-LEARNED = "experiments.learning"
-SCHEMAS = {
-    "train_durations": f"{LEARNED}.train_durations.TrainDurationsConfig",
-    "train_priority": f"{LEARNED}.train_priority.TrainPriorityConfig",
-    "train_cluster": f"{LEARNED}.train_cluster.TrainClusterConfig",
-    "cluster_curves": f"{LEARNED}.train_cluster.CurvesConfig",
-    "generalise": "experiments.cluster.generalising.GeneraliseConfig",
-}
-
 WORDS = ("durations", "weights", "training", "curves", "generalise")  # lists of overrides
 
 Words = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What is trained: overrides of experiments.train, and the class of its baselines."""
-
-    name: str
-    information: str
-    overrides: Words
 
 
 @bounded
@@ -120,78 +103,78 @@ class Study:
                 raise InputError(f"{words!r} is no list of overrides", field=name)
 
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
-        posteriors = [self._posterior(folder, one) for one in self.seeds]
-        weights = [
-            self._weights(folder, one, posterior)
-            for one, posterior in zip(self.seeds, posteriors, strict=True)
-        ]
-        cells = [*posteriors] if self._asks_for(DURATIONS_VARIABLE, PRIORITY_VARIABLE) else []
-        cells += weights if self._asks_for(PRIORITY_VARIABLE) else []
-        for recipe in self._recipes():
-            trainings = [
-                AppCell(
-                    f"{recipe.name}, seed {one}",
-                    "train",
-                    (*self._trained(recipe, folder, one), *self._given(one)),
-                    folder / recipe.name / f"seed_{one}",
-                    needs=tuple(cell for cell in cells if cell.folder.name == f"seed_{one}"
-                                and cell.folder.parent.name in (DURATIONS, PRIORITY)),
-                    resumable=True,
-                )
-                for one in self.seeds
-            ]  # fmt: skip
-            cells += trainings
-            cells.append(
-                AppCell(
-                    f"{recipe.name}, learning curves",
-                    "plot",
-                    (*self._drawn(recipe, folder), f"seed={seed}"),
-                    folder / recipe.name / "curves",
-                    needs=tuple(trainings),
-                )
-            )
-            cells += [
-                AppCell(
-                    f"{recipe.name}, test windows of {split}",
-                    "generalise",
-                    (*self._tested(recipe, split, folder), f"seed={seed}"),
-                    folder / recipe.name / f"test_{split}",
-                    needs=tuple(trainings),
-                )
-                for split in self.splits
-            ]
-        return cells
+        return [cell for _, cell in self._stages(folder, seed)]
 
     def checks(self) -> Iterator[Check]:
-        folder, seed = Path(DURATIONS), self.seeds[0]
-        if self._asks_for(DURATIONS_VARIABLE, PRIORITY_VARIABLE):
-            yield self._check("posterior of durations", "train_durations", tuple(self.durations))
-        if self._asks_for(PRIORITY_VARIABLE):
-            words = self._sought(folder, seed)
-            yield self._check("weights of the priority", "train_priority", words)
-        for recipe in self._recipes():
-            words = self._trained(recipe, folder, seed)
-            yield self._check(recipe.name, "train_cluster", words)
-            words = self._drawn(recipe, folder)
-            yield self._check(f"{recipe.name}, learning curves", "cluster_curves", words)
-            for split in self.splits:
-                words = self._tested(recipe, split, folder)
-                yield self._check(f"{recipe.name}, {split}", "generalise", words)
+        others = tuple(f", seed {seed}" for seed in self.seeds[1:])
+        for config, cell in self._stages(Path(DURATIONS), 0):
+            if cell.name.endswith(others):
+                continue
+            name = f"stage {cell.name.removesuffix(f', seed {self.seeds[0]}')!r}"
+            given = 2 if config == "train_cluster" else 1
+            words = cell.overrides[:-given]
+            chosen = dict(word.split("=", 1) for word in with_recipes(words) if "=" in word)
+            wanted = {"train_durations": "model=durations", "train_priority": "model=priority"}
+            if config in wanted and wanted[config] not in words:
+                raise InputError(f"{name}: give {wanted[config]}")
+            if config == "train_cluster" and not chosen.get("env", "").startswith("cluster"):
+                message = "trains no schedulers: name a recipe, or env=cluster_mixed"
+                raise InputError(f"{name}: {message}")
+            yield Check(name, config, JOBS[config].schema, words)
 
-    def _check(self, name: str, config: str, words: Words) -> Check:
-        chosen = dict(word.split("=", 1) for word in with_recipes(words) if "=" in word)
-        wanted = {"train_durations": "model=durations", "train_priority": "model=priority"}
-        if config in wanted and wanted[config] not in words:
-            raise InputError(f"stage {name!r}: give {wanted[config]}")
-        if config == "train_cluster" and not chosen.get("env", "").startswith("cluster"):
-            message = "trains no schedulers: name a recipe, or env=cluster_mixed"
-            raise InputError(f"stage {name!r}: {message}")
-        return Check(f"stage {name!r}", config, SCHEMAS[config], words)
+    def _stages(self, folder: Path, seed: int) -> Iterator[tuple[str, AppCell]]:
+        """The runs and their configs; the last words, of training two, are the study's own."""
+        used = " ".join(
+            [*self.training, *(x for one in self.recipes.values() for x in one["overrides"])]
+        )
+        before: dict[int, tuple[AppCell, ...]] = dict.fromkeys(self.seeds, ())
+        posterior, weights = (
+            {one: folder / kind / f"seed_{one}" for one in self.seeds}
+            for kind in (DURATIONS, PRIORITY)
+        )
+        path = {one: quoted(posterior[one] / DURATIONS) for one in self.seeds}
+        for one in self.seeds if DURATIONS_VARIABLE in used or PRIORITY_VARIABLE in used else ():
+            name, words = f"posterior of durations, seed {one}", (*self.durations, f"seed={one}")
+            cell = AppCell(name, "train", words, posterior[one])
+            before[one] = (cell,)
+            yield "train_durations", cell
+        for one in self.seeds if PRIORITY_VARIABLE in used else ():
+            words = (*self.weights, f"agent.priority.path={path[one]}", f"seed={one}")
+            name = f"weights of the priority, seed {one}"
+            cell = AppCell(name, "train", words, weights[one], before[one])
+            before[one] += (cell,)
+            yield "train_priority", cell
+        for recipe, told in self.recipes.items():
+            trainings = {one: folder / recipe / f"seed_{one}" for one in self.seeds}
+            needs = []
+            for one, own in trainings.items():
+                sought = quoted(weights[one] / WEIGHTS_FILE)
+                words = tuple(
+                    word.replace(DURATIONS_VARIABLE, path[one]).replace(PRIORITY_VARIABLE, sought)
+                    for word in (*told["overrides"], *self.training)
+                )
+                words = (*words, f"training.budget_s={self.budget_s}", f"seed={one}")
+                name = f"{recipe}, seed {one}"
+                needs.append(AppCell(name, "train", words, own, before[one], resumable=True))
+                yield "train_cluster", needs[-1]
+            runs = ",".join(map(quoted, trainings.values()))
+            words = (*self.curves, f"runs=[{runs}]", f"seed={seed}")
+            name, drawn = f"{recipe}, learning curves", folder / recipe / "curves"
+            yield "cluster_curves", AppCell(name, "plot", words, drawn, tuple(needs))
+            checkpoints = ",".join(quoted(x / CHECKPOINT_FOLDER) for x in trainings.values())
+            for split, given in self.splits.items():
+                words = (
+                    *given, *self.generalise, f"information={told['information']}",
+                    f"checkpoints=[{checkpoints}]", f"seed={seed}",
+                )  # fmt: skip
+                name = f"{recipe}, test windows of {split}"
+                tested = folder / recipe / f"test_{split}"
+                yield "generalise", AppCell(name, "generalise", words, tested, tuple(needs))
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         documents = {cell.name: document for cell, document in found.items()}
         folders = {cell.name: cell.folder for cell in found}
-        recipes = {recipe.name: self._numbers(recipe, documents) for recipe in self._recipes()}
+        recipes = {recipe: self._numbers(recipe, documents) for recipe in self.recipes}
         files = [
             (cell.name, str(cell.folder / (WEIGHTS_FILE if kind == PRIORITY else DURATIONS)))
             for cell in found
@@ -210,81 +193,29 @@ class Study:
         ]
         return Report(tables, {}, {"recipes": recipes}, caption=CAPTION)
 
-    def _numbers(self, recipe: Recipe, documents: Mapping[str, Document]) -> dict[str, Any]:
+    def _numbers(self, recipe: str, documents: Mapping[str, Document]) -> dict[str, Any]:
         reported = (
             "iterations", "steps", "untrained_score", "best_score", "best_iteration", "seconds",
             "checkpoint",
         )  # fmt: skip
         trainings = []
         for seed in self.seeds:
-            result = documents[f"{recipe.name}, seed {seed}"]
+            result = documents[f"{recipe}, seed {seed}"]
             trainings.append({"seed": seed, **{key: result[key] for key in reported}})
-        curves = documents[f"{recipe.name}, learning curves"]
+        curves = documents[f"{recipe}, learning curves"]
         tests = {}
         for split in self.splits:
-            result = documents[f"{recipe.name}, test windows of {split}"]
+            result = documents[f"{recipe}, test windows of {split}"]
             keys = (
                 "best_overall", "best_published", "ratios", "mean_gap_to_bound", "table", "picture",
             )  # fmt: skip
             tests[split] = {"windows": len(result["windows"]), **{x: result[x] for x in keys}}
         return {
-            "information": recipe.information,
+            "information": self.recipes[recipe]["information"],
             "trainings": trainings,
             "curves": {key: curves[key] for key in ("steps", "interquartile_mean", "picture")},
             "tests": tests,
         }
-
-    def _recipes(self) -> list[Recipe]:
-        return [
-            Recipe(name, recipe["information"], tuple(recipe["overrides"]))
-            for name, recipe in self.recipes.items()
-        ]
-
-    def _asks_for(self, *variables: str) -> bool:
-        asked = [*self.training, *(word for one in self._recipes() for word in one.overrides)]
-        return any(variable in word for variable in variables for word in asked)
-
-    def _posterior(self, folder: Path, seed: int) -> AppCell:
-        return AppCell(
-            f"posterior of durations, seed {seed}",
-            "train",
-            (*self.durations, f"seed={seed}"),
-            folder / DURATIONS / f"seed_{seed}",
-        )
-
-    def _weights(self, folder: Path, seed: int, posterior: AppCell) -> AppCell:
-        return AppCell(
-            f"weights of the priority, seed {seed}",
-            "train",
-            (*self._sought(folder, seed), f"seed={seed}"),
-            folder / PRIORITY / f"seed_{seed}",
-            needs=(posterior,),
-        )
-
-    def _sought(self, folder: Path, seed: int) -> Words:
-        posterior = quoted(folder / DURATIONS / f"seed_{seed}" / DURATIONS)
-        return (*self.weights, f"agent.priority.path={posterior}")
-
-    def _trained(self, recipe: Recipe, folder: Path, seed: int) -> Words:
-        posterior = quoted(folder / DURATIONS / f"seed_{seed}" / DURATIONS)
-        weights = quoted(folder / PRIORITY / f"seed_{seed}" / WEIGHTS_FILE)
-        return tuple(
-            word.replace(DURATIONS_VARIABLE, posterior).replace(PRIORITY_VARIABLE, weights)
-            for word in (*recipe.overrides, *self.training)
-        )
-
-    def _given(self, seed: int) -> Words:
-        return (f"training.budget_s={self.budget_s}", f"seed={seed}")
-
-    def _drawn(self, recipe: Recipe, folder: Path) -> Words:
-        runs = ",".join(quoted(folder / recipe.name / f"seed_{seed}") for seed in self.seeds)
-        return (*self.curves, f"runs=[{runs}]")
-
-    def _tested(self, recipe: Recipe, split: str, folder: Path) -> Words:
-        folders = (folder / recipe.name / f"seed_{seed}" for seed in self.seeds)
-        checkpoints = ",".join(quoted(one / CHECKPOINT_FOLDER) for one in folders)
-        shared = (f"information={recipe.information}", f"checkpoints=[{checkpoints}]")
-        return (*self.splits[split], *self.generalise, *shared)
 
 
 def _test_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -13,8 +13,8 @@ over that of the policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,44 +25,37 @@ from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.learned import LearnedAllocation
 from agents.cluster.allocation.placing import AllocationSolver
 from agents.cluster.allocation.smd import Smd
+from agents.rllib.config import Training
+from agents.rllib.metrics import Row
 from agents.solver import Budget
 from envs.bounds import Count
 from envs.cluster.allocation.env import AllocationEnv
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.windows import TraceProblems
 from envs.errors import InputError
-from experiments.cluster.sampled_windows import check_windows
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.config.targets import build, build_as
-from experiments.learning.train_problems import TrainProblemsConfig, learned
+from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
 from experiments.run.one_run import Result, Run
-from experiments.run.saved_run import resumed_config
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import Table, write_tables
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.allocation import Allocations
-    from agents.rllib.config import Training
 
 RULE = "rule"
 
 
 @dataclass(kw_only=True)
-class TrainAllocationConfig(TrainProblemsConfig):
+class TrainAllocationConfig(WindowsConfig, PolicyConfig):
     """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
 
-    splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
-    window: str = "train"  # of the splits: whose jobs are learned from
-    exam_window: str = "validation"  # and whose are for exams
     problems: Any
     # checkpoint folders of earlier runs that are compared on exam_window; []: one is
     # trained
     policies: Sequence[str] = ()
     windows: Count = 12  # problems on which they are
     teacher: Any = None  # a planner whose plans are imitated, by _target_; null: the rule
-
-    def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
 
 
 def problems_of(
@@ -75,9 +68,7 @@ def problems_of(
     """
     parts = [part for one in splits.values() for part in Split(one).traces.values()]
     found = []
-    for key, name in (("window", window), ("exam_window", exam_window)):
-        if any(name not in part.windows for part in parts):
-            raise InputError(f"config key '{key}': a split has no {name!r}")
+    for name in (window, exam_window):
         made = build(problems, "problems")
         try:
             found.append(made([part.windows[name].trace.canonical() for part in parts]))
@@ -94,13 +85,8 @@ def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
         InputError: naming the config key.
     """
     from agents.rllib.cluster.allocation import Allocations
-    from agents.rllib.config import Training
-    from models.cluster.pairs import PairsConfig
 
-    training = build_as(Training, config.training, "training", "training run")
-    if not isinstance(training.model, PairsConfig):
-        told = f"{type(training.model).__name__} scores no candidates: take model=pairs"
-        raise InputError(f"config key 'model': {told}")
+    training = training_of_pairs(config)
     teacher = None
     if config.teacher is not None:
         teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
@@ -122,11 +108,8 @@ def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the exams say."""
     if config.policies:
         return compared(config, run)
-    if config.resume is not None:
-        config = resumed_config(run.folder, config, run.overrides)
-    training, subject = subject_of(config)
     return learned(
-        config, run, training, subject, news, title="A policy that gives workers to malleable jobs",
+        config, run, subject_of, news, title="A policy that gives workers to malleable jobs",
         what="worths at once / utilities", unit="worth at once / utility",
     )  # fmt: skip
 
@@ -134,43 +117,44 @@ def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
 def compared(config: TrainAllocationConfig, run: Run) -> Result:
     """Policies and all that decide online, on the same problems from the window of exams."""
     _, source = problems_of(config.splits, config.window, config.exam_window, config.problems)
-    others: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
-    others |= {"gadget": Gadget(), "smd": Smd(), RULE: LearnedAllocation()}
     policies: dict[str, AllocationSolver] = {
         path: Gadget(weights=path) if path.endswith(".json") else LearnedAllocation(path)
         for path in config.policies
     }
-    utility: dict[str, list[float]] = {name: [] for name in (*others, *policies)}
-    jobs = []
-    for number in range(config.windows):
-        problem = source(np.random.default_rng((config.seed, number)))
-        jobs.append(len(problem.jobs))
-        for name, planner in {**others, **policies}.items():
-            utility[name].append(planner.solve(problem, Budget(seed=config.seed)).value)
-    best = max(BASELINES.keys() | {"gadget", "smd"}, key=lambda name: sum(utility[name]))
-    learned = np.array([utility[path] for path in policies]).T
-    rows = []
-    for name, own in utility.items():
-        over = bootstrap((np.array(own) / utility[best])[:, None], 10_000, 0)
-        rows.append((name, f"{np.mean(own):.1f}", over.text()))
+    published: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
+    published |= {"gadget": Gadget(), "smd": Smd()}
+    planners = {**published, RULE: LearnedAllocation(), **policies}
+    numbers = range(config.windows)
+    problems = [source(np.random.default_rng((config.seed, number))) for number in numbers]
+    budget = Budget(seed=config.seed)
+    utility = {
+        name: np.array([planner.solve(problem, budget).value for problem in problems])
+        for name, planner in planners.items()
+    }
+    best = max(published, key=lambda name: sum(utility[name]))
+
+    def over(names: Iterable[str], other: str) -> str:
+        own = np.array([utility[name] for name in names]).T
+        return bootstrap(own / utility[other][:, None], 10_000, 0).text()
+
+    rows = [(name, f"{own.mean():.1f}", over([name], best)) for name, own in utility.items()]
     columns = ("planner", "mean utility", f"of {best}")
     write_tables(
         run, "Online planners on later windows", [Table("", columns, rows)], run.provenance
     )
     values: dict[str, object] = {
         "best": best,
-        "jobs": jobs,
-        "of_best": bootstrap(learned / np.array(utility[best])[:, None], 10_000, 0).text(),
-        "of_rule": bootstrap(learned / np.array(utility[RULE])[:, None], 10_000, 0).text(),
+        "jobs": [len(problem.jobs) for problem in problems],
+        "of_best": over(policies, best),
+        "of_rule": over(policies, RULE),
         "utility": utility,
     }
     return Result(values, run.provenance, ("best", "of_best", "of_rule"))
 
 
-def news(row: Mapping[str, float]) -> str:
+def news(row: Row) -> str:
     """One iteration in a few words."""
-    what = "imitation" if row["charts/cloning"] else "PPO"
     return (
-        f"iteration {row['iteration']:.0f} ({what}), {row['charts/utility_share']:.1%} gained, "
-        f"best exam {row['exam/best_score']:.4f}, {row['charts/SPS']:,.0f} decisions/s"
+        f"{row['charts/utility_share']:.1%} gained, best exam {row['exam/best_score']:.4f}, "
+        f"{row['charts/SPS']:,.0f} decisions/s"
     )

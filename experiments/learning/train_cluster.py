@@ -12,7 +12,7 @@ The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,15 +25,16 @@ from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.teachers import FirstFit, ShownAdvice
 from agents.rllib.config import Training
-from envs.cluster.environment.generator import ClusterGenerator
-from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
+from agents.rllib.metrics import Row
+from envs.cluster.environment.generator import ClusterGenerator, FixedCluster
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.cluster.sampled_windows import inputs_of
+from experiments.cluster.split_windows import Split
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.config.composing import plain_config
 from experiments.config.targets import build, build_as, no_such_thing
@@ -47,24 +48,29 @@ from experiments.learning.exporting import (
     same_inputs,
 )
 from experiments.learning.outcome import Outcome
-from experiments.learning.tracking import tracking_of
+from experiments.learning.training import (
+    CURVE_FILE,
+    PolicyConfig,
+    WindowsConfig,
+    begun,
+    counts_of,
+    trained,
+)
 from experiments.pictures.learning import (
     common,
     draw_exams,
     interquartile_mean,
     read_exams,
 )
-from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.artifacts import METRICS_FILE, write_figure
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash, stamp
-from experiments.run.saved_run import resumed_config
+from experiments.run.provenance import file_hash
 from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
-    from agents.rllib.cluster.subject import Schedulers
+    from agents.rllib.cluster.lane import Schedulers
+    from agents.rllib.training import Trained
 
-
-Node = Mapping[str, Any]
 
 Factory = Callable[[], ClusterParallelEnv]
 
@@ -78,7 +84,7 @@ class Jobs:
     clusters: list[Cluster]
     traces: list[Trace] = field(default_factory=list)  # of training
     exams: list[Trace] = field(default_factory=list)  # windows drawn from,
-    windows: list[ClusterInstance] = field(default_factory=list)  # or those there are
+    windows: list[FixedCluster] = field(default_factory=list)  # or those there are
     inputs: dict[str, str] = field(default_factory=dict)  # SHA-256 by name
     loaded: dict[str, LoadedTrace] = field(default_factory=dict)  # by window, without splits
 
@@ -91,9 +97,14 @@ class Jobs:
         Raises:
             InputError: naming the config key or the file.
         """
-        found = cls([])
-        for split in config.splits.values():
-            found._add(split, config.window, config.exam_window)
+        found = cls([], inputs=inputs_of(config.splits))
+        clusters: dict[str, Cluster] = {}
+        for split in map(Split, config.splits.values()):
+            for part in split.traces.values():
+                found.traces.append(part.windows[config.window].trace.canonical())
+                clusters.setdefault(part.cluster.name, part.cluster)
+            for chosen in split.windows(config.exam_window):
+                found.windows.append(FixedCluster(chosen.problem.cluster, chosen.problem.trace))
         if not config.splits:
             if config.trace.window is not None:
                 message = "the windows are given by 'window' and 'exam_window'"
@@ -103,36 +114,12 @@ class Jobs:
                 traces.append(loaded.trace)
                 found.inputs |= loaded.inputs
                 found.loaded[name] = loaded
+        found.clusters += clusters.values()
         for number, node in enumerate(config.clusters):
             found.clusters.append(build_as(Cluster, node, f"clusters[{number}]", "cluster"))
         if not found.clusters:
             raise InputError("config key 'clusters': no cluster")
         return found
-
-    def _add(self, config: SplitConfig, window: str, exam_window: str) -> None:
-        split = Split(config)
-        for key, asked in (("window", window), ("exam_window", exam_window)):
-            if asked not in config.shares:
-                known = ", ".join(config.shares)
-                message = f"{asked!r} is unknown in split {config.name} (known: {known})"
-                raise InputError(f"config key '{key}': {message}")
-        for part in split.traces.values():
-            self.traces.append(part.windows[window].trace.canonical())
-            if all(part.cluster.name != cluster.name for cluster in self.clusters):
-                self.clusters.append(part.cluster)
-        for chosen in split.windows(exam_window):
-            self.windows.append(ClusterInstance(chosen.problem.cluster, chosen.problem.trace))
-        self.inputs |= config.inputs
-
-
-class FixedWindow:
-    """The same window in every episode, within the bounds of other episodes."""
-
-    def __init__(self, bounds: ClusterBounds, instance: ClusterInstance) -> None:
-        self.bounds, self.instance = bounds, instance
-
-    def __call__(self, rng: np.random.Generator) -> ClusterInstance:
-        return self.instance
 
 
 def environments(
@@ -174,7 +161,9 @@ def environments(
             message = f"{exam_episodes}, the splits have {len(windows)}"
             raise InputError(f"config key 'training.exam_episodes': {message}")
         chosen = [number * len(windows) // exam_episodes for number in range(exam_episodes)]
-        exams = [FixedWindow(first.generator.bounds, windows[number]) for number in chosen]
+        exams = [windows[number] for number in chosen]
+        for window in windows:  # within those of other episodes
+            window.bounds = first.generator.bounds
     else:
         exams = [make.keywords["windows"](clusters, _one_or_all(found.exams))] * exam_episodes
     return partial(with_generator, first.generator), lambda k: with_generator(exams[k])
@@ -201,8 +190,7 @@ def subject_of(config: TrainClusterConfig) -> tuple[Training, Jobs, Schedulers]:
     Raises:
         InputError: naming the config key or the file.
     """
-    from agents.rllib.cluster.lane import Staged
-    from agents.rllib.cluster.subject import Schedulers
+    from agents.rllib.cluster.lane import Schedulers, Staged
 
     training = build_as(Training, config.training, "training", "training run")
     found = Jobs.of(config)
@@ -225,7 +213,7 @@ def subject_of(config: TrainClusterConfig) -> tuple[Training, Jobs, Schedulers]:
     return training, found, subject
 
 
-CURVE_FILE, CURVES_FILE = "learning_curve.png", "learning_curves.png"
+CURVES_FILE = "learning_curves.png"
 
 SHOWN = (
     "iterations", "steps", "episodes", "seconds", "best_score", "best_iteration",
@@ -234,19 +222,12 @@ SHOWN = (
 
 
 @dataclass(kw_only=True)
-class TrainClusterConfig:
+class TrainClusterConfig(WindowsConfig, PolicyConfig):
     """`conf/train_cluster.yaml`; groups are objects by `_target_`."""
 
-    env: Any
-    agent: Any
-    model: Any
     interference: Any
     adviser: Any
     trace: TraceConfig
-    # traces and clusters of splits, +split@splits.itp=itp; then `trace` is left alone
-    splits: dict[str, SplitConfig] = field(default_factory=dict)
-    window: str = "train"  # of the split or the trace: episodes of training
-    exam_window: str = "validation"  # the same: episodes of the exams; later in time than `window`
     # clusters beside those of the splits, objects by _target_
     clusters: Sequence[Any] = ()
     overheads: Any
@@ -258,20 +239,14 @@ class TrainClusterConfig:
     reference: Any = None
     # rewards are divided by the GPUs of the cluster, so that all sizes weigh alike
     per_gpu: bool = True
-    learner: Any
-    tracking: Any
-    ray: Any = field(default_factory=lambda: {"address": None})
-    training: Any
-    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
-    seed: int
-    json: bool
 
     def __post_init__(self) -> None:
         if self.splits and self.trace.path is not None:
             raise InputError("config key 'trace.path': the splits bring their own traces")
-        if self.window == self.exam_window:
-            message = "exams are about other jobs than training"
-            raise InputError(f"config key 'exam_window': is {self.window!r} as well: {message}")
+        if self.splits:
+            super().__post_init__()
+        elif self.window == self.exam_window:
+            raise InputError("config key 'exam_window': is the window of training")
 
 
 def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None) -> Result:
@@ -279,10 +254,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
 
     Where something was learned, the untrained policy is exported too, into the folder `twin`.
     """
-    resume = config.resume is not None
-    if resume:
-        config = resumed_config(run.folder, config, run.overrides)
-    tracking = tracking_of(config.tracking)
+    config, tracking = begun(config, run)
     run.begin("reading the jobs")
     training, found, subject = subject_of(config)
     for name, loaded in found.loaded.items():
@@ -290,28 +262,13 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
             run.console.say(f"{name}: {line}")
     env = subject.make_exam(0)
     advises = described(env.observation.adviser)
-    if resume:
+    if config.resume is not None:
         same_inputs(run.folder, advises)
     provenance = run.provenance.with_inputs(**found.inputs, **adviser_inputs(advises))
-    if not resume:
-        origin = stamp({}, provenance, kind="training_checkpoints")
-        write_json(run.folder / "checkpoints" / "provenance.json", origin)
-
-    from agents.rllib import restore
-    from agents.rllib.training import train
-
     with ProgressDisplay(run.console) as display:
-        task = display.begin("training", training.budget_s, training.min_iterations)
-
-        def on_iteration(row: Mapping[str, float]) -> None:
-            display.update(task, row["charts/seconds"], news(row))
-
-        result = train(
-            training, subject, run.folder, on_iteration, resume=resume, tracking=tracking
-        )
-        best = f"mean JCT {result.best_score:.3f} times the reference's at best"
-        display.end(task, ", ".join((best, *result.warnings)))
-    write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+        result = trained(
+            config, tracking, training, subject, run, display, provenance, news, ended
+        )  # fmt: skip
     reference = named(subject.reference, env.observation.adviser)
     outcome = Outcome.of(run.folder, exam_score(reference))
     run.console.say(outcome.sentence)
@@ -331,6 +288,8 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         ((module, policy),) = result.policies.items()
         export(policy, checkpoint)
         if twin is not None and outcome.learned:
+            from agents.rllib import restore
+
             restore.load_best(run.folder, {module: policy}, restore.UNTRAINED)
             export(policy, run.folder / twin)
     exams = read_exams(run.folder, result.exams)
@@ -340,14 +299,7 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
     )
     write_figure(run.folder / CURVE_FILE, figure, provenance)
     values: dict[str, object] = {
-        "iterations": result.iterations,
-        "steps": result.steps,
-        "episodes": result.episodes,
-        "seconds": result.seconds,
-        "best_score": result.best_score,
-        "best_iteration": result.best_iteration,
-        "untrained_score": result.exams[0][1],
-        "exams": [{"iteration": k, "score": score} for k, score in result.exams],
+        **counts_of(result, "episodes"),
         "learned": outcome.learned,
         "outcome": outcome.sentence,
         "reference_mean_jct_s": list(result.reference),
@@ -355,22 +307,24 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         "windows": {name: loaded.counts() for name, loaded in found.loaded.items()},
         "clusters": [cluster.name for cluster in found.clusters],
         "checkpoint": checkpoint and str(checkpoint),
-        "resumed": resume,
+        "resumed": config.resume is not None,
     }
     return Result(values, provenance, SHOWN, (*outcome.warnings, *result.warnings))
 
 
-def news(row: Mapping[str, float]) -> str:
+def news(row: Row) -> str:
     """One iteration in a few words."""
-    what = "cloning" if row["charts/cloning"] else "PPO"
     jct = row["charts/mean_jct_s"]
-    ended = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
+    told = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
     best = row["exam/best_score"]
     exam = f"best exam {best:.3f}" if np.isfinite(best) else "no exam was finished"
-    return (
-        f"iteration {row['iteration']:.0f} ({what}), {ended}, "
-        f"{exam}, {row['charts/SPS']:,.0f} steps/s"
-    )
+    return f"{told}, {exam}, {row['charts/SPS']:,.0f} steps/s"
+
+
+def ended(found: Trained) -> str:
+    """What training came to in a few words."""
+    best = f"mean JCT {found.best_score:.3f} times the reference's at best"
+    return ", ".join((best, *found.warnings))
 
 
 @dataclass(kw_only=True)

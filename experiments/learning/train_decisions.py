@@ -13,55 +13,43 @@ counts by what its window takes in all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agents.cluster.joint_choice import JointChoice
+from agents.rllib.config import Training
+from agents.rllib.metrics import Row
 from envs.bounds import Count
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
 from experiments.cluster.headroom import JUDGING, LEARNING
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import RegimesConfig
-from experiments.cluster.sampled_windows import check_windows
 from experiments.config.targets import build_as, no_such_thing
-from experiments.learning.train_problems import learned
+from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
 from experiments.run.one_run import Result, Run
-from experiments.run.saved_run import resumed_config
 
 if TYPE_CHECKING:
     from agents.cluster.paired_futures import PairedFutures
     from agents.rllib.cluster.decisions import Decisions, DecisionsConfig, Worlds
-    from agents.rllib.config import Training
 
 
 @dataclass(kw_only=True)
-class TrainDecisionsConfig(RegimesConfig):
+class TrainDecisionsConfig(RegimesConfig, WindowsConfig, PolicyConfig):
     """`conf/train_decisions.yaml`; groups are objects by `_target_`."""
 
-    env: Any
     base: Any
-    agent: Any
-    model: Any
-    learner: Any
-    tracking: Any
-    ray: Any = field(default_factory=lambda: {"address": None})
-    training: Any
     # names of known, mixed evenly
     regimes: Sequence[str] = ("shared", "shared_by_4", "shared_by_16")
-    window: str = "train"  # of the splits: whose jobs are learned from
-    exam_window: str = "validation"  # and whose are for exams
     windows: Count = 200  # of each regime
     exam_windows: Count = 40
-    resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
-    json: bool
 
     def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
+        super().__post_init__()
         self.chosen = [self.named(name, "regimes") for name in self.regimes]
 
 
@@ -72,13 +60,8 @@ def subject_of(config: TrainDecisionsConfig) -> tuple[Training, Decisions]:
         InputError: naming the config key.
     """
     from agents.rllib.cluster.decisions import Decisions, DecisionsConfig
-    from agents.rllib.config import Training
-    from models.cluster.pairs import PairsConfig
 
-    training = build_as(Training, config.training, "training", "training run")
-    if not isinstance(training.model, PairsConfig):
-        message = f"{type(training.model).__name__} scores no pairs: take model=pairs"
-        raise InputError(f"config key 'model': {message}")
+    training = training_of_pairs(config)
     env = build_as(DecisionsConfig, config.env, "env", "kind of decisions")
     subject = Decisions(
         env,
@@ -117,20 +100,16 @@ def _drawn(
 
 def train_decisions(config: TrainDecisionsConfig, run: Run) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the exams say."""
-    if config.resume is not None:
-        config = resumed_config(run.folder, config, run.overrides)
-    training, subject = subject_of(config)
     return learned(
-        config, run, training, subject, news, title="A policy over pairs of a job and a place",
+        config, run, subject_of, news, title="A policy over pairs of a job and a place",
         what="seconds that windows take after one decision", unit="seconds of all jobs",
     )  # fmt: skip
 
 
-def news(row: Mapping[str, float]) -> str:
+def news(row: Row) -> str:
     """One iteration in a few words."""
-    what = "imitation" if row["charts/cloning"] else "PPO"
     return (
-        f"iteration {row['iteration']:.0f} ({what}), {row['charts/other_share']:.0%} other "
-        f"than the base's, {row['charts/saved_percent_mean']:.4f} % saved by each, "
+        f"{row['charts/other_share']:.0%} other than the base's, "
+        f"{row['charts/saved_percent_mean']:.4f} % saved by each, "
         f"{row['charts/SPS']:.0f} decisions/s"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -31,18 +31,18 @@ from experiments.cluster.problem import Player, built_policy
 from experiments.cluster.sampled_windows import (
     SampledWindows,
     Source,
-    check_windows,
     inputs_of,
     sampled_window,
     sources,
 )
-from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.config.targets import build, no_such_thing
+from experiments.cluster.split_windows import Split
+from experiments.config.targets import build_as, no_such_thing
+from experiments.learning.training import WindowsConfig
 from experiments.pictures.learning import draw_reliability
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar, write_text
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import Provenance, portable
-from experiments.study.statistics import Interval, bootstrap
+from experiments.run.provenance import portable
+from experiments.study.statistics import bootstrap
 from experiments.study.tables import TABLE_FILE, Table, write_tables
 from models.durations.bins import BINS, DurationConfig
 from models.durations.network import (
@@ -70,20 +70,20 @@ class Rows:
     """A jobs at some instants of replays.
 
     Attributes:
+        names: trace of each replay.
         features: (A, width) of `DurationFeatures`.
         remaining_s: (A,) seconds of work left, on the GPU type of the trace.
         done_s: (A,) seconds of work done.
         gpus: (A,) that they ask for.
         part: (A,) replay, from 0.
-        names: trace of each replay.
     """
 
+    names: tuple[str, ...]
     features: NDArray[np.float32]
     remaining_s: FloatArray
     done_s: FloatArray
     gpus: IntArray
     part: IntArray
-    names: tuple[str, ...]
 
 
 class Recording(Scheduler):
@@ -149,7 +149,7 @@ def replayed_rows(
     Raises:
         InputError: there is no part, or the policy leaves jobs waiting for ever.
     """
-    collected = []
+    collected, names = [], []
     for number, seed in enumerate(seeds):
         rng = np.random.default_rng(seed)
         name, problem = sampled_window(found, config, rng)
@@ -157,21 +157,11 @@ def replayed_rows(
         recording = Recording(policy, chance, config.jobs_at_once, history, rng)
         problem.replay(recording)
         jobs, left = np.concatenate(recording.jobs), np.concatenate(recording.remaining_s)
-        collected.append(
-            Rows(
-                features=np.concatenate(recording.features),
-                remaining_s=left,
-                done_s=problem.trace.duration_s[jobs] - left,
-                gpus=problem.trace.num_gpus[jobs].astype(np.int64),
-                part=np.full(len(jobs), number),
-                names=(name,),
-            )
-        )
-    together = {
-        field: np.concatenate([getattr(rows, field) for rows in collected])
-        for field in ("features", "remaining_s", "done_s", "gpus", "part")
-    }
-    return replace(collected[0], **together, names=tuple(r.names[0] for r in collected))
+        done, gpus = problem.trace.duration_s[jobs] - left, problem.trace.num_gpus[jobs]
+        features, part = np.concatenate(recording.features), np.full(len(jobs), number)
+        collected.append((features, left, done, gpus.astype(np.int64), part))
+        names.append(name)
+    return Rows(tuple(names), *map(np.concatenate, zip(*collected, strict=True)))
 
 
 AT_ONCE = 8192  # rows given to the network at a time
@@ -296,30 +286,20 @@ class EvaluationConfig:
 
 
 @dataclass(kw_only=True)
-class TrainDurationsConfig:
+class TrainDurationsConfig(WindowsConfig):
     """`conf/train_durations.yaml`; groups are objects by `_target_`."""
 
     model: Any
-    splits: dict[str, SplitConfig]
-    window: str = "train"  # of the splits: whose jobs the posterior is fitted to
-    exam_window: str = "validation"  # the same: whose jobs it is judged on
     sampling: SamplingConfig
     policy: Any
     evaluation: EvaluationConfig
     threads: Count = 1  # of torch
-    seed: int
-    json: bool
-
-    def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
 
 
 def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     """Replay, fit, save, compare, draw."""
     start = time.perf_counter()
-    fitting = build(config.model, "model")
-    if not isinstance(fitting, DurationConfig):
-        raise no_such_thing("model", config.model, "model of durations")
+    fitting = build_as(DurationConfig, config.model, "model", "model of durations")
     torch.set_num_threads(config.threads)
     splits = [Split(chosen) for chosen in config.splits.values()]
     provenance = run.provenance.with_inputs(**inputs_of(config.splits))
@@ -346,9 +326,32 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
             (GANG, marginal.given_gang(exam.done_s, exam.gpus)),
         )
     ]
-    ratios = [ratio(method, scores[-1], exam, config) for method in scores]
-    by_trace = losses_by_trace(scores, exam)
-    write_table(scores, ratios, by_trace, config.evaluation.levels, run, provenance)
+    of_gang, levels = scores[-1].by_part(exam.part), config.evaluation.levels
+    ratios = [
+        bootstrap(
+            (one.by_part(exam.part) / of_gang)[:, None], config.evaluation.samples, config.seed
+        )
+        for one in scores
+    ]
+    names = np.array(exam.names)[exam.part]
+    by_trace = {
+        str(name): [float(one.loss[names == name].mean()) for one in scores]
+        for name in np.unique(names)
+    }
+    cells = [
+        (one.method, f"{one.loss.mean():.3f}", interval.text(),
+         *(f"{one.held(level):.1%}" for level in levels))
+        for one, interval in zip(scores, ratios, strict=True)
+    ]  # fmt: skip
+    heads = ("method", "cross entropy", "ratio", *(f"{level:.0%} held" for level in levels))
+    traces = [(name, *(f"{loss:.3f}" for loss in row)) for name, row in by_trace.items()]
+    sections = [
+        Table("All traces", heads, cells),
+        Table("By trace", ("trace", *(one.method for one in scores)), traces),
+    ]
+    write_tables(
+        run, "Work that jobs still need", sections, provenance, caption=CAPTION, width=WIDTH
+    )
     title = f"Work left of jobs of the {config.exam_window} windows"
     ranks = {method.method: method.rank for method in scores}
     write_figure(run.folder / PICTURE_FILE, draw_reliability(ranks, by_trace, title), provenance)
@@ -357,7 +360,7 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
             "method": method.method,
             "cross_entropy": float(method.loss.mean()),
             "ratio": vars(interval),
-            "held": {f"{level:g}": method.held(level) for level in config.evaluation.levels},
+            "held": {f"{level:g}": method.held(level) for level in levels},
         }
         for method, interval in zip(scores, ratios, strict=True)
     ]
@@ -401,44 +404,3 @@ def rows_of(
     message = f"{len(rows.features):,} rows of {parts} replays"
     run.console.say(f"{message}, {time.perf_counter() - began:.0f} s")
     return rows
-
-
-def ratio(method: Scores, other: Scores, rows: Rows, config: TrainDurationsConfig) -> Interval:
-    """Of the losses of two methods, over parts."""
-    ratios = method.by_part(rows.part) / other.by_part(rows.part)
-    return bootstrap(ratios[:, None], config.evaluation.samples, config.seed)
-
-
-def losses_by_trace(scores: Sequence[Scores], rows: Rows) -> dict[str, list[float]]:
-    """By the name of the trace, the mean loss of each method."""
-    names = np.array(rows.names)[rows.part]
-    return {
-        str(name): [float(method.loss[names == name].mean()) for method in scores]
-        for name in np.unique(names)
-    }
-
-
-def write_table(
-    scores: Sequence[Scores],
-    ratios: Sequence[Interval],
-    by_trace: dict[str, list[float]],
-    levels: Sequence[float],
-    run: Run,
-    provenance: Provenance,
-) -> None:
-    """Print the tables and write them as Markdown."""
-    heads = ("method", "cross entropy", "ratio", *(f"{level:.0%} held" for level in levels))
-    cells = [
-        (
-            method.method,
-            f"{method.loss.mean():.3f}",
-            interval.text(),
-            *(f"{method.held(level):.1%}" for level in levels),
-        )
-        for method, interval in zip(scores, ratios, strict=True)
-    ]
-    columns = ("trace", *(method.method for method in scores))
-    traces = [(name, *(f"{loss:.3f}" for loss in row)) for name, row in by_trace.items()]
-    title = "Work that jobs still need"
-    sections = [Table("All traces", heads, cells), Table("By trace", columns, traces)]
-    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative
 from envs.cluster.interference.deepshare import ISOLATED, SHARED
 from envs.errors import InputError
-from experiments.config.targets import build, no_such_thing
+from experiments.config.targets import build_as
 from experiments.pictures.learning import Points, draw_errors, draw_predicted
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
@@ -94,58 +95,43 @@ def errors_of(
     measurements: Measurements,
     folds: Sequence[Examined],
     predicted: Sequence[FloatArray],
+    seeds: tuple[float, ...] = (),
 ) -> Errors:
     """The errors of predictions, (T, P, P) for every fold."""
+    off = [np.abs(rate - measurements.rate) for rate in predicted]
     found = {
         table: np.concatenate(
-            [
-                np.abs(rate - measurements.rate)[number][examined.fold.asked[number]]
-                for examined, rate in zip(folds, predicted, strict=True)
-            ]
+            [one[number][each.fold.asked[number]] for each, one in zip(folds, off, strict=True)]
         )
         for number, table in enumerate(measurements.tables)
     }
     probes = len(folds[0].fold.probes)
-    return Errors(method, probes, unseen, {n: e for n, e in found.items() if len(e)})
-
-
-def network_errors(unseen: str, measurements: Measurements, folds: Sequence[Examined]) -> Errors:
-    """The errors of the ensembles, and of each of their networks by itself."""
-    own = errors_of(NETWORK, unseen, measurements, folds, [e.fitted.mean for e in folds])
-    seeds = tuple(
-        errors_of(NETWORK, unseen, measurements, folds, [e.fitted.rate[m] for e in folds]).mean
-        for m in range(len(folds[0].fitted.rate))
-    )
-    return Errors(own.method, own.probes, own.unseen, own.by_table, seeds)
+    return Errors(method, probes, unseen, {n: e for n, e in found.items() if len(e)}, seeds)
 
 
 def joined(sources: Sequence[Sequence[Errors]]) -> list[Errors]:
     """The rows of all sources: one for a method, its number of probes and what was unseen.
 
-    Those that were asked for first come first, and among them the least errors.
+    Those that were asked for first come first, then those of most sources, then the least errors.
     """
     groups: dict[tuple[str, int], dict[str, list[Errors]]] = {}
-    for rows in sources:
-        for row in rows:
-            group = groups.setdefault((row.unseen, row.probes), {})
-            group.setdefault(row.method, []).append(row)
-    most = max(len(rows) for rows in (r for g in groups.values() for r in g.values()))
+    for row in chain(*sources):
+        methods = groups.setdefault((row.unseen, row.probes), {})
+        methods.setdefault(row.method, []).append(row)
     found = []
-    for group in groups.values():
-        parts = [_together(rows) for rows in group.values()]
-        size = {row.method: len(group[row.method]) for row in parts}
-        found += sorted(parts, key=lambda row: (most - size[row.method], row.mean))
+    for methods in groups.values():
+        rows = [(-len(parts), _together(parts)) for parts in methods.values()]
+        found += [row for _, row in sorted(rows, key=lambda pair: (pair[0], pair[1].mean))]
     return found
 
 
 def _together(parts: Sequence[Errors]) -> Errors:
     """The errors of one method on the tables of several sources."""
-    first = parts[0]
     weights = [sum(len(errors) for errors in part.by_table.values()) for part in parts]
     by_seed = zip(*(part.seeds for part in parts), strict=True)
     seeds = tuple(float(np.average(means, weights=weights)) for means in by_seed)
     tables = {name: errors for part in parts for name, errors in part.by_table.items()}
-    return Errors(first.method, first.probes, first.unseen, tables, seeds)
+    return replace(parts[0], by_table=tables, seeds=seeds)
 
 
 def error_cells(
@@ -162,7 +148,6 @@ def error_cells(
     for source, names in sources.items():
         columns |= {source: names} if len(names) > 1 else {}
         columns |= {name: (name,) for name in names}
-    heads = ("method", "unseen", "probes", *columns)
     cells = []
     for row in rows:
         texts = []
@@ -170,38 +155,15 @@ def error_cells(
             found = [row.by_table[name] for name in names if name in row.by_table]
             texts.append(f"{np.concatenate(found).mean():.4f}" if len(found) == len(names) else "")
         cells.append((row.method, row.unseen, str(row.probes), *texts))
-    return heads, cells
+    return ("method", "unseen", "probes", *columns), cells
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Intervals of the network on unseen models, in one table.
+def coverages(measurements: Measurements, folds: Sequence[Examined]) -> list[dict[str, Any]]:
+    """For every table and level, how the network's intervals on unseen models hold.
 
-    Attributes:
-        table: its name.
-        level: the share of the measurements that they are to hold.
-        held: the share that they hold.
-        width: their mean width.
-        worst: the share held of the model for which it is least.
+    `held` is the share of the measurements that they hold, `width` their mean width, `worst` the
+    share held of the model for which it is least.
     """
-
-    table: str
-    level: float
-    held: float
-    width: float
-    worst: float
-
-    def cells(self) -> tuple[str, ...]:
-        """The row of a table."""
-        held, worst = f"{self.held:.1%}", f"{self.worst:.1%}"
-        return self.table, f"{self.level:.0%}", held, worst, f"{self.width:.3f}"
-
-    def document(self) -> dict[str, object]:
-        return dict(vars(self))
-
-
-def coverages(measurements: Measurements, folds: Sequence[Examined]) -> list[Coverage]:
-    """For every table and level."""
     found = []
     levels = folds[0].calibration.levels if folds[0].calibration else ()
     for number, table in enumerate(measurements.tables):
@@ -217,13 +179,13 @@ def coverages(measurements: Measurements, folds: Sequence[Examined]) -> list[Cov
                 held.append((low[number][asked] <= rate) & (rate <= high[number][asked]))
                 width.append((high - low)[number][asked])
             found.append(
-                Coverage(
-                    table,
-                    level,
-                    float(np.concatenate(held).mean()),
-                    float(np.concatenate(width).mean()),
-                    float(min(one.mean() for one in held)),
-                )
+                {
+                    "table": table,
+                    "level": level,
+                    "held": float(np.concatenate(held).mean()),
+                    "width": float(np.concatenate(width).mean()),
+                    "worst": float(min(one.mean() for one in held)),
+                }
             )
     return found
 
@@ -282,15 +244,13 @@ class Source:
     measurements: Measurements
     crossed: CrossValidation
     rows: list[Errors]
-    coverage: list[Coverage]
+    coverage: list[dict[str, Any]]
 
 
 def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
     """Cross-validate, compare, fit to everything, save, draw."""
     start = time.perf_counter()
-    fitting = build(config.model, "model")
-    if not isinstance(fitting, FitConfig):
-        raise no_such_thing("model", config.model, "model of interference")
+    fitting = build_as(FitConfig, config.model, "model", "model of interference")
     torch.set_num_threads(config.threads)
     measured, provenance = read_measurements(config.measurements, run.provenance)
     sources = [examined(measurements, fitting, config, run) for measurements in measured]
@@ -300,8 +260,26 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
     coverage = [row for source in sources for row in source.coverage]
     title = f"Normalised throughput of unseen jobs, {config.evaluation.probes} probes"
     columns = {s.measurements.name: s.measurements.tables for s in sources}
-    write_table(rows, coverage, columns, title, run, provenance)
-    points = {t: p for source in sources for t, p in points_of(source).items()}
+    heads, cells = error_cells(rows, columns)
+    intervals = [
+        (one["table"], f"{one['level']:.0%}", f"{one['held']:.1%}", f"{one['worst']:.1%}",
+         f"{one['width']:.3f}")
+        for one in coverage
+    ]  # fmt: skip
+    sections = [
+        Table("Errors on unseen models", heads, cells),
+        Table("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
+    ]
+    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
+    points: dict[str, Points] = {
+        table: {
+            one.name: (source.measurements.rate[k][asked], one.fitted.mean[k][asked])
+            for one in source.crossed.folds
+            if (asked := one.fold.asked[k]).any()
+        }
+        for source in sources
+        for k, table in enumerate(source.measurements.tables)
+    }
     write_figure(run.folder / PREDICTED_FILE, draw_predicted(points, title), provenance)
     by_probes: dict[str, dict[str, dict[int, float]]] = {}
     for source in sources:
@@ -311,8 +289,8 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
                 methods.setdefault(row.method, {})[row.probes] = row.mean
     figure = draw_errors(by_probes, NETWORK, "Errors on unseen models")
     write_figure(run.folder / ERRORS_FILE, figure, provenance)
-    main = [r for r in rows if (r.unseen, r.probes) == (MODEL, config.evaluation.probes)]
-    whole = [row for row in main if set(row.by_table) == set(points)]
+    main = (MODEL, config.evaluation.probes, set(points))
+    whole = [row for row in rows if (row.unseen, row.probes, set(row.by_table)) == main]
     network = next(row for row in whole if row.method == NETWORK)
     others = [row for row in whole if row.method != NETWORK]
     values: dict[str, object] = {
@@ -321,7 +299,7 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
         "mae_of_next": min(row.mean for row in others),
         "best_method": min(whole, key=lambda row: row.mean).method,
         "errors": [row.document() for row in rows],
-        "coverage": [row.document() for row in coverage],
+        "coverage": coverage,
         "predictors": [str(run.folder / PREDICTORS / s.measurements.name) for s in sources],
         "table": str(run.folder / TABLE_FILE),
         "pictures": [str(run.folder / name) for name in (PREDICTED_FILE, ERRORS_FILE)],
@@ -380,7 +358,12 @@ def examined(
         sets.append((JOB, found))
     rows = []
     for unseen_kind, folds in sets:
-        rows.append(network_errors(unseen_kind, measurements, folds))
+        seeds = tuple(
+            errors_of("", unseen_kind, measurements, folds, [e.fitted.rate[m] for e in folds]).mean
+            for m in range(len(folds[0].fitted.rate))
+        )
+        means = [e.fitted.mean for e in folds]
+        rows.append(errors_of(NETWORK, unseen_kind, measurements, folds, means, seeds))
         for method in baselines(measurements, asked.eta_over_beta):
             predicted = [method.predict(measurements, fold.fold) for fold in folds]
             rows.append(errors_of(method.name, unseen_kind, measurements, folds, predicted))
@@ -414,38 +397,3 @@ def save_final(
     }
     predictor = predictor_of(measurements, known, fitted)
     save_predictor(predictor, folder / measurements.name, described, provenance.document())
-
-
-def points_of(source: Source) -> dict[str, Points]:
-    """For every table and unseen model, measured and predicted rates."""
-    measurements = source.measurements
-    found: dict[str, Points] = {}
-    for number, table in enumerate(measurements.tables):
-        points = {}
-        for fold in source.crossed.folds:
-            asked = fold.fold.asked[number]
-            if asked.any():
-                points[fold.name] = (
-                    measurements.rate[number][asked],
-                    fold.fitted.mean[number][asked],
-                )
-        found[table] = points
-    return found
-
-
-def write_table(
-    rows: Sequence[Errors],
-    coverage: Sequence[Coverage],
-    sources: Mapping[str, Sequence[str]],
-    title: str,
-    run: Run,
-    provenance: Provenance,
-) -> None:
-    """Print the tables and write them as Markdown."""
-    columns, cells = error_cells(rows, sources)
-    intervals = [row.cells() for row in coverage]
-    sections = [
-        Table("Errors on unseen models", columns, cells),
-        Table("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
-    ]
-    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)

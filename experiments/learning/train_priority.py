@@ -15,12 +15,12 @@ import csv
 import io
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,14 +33,14 @@ from experiments.cluster.problem import built_policy
 from experiments.cluster.sampled_windows import (
     SampledWindows,
     Source,
-    check_windows,
     inputs_of,
     sampled_window,
     sources,
 )
-from experiments.cluster.split_windows import Split, SplitConfig
-from experiments.config.targets import build, no_such_thing
+from experiments.cluster.split_windows import Split
+from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
+from experiments.learning.training import WindowsConfig
 from experiments.pictures.learning import draw_search
 from experiments.run.artifacts import (
     METRICS_FILE,
@@ -59,59 +59,32 @@ from models.artifacts import sha256_of
 from models.durations.bins import SPEC_FILE
 
 
-@dataclass(frozen=True)
-class Request:
-    """A part, and the weights to replay it with.
-
-    Attributes:
-        window: of the splits.
-        seed: draws the part.
-        weights: (R, D) by `priority_features.NAMES`.
-    """
+class Request(NamedTuple):
+    """A part of a window of the splits, which its seed draws, and the weights to replay it with."""
 
     window: str
     seed: tuple[int, ...]
-    weights: FloatArray
+    weights: FloatArray  # (R, D) by `priority_features.NAMES`
 
 
-class Replays(Protocol):
-    """Whoever replays."""
-
-    def __call__(self, requests: Sequence[Request]) -> list[FloatArray]:
-        """For each request (R,) mean JCTs, in seconds."""
+Replays = Callable[[Sequence[Request]], list[FloatArray]]  # for each (R,) mean JCTs, in seconds
 
 
+@dataclass(frozen=True, eq=False)
 class Replayer:
-    """Replays one request after the other.
+    """Replays requests under an agent, a config node of a policy with a learned priority.
 
-    Args:
-        agent: config node of a migrating policy with a learned priority.
-        splits: whose windows parts are drawn of.
-        windows: of the splits that there are requests for.
-        parts: how they are drawn.
-
-    Raises:
-        InputError: a split or a window is bad, or none has enough jobs.
+    Attributes:
+        agent: it.
+        found: what parts are drawn of, by window.
+        parts: how they are.
     """
 
-    def __init__(
-        self,
-        agent: Mapping[str, Any],
-        splits: Sequence[SplitConfig],
-        windows: Sequence[str],
-        parts: SampledWindows,
-    ) -> None:
-        made = [Split(config) for config in splits]
-        self.agent, self.parts = agent, parts
-        self.found: dict[str, list[Source]] = {
-            window: sources(made, window, parts) for window in windows
-        }
+    agent: Mapping[str, Any]
+    found: Mapping[str, Sequence[Source]]
+    parts: SampledWindows
 
-    def __call__(self, requests: Sequence[Request]) -> list[FloatArray]:
-        """For each request (R,) mean JCTs, in seconds."""
-        return [self.replay(request) for request in requests]
-
-    def replay(self, request: Request) -> FloatArray:
+    def __call__(self, request: Request) -> FloatArray:
         """(R,) mean JCTs, in seconds."""
         rng = np.random.default_rng(request.seed)
         _, problem = sampled_window(self.found[request.window], self.parts, rng)
@@ -127,27 +100,16 @@ def weighted(agent: Mapping[str, Any], weights: FloatArray) -> dict[str, Any]:
 
 @contextmanager
 def replays(replayer: Replayer, workers: int) -> Iterator[Replays]:
-    """`replayer`, or so many processes that each have a copy of it."""
+    """By so many processes; one is this one."""
     if workers == 1:
-        yield replayer
+        yield lambda requests: list(map(replayer, requests))
         return
     context = multiprocessing.get_context("spawn")
-    with (
-        one_thread_each(),
-        ProcessPoolExecutor(workers, context, initializer=_take, initargs=(replayer,)) as pool,
-    ):
-        yield lambda requests: list(pool.map(_replay, requests))
-
-
-_mine: list[Replayer] = []  # of a process of the pool
-
-
-def _take(replayer: Replayer) -> None:
-    _mine[:] = [replayer]
-
-
-def _replay(request: Request) -> FloatArray:
-    return _mine[0].replay(request)
+    with one_thread_each(), ProcessPoolExecutor(workers, context) as pool:
+        # equal shares: what parts are drawn of travels once to each process
+        yield lambda requests: list(
+            pool.map(replayer, requests, chunksize=-(-len(requests) // workers))
+        )
 
 
 WEIGHTS_FILE, PICTURE_FILE = "priority.json", "search.png"
@@ -163,24 +125,16 @@ CAPTION = (
 
 
 @dataclass(kw_only=True)
-class TrainPriorityConfig:
+class TrainPriorityConfig(WindowsConfig):
     """`conf/train_priority.yaml`; groups are objects by `_target_`."""
 
     model: Any
     agent: Any
-    splits: dict[str, SplitConfig]
-    window: str = "train"  # of the splits: whose jobs are replayed in the search
-    exam_window: str = "validation"  # the same: whose jobs decide which weights are kept
     parts: SampledWindows
     exam_parts: Count = 24  # of an exam
     exam_every: Count = 5  # rounds
     samples: Count = 2000  # of the bootstrap over the parts of an exam
     workers: Count = 2  # processes; what is found does not depend on their number
-    seed: int
-    json: bool
-
-    def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
 
 
 @dataclass(frozen=True)
@@ -195,17 +149,14 @@ class Exam:
 def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     """Search, examine, save the best, draw."""
     began = time.perf_counter()
-    settings = build(config.model, "model")
-    if not isinstance(settings, WeightSearchConfig):
-        raise no_such_thing("model", config.model, "search for weights")
+    settings = build_as(WeightSearchConfig, config.model, "model", "search for weights")
     start = start_of(config.agent)
     posterior = sha256_of(Path(config.agent["priority"]["path"]) / SPEC_FILE)
     provenance = run.provenance.with_inputs(**inputs_of(config.splits), durations=posterior)
+    splits = [Split(one) for one in config.splits.values()]
+    windows = (config.window, config.exam_window)
     replayer = Replayer(
-        config.agent,
-        list(config.splits.values()),
-        (config.window, config.exam_window),
-        config.parts,
+        config.agent, {x: sources(splits, x, config.parts) for x in windows}, config.parts
     )
     with replays(replayer, config.workers) as replay, ProgressDisplay(run.console) as display:
         exams = searched(config, settings, start, replay, display)
@@ -221,7 +172,12 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     policy = built_policy(weighted(config.agent, best.weights), "agent")
     assert isinstance(policy, Migrating)
     checkpoint = export_migrating(policy, run.folder / CHECKPOINT_FOLDER, card, provenance)
-    write_text(run.folder / METRICS_FILE, metrics(exams))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["round", "ratio", "ratio_low", "ratio_high", *NAMES])
+    for exam in exams:
+        writer.writerow([exam.round, *vars(exam.ratio).values(), *exam.weights.tolist()])
+    write_text(run.folder / METRICS_FILE, out.getvalue())
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     title = f"What counts for a job: {settings.rounds} rounds of {settings.pairs} pairs of replays"
     figure = draw_search(
@@ -300,14 +256,3 @@ def examined(config: TrainPriorityConfig, weights: FloatArray, replay: Replays) 
         for part in range(config.exam_parts)
     ]
     return np.stack(replay(requests))
-
-
-def metrics(exams: Sequence[Exam]) -> str:
-    """A row for every exam."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["round", "ratio", "ratio_low", "ratio_high", *NAMES])
-    for exam in exams:
-        ratio = exam.ratio
-        writer.writerow([exam.round, ratio.mean, ratio.low, ratio.high, *exam.weights.tolist()])
-    return out.getvalue()

@@ -9,22 +9,29 @@ them, is what `agent=joint_choice agent.numbers=<file>` takes.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agents.cluster.rule_numbers import NumberSearch
+from agents.cluster.rule_numbers import Numbers, NumberSearch, Tried
+from envs.arrays import FloatArray
 from envs.bounds import Count
 from experiments.cluster.headroom import JUDGING, LEARNING, mean_jcts, tuned
 from experiments.cluster.regimes import RegimesConfig
-from experiments.cluster.sampled_windows import check_windows, inputs_of
+from experiments.cluster.sampled_windows import inputs_of
 from experiments.config.targets import build_as
+from experiments.learning.training import WindowsConfig
 from experiments.run.artifacts import write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import TABLE_FILE, Table, write_tables
+
+if TYPE_CHECKING:
+    from experiments.learning.train_gains import TrainGainsConfig
 
 NUMBERS_FILE = "rule.json"
 CAPTION = (
@@ -34,22 +41,19 @@ CAPTION = (
 
 
 @dataclass(kw_only=True)
-class TrainRuleConfig(RegimesConfig):
+class TrainRuleConfig(RegimesConfig, WindowsConfig):
     """`conf/train_rule.yaml`; policy and search are objects by `_target_`."""
 
     model: Any
     agent: Any
     regime: str = "shared"  # of known: where they are to be good
-    window: str = "train"  # of the splits: whose jobs are replayed in the search
-    exam_window: str = "validation"  # and whose jobs decide which of the best are kept
     windows: Count = 32  # of the search, the same for all numbers
     exam_windows: Count = 64
     exams: Count = 5  # of the best that are checked
     samples: Count = 2000  # of the bootstrap over windows
-    json: bool
 
     def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
+        super().__post_init__()
         self.chosen = self.named(self.regime, "regime")
 
 
@@ -61,36 +65,67 @@ def train_rule(config: TrainRuleConfig, run: Run) -> Result:
     training = config.problems(config.chosen, config.window, LEARNING, config.windows)
     exam = config.problems(config.chosen, config.exam_window, JUDGING, config.exam_windows)
     tried = tuned(search, rule, training, config.seed)
-    before = {name: rule[name] for name in search.numbers}
-    cost = next(one.cost for one in tried if one.numbers == before)
+    origin = {
+        "regime": asdict(config.chosen),
+        "windows": {config.window: config.windows, config.exam_window: config.exam_windows},
+    }
+    return kept(
+        run, config, tried, {name: rule[name] for name in search.numbers},
+        lambda numbers: mean_jcts(rule, numbers, exam), began, NUMBERS_FILE,
+        f"Numbers of a rule, {config.regime}", CAPTION, origin, config.samples,
+    )  # fmt: skip
+
+
+def kept(
+    run: Run, config: TrainRuleConfig | TrainGainsConfig, tried: Sequence[Tried], before: Numbers,
+    examined: Callable[[Sequence[Numbers]], FloatArray], began: float, file: str, title: str,
+    caption: str, origin: Mapping[str, object] = MappingProxyType({}), samples: int = 2000,
+    more: bool = False,
+) -> Result:  # fmt: skip
+    """Examine the best of a search beside what was before, and write the best of them to a file.
+
+    Args:
+        run: its folder.
+        config: of the app.
+        tried: in the search, the best first; `before` is among them.
+        before: the numbers.
+        examined: (numbers, windows) what they come to in the exam.
+        began: when the run did.
+        file: in the run's folder.
+        title: of the table.
+        caption: of the table.
+        origin: of the numbers, besides what all searches tell.
+        samples: of the bootstrap.
+        more: is better.
+    """
     best = tried[: config.exams]
-    means = mean_jcts(rule, [before, *(one.numbers for one in best)], exam)
-    exams = [bootstrap(row[:, None], config.samples, config.seed) for row in means[1:] / means[0]]
-    ratios = [float(np.exp(one.cost - cost)) for one in best]
-    winner = int(np.argmin([ratio.mean for ratio in exams]))
+    cost, sign = next(one.cost for one in tried if one.numbers == before), -1.0 if more else 1.0
+    ratios = [float(np.exp(sign * (one.cost - cost))) for one in best]
+    found = examined([before, *(one.numbers for one in best)])
+    exams = [bootstrap(row[:, None], samples, config.seed) for row in found[1:] / found[0]]
+    winner = int(np.argmin([sign * exam.mean for exam in exams]))
     provenance = run.provenance.with_inputs(**inputs_of(config.splits))
+    numbers = best[winner].numbers
     document = {
-        "numbers": best[winner].numbers,
+        "numbers": numbers,
         "origin": {
-            "regime": asdict(config.chosen),
-            "windows": {config.window: config.windows, config.exam_window: config.exam_windows},
-            "seed": config.seed, "before": before, "tried": len(tried),
+            **origin, "seed": config.seed, "before": before, "tried": len(tried),
             "ratio": ratios[winner], "exam": asdict(exams[winner]),
         },
     }  # fmt: skip
-    stamped = stamp(document, portable(provenance), kind="rule_numbers")
-    write_json(run.folder / NUMBERS_FILE, stamped)
+    path = run.folder / file
+    write_json(path, stamp(document, portable(provenance), kind="rule_numbers"))
     rows = [
-        (f"{ratio:.3f}", found.text(), *(f"{x:.3g}" if isinstance(x, float) else str(x)
-                                         for x in one.numbers.values()))
-        for ratio, found, one in zip(ratios, exams, best, strict=True)
+        (f"{ratio:.3f}", exam.text(), *(f"{x:.3g}" if isinstance(x, float) else str(x)
+                                        for x in one.numbers.values()))
+        for ratio, exam, one in zip(ratios, exams, best, strict=True)
     ]  # fmt: skip
-    table = Table(f"The best of {len(tried)}", ("search", "exam", *search.numbers), rows)
-    write_tables(run, f"Numbers of a rule, {config.regime}", [table], provenance, caption=CAPTION)
+    table = Table(f"The best of {len(tried)}", ("search", "exam", *numbers), rows)
+    write_tables(run, title, [table], provenance, caption=caption)
     values: dict[str, object] = {
         **document,
         "exam": exams[winner].mean,
-        "file": str(run.folder / NUMBERS_FILE),
+        "file": str(path),
         "table": str(run.folder / TABLE_FILE),
         "seconds": time.perf_counter() - began,
     }

@@ -81,12 +81,3 @@ class ProgressDisplay:
 
     def _print(self, task: TaskID, text: str) -> None:
         self.console.say(f"{self._names[task]}: {text}")
-
-
-def training_news(row: Mapping[str, float]) -> str:
-    """One iteration of training in a few words."""
-    return (
-        f"iteration {row['iteration']:.0f}, mean {row['charts/step_time_s_mean'] * 1e3:.1f} ms, "
-        f"best {row['charts/best_objective'] * 1e3:.1f} ms, "
-        f"{row['charts/SPS']:.0f} steps/s"
-    )

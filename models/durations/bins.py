@@ -6,6 +6,7 @@ bins, the settings, origin and sha256. Reading it needs no torch.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Lt
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -116,7 +118,6 @@ class DurationConfig:
         return shapes
 
 
-REAL = ("dropout", "stretch", "learning_rate", "weight_decay")  # settings that are no integers
 MOST_HISTORY = 1024  # neighbours; each has columns of its own
 KIND, SCHEMA_VERSION = "meshwright.durations", 1
 WEIGHTS_FILE, SPEC_FILE = "durations.safetensors", "spec.json"
@@ -157,31 +158,19 @@ def _unfit(path: Path, cause: str) -> InputError:
 
 
 def _config(path: Path, node: object) -> DurationConfig:
-    """The settings in a spec.
+    """The settings in a spec, which has all of them, whatever the defaults are now.
 
     Raises:
         InputError: they are others, or out of range.
     """
-    if not isinstance(node, dict):
-        raise InputError("is no object", file=path, field="config")
-    for name, value in node.items():
-        kind = int | float if name in REAL else int
-        if isinstance(value, bool) or not isinstance(value, kind):
-            told = f"{value!r} is no {'number' if name in REAL else 'integer'}"
-            raise InputError(told, file=path, field=f"config.{name}")
-    if node.get("history", 0) > MOST_HISTORY:
-        told = f"{node['history']} is more than {MOST_HISTORY}"
-        raise InputError(told, file=path, field="config.history")
-    missing = [field.name for field in fields(DurationConfig) if field.name not in node]
-    if missing:  # a saved one has all, whatever the defaults are now
-        raise InputError(
-            f"is not that of a posterior (no {missing[0]!r})", file=path, field="config"
-        )
+    if not isinstance(node, dict) or set(node) != {one.name for one in fields(DurationConfig)}:
+        raise InputError("is not that of a posterior", file=path, field="config")
     try:
-        return DurationConfig(**node)
-    except TypeError as error:
-        raise InputError(f"is not that of a posterior ({error})", file=path, field="config") from (
-            error
-        )
-    except InputError as error:
-        raise InputError(error.message, file=path, field=f"config.{error.field}") from error
+        config = TypeAdapter(DurationConfig).validate_json(json.dumps(node), strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise InputError(fault["msg"], file=path, field=f"config.{fault['loc'][0]}") from error
+    if config.history > MOST_HISTORY:
+        told = f"{config.history} is more than {MOST_HISTORY}"
+        raise InputError(told, file=path, field="config.history")
+    return config

@@ -15,14 +15,12 @@ input, the bins, the settings, origin and sha256.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from envs.arrays import FloatArray
@@ -36,7 +34,7 @@ from envs.cluster.environment.duration_features import (
     width,
 )
 from envs.errors import InputError
-from models.artifacts import atomic_folder, hashes_of
+from models.artifacts import atomic_folder, save_weights, write_spec
 from models.durations.bins import (
     ALIKE,
     BINS,
@@ -47,13 +45,11 @@ from models.durations.bins import (
     SCHEMA_VERSION,
     SELF_WIDTH,
     SHORTEST_WORK_S,
-    SPEC_FILE,
     SPREADS,
     WEIGHTS_FILE,
     DurationConfig,
     FloatRows,
     gittins_tables,
-    read_durations,
     upper_edges_s,
 )
 
@@ -270,8 +266,7 @@ def save_durations(
 ) -> None:
     """Write the folder whole or not at all."""
     with atomic_folder(folder) as temporary:
-        weights = {name: value.contiguous() for name, value in posterior.state_dict().items()}
-        save_file(weights, temporary / WEIGHTS_FILE)
+        save_weights(posterior, temporary / WEIGHTS_FILE)
         spec = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
@@ -281,20 +276,5 @@ def save_durations(
             "bins": edges_s().tolist(),
             "config": asdict(posterior.config),
             "provenance": dict(provenance),
-            "sha256": hashes_of(temporary),
         }
-        text = json.dumps(spec, indent=2) + "\n"
-        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
-
-
-def load_durations(folder: Path) -> DurationPosterior:
-    """Read a folder that `save_durations` wrote; the posterior is ready to predict.
-
-    Raises:
-        InputError: naming the file that is missing, damaged, of another kind or version, or about
-            other columns or bins than those of today.
-    """
-    config, weights = read_durations(folder)
-    posterior = DurationPosterior(config)
-    posterior.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-    return posterior.eval()
+        write_spec(temporary, spec)

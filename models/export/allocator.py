@@ -20,9 +20,10 @@ from models.export.checkpoint import (
     CONFIG_FILE,
     SPEC_FILE,
     WEIGHTS_FILE,
+    ModelCard,
     onnx_session,
 )
-from models.export.placer import PlacerCard, write_beside
+from models.export.placer import write_beside
 
 if TYPE_CHECKING:
     from models.step.channels import PipesPolicy
@@ -56,7 +57,7 @@ class OnnxAllocator:
         return np.asarray(logits.argmax(axis=-1) - TOP, np.int64)
 
 
-def export_allocator(policy: PipesPolicy, folder: Path, card: PlacerCard) -> Path:
+def export_allocator(policy: PipesPolicy, folder: Path, card: ModelCard) -> Path:
     """Write the folder, whole or not at all; one already there is replaced."""
     import torch
 

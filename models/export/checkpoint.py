@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from envs.errors import InputError
 from models.artifacts import (
@@ -33,6 +34,7 @@ from models.artifacts import (
     check_listed,
     hashes_of,
     read_kind,
+    write_spec,
 )
 from models.layout import FieldLayout, Observation, num_cluster_actions
 
@@ -44,16 +46,32 @@ SPEC_FILE, CONFIG_FILE, CARD_FILE = "spec.json", "config.yaml", "README.md"
 LISTED_FILES = (ONNX_FILE, PT2_FILE, WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
 PLAN = "plan"  # key of a spec without a network
 DURATIONS_FOLDER = "durations"
-MOST = 2**20  # features of one thing
+LAYOUT = TypeAdapter(tuple[FieldLayout, ...])  # in a spec
 
 Decision = tuple[NDArray[np.float32], float]  # masked logits, value
+Runtime = Callable[[Observation], Decision]  # an exported policy on one observation
 
 
-class Runtime(Protocol):
-    """Runs an exported policy on one observation."""
+@dataclass(frozen=True)
+class ModelCard:
+    """What a reader of the folder wants to know.
 
-    def __call__(self, observation: Observation) -> Decision:
-        """Logits and value."""
+    Attributes:
+        title: one line.
+        text: Markdown: what it was trained on, how it compares, what it cannot do.
+        config_yaml: the resolved configuration of the training run.
+        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
+    """
+
+    title: str
+    text: str
+    config_yaml: str
+    provenance: Mapping[str, Any]
+
+    def markdown(self, about: str = "") -> str:
+        """The README, which begins with what the files are about."""
+        origin = "\n".join(f"* {name}: {value}" for name, value in self.provenance.items())
+        return f"# {self.title}\n\n{about}{self.text.strip()}\n\n## Origin\n\n{origin}\n"
 
 
 @dataclass(frozen=True)
@@ -143,11 +161,10 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
         told = f"is of kind {spec.get('observation_kind')!r}, not {CLUSTER!r}"
         raise InputError(told, file=spec_file, field="observation_kind")
     try:
-        layout = tuple(_field(item) for item in spec["observation"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"is not a list of arrays ({error})", file=spec_file, field="observation"
-        ) from error
+        layout = LAYOUT.validate_json(json.dumps(spec.get("observation")), strict=True)
+    except ValidationError as error:
+        told = f"is not a list of arrays ({error.errors()[0]['msg']})"
+        raise InputError(told, file=spec_file, field="observation") from error
     action = spec.get("action")
     if not (isinstance(action, dict) and isinstance(action.get("preemption"), bool)):
         raise InputError("is not true or false", file=spec_file, field="action.preemption")
@@ -174,30 +191,8 @@ def describe(folder: Path, card: str, spec: Mapping[str, Any], folders: Mapping[
         "schema_version": SCHEMA_VERSION,
         **spec,
         "folders": {name: hashes_of(folder / name) for name in folders},
-        "sha256": hashes_of(folder),
     }
-    (folder / SPEC_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-
-
-DTYPES = ("float32", "float64", "int8", "int32", "int64", "bool")  # of an observation's arrays
-
-
-def _field(item: Mapping[str, Any]) -> FieldLayout:
-    """An array as a spec describes it.
-
-    Raises:
-        KeyError, TypeError: it does not.
-    """
-    shape = item["shape"]
-    sizes = [n for n in shape if isinstance(n, str) or (type(n) is int and 0 <= n <= MOST)]
-    if not isinstance(shape, list) or len(sizes) < len(shape):
-        raise TypeError(f"{shape!r} is no shape")
-    optional = item.get("optional", False)
-    if item["dtype"] not in DTYPES:
-        raise TypeError(f"{item['dtype']!r} is none of {', '.join(DTYPES)}")
-    if not (isinstance(item["name"], str) and isinstance(optional, bool)):
-        raise TypeError(f"{item!r} is no array")
-    return FieldLayout(item["name"], item["dtype"], tuple(shape), optional)
+    write_spec(folder, whole)
 
 
 def onnx_session(path: Path, names: tuple[str, ...], threads: int) -> Any:

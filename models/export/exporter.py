@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
+from envs.cluster.environment.features import HIGH, LOW
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT
-from models.artifacts import atomic_folder
+from models.artifacts import atomic_folder, save_weights
 from models.cluster.hierarchical import HierarchicalPolicy
 from models.export.checkpoint import (
     CLUSTER,
@@ -26,19 +25,20 @@ from models.export.checkpoint import (
     SPEC_FILE,
     WEIGHTS_FILE,
     AdviserSpec,
+    ModelCard,
     describe,
 )
 from models.export.programs import program_of, write_onnx
 from models.layout import (
-    FieldLayout,
-    Observation,
     cluster_layout,
     num_cluster_actions,
 )
 
+ENVIRONMENT = "meshwright/ClusterParallel-v0"  # whose observations the policy reads
 
-class ClusterForm:
-    """The policy of a cluster's scheduler, with or without others to forward jobs to.
+
+class ClusterForm(nn.Module):
+    """The policy on one observation: arrays in layout order, (A,) logits and () value out.
 
     Args:
         policy: it.
@@ -53,6 +53,7 @@ class ClusterForm:
     def __init__(self, policy: HierarchicalPolicy, adviser: AdviserSpec | None = None) -> None:
         if adviser is not None and not policy.widths.advised:
             raise InputError("the policy is shown nobody's advice", field="adviser")
+        super().__init__()
         self.policy = policy
         if adviser is not None:
             self.takes = f"{type(self).takes}, and an adviser's action, by `spec.json`"
@@ -80,98 +81,25 @@ class ClusterForm:
             + (", without the critic's part that sees all schedulers" * bool(policy.widths.state)),
         }
 
-    def sample(self) -> Observation:
-        """A small valid observation."""
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and value."""
+        named = zip(self.layout, arrays, strict=True)
+        observation = {item.name: array.unsqueeze(0) for item, array in named}
+        outlook = self.policy.assess(observation, packed=False)
+        return outlook.logits.squeeze(0), outlook.value.squeeze(0)
+
+    def sample(self) -> tuple[Tensor, ...]:
+        """A small valid observation: zeros, all masks 1; by distinct sizes tracing ties no two."""
         sizes = {"N": 7, "R": 3, "M": 5, "W": 4, "E": 11}
         if self.policy.widths.peer:
             sizes["F"] = 2
-        return _sample(
-            self.layout, {**sizes, "A": num_cluster_actions(sizes, self.policy.preemption)}
-        )
-
-    def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(1, A) logits and (1,) values."""
-        outlook = self.policy.assess(observation, packed=False)
-        return outlook.logits, outlook.value
-
-
-class SingleObservation(nn.Module):
-    """The policy on one observation: arrays in layout order, (A,) logits and () value out."""
-
-    def __init__(self, form: ClusterForm) -> None:
-        super().__init__()
-        self.policy = form.policy
-        self._decide = form.decide
-        self._names = [item.name for item in form.layout]
-
-    def forward(self, *arrays: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and value."""
-        named = zip(self._names, arrays, strict=True)
-        logits, value = self._decide({name: array.unsqueeze(0) for name, array in named})
-        return logits.squeeze(0), value.squeeze(0)
-
-
-def _sample(layout: tuple[FieldLayout, ...], sizes: Mapping[str, int]) -> Observation:
-    """Zeros, all masks 1; distinct sizes, so that tracing ties no two together."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for item in layout:
-        shape = tuple(sizes[n] if isinstance(n, str) else n for n in item.shape)
-        filled = np.ones if item.name.endswith("mask") else np.zeros
-        arrays[item.name] = filled(shape, dtype=item.dtype)
-    return arrays
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """What a reader of the checkpoint wants to know.
-
-    Attributes:
-        title: one line.
-        environment: id of the environment whose observations the policy reads.
-        bounds: lowest and highest value of every feature; the environment clips to them.
-        config_yaml: the resolved configuration of the training run.
-        command: the command that reproduces the evaluation.
-        evaluation: the table, one mapping of column to text per row, equal columns.
-        remark: a sentence under the table.
-        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
-    """
-
-    title: str
-    environment: str
-    bounds: tuple[float, float]
-    config_yaml: str
-    command: str
-    evaluation: Sequence[Mapping[str, str]] = ()
-    remark: str = ""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def markdown(self, parameters: int, form: ClusterForm) -> str:
-        """The README of the checkpoint."""
-        lines = [
-            f"# {self.title}",
-            "",
-            f"The policy of a cluster's scheduler for `{self.environment}` with {parameters:,} "
-            f"parameters; it takes {form.takes}.",
-            f"`{SPEC_FILE}` describes its input and output, `{ONNX_FILE}` and `{PT2_FILE}` run it, "
-            f"`{WEIGHTS_FILE}` holds its weights, `{CONFIG_FILE}` how it was trained.",
-            "",
-            "## Evaluation",
-            "",
-        ]
-        if self.evaluation:
-            columns = list(self.evaluation[0])
-            rows = [list(row.values()) for row in self.evaluation]
-            lines += [
-                "| " + " | ".join(cells) + " |" for cells in [columns, ["---"] * len(columns)]
-            ]
-            lines += ["| " + " | ".join(cells) + " |" for cells in rows]
-        else:
-            lines.append("None was made for this export.")
-        if self.remark:
-            lines += ["", f"{self.remark[0].upper()}{self.remark[1:]}."]
-        lines += ["", "Reproduce with", "", f"    {self.command}", "", "## Origin", ""]
-        lines += [f"* {name}: {value}" for name, value in self.provenance.items()]
-        return "\n".join(lines) + "\n"
+        sizes["A"] = num_cluster_actions(sizes, self.policy.preemption)
+        arrays = []
+        for item in self.layout:
+            shape = tuple(sizes[n] if isinstance(n, str) else n for n in item.shape)
+            filled = torch.ones if item.name.endswith("mask") else torch.zeros
+            arrays.append(filled(shape, dtype=getattr(torch, item.dtype)))
+        return tuple(arrays)
 
 
 def export_scheduler(
@@ -191,24 +119,28 @@ def export_scheduler(
     form = ClusterForm(policy, adviser)
     training = policy.training
     policy.eval()
-    program = _program(form)
+    dims = {letter: Dim(letter) for letter in form.sizes}
+    shapes = [
+        {axis: dims[n] for axis, n in enumerate(item.shape) if isinstance(n, str)}
+        for item in form.layout
+    ]
+    program = program_of(form, form.sample(), (tuple(shapes),))
     policy.train(training)
-    weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
     with atomic_folder(folder) as temporary:
         torch.export.save(program, temporary / PT2_FILE)
         names = [item.name for item in form.layout]
-        shapes = [*(item.shape for item in form.layout), ("A",)]
-        write_onnx(program, names, ["logits", "value"], temporary / ONNX_FILE, shapes)
-        save_file(weights, temporary / WEIGHTS_FILE)
+        letters = [*(item.shape for item in form.layout), ("A",)]
+        write_onnx(program, names, ["logits", "value"], temporary / ONNX_FILE, letters)
+        save_weights(policy, temporary / WEIGHTS_FILE)
         (temporary / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
         parameters = sum(value.numel() for value in policy.parameters())
         spec = {
             "units": {"logits": "1", "value": "reward"},
-            "environment": card.environment,
+            "environment": ENVIRONMENT,
             "observation_kind": CLUSTER,
             "observation": [asdict(item) for item in form.layout],
             "sizes": form.sizes,
-            "normalisation": {"by": card.environment, "bounds": list(card.bounds)},
+            "normalisation": {"by": ENVIRONMENT, "bounds": [LOW, HIGH]},
             "action": {
                 "outputs": [
                     {"name": "logits", "dtype": "float32", "shape": ["A"]},
@@ -227,17 +159,11 @@ def export_scheduler(
             "provenance": dict(card.provenance),
             **form.more,
         }
-        describe(temporary, card.markdown(parameters, form), spec, form.folders)
+        about = (
+            f"The policy of a cluster's scheduler for `{ENVIRONMENT}` with {parameters:,} "
+            f"parameters; it takes {form.takes}.\n`{SPEC_FILE}` describes its input and output, "
+            f"`{ONNX_FILE}` and `{PT2_FILE}` run it, `{WEIGHTS_FILE}` holds its weights, "
+            f"`{CONFIG_FILE}` how it was trained.\n\n"
+        )
+        describe(temporary, card.markdown(about), spec, form.folders)
     return folder
-
-
-def _program(form: ClusterForm) -> ExportedProgram:
-    """The policy on one observation with every letter of the layout dynamic."""
-    dims = {letter: Dim(letter) for letter in form.sizes}
-    shapes = tuple(
-        {axis: dims[n] for axis, n in enumerate(item.shape) if isinstance(n, str)}
-        for item in form.layout
-    )
-    arrays = form.sample()
-    given = tuple(map(torch.from_numpy, arrays.values()))
-    return program_of(SingleObservation(form), given, (shapes,))

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 
 from envs.errors import InputError
 from models.artifacts import atomic_folder, check_folder, read_checked_spec
-from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE
-from models.export.placer import PlacerCard, write_beside
+from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE, ModelCard
+from models.export.placer import write_beside
 
 if TYPE_CHECKING:
     from models.cluster.pairs import PairsPolicy
@@ -35,7 +35,7 @@ def pair_shapes(node: int, edge: int, pair: int, width: int) -> dict[str, tuple[
     }  # fmt: skip
 
 
-def export_pairs(policy: PairsPolicy, folder: Path, card: PlacerCard) -> Path:
+def export_pairs(policy: PairsPolicy, folder: Path, card: ModelCard) -> Path:
     """Write the folder, whole or not at all; one already there is replaced."""
     with atomic_folder(folder) as temporary:
         spec = {"kind": KIND, "schema_version": VERSION, "config": asdict(policy.config)}

@@ -10,9 +10,8 @@ README.md             model card: evaluation, and the command that reproduces it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,19 @@ from envs.errors import InputError
 from envs.placement.env import ORDER_CLASSES
 from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
 from envs.placement.sweeps import CANDIDATE
-from models.artifacts import atomic_folder, check_folder, hashes_of, read_checked_spec
+from models.artifacts import (
+    atomic_folder,
+    check_folder,
+    read_checked_spec,
+    save_weights,
+    write_spec,
+)
 from models.export.checkpoint import (
     CARD_FILE,
     CONFIG_FILE,
     SPEC_FILE,
     WEIGHTS_FILE,
+    ModelCard,
     onnx_session,
 )
 from models.step.decoding import PARALLEL, SEQUENTIAL, Encoded, FeatureArray, Views
@@ -42,6 +48,13 @@ WIDTHS = {
     "node": NODE, "node_device": NODE_DEVICE, "device": DEVICE, "link": LINK, "whole": WHOLE,
     "candidate": CANDIDATE, "starts": GIVEN + 1,
 }  # fmt: skip
+LAYOUT: Mapping[str, tuple[str | int, ...]] = {  # of problems: B of them, G groups, D devices
+    "node_features": ("B", "G", NODE), "node_mask": ("B", "G"),
+    "node_device_features": ("B", "G", "D", NODE_DEVICE), "flow": ("B", "G", "G"),
+    "device_features": ("B", "D", DEVICE), "device_mask": ("B", "D"),
+    "link_features": ("B", "D", "D", LINK), "whole_features": ("B", WHOLE),
+}  # fmt: skip
+SIZES = {"B": 2, "G": 7, "D": 5}  # distinct, so that tracing ties no two together
 USE = """## Use
 
 ```python
@@ -94,24 +107,7 @@ class OnnxPlacer:
         return found
 
 
-@dataclass(frozen=True)
-class PlacerCard:
-    """What a reader of the folder wants to know.
-
-    Attributes:
-        title: one line.
-        text: Markdown: what it was trained on, how it compares, what it cannot do.
-        config_yaml: the resolved configuration of the training run.
-        provenance: seed, package version, git commit, hashes of inputs; goes into `spec.json`.
-    """
-
-    title: str
-    text: str
-    config_yaml: str
-    provenance: Mapping[str, Any]
-
-
-def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
+def export_placer(policy: PlacerPolicy, folder: Path, card: ModelCard) -> Path:
     """Write the folder, whole or not at all; one already there is replaced."""
     import torch
 
@@ -119,25 +115,21 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
 
     training = policy.training
     policy.eval()
-    batch, groups, devices = (torch.export.Dim(name) for name in "BGD")
-    given = _sample_views()
-    shapes = {
-        "node_features": {0: batch, 1: groups}, "node_mask": {0: batch, 1: groups},
-        "node_device_features": {0: batch, 1: groups, 2: devices},
-        "flow": {0: batch, 1: groups, 2: groups}, "device_features": {0: batch, 1: devices},
-        "device_mask": {0: batch, 1: devices},
-        "link_features": {0: batch, 1: devices, 2: devices}, "whole_features": {0: batch},
-    }  # fmt: skip
+    dims = {letter: torch.export.Dim(letter) for letter in SIZES}
+    views, shapes = [], []
+    for name in Views._fields:
+        kind, shape = torch.bool if name.endswith("mask") else torch.float32, LAYOUT[name]
+        size = [SIZES[n] if isinstance(n, str) else n for n in shape]
+        views.append(torch.ones(size, dtype=kind))
+        shapes.append({axis: dims[n] for axis, n in enumerate(shape) if isinstance(n, str)})
     hidden, samples = policy.config.hidden, torch.export.Dim("S")
     head = (
         torch.zeros(3, hidden), torch.zeros(3, 5, hidden), torch.ones(3, 5, dtype=torch.bool),
         torch.zeros(3, 5, CANDIDATE),
     )  # fmt: skip
-    pair = {0: samples, 1: devices}
+    pair = {0: samples, 1: dims["D"]}
     with atomic_folder(folder) as temporary:
-        encoder = program_of(
-            policy.encoder, given, (tuple(shapes[name] for name in Views._fields),)
-        )
+        encoder = program_of(policy.encoder, tuple(views), (tuple(shapes),))
         write_onnx(encoder, Views._fields, Encoded._fields, temporary / ENCODER_FILE)
         scores = program_of(policy.head, head, ({0: samples}, pair, pair, pair))
         write_onnx(scores, _HEAD, ("logits",), temporary / HEAD_FILE)
@@ -152,21 +144,16 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: PlacerCard) -> Path:
     return folder
 
 
-def write_beside(policy: Policy, folder: Path, card: PlacerCard, spec: Mapping[str, Any]) -> None:
+def write_beside(policy: Policy, folder: Path, card: ModelCard, spec: Mapping[str, Any]) -> None:
     """The weights, the card and what they were trained with, and `spec` with the hashes of all."""
-    from safetensors.torch import save_file
-
-    weights = {name: value.contiguous() for name, value in policy.state_dict().items()}
-    save_file(weights, folder / WEIGHTS_FILE)
+    save_weights(policy, folder / WEIGHTS_FILE)
     (folder / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")
-    origin = "\n".join(f"* {name}: {value}" for name, value in card.provenance.items())
-    text = f"# {card.title}\n\n{card.text.strip()}\n\n## Origin\n\n{origin}\n"
-    (folder / CARD_FILE).write_text(text, encoding="utf-8")
+    (folder / CARD_FILE).write_text(card.markdown(), encoding="utf-8")
     whole = {
         **spec, "parameters": sum(value.numel() for value in policy.parameters()),
-        "provenance": dict(card.provenance), "sha256": hashes_of(folder),
+        "provenance": dict(card.provenance),
     }  # fmt: skip
-    (folder / SPEC_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    write_spec(folder, whole)
 
 
 def trained_placer(folder: Path) -> PlacerPolicy:
@@ -189,13 +176,3 @@ def trained_placer(folder: Path) -> PlacerPolicy:
         message = " ".join(str(error).split())
         raise InputError(f"holds no such policy ({message})", file=folder) from error
     return policy
-
-
-def _sample_views() -> tuple[Any, ...]:
-    """Distinct sizes, so that tracing ties no two together."""
-    import torch
-
-    shapes = ((2, 7, NODE), (2, 7), (2, 7, 5, NODE_DEVICE), (2, 7, 7), (2, 5, DEVICE), (2, 5),
-              (2, 5, 5, LINK), (2, WHOLE))  # fmt: skip
-    kinds = [torch.bool if name.endswith("mask") else torch.float32 for name in Views._fields]
-    return tuple(torch.ones(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from envs.arrays import IntArray
 from envs.cluster.interference.cases import assign, nearest_below
@@ -20,7 +20,8 @@ from envs.cluster.interference.rates import ON_GPU, SPANNING, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
-from models.artifacts import atomic_folder, hashes_of, read_checked_spec
+from models.artifacts import atomic_folder, read_checked_spec, save_weights, write_spec
+from models.interference.crossval import Calibration
 from models.interference.fit import Fitted, InterferenceNetwork
 from models.interference.measurements import Fold, MeasuredJob, Measurements
 
@@ -74,7 +75,9 @@ class InterferencePredictor:
         return np.concatenate(found) if found else np.zeros(0)
 
 
-def predictor_of(measurements: Measurements, known: Fold, fitted: Fitted) -> InterferencePredictor:
+def predictor_of(
+    measurements: Measurements, known: Fold, fitted: Fitted, calibration: Calibration
+) -> InterferencePredictor:
     """The predictor of an ensemble that was fitted to a fold."""
     profiles = torch.tensor(known.inputs, dtype=torch.float32).contiguous()
     network = _network(fitted.weights, profiles.shape[-1])
@@ -99,8 +102,7 @@ def save_predictor(
 ) -> None:
     """Write the folder whole; `described` are further keys of the spec: probes, intervals, ..."""
     with atomic_folder(folder) as temporary:
-        tensors = {n: v.contiguous() for n, v in predictor.network.state_dict().items()}
-        save_file({**tensors, PROFILES: predictor.profiles}, temporary / WEIGHTS_FILE)
+        save_weights(predictor.network, temporary / WEIGHTS_FILE, profiles=predictor.profiles)
         spec = {
             "kind": KIND,
             "schema_version": SCHEMA_VERSION,
@@ -111,10 +113,8 @@ def save_predictor(
             "jobs": [asdict(job) for job in predictor.jobs],
             **described,
             "provenance": dict(provenance),
-            "sha256": hashes_of(temporary),
         }
-        text = json.dumps(spec, indent=2) + "\n"
-        (temporary / SPEC_FILE).write_text(text, encoding="utf-8")
+        write_spec(temporary, spec)
 
 
 def find_predictor(path: str | Path, source: str) -> Path:

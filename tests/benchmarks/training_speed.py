@@ -35,7 +35,7 @@ from ray.tune.registry import register_env
 from agents.cluster.teachers import FirstFit
 from agents.rllib.advantages import PerTime
 from agents.rllib.algorithm import LockStepPPO, algorithm
-from agents.rllib.cluster.subject import Schedulers
+from agents.rllib.cluster.lane import Schedulers
 from agents.rllib.config import PPO, Cloning, Learner, Training
 from agents.rllib.module import module_spec
 from agents.rllib.ppo import Instruction, parts_of

@@ -30,7 +30,7 @@ from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.registry import GROUPS
 from experiments.config.targets import may_be_named, object_in_file
 from experiments.learning.main_cluster import MainClusterConfig
-from experiments.learning.train_step import TrainConfig
+from experiments.learning.one_problem import TrainConfig
 from experiments.network import gradients
 from experiments.reporting.claims import _number_of
 from experiments.run.saved_run import saved_config, saved_nodes

@@ -10,7 +10,7 @@ from layered_step import layered_step
 
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.learning.main_job import LEARNED, MET, SEARCHED, SHIPPED, TRAINED, UNTRAINED
+from experiments.learning.one_problem import LEARNED, MET, SEARCHED, SHIPPED, TRAINED, UNTRAINED
 from experiments.learning.replay import PLANS, tokens
 from experiments.main import main
 from models.export.placer import OnnxPlacer

@@ -19,8 +19,8 @@ from experiments.config.composing import check_command_line
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.verbs import JOBS
 from experiments.learning import train_cluster
+from experiments.learning.one_problem import TrainConfig
 from experiments.learning.train_cluster import TrainClusterConfig
-from experiments.learning.train_step import TrainConfig
 from experiments.run.app import job_of
 from experiments.train import main
 from models.durations.network import DurationPosterior, save_durations

@@ -18,7 +18,7 @@ from envs.bandwidth.generator import OPTIMUM_S
 from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.evaluate import main as evaluate
-from experiments.learning.train_step import TrainConfig
+from experiments.learning.one_problem import TrainConfig
 from experiments.run.app import run_job
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import main

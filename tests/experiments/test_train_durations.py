@@ -14,7 +14,7 @@ from small_split import one_of_several
 from envs.files import read_json
 from experiments.evaluate import main as evaluate
 from experiments.train import main
-from models.durations.network import load_durations
+from models.durations.bins import read_durations
 
 SMALL = [
     "model=durations", "model.history=2", "model.hidden=4", "model.readout=8", "model.epochs=2",
@@ -64,8 +64,8 @@ def test_scores_of_every_method_reach_the_result(made: Path) -> None:
 
 
 def test_the_folder_table_metrics_and_picture_are_written(made: Path) -> None:
-    posterior = load_durations(made / "run" / "durations")
-    assert (posterior.config.history, posterior.config.hidden) == (2, 4)
+    config, _ = read_durations(made / "run" / "durations")
+    assert (config.history, config.hidden) == (2, 4)
     table = (made / "run" / "table.md").read_text()
     assert "| method | cross entropy | ratio | 50% held | 80% held |" in table
     assert "| a |" in table
@@ -80,7 +80,7 @@ def test_one_seed_one_posterior(work: Path) -> None:
     for seed, same in ((0, True), (1, False)):
         assert main([*small(work), f"seed={seed}", f"hydra.run.dir=again{seed}"]) == 0
         first, again = (
-            load_durations(work / run / "durations").state_dict()["bins.weight"].numpy()
+            read_durations(work / run / "durations")[1]["bins.weight"]
             for run in ("run", f"again{seed}")
         )
         assert np.array_equal(first, again) == same

@@ -15,6 +15,8 @@ from PIL import Image
 from small_split import one_of_several
 
 from agents.cluster.migrating.learned_priority import NAMES, read_weights
+from experiments.cluster.sampled_windows import sources
+from experiments.cluster.split_windows import Split
 from experiments.config.composing import check_command_line
 from experiments.evaluate import main as evaluate
 from experiments.learning.train_priority import (
@@ -93,12 +95,14 @@ def test_the_weights_of_the_best_exam_are_kept(made: Path) -> None:
 @pytest.mark.proof
 def test_what_is_found_does_not_depend_on_the_number_of_processes(work: Path) -> None:
     config = check_command_line(small(work), "train_priority", TrainPriorityConfig).config
-    splits, windows = list(config.splits.values()), (config.window, config.exam_window)
-    replayer = Replayer(config.agent, splits, windows, config.parts)
+    splits = [Split(one) for one in config.splits.values()]
+    windows = (config.window, config.exam_window)
+    found = {window: sources(splits, window, config.parts) for window in windows}
+    replayer = Replayer(config.agent, found, config.parts)
     weights = np.stack([start_of(config.agent)] * 2) * [[1.0], [0.5]]
     requests = [Request(window, (0, part), weights) for part, window in enumerate(windows)]
     with replays(replayer, 2) as several:
-        np.testing.assert_array_equal(several(requests), replayer(requests))
+        np.testing.assert_array_equal(several(requests), list(map(replayer, requests)))
 
 
 def test_a_policy_takes_the_weights(work: Path) -> None:

@@ -47,7 +47,7 @@ from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.plan_file import read_bandwidth, read_plan, write_plan
 from experiments.step.problem import topology_file
 from models.artifacts import sha256_of
-from models.durations.network import load_durations
+from models.durations.bins import read_durations
 from tests import strength
 from tests.agents.cluster.exported_schedulers import advised
 from tests.experiments.layered_step import layered_step
@@ -176,7 +176,7 @@ def in_folder(sound: Path, name: str, *, sealed: bool) -> Callable[[Path], objec
                 listed = whole["folders"][part.name]
                 whole["folders"][part.name] = {f: sha256_of(part / f) for f in listed}
                 (folder / "spec.json").write_text(json.dumps(whole))
-        return load_durations(folder / "durations") if "/" in name else checkpoint(folder)
+        return read_durations(folder / "durations") if "/" in name else checkpoint(folder)
 
     return read
 

@@ -9,24 +9,20 @@ from gymnasium import spaces
 
 from agents.cluster.allocation.placing import AllocationSolver
 from agents.rllib.subject import (
-    ArrayMemory,
-    Numbers,
-    Solution,
+    Lane,
     Stepped,
-    WholeEpisodes,
-    one_architecture,
+    Subject,
 )
 from envs.arrays import IntArray
 from envs.cluster.allocation.episode import CHOSEN
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.allocation.problem import AllocationProblem
-from models.architecture import Architecture
 
 QUEUE = "queue"  # the module of all
 
 
-class Allocations:
-    """`agents.rllib.subject.Subject`: the queues of an `AllocationParallelEnv` share one policy.
+class Allocations(Subject):
+    """The queues of an `AllocationParallelEnv` share one policy.
 
     Args:
         make: an environment to train in.
@@ -34,9 +30,7 @@ class Allocations:
         teacher: whose plans are imitated; None: the rule's.
     """
 
-    agents: Sequence[str]
     charts: Sequence[str] = ("utility_share", "finished_share")
-    best: Solution | None = None
 
     def __init__(
         self,
@@ -47,20 +41,14 @@ class Allocations:
         self.make, self.make_exam, self.env = make, make_exam, make()
         self.taught = Taught()
         self.agents = self.env.possible_agents
-        self.reference: Any = self
-        self.teacher: Any = teacher or self
+        self.reference = self
+        self.teacher = teacher or self
 
     def module_of(self, agent: str) -> str:
         return QUEUE
 
-    def architectures(self, model: Any) -> dict[str, Architecture]:
-        return {QUEUE: one_architecture(model)}
-
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space(agent), self.env.action_space(agent)
-
-    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
-        return ArrayMemory(self.env.observation.space, times, rows)
 
     def lane(self, index: int) -> AllocationLane:
         return AllocationLane(self.make(), self.taught)
@@ -68,15 +56,9 @@ class Allocations:
     def exam_lane(self, number: int) -> AllocationLane:
         return AllocationLane(self.make_exam())
 
-    def document(self) -> Numbers:
-        return {}
 
-    def restore(self, numbers: Numbers) -> None:
-        """Nothing is shared."""
-
-
-class AllocationLane(WholeEpisodes):
-    """`agents.rllib.subject.Lane`: an episode is one problem.
+class AllocationLane(Lane):
+    """An episode is one problem.
 
     Its outcome is what all jobs are worth at once / the utility. Rewards are percents of the
     former, the time is counted in slots.

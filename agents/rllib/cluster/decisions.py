@@ -14,16 +14,13 @@ from agents.cluster.joint_choice import JointChoice
 from agents.cluster.paired_futures import Decision, PairedFutures
 from agents.rllib.subject import (
     Array,
-    ArrayMemory,
+    Lane,
     Numbers,
-    Solution,
     Stepped,
-    WholeEpisodes,
-    one_architecture,
+    Subject,
 )
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
-from models.architecture import Architecture
 
 SCHEDULER = "scheduler"
 Worlds = Callable[[np.random.Generator], tuple[PairedFutures, ClusterSimulator]]
@@ -52,8 +49,8 @@ class DecisionsConfig:
     sure: NonNegative = 1.0
 
 
-class Decisions:
-    """`agents.rllib.subject.Subject` about the decisions of schedulers that share one policy.
+class Decisions(Subject):
+    """The decisions of schedulers that share one policy.
 
     The reward of a candidate is what it saves, a percent of the seconds that the jobs of its window
     take in all being 1; the reward of what the base does is 0. Schedulers of all numbers are mixed.
@@ -66,18 +63,15 @@ class Decisions:
 
     agents: Sequence[str] = (SCHEDULER,)
     charts: Sequence[str] = ("saved_percent_mean", "other_share")
-    best: Solution | None = None
-    reference: Any = None
 
     def __init__(self, config: DecisionsConfig, worlds: Worlds, exam: Worlds) -> None:
         self.config, self.worlds, self.exam = config, worlds, exam
-        self.teacher: Any = self
+        self.teacher = self
         self.kept: dict[int, Question] = {}
         self._seed = 0  # that decisions are drawn from
         self._drawn: Iterator[Question] | None = None
         self._examined: list[Question] = []
         self._exams: Iterator[Question] | None = None
-        self._last: tuple[int, Question] | None = None
         most = most_pairs(config.first)
         self.space = spaces.Dict(
             {
@@ -88,17 +82,8 @@ class Decisions:
             }
         )
 
-    def module_of(self, agent: str) -> str:
-        return agent
-
-    def architectures(self, model: Any) -> dict[str, Architecture]:
-        return {SCHEDULER: one_architecture(model)}
-
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.space, spaces.Discrete(self.space["action_mask"].shape[0])  # type: ignore[index]
-
-    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
-        return ArrayMemory(self.space, times, rows)
 
     def lane(self, index: int) -> DecisionLane:
         return DecisionLane(self, None)
@@ -117,9 +102,10 @@ class Decisions:
 
     def drawn(self, seed: int) -> Question:
         """A decision to train on; alike lanes ask for it one after another."""
-        if self._last is None or self._last[0] != seed:
-            self._last = seed, self._of(seed)
-        return self._last[1]
+        number = seed % self.config.kept
+        if number not in self.kept:
+            self.kept[number] = self._next(seed)
+        return self.kept[number]
 
     def examined(self, number: int) -> Question:
         """A decision of the exam."""
@@ -128,12 +114,6 @@ class Decisions:
         while len(self._examined) <= number:
             self._examined.append(next(self._exams))
         return self._examined[number]
-
-    def _of(self, seed: int) -> Question:
-        number = seed % self.config.kept
-        if number not in self.kept:
-            self.kept[number] = self._next(seed)
-        return self.kept[number]
 
     def _next(self, seed: int) -> Question:
         """The next decision that is drawn; the first one's seed is that of all."""
@@ -173,15 +153,13 @@ class Question:
         return seen
 
 
-class DecisionLane(WholeEpisodes):
-    """`agents.rllib.subject.Lane`: a decision is drawn, a candidate taken, the episode over.
+class DecisionLane(Lane):
+    """A decision is drawn, a candidate taken, the episode over.
 
     Args:
         subject: whose it is.
         exam: number of the only decision that it meets; None: whatever is drawn.
     """
-
-    now = 0.0
 
     def __init__(self, subject: Decisions, exam: int | None) -> None:
         self.subject, self.exam = subject, exam

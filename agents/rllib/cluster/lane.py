@@ -1,17 +1,18 @@
-"""One environment of many that are stepped together, without what a single user of it needs."""
+"""The schedulers of a cluster as what is learned about, and their environments in lock step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.rllib.cluster.memory import NO_JOB, ObservationMemory
-from agents.rllib.subject import Memory, Numbers, Stepped
+from agents.rllib.cluster.memory import NO_JOB, STATE, ObservationMemory
+from agents.rllib.subject import ArrayMemory, Lane, Numbers, Stepped, Subject
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
@@ -20,7 +21,9 @@ from envs.cluster.simulation.cluster_state import NEVER, NONE, RUNNING
 from envs.compilation import compiled
 from envs.errors import InputError
 
+CLUSTER = "cluster_features"
 LOOKS_EVERY = 64  # steps
+SHARED = "scheduler"  # the module of all
 
 
 @runtime_checkable
@@ -30,7 +33,7 @@ class Staged(Protocol):
     progress: float  # of training, from 0 to 1
 
 
-class SchedulingLane:
+class SchedulingLane(Lane):
     """Steps the `SchedulingEpisode` of an environment as `ClusterParallelEnv.step` does.
 
     The environment makes episodes and says what they are worth; observations go straight to where
@@ -64,7 +67,7 @@ class SchedulingLane:
         """Since the episode's second 0."""
         return self.episode.simulator.now / self._unit_s
 
-    def attach(self, slots: Sequence[tuple[Memory, int]]) -> None:
+    def attach(self, slots: Sequence[tuple[ArrayMemory, int]]) -> None:
         self._slots = [(cast("ObservationMemory", memory), row) for memory, row in slots]
         rows: dict[ObservationMemory, list[int]] = {}  # of each memory they stand side by side
         for memory, row in self._slots:
@@ -97,11 +100,10 @@ class SchedulingLane:
             self._masks.append(mask)
         if self.env.state_in_observation:
             state = episode.shared_state(
-                [memory.one(time, row, ("cluster_features",)) for memory, row in self._slots]
+                [{CLUSTER: memory.arrays[CLUSTER][time, row]} for memory, row in self._slots]
             )
             for memory, row in self._slots:
-                assert memory.state is not None
-                memory.state[time, row] = state
+                memory.arrays[STATE][time, row] = state
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         episode, env = self.episode, self.env
@@ -231,3 +233,53 @@ def _arrays(episode: SchedulingEpisode) -> Iterator[tuple[str, NDArray[Any]]]:
     for group, record in (("state", episode.simulator.state), ("book", episode.book)):
         for field, value in record._asdict().items():
             yield f"{group}.{field}", value
+
+
+class Schedulers(Subject):
+    """Its agents are the schedulers of a `ClusterParallelEnv`.
+
+    Args:
+        make: makes an environment to train in.
+        make_exam: makes one with the same spaces to be examined in, by the number of the window;
+            episode k of an exam is that of `reset(seed=k)`.
+        parameters: whether schedulers share one policy, or each has its own.
+        per_gpu: whether rewards are divided by the GPUs of the cluster.
+        teacher: who is imitated; None: nobody can be.
+        reference: whose mean JCTs those of the exams are divided by.
+    """
+
+    charts: Sequence[str] = ("mean_jct_s", "finished_share")
+
+    def __init__(
+        self,
+        make: Callable[[], ClusterParallelEnv],
+        make_exam: Callable[[int], ClusterParallelEnv],
+        *,
+        parameters: Literal["shared", "separate"],
+        per_gpu: bool,
+        teacher: Adviser | None,
+        reference: Adviser,
+    ) -> None:
+        self.make, self.make_exam = make, make_exam
+        self.parameters, self.per_gpu = parameters, per_gpu
+        self.teacher, self.reference = teacher, reference
+        self.env = make()  # asked for its spaces alone
+        self.agents: Sequence[str] = self.env.possible_agents
+
+    def module_of(self, agent: str) -> str:
+        return SHARED if self.parameters == "shared" else agent
+
+    def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
+        return self.env.observation_space(agent), self.env.action_space(agent)
+
+    def memory(self, module: str, times: int, rows: int) -> ObservationMemory:
+        del module  # all schedulers have the same spaces
+        space, _ = self.spaces_of(self.agents[0])
+        return ObservationMemory(self.env.observation, space, times, rows)
+
+    def lane(self, index: int) -> SchedulingLane:
+        del index
+        return SchedulingLane(self.make(), self.per_gpu)
+
+    def exam_lane(self, number: int) -> SchedulingLane:
+        return SchedulingLane(self.make_exam(number), self.per_gpu)

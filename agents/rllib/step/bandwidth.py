@@ -10,18 +10,16 @@ import numpy as np
 from gymnasium import spaces
 
 from agents.rllib.config import Training
-from agents.rllib.step.lanes import KeepsBest
-from agents.rllib.subject import ArrayMemory, Solution, Stepped, WholeEpisodes, one_architecture
+from agents.rllib.subject import KeepsBest, Lane, Solution, Stepped
 from envs.bandwidth.env import BandwidthEnv
 from envs.errors import InputError
-from models.architecture import Architecture
 
 ALLOCATOR = "allocator"
 INF, NAN = float("inf"), float("nan")
 
 
-class BandwidthLane(WholeEpisodes):
-    """`agents.rllib.subject.Lane`: an episode is one step, its objective the seconds.
+class BandwidthLane(Lane):
+    """An episode is one step, its objective the seconds.
 
     Args:
         subject: whose it is.
@@ -50,9 +48,6 @@ class BandwidthLane(WholeEpisodes):
             self.subject.offer(Solution(self.outcome(), {"rate": rate}))
         return Stepped([reward], 1.0, terminated, truncated)
 
-    def advice(self, agent: int) -> Any:
-        raise NotImplementedError("nobody teaches this")
-
     def outcome(self) -> float:
         """Step time in seconds; no step is feasible before its end."""
         return float(self.info["step_time_s"]) if self.info["feasible"] else INF
@@ -66,7 +61,7 @@ class BandwidthLane(WholeEpisodes):
 
 
 class BandwidthSubject(KeepsBest):
-    """`agents.rllib.subject.Subject`: `meshwright/Bandwidth-v0`, discrete or continuous.
+    """`meshwright/Bandwidth-v0`, discrete or continuous.
 
     Decisions: `rate` (P, C) bytes/s.
 
@@ -80,7 +75,6 @@ class BandwidthSubject(KeepsBest):
 
     agents: Sequence[str] = (ALLOCATOR,)
     charts: Sequence[str] = ("step_time_s_mean", "feasible_share")
-    teacher = reference = None
 
     def __init__(self, env: BandwidthEnv, training: Training) -> None:
         if training.ppo.steps is not None:
@@ -88,17 +82,8 @@ class BandwidthSubject(KeepsBest):
             raise InputError(message, field="steps")
         self.env = env
 
-    def module_of(self, agent: str) -> str:
-        return agent
-
-    def architectures(self, model: Any) -> dict[str, Architecture]:
-        return {ALLOCATOR: one_architecture(model)}
-
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space, self.env.action_space
-
-    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
-        return ArrayMemory(self.env.observation_space, times, rows)
 
     def lane(self, index: int) -> BandwidthLane:
         return BandwidthLane(self, copy.copy(self.env), kept=True)

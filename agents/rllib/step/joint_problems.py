@@ -11,7 +11,7 @@ from gymnasium import spaces
 from agents.rllib.config import Training
 from agents.rllib.step.bandwidth import ALLOCATOR
 from agents.rllib.step.problems import ProblemLane, Problems
-from agents.rllib.subject import Array, ArrayMemory, Stepped, one_architecture
+from agents.rllib.subject import Array, Stepped, one_architecture
 from envs.errors import InputError
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem, Placed, Traffic
 from models.architecture import Architecture
@@ -31,10 +31,13 @@ class JointProblemLane(ProblemLane):
 
     question: JointProblem
 
+    @property
+    def now(self) -> float:
+        return float(self.placed is not None)
+
     def reset(self, *arguments: Any, **named: Any) -> None:
         super().reset(*arguments, **named)
         self.placed: Placed | None = None
-        self.now = 0.0
 
     def observe(self, time: int) -> None:
         placer, *allocators = self.slots
@@ -56,7 +59,6 @@ class JointProblemLane(ProblemLane):
         if self.placed is None:
             self.placed = self.question.placed(actions[0])
             self.judged = self.placed.judged
-            self.now = 1.0
             return Stepped([self.judged.reward] * agents, 1.0, terminated=False, truncated=False)
         count = len(self.placed.traffic.used)
         level = np.array(actions[1 : count + 1])[:, : count - 1] - TOP
@@ -104,9 +106,6 @@ class JointProblems(Problems):
 
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self._spaces[self.module_of(agent)]
-
-    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
-        return ArrayMemory(self._spaces[module][0], times, rows)
 
     def lane(self, index: int) -> JointProblemLane:
         return JointProblemLane(self, None)

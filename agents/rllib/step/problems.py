@@ -12,19 +12,17 @@ from gymnasium import spaces
 
 from agents.placement.shipped import placer_folder
 from agents.rllib.config import Training
-from agents.rllib.step.lanes import KeepsBest
 from agents.rllib.subject import (
     Array,
-    ArrayMemory,
+    KeepsBest,
+    Lane,
     Numbers,
     Solution,
     Stepped,
-    WholeEpisodes,
-    one_architecture,
 )
 from envs.errors import InputError
 from envs.placement.episodes import Judged
-from models.architecture import Architecture, Policy
+from models.architecture import Policy
 from models.export.placer import trained_placer
 from models.step.placer import PlacerConfig, PlacerPolicy
 
@@ -121,15 +119,13 @@ def sweeps_of(model: Any) -> int:
     return len(model.sweeps)
 
 
-class ProblemLane(WholeEpisodes):
-    """`agents.rllib.subject.Lane`: a problem is drawn, a plan is made, and the episode is over.
+class ProblemLane(Lane):
+    """A problem is drawn, a plan is made, and the episode is over.
 
     Args:
         subject: whose it is.
         exam: number of the only problem that it meets; None: whatever is drawn.
     """
-
-    now = 0.0
 
     def __init__(self, subject: Problems, exam: int | None) -> None:
         self.subject, self.exam = subject, exam
@@ -169,7 +165,7 @@ class ProblemLane(WholeEpisodes):
 
 
 class Problems(KeepsBest):
-    """`agents.rllib.subject.Subject` about all problems of a source.
+    """All problems of a source.
 
     Alike environments meet the same problem: it is drawn once. The fastest plan of all is kept
     where problems say that they compare.
@@ -190,8 +186,8 @@ class Problems(KeepsBest):
             message = "a problem is one step: set episodes, and this to null"
             raise InputError(message, field="steps")
         self.source = source
-        self.teacher: Any = source if source.labelled else None
-        self.reference: Any = source if source.measured else None
+        self.teacher = source if source.labelled else None
+        self.reference = source if source.measured else None
         self._last: tuple[tuple[int, float], Question] | None = None
         self._seen: tuple[Question, Mapping[str, Array]] | None = None
 
@@ -202,17 +198,8 @@ class Problems(KeepsBest):
         super().restore(numbers)
         self.source.restore(numbers["source"])
 
-    def module_of(self, agent: str) -> str:
-        return agent
-
-    def architectures(self, model: Any) -> dict[str, Architecture]:
-        return {PLANNER: one_architecture(model)}
-
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.source.observation_space, self.source.action_space
-
-    def memory(self, module: str, times: int, rows: int) -> ArrayMemory:
-        return ArrayMemory(self.source.observation_space, times, rows)
 
     def lane(self, index: int) -> ProblemLane:
         return ProblemLane(self, None)

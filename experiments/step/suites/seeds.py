@@ -17,8 +17,8 @@ from experiments.study.tables import Table
 
 COLUMNS = ("method", "step time", "95 % interval", "best", "worst", "infeasible", "search time")
 SCHEMAS = {
-    "main": "experiments.learning.main_job.MainConfig",
-    "train": "experiments.learning.train_step.TrainConfig",
+    "main": "experiments.learning.one_problem.MainConfig",
+    "train": "experiments.learning.one_problem.TrainConfig",
 }
 
 

@@ -17,7 +17,7 @@ from agents.step.grouping import GroupedProblem
 from envs.joint.whole import PipedGroups
 from envs.step.problem import StepProblem
 from models.export.allocator import OnnxAllocator, export_allocator
-from models.export.placer import PlacerCard
+from models.export.checkpoint import ModelCard
 from models.step.channels import PipesConfig, PipesPolicy
 from tests.agents.bandwidth.joint_steps import check_promises, diamond_step, unplaced_steps
 from tests.agents.placement.test_guided_search import search
@@ -27,7 +27,7 @@ from tests.strength import examples
 
 pytestmark = pytest.mark.slow
 
-CARD = PlacerCard("A policy", "It was never trained.", "seed: 0\n", {"seed": 0})
+CARD = ModelCard("A policy", "It was never trained.", "seed: 0\n", {"seed": 0})
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
-from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec
-from models.export.exporter import ModelCard, export_scheduler
+from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec, ModelCard
+from models.export.exporter import export_scheduler
 
 MODEL = HierarchicalConfig(
     hidden=8,
@@ -66,13 +66,7 @@ def exported(
     torch.manual_seed(0)
     agent = env.possible_agents[0]
     policy = model.policy(env.observation_space(agent), env.action_space(agent)).eval()
-    card = ModelCard(
-        title="untrained",
-        environment="meshwright/ClusterParallel-v0",
-        bounds=(-1.0, 4.0),
-        config_yaml=yaml.safe_dump(config),
-        command="none",
-    )
+    card = ModelCard("untrained", "", yaml.safe_dump(config), {})
     export_scheduler(policy, folder, card, adviser)
     return policy
 

@@ -24,14 +24,14 @@ from agents.cluster.replay import replay, simulate
 from envs.cluster.interference.rates import SHARED
 from envs.cluster.simulation.cluster import ClusterSimulator
 from models.cluster.pairs import PairsConfig, PairsPolicy
+from models.export.checkpoint import ModelCard
 from models.export.pairs import export_pairs
-from models.export.placer import PlacerCard
 from tests.agents.cluster.test_joint_choice import PowersOfTwo, drawn
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
 FIRST, HEAD_START = 3, 2.0
-CARD = PlacerCard("A policy", "for a test", "seed: 0\n", {"seed": 0})
+CARD = ModelCard("A policy", "for a test", "seed: 0\n", {"seed": 0})
 
 
 def policy_of(seed: int, spread: float = 1.0) -> PairsPolicy:

@@ -24,7 +24,8 @@ from envs.hardware.builders import mixed
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.step.problem import StepProblem
 from envs.step.timeline import single_device_peak
-from models.export.placer import PlacerCard, export_placer
+from models.export.checkpoint import ModelCard
+from models.export.placer import export_placer
 from tests.asking import planned
 from tests.models.step.test_placer import SEQUENTIAL, policy_of
 from tests.refusal import refusal
@@ -63,7 +64,7 @@ def problem() -> StepProblem:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     policy = policy_of(replace(SEQUENTIAL, rounds=1, sweeps=("sequential", "parallel")))
-    card = PlacerCard("Drawn", "Never trained.", "seed: 0\n", {})
+    card = ModelCard("Drawn", "Never trained.", "seed: 0\n", {})
     return str(export_placer(policy, tmp_path_factory.mktemp("placement") / "checkpoint", card))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from agents.rllib.advantages import PerStep
 from agents.rllib.config import PPO, Cloning, Learner, Training
-from agents.rllib.subject import ArrayMemory, Solution, Stepped
+from agents.rllib.subject import ArrayMemory, Solution, Stepped, Subject
 from models.architecture import MASKED_LOGIT, Policy
 
 LENGTH, CHOICES = 8, 4
@@ -150,7 +150,7 @@ class GuessLane:
 
 
 @dataclass
-class Guess:
+class Guess(Subject):
     """Agents with names; those of one initial share a module."""
 
     agents: Sequence[str] = ("one",)

@@ -23,23 +23,17 @@ from models.cluster.hierarchical import HierarchicalPolicy
 from models.export.checkpoint import (
     CLUSTER,
     LISTED_FILES,
+    ModelCard,
     OnnxRuntime,
     load_checkpoint,
 )
-from models.export.exporter import ModelCard, export_scheduler
+from models.export.exporter import export_scheduler
 from tests.paths import ROOT
 from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow
 
-CARD = ModelCard(
-    title="A test policy",
-    environment="meshwright/ClusterParallel-v0",
-    bounds=(-1.0, 4.0),
-    config_yaml="seed: 0\n",
-    command="python -m experiments.evaluate env=cluster agent=checkpoint",
-    provenance={"seed": 0},
-)
+CARD = ModelCard("A test policy", "It was never trained.", "seed: 0\n", {"seed": 0})
 SHORT = replace(CONFIG, rounds=1)
 FORMS = {
     "several": (SHORT, Sizes(peers=2, state=5)),

@@ -28,11 +28,10 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.files import read_json
 from models.artifacts import sha256_of
-from models.durations.bins import middles
+from models.durations.bins import SPEC_FILE, middles, read_durations
 from models.durations.index import GittinsPriority
 from models.durations.network import (
     BINS,
-    SPEC_FILE,
     SPREADS,
     WEIGHTS_FILE,
     DurationConfig,
@@ -41,7 +40,6 @@ from models.durations.network import (
     bins_of,
     edges_s,
     fit,
-    load_durations,
     save_durations,
     stretched,
 )
@@ -338,6 +336,13 @@ def posterior() -> DurationPosterior:
 def folder(posterior: DurationPosterior, tmp_path: Path) -> Path:
     save_durations(posterior, tmp_path / "durations", {"seed": 7})
     return tmp_path / "durations"
+
+
+def load_durations(folder: Path) -> DurationPosterior:
+    config, weights = read_durations(folder)
+    read = DurationPosterior(config)
+    read.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    return read.eval()
 
 
 def test_what_is_read_predicts_the_same(posterior: DurationPosterior, folder: Path) -> None:

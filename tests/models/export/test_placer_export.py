@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from envs.placement import sweeps
-from models.export.placer import OnnxPlacer, PlacerCard, export_placer, trained_placer
+from models.export.checkpoint import ModelCard
+from models.export.placer import OnnxPlacer, export_placer, trained_placer
 from models.step.decoding import Network, compose, views_of
 from models.step.placer import PlacerPolicy, PresentNetwork
 from tests.envs.placement.test_sweeps import drawn
@@ -21,7 +22,7 @@ from tests.paths import ROOT
 from tests.refusal import refusal
 
 KINDS = ("sequential", "parallel")
-CARD = PlacerCard("A policy", "It was never trained.", "seed: 0\n", {"seed": 0})
+CARD = ModelCard("A policy", "It was never trained.", "seed: 0\n", {"seed": 0})
 
 
 @pytest.fixture(scope="module")

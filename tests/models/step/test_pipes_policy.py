@@ -12,7 +12,7 @@ from torch import Tensor
 
 from envs.joint.whole import PIPE, SERVER, TOP, Traffic
 from models.export.allocator import OnnxAllocator, export_allocator
-from models.export.placer import PlacerCard
+from models.export.checkpoint import ModelCard
 from models.step.channels import PipesConfig, PipesPolicy
 from tests.refusal import refusal
 
@@ -81,7 +81,7 @@ def test_pipes_have_no_order_and_padding_no_say() -> None:
 @pytest.mark.slow
 def test_the_program_gives_the_most_probable_levels(tmp_path: Path) -> None:
     made = policy()
-    card = PlacerCard("Levels", "None.", "", {})
+    card = ModelCard("Levels", "None.", "", {})
     allocator = OnnxAllocator(export_allocator(made, tmp_path / "levels", card))
     for rows, pipes in ((PIPES + 1, PIPES), (3, 2)):
         given = seen(rows, pipes)

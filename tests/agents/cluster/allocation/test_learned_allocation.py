@@ -15,8 +15,8 @@ from agents.rllib.subject import ArrayMemory
 from envs.cluster.allocation.generated import random_problem
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from models.cluster.pairs import PairsConfig
+from models.export.checkpoint import ModelCard
 from models.export.pairs import export_pairs
-from models.export.placer import PlacerCard
 from tests.refusal import refusal
 
 
@@ -46,7 +46,7 @@ def test_a_policy_decides_as_it_did_in_training(tmp_path: Path) -> None:
     for parameter in policy.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     planner = LearnedAllocation(
-        str(export_pairs(policy, tmp_path / "it", PlacerCard("", "", "", {})))
+        str(export_pairs(policy, tmp_path / "it", ModelCard("", "", "", {})))
     )
     seen, _ = env.reset(seed=5)
     for _ in range(8):

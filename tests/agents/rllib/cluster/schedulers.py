@@ -9,7 +9,7 @@ from typing import Any
 
 from agents.cluster.teachers import FirstFit
 from agents.rllib.advantages import PerTime
-from agents.rllib.cluster.subject import Schedulers
+from agents.rllib.cluster.lane import Schedulers
 from agents.rllib.config import PPO, Cloning, Learner, Training
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.generator import RandomJobs

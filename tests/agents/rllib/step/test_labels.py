@@ -19,7 +19,8 @@ from envs.placement.env import ORDER_CLASSES
 from envs.placement.whole import WholeLayout
 from envs.step.order import Rule
 from envs.step.price import Pricer
-from models.export.placer import PlacerCard, export_placer
+from models.export.checkpoint import ModelCard
+from models.export.placer import export_placer
 from models.step.channels import ChannelPolicyConfig
 from models.step.placer import PlacerConfig, PlacerPolicy
 from tests.agents.rllib.step.test_problems import training
@@ -82,7 +83,7 @@ def test_a_placer_imitates_labels_and_goes_on_from_its_folder(folder: Path, tmp_
     assert errors[-1] < 0.5 * errors[0]
     (policy,) = result.policies.values()
     assert isinstance(policy, PlacerPolicy)
-    export_placer(policy, tmp_path / "checkpoint", PlacerCard("A", "b", "", {}))
+    export_placer(policy, tmp_path / "checkpoint", ModelCard("A", "b", "", {}))
     model = Continued(str(tmp_path / "checkpoint"), None)
     assert sweeps_of(model) == 1
     spaces = Problems(source(folder), chosen).spaces_of(PLANNER)
