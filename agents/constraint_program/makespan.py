@@ -390,7 +390,7 @@ class MakespanModel:
         operators = self._operators
         device = canonical(device, operators.place.classes)
         played = StepSimulator(self._rounded).run(device, order)
-        position = _positions(order)
+        position = np.argsort(order)
         hint = operators.place.hint(device)
         for variables, numbers in (
             (operators.start, played.op_start),
@@ -432,11 +432,5 @@ class MakespanModel:
         device or on a port.
         """
         place = self._operators.place.literals(device)
-        alike = [*place, *self._operators.order_literals(_positions(order))]
+        alike = [*place, *self._operators.order_literals(np.argsort(order))]
         self.program.add_clause([~literal for literal in alike])
-
-
-def _positions(order: IntArray) -> IntArray:
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    return position

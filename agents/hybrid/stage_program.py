@@ -9,7 +9,8 @@ import highspy
 import numpy as np
 
 from agents.hybrid.machines import servers_of
-from agents.linear_program import LinearProgram
+from agents.linear_program import LinearProgram, best_values
+from envs.arrays import sums_before
 from envs.hybrid.plan import Stage
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, layer_seconds
@@ -63,7 +64,7 @@ def fused(problem: HybridProblem, groups: int) -> list[int]:
     """(G + 1,) borders of at most `groups` groups of layers, the quickest neighbours joined."""
     work = problem.work().min(axis=1)
     borders = list(range(problem.num_layers + 1))
-    total = np.concatenate([[0.0], np.cumsum(work)])
+    total = sums_before(work)
     while len(borders) - 1 > groups:
         span = total[borders[2:]] - total[borders[:-2]]
         del borders[int(span.argmin()) + 1]
@@ -135,14 +136,12 @@ class StageProgram:
         program.add_row([(chosen, 1.0)], upper=float(most))
         solver = program.solver(time_limit=time_limit, seed=seed)
         solver.setOptionValue("mip_rel_gap", gap)
-        solver.run()
-        info = solver.getInfo()
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        values = best_values(solver)
+        if values is None:
             infeasible = solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible
             return [], np.inf if infeasible else 0.0
-        values = np.array(solver.getSolution().col_value)[chosen]
-        picked = [columns[k] for k in np.flatnonzero(values > 0.5).tolist()]
-        return sorted(picked, key=lambda c: c.begin), float(info.mip_dual_bound)
+        picked = [columns[k] for k in np.flatnonzero(values[chosen] > 0.5).tolist()]
+        return sorted(picked, key=lambda c: c.begin), float(solver.getInfo().mip_dual_bound)
 
     def placed(self, columns: Sequence[Column]) -> list[Stage]:
         """The stages on devices: each in the first servers of its pool with room for it."""
@@ -176,7 +175,7 @@ class StageProgram:
         saved = problem.saved_bytes * problem.sharding.saved[row]
         update = problem.update[:, group[0]] * problem.sharding.state[row]
         columns = (per_layer, state, sums, saved, update)
-        total = [np.concatenate([[0.0], np.cumsum(column)])[borders] for column in columns]
+        total = [sums_before(column)[borders] for column in columns]
         replicas = size // shards
         latency = all_reduce_seconds(problem, stage, 0.0)
         per_byte = all_reduce_seconds(problem, stage, 1.0) - latency

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from agents.hybrid.clairvoyant import Clairvoyant, clairvoyant
-from agents.hybrid.grouping import UNLIMITED, search
+from agents.hybrid.lyapunov import Clairvoyant, clairvoyant
+from agents.hybrid.lyapunov import UNLIMITED, search
 from agents.hybrid.lyapunov import (
     Greedy,
     Lyapunov,

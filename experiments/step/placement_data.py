@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.placement.labelled import (
+from agents.placement.labelling import (
     Dataset,
     LabelledProblem,
     describe,

@@ -6,30 +6,24 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.linear_program import LinearProgram
 from agents.step.grouping import GroupedProblem
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.contraction import sum_rows
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
 from envs.network.max_min import Filling, fill, filling
 from envs.network.pipes import pipe_of_pairs
-from envs.step.kernel import IndexArray, Scratch, StepArrays, play
-from envs.step.order import OneFOneB, Rule, sort_by_key
+from envs.step.kernel import IndexArray, StepArrays
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator, use_order
+from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 INSIDE = -1  # the pipe of two devices of one server
 
-_ONE_F_ONE_B = int(Rule.ONE_F_ONE_B)
 _LP_SECONDS = 5.0  # of one program with a variable per channel; it takes a millisecond
 
 
@@ -163,40 +157,30 @@ class ResponsiveSimulator(StepSimulator):
         super().__init__(problem)
         self.pipes = pipes
         self._response, self._rates = _response(pipes, problem)
+        self._played = StepSimulator(problem)
+        self._played.arrays = self.arrays._replace(
+            transfer_seconds=self._response.seconds, link_class=self._response.pair_class
+        )
 
     def step_times(self, devices: IntArray, order: IntArray | None = None) -> FloatArray:
         """(B,) seconds of B placements `devices` (B, N), each at its own rates."""
-        devices = np.ascontiguousarray(devices, dtype=np.int64)
-        seconds = np.empty(len(devices))
-        if order is None and not isinstance(self.order_rule, OneFOneB):
-            for index, device in enumerate(devices):
-                seconds[index] = self.step_times(device[None], self.order(device))[0]
-            return seconds
-        given = np.zeros(0, np.int64) if order is None else np.asarray(order, np.int64)
-        _respond_all(
-            self.arrays, self.scratch, self._response, self._rates, given, devices, seconds
-        )
-        return seconds
+        seconds = [self._at_rates(device).step_times(device[None], order)[0] for device in devices]
+        return np.array(seconds)
 
     def allocation(self, device: IntArray) -> BandwidthAllocation:
         """The rates that placement `device` (N,) is played at."""
-        device = np.ascontiguousarray(device, dtype=np.int64)
-        _respond(self.arrays, self._response, self._rates, device)
+        self._at_rates(device)
         return BandwidthAllocation(self._response.rate.copy())
 
     def run(self, device: IntArray, order: IntArray | None = None) -> Timeline:
         """The whole step of placement `device` (N,) at its own rates."""
+        return self._at_rates(device).run(device, order)
+
+    def _at_rates(self, device: IntArray) -> StepSimulator:
+        """Plays at the rates of placement `device` (N,), until it is called for another."""
         device = np.ascontiguousarray(device, dtype=np.int64)
-        order = self.order(device) if order is None else order
         _respond(self.arrays, self._response, self._rates, device)
-        facts = self.arrays
-        self.arrays = facts._replace(
-            transfer_seconds=self._response.seconds, link_class=self._response.pair_class
-        )
-        try:
-            return super().run(device, order)
-        finally:
-            self.arrays = facts
+        return self._played
 
 
 def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
@@ -270,35 +254,3 @@ def _respond(arrays: StepArrays, r: _Response, work: Filling, device: IntArray) 
                 if arrays.transfer_seconds[t, kind] > 0.0:
                     rate = min(r.pipe_rate[r.pipe[d, e]], r.inner[d, e])
                     r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate
-
-
-@compiled
-def _respond_all(
-    arrays: StepArrays,
-    work: Scratch,
-    r: _Response,
-    rates: Filling,
-    order: IntArray,  # (N,), or empty: 1F1B
-    devices: IntArray,  # (B, N)
-    seconds: FloatArray,  # (B,) out
-) -> None:
-    if len(order):
-        work.order[:] = order
-        use_order(arrays, work)
-    for b in range(len(devices)):
-        device = devices[b]
-        _respond(arrays, r, rates, device)
-        if not len(order):
-            sort_by_key(_ONE_F_ONE_B, device, arrays.phase, arrays.micro_batch,
-                        arrays.num_micro_batches, arrays.use_ptr, arrays.use_op, work.key,
-                        work.depth, work.by_depth, work.order)  # fmt: skip
-            use_order(arrays, work)
-        for p in range(len(device)):
-            work.device[p] = device[work.order[p]]
-        seconds[b] = play(
-            work.device, work.order, arrays.op_seconds, work.use_ptr, work.use_op,
-            work.use_tensor, work.use_slot, r.seconds, r.pair_class, arrays.send_port,
-            arrays.receive_port, work.ready, work.device_free, work.port_free, work.arrival,
-            work.stamp, work.ticket[0],
-        )  # fmt: skip
-        work.ticket[0] += len(device)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agents.bandwidth.joint_search.pipes import INSIDE, BoolArray, FloatArray, IntArray, Pipes
+from agents.bandwidth.joint_search.pipes import INSIDE, Pipes
 from agents.placement.integer_program.model import Terms
 from agents.placement.integer_program.order import OrderModel
 from agents.step.grouping import GroupedProblem
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.hardware.network import Network
-from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 
 
@@ -130,16 +130,6 @@ class RateModel(OrderModel):
         rate: FloatArray = np.where(chosen, self.bytes_per_second, 0.0).max(axis=1)
         return rate
 
-    def allocation(self, solution: FloatArray) -> BandwidthAllocation:
-        """The rates of the channels in a solution, within every link to the last bit.
-
-        HiGHS keeps rows to a tolerance; where it exceeds a link by that, all rates shrink.
-        """
-        network = self.pipes.network
-        rate = np.maximum(solution[self.rate], 0.0) * self._unit
-        load = network.incidence @ rate
-        return BandwidthAllocation(rate / max(1.0, (load / network.link_capacity).max(initial=1.0)))
-
     def longest_moves(self) -> FloatArray:
         """(T,) as `OrderModel.longest_moves`, at the lowest level of all."""
         slowest = np.where(self.full > 0.0, self.bytes_per_second[:, 0], np.inf).min()
@@ -154,22 +144,17 @@ class RateModel(OrderModel):
         topology = problem.topology
         rate = self.pipe_rates(solution)
         rate = np.where(rate > 0.0, rate, self.bytes_per_second[:, 0])
-        devices = topology.num_devices
-        pairs = [(s, d) for s in range(devices) for d in range(devices) if s != d]
-        kinds = np.zeros((devices, devices), dtype=np.int64)
-        before = np.array([0, *(topology.link_class[pair] for pair in pairs)])
-        seconds = problem.transfer_seconds[:, before]
-        bandwidth = topology.class_bandwidth[before]
-        for number, (s, d) in enumerate(pairs, start=1):
-            kinds[s, d] = number
-            pipe, kind = pipes.of_pair[s, d], before[number]
-            if pipe != INSIDE:
-                bandwidth[number] = min(float(rate[pipe]), float(pipes.inner[s, d]))
-                moving = pipes.volume[:, kind] / bandwidth[number]
-                seconds[:, number] = pipes.latency[:, kind] + moving
+        apart, kinds = pipes.of_pair != INSIDE, topology.link_class
+        number = 1 + np.arange(kinds.size).reshape(kinds.shape)  # every pair is a class
+        np.fill_diagonal(number, 0)
+        before = np.append(0, kinds)
+        seconds, bandwidth = problem.transfer_seconds[:, before], topology.class_bandwidth[before]
+        bandwidth[number[apart]] = np.minimum(rate[pipes.of_pair[apart]], pipes.inner[apart])
+        moving = pipes.volume[:, kinds[apart]] / bandwidth[number[apart]]
+        seconds[:, number[apart]] = pipes.latency[:, kinds[apart]] + moving
         through = replace(
             topology,
-            link_class=kinds,
+            link_class=number,
             class_names=tuple(topology.class_names[kind] for kind in before),
             class_latency=topology.class_latency[before],
             class_bandwidth=bandwidth,

@@ -10,10 +10,10 @@ import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from agents.partition.ideals.items import FloatArray, IntArray, Items, Rows
+from agents.partition.ideals.items import Items, Rows
 from agents.partition.ideals.kernel import Line, Work, advance, prefix_sums
 from agents.partition.ideals.lattice import Ideals
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 
 _LP_SECONDS = 1.0  # the linear programs only choose prices: any of them give a bound
 _ROUNDING = 1e-9  # relative
@@ -48,7 +48,7 @@ def supplies(items: Items) -> Supply:
         if not len(subset) or not np.isfinite(items.seconds[:, subset]).any(axis=1).all():
             continue
         price = np.full(classes, np.inf)
-        price[subset] = _prices(items.seconds[:, subset], items.class_sizes[subset])
+        price[subset] = class_prices(items.seconds[:, subset], items.class_sizes[subset])
         with np.errstate(invalid="ignore"):
             paid = np.where(np.isfinite(items.seconds), items.seconds * price, np.inf)[:, subset]
         needs.append(paid.min(axis=1))
@@ -64,7 +64,7 @@ def supplies(items: Items) -> Supply:
     return supply
 
 
-def _prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
+def class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
     """(K,) prices under which the bound is that of splitting items freely, or equal prices."""
     scale = float(np.where(np.isfinite(seconds), seconds, 0.0).max(initial=0.0))
     classes = len(sizes)
@@ -353,26 +353,21 @@ def _separation(items: Items, ideals: Ideals) -> tuple[IntArray, IntArray]:
 
 
 def _work(line: Line, items: int, vectors: int, listed: int) -> Work:
-    (p, classes), messages, n = line.compute.shape, len(line.weight), items
+    (p, classes), n = line.compute.shape, items
+    lists = classes, vectors, listed
     return Work(
-        reach=np.zeros(p, dtype=np.uint64),
-        source=np.zeros((p, vectors), dtype=np.int32),
-        last=np.zeros((p, vectors), dtype=np.int8),
-        stamp=np.full(p, -1, dtype=np.int32),
-        outside=np.zeros(messages, dtype=np.int64),
-        missing=np.zeros(messages, dtype=np.int64),
-        link=np.full(n, -1, dtype=np.int64),
-        link_message=np.zeros(len(line.member), dtype=np.int64),
-        link_next=np.zeros(len(line.member), dtype=np.int64),
-        node=np.zeros(n + 1, dtype=np.uint32),
-        cursor=np.zeros(n + 1, dtype=np.uint32),
-        added=np.zeros(n + 1, dtype=np.uint32),
-        path_in=np.zeros((n + 2, classes)),
-        path_done=np.zeros((n + 2, classes)),
-        best_value=np.zeros((classes, vectors, listed)),
-        best_state=np.zeros((classes, vectors, listed)),
-        best_ideal=np.zeros((classes, vectors, listed), dtype=np.int64),
-        best_count=np.zeros((classes, vectors), dtype=np.int64),
+        np.zeros(p, dtype=np.uint64),
+        np.zeros((p, vectors), dtype=np.int32),
+        np.zeros((p, vectors), dtype=np.int8),
+        np.full(p, -1, dtype=np.int32),
+        *np.zeros((2, len(line.weight)), dtype=np.int64),
+        np.full(n, -1, dtype=np.int64),
+        *np.zeros((2, len(line.member)), dtype=np.int64),
+        *np.zeros((3, n + 1), dtype=np.uint32),
+        *np.zeros((2, n + 2, classes)),
+        *np.zeros((2, *lists)),
+        best_ideal=np.zeros(lists, dtype=np.int64),
+        best_count=np.zeros(lists[:2], dtype=np.int64),
         listed=np.zeros(classes, dtype=np.uint64),
         tally=np.zeros(4, dtype=np.int64),
         above=np.zeros(1),

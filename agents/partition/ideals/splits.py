@@ -6,21 +6,17 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from agents.partition.ideals.items import FloatArray, IntArray, Items, Rows, orders
-from agents.partition.ideals.kernel import (
-    Line,
-    Work,
-    close_stage,
-    enter_stage,
-    leave_stage,
-    open_stage,
-)
+from agents.partition.ideals.items import Items, orders
+from agents.partition.ideals.kernel import Line, Work, next_above
 from agents.partition.ideals.lattice import Ideals, all_ideals, prefixes
 from agents.partition.ideals.search import ROUNDING, Effort, LoadSearch, Split, Supply, supplies
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
+from envs.partition.max_load import MaxLoadProblem
+from envs.partition.problem import HostTraffic
+from envs.placement.toy import toy_pipeline
 
 _SOURCES = 64  # ideals made sources between two looks at the clock
 _ROUNDING = 1e-9  # relative: sums this close are the same
@@ -98,7 +94,7 @@ class SumSearch:
 def _advance(
     line: Line,
     work: Work,
-    following: NDArray[np.bool_],  # (K, S) whether a device of the class may come next
+    following: BoolArray,  # (K, S) whether a device of the class may come next
     host: FloatArray,  # (n,) seconds
     rest: FloatArray,  # (P,) seconds
     value: FloatArray,  # (P, S) in and out: the smallest sum that holds the ideal
@@ -131,7 +127,7 @@ def _advance(
 def _push(
     line: Line,
     work: Work,
-    following: NDArray[np.bool_],
+    following: BoolArray,
     rest: FloatArray,
     value: FloatArray,
     limit: float,
@@ -139,27 +135,9 @@ def _push(
     least: FloatArray,  # (K,) the smallest sum from which a device of the class may come next
 ) -> None:
     """Reach from ideal i all that one call leads to, unless the sum must exceed the limit."""
-    open_stage(line, work, i)
-    work.node[0], work.cursor[0] = i, line.ptr[i]
-    work.path_in[0] = 0.0
-    work.path_done[0] = 0.0
-    depth = 0
-    while True:
-        c = work.cursor[depth]
-        if c == line.ptr[work.node[depth] + np.uint32(1)]:
-            if depth == 0:
-                break
-            leave_stage(work, work.added[depth])
-            depth -= 1
-            continue
-        work.cursor[depth] = c + np.uint32(1)
-        j = line.upper[c]
-        if work.stamp[j] == i:
-            continue
-        work.stamp[j] = i
-        work.tally[1] += 1
-        v = line.item[c]
-        enter_stage(line, work, v, depth)
+    depth = next_above(line, work, i, len(rest), -1, False)
+    while depth >= 0:
+        j = work.node[depth + 1]
         alive = False
         for k in range(len(least)):
             floor = line.compute[j, k] - line.compute[i, k] + work.path_in[depth + 1, k]
@@ -174,12 +152,7 @@ def _push(
                 if following[k, s] and value[i, s] + load < value[j, s + line.stride[k]]:
                     value[j, s + line.stride[k]] = value[i, s] + load
                     work.source[j, s + line.stride[k]], work.last[j, s + line.stride[k]] = i, k
-        if alive:
-            depth += 1
-            work.node[depth], work.cursor[depth], work.added[depth] = j, line.ptr[j], v
-        else:
-            leave_stage(work, v)
-    close_stage(line, work, i)
+        depth = next_above(line, work, i, len(rest), depth, alive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,34 +203,20 @@ def shortest_calls(items: Items, host: FloatArray, ideals: int, effort: Effort) 
     """
     best: IntArray | None = None
     upper, pairs = np.inf, 0
-    for order in orders(items):
-        search = SumSearch(items, host, prefixes(order))
-        found, upper = search.improve(upper, effort.after(pairs))
-        best = best if found is None else found
-        pairs += search.pairs
-    lattice = all_ideals(items, ideals)
-    if lattice is not None:
-        search = SumSearch(items, host, lattice)
-        found, upper = search.improve(upper, effort.after(pairs))
-        best = best if found is None else found
-        pairs += search.pairs
+    for lattice in (*map(prefixes, orders(items)), all_ideals(items, ideals)):
+        if lattice is not None:
+            search = SumSearch(items, host, lattice)
+            found, upper = search.improve(upper, effort.after(pairs))
+            best = best if found is None else found
+            pairs += search.pairs
     return CallsResult(best, pairs)
 
 
 @cache
 def compile_kernels() -> None:
     """Have the kernels compiled, once on a machine, before a clock starts."""
-    items = Items(
-        of=np.arange(3),
-        devices=(np.arange(2),),
-        position=(np.arange(2),),
-        seconds=np.ones((3, 1)),
-        state=np.ones(3),
-        capacity=np.full(1, 2.0),
-        arcs=np.array([[0, 1], [0, 2]]),
-        members=Rows(np.array([0, 3]), np.arange(3)),
-        weight=np.ones((1, 1)),
-        exact=True,
-    )
+    step = toy_pipeline()
+    arcs = MaxLoadProblem(step, contiguous=True).precedence
+    items = Items.build(step, arcs, HostTraffic.of(step, NONE), np.arange(len(step.capacity)))
     best_split(items, 8, Effort(np.inf, None))
-    shortest_calls(items, np.ones(3), 8, Effort(np.inf, None))
+    shortest_calls(items, np.ones(items.count), 8, Effort(np.inf, None))

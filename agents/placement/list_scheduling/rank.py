@@ -6,17 +6,11 @@ import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from agents.placement.list_scheduling.schedule import FloatArray, IntArray
+from agents.step.grouping import mean_seconds
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
-
-
-def mean_compute(problem: StepProblem) -> FloatArray:
-    """(N,) mean compute seconds over the devices that can run the operator."""
-    able = np.isfinite(problem.op_seconds)
-    total = np.where(able, problem.op_seconds, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(able.sum(axis=1), 1))
 
 
 def mean_transfer(problem: StepProblem) -> FloatArray:
@@ -38,7 +32,7 @@ def upward_rank(problem: StepProblem) -> FloatArray:
     Computing and transfers count with their means (Topcuoglu et al. 2002, equation 8).
     """
     graph = problem.graph
-    rank = mean_compute(problem)
+    rank = mean_seconds(problem.op_seconds)
     add_behind(graph.use_ptr, graph.use_op, mean_transfer(problem)[graph.uses[:, 1]], rank)
     return rank
 
@@ -92,8 +86,8 @@ def favourite_children(
     model = template[pairs] == pairs  # both ends in the first micro-batch or the optimizer
     chosen = model.all(axis=1)
     favoured = _solve(
-        pairs[chosen], seconds[chosen], mean_compute(problem), float(upward_rank(problem).max()),
-        time_limit, iteration_limit,
+        pairs[chosen], seconds[chosen], mean_seconds(problem.op_seconds),
+        float(upward_rank(problem).max()), time_limit, iteration_limit,
     )  # fmt: skip
     if favoured is None:
         return None

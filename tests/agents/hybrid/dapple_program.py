@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from agents.hybrid.dapple_search import Solver, Weights, limits, speeds
+from agents.hybrid.dapple import Solver, Weights, limits, speeds
 from agents.hybrid.limits import best_of_limits
 from agents.hybrid.machines import Group, Groups, Rates, all_groups
 from agents.hybrid.pipedream import Cuts

@@ -14,16 +14,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from agents.hybrid.clairvoyant import clairvoyant
-from agents.hybrid.grouping import FREE, UNLIMITED, neighbours, search
 from agents.hybrid.lyapunov import (
+    FREE,
+    UNLIMITED,
     Greedy,
     Lyapunov,
     Policy,
     Static,
     best_kept,
+    clairvoyant,
     even,
+    neighbours,
     play,
+    search,
 )
 from envs.compilation import compiled
 from envs.files import read_json

@@ -10,7 +10,7 @@ import pytest
 from numpy.random import default_rng
 
 from agents.hybrid import spp
-from agents.hybrid.solver import PREDICTED
+from agents.hybrid.machines import PREDICTED
 from agents.hybrid.spp import SPP, Chain, chain_of, device_order, list_order
 from agents.solver import Budget
 from envs.arrays import FloatArray
