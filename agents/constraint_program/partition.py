@@ -16,6 +16,7 @@ from agents.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import canonical, parcels, topological
 from agents.step.incumbent import PartitionIncumbent
 from envs.arrays import IntArray
+from envs.errors import InputError
 from envs.partition.latency import LatencyProblem
 from envs.partition.max_load import MaxLoadProblem
 from envs.partition.problem import PartitionProblem
@@ -236,6 +237,9 @@ def in_line(
 _RESOLUTION = 2.0**30  # units in the horizon, at most; see `CpSolver.search`
 
 
+_MODELS = {MaxLoadProblem: MaxLoadModel, LatencyProblem: LatencyModel}
+
+
 class CpPartitionSearch:
     """CP-SAT on the model of a partition problem; every solution is evaluated and offered.
 
@@ -260,8 +264,10 @@ class CpPartitionSearch:
         self._settings = settings
         self._budget_s = budget_s
         self._left = limit
-        latency = isinstance(incumbent.problem, LatencyProblem)
-        self._model = LatencyModel if latency else MaxLoadModel
+        model = _MODELS.get(type(incumbent.problem))
+        if model is None:
+            raise InputError("cp_sat does not solve this problem", field="problem")
+        self._model = model
         self._forbidden: list[IntArray] = []
         self.impossible = ""  # why there is no placement, once that is proved
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import highspy
 import numpy as np
@@ -175,28 +176,23 @@ class StageProgram:
         saved = problem.saved_bytes * problem.sharding.saved[row]
         update = problem.update[:, group[0]] * problem.sharding.state[row]
         columns = (per_layer, state, sums, saved, update)
-        total = [sums_before(column)[borders] for column in columns]
+        totals = (sums_before(column)[borders] for column in columns)
+        seconds, held, nbytes, kept, updating = (t - t[:, None] for t in totals)
         replicas = size // shards
         latency = all_reduce_seconds(problem, stage, 0.0)
         per_byte = all_reduce_seconds(problem, stage, 1.0) - latency
+        entry = problem.cut_bytes[borders, None]
+        small = np.minimum(entry, kept) if recompute else kept
+        again = kept if recompute else 0.0
         room = problem.capacity[list(group)].min()
-        found: list[Column | None] = []
-        for begin in range(len(borders) - 1):
-            for end in range(begin + 1, len(borders)):
-                seconds, held, nbytes, kept, updating = (t[end] - t[begin] for t in total)
-                entry = problem.cut_bytes[borders[begin]]
-                small = min(entry, kept) if recompute else kept
-                again = kept if recompute else 0.0
-                if held + (in_flight * small + again) / replicas > room:
-                    found.append(None)
-                    continue
-                passing = 2.0 * entry / self._bandwidth
-                closing = latency + nbytes * per_byte if replicas > 1 else 0.0
-                found.append(
-                    Column(begin, end, number, size, shards, recompute,
-                           float(seconds + passing), float(closing + updating))
-                )  # fmt: skip
-        return found
+        fits = held + (in_flight * small + again) / replicas <= room
+        passed = seconds + 2.0 * entry / self._bandwidth
+        closing = updating + (latency + nbytes * per_byte if replicas > 1 else 0.0)
+        own = number, size, shards, recompute
+        return [
+            Column(*ends, *own, float(passed[ends]), float(closing[ends])) if fits[ends] else None
+            for ends in combinations(range(len(borders)), 2)
+        ]
 
 
 def _fastest(problem: HybridProblem) -> float:

@@ -122,6 +122,7 @@ class _Response(NamedTuple):
     inner: FloatArray  # (D, D) bytes/s
     latency: FloatArray  # (T, L) seconds
     volume: FloatArray  # (T, L) bytes
+    producer: IntArray  # (T,) operator
     of_channel: IntArray  # (C,) pipe
     channel_ptr: IntArray  # (C + 1,)
     channel_links: IntArray
@@ -196,6 +197,7 @@ def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
         inner=np.ascontiguousarray(pipes.inner),
         latency=np.ascontiguousarray(pipes.latency),
         volume=np.ascontiguousarray(pipes.volume),
+        producer=problem.graph.producer,
         of_channel=pipes.of_channel,
         channel_ptr=network.channel_ptr,
         channel_links=network.channel_links,
@@ -246,11 +248,10 @@ def _respond(arrays: StepArrays, r: _Response, work: Filling, device: IntArray) 
     r.pipe_rate[:] = 0.0
     for c in range(len(r.rate)):
         r.pipe_rate[r.of_channel[c]] += r.rate[c]
-    for p in range(len(device)):
-        for k in range(arrays.use_ptr[p], arrays.use_ptr[p + 1]):
-            d, e, t = device[p], device[arrays.use_op[k]], arrays.use_tensor[k]
-            if d != e and r.pipe[d, e] != INSIDE:
-                kind = arrays.link_class[d, e]
-                if arrays.transfer_seconds[t, kind] > 0.0:
-                    rate = min(r.pipe_rate[r.pipe[d, e]], r.inner[d, e])
-                    r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate
+    for t in range(len(r.counted)):
+        d = device[r.producer[t]]
+        for e in range(len(r.pipe)):
+            kind = arrays.link_class[d, e]
+            if r.counted[t, e] == ticket and arrays.transfer_seconds[t, kind] > 0.0:
+                rate = min(r.pipe_rate[r.pipe[d, e]], r.inner[d, e])
+                r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate

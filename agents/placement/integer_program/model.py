@@ -48,15 +48,11 @@ class AssignmentModel:
         finite = np.where(grouped.allowed, grouped.seconds, 0.0)
         self.scale = float(finite.max(axis=1).sum()) or 1.0
         self.finish = self.program.add_columns(1, cost=1.0)
-        self.place = self.program.add_columns(
-            grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
+        self.place, *moves = (
+            self.program.add_columns(grouped.seconds.shape, upper=grouped.allowed, integer=True)
+            for _ in ("", *grouped.problem.memory_moves)
         )
-        self.moves: dict[str, IntArray] = {
-            move: self.program.add_columns(
-                grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
-            )
-            for move in grouped.problem.memory_moves
-        }
+        self.moves = dict(zip(grouped.problem.memory_moves, moves, strict=True))
         self._add_assignment(finite)
         self._add_moves()
         self._break_symmetry()

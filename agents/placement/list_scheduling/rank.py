@@ -131,8 +131,7 @@ def _template(graph: OpGraph) -> IntArray:
             template[op] = op
             if key[3] == 0:
                 models[*key[:3], k] = op
-    for key, k, op in zip(kinds.tolist(), number.tolist(), order.tolist(), strict=True):
-        if key[3] > 0:
+        else:  # the first micro-batch comes before the others
             template[op] = models.get((*key[:3], k), NONE)
     return template
 

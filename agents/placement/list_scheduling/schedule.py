@@ -60,7 +60,6 @@ class Schedule(NamedTuple):
     end: FloatArray  # (I,) seconds
     owner: IntArray  # (I,) resource
     used: IntArray  # (1,) how many intervals there are
-    version: IntArray  # (R,) how many intervals there were when the resource last changed
 
 
 # Schedules pieces up to the first whose group is undecided. Returns that piece and the device that
@@ -114,7 +113,6 @@ def empty_schedule(grouped: GroupedProblem, room: FloatArray) -> Schedule:
         end=np.empty(intervals),
         owner=np.empty(intervals, dtype=np.int64),
         used=np.zeros(1, dtype=np.int64),
-        version=np.zeros(resources, dtype=np.int64),
     )
 
 
@@ -219,8 +217,6 @@ def receive(problem: ListProblem, schedule: Schedule, piece: int, device: int, k
         ready = max(ready, at)
     if not keep:
         _undo(schedule, used)
-    for k in range(used, schedule.used[0]):
-        schedule.version[schedule.owner[k]] = schedule.used[0]
     return ready
 
 
@@ -229,7 +225,6 @@ def run(problem: ListProblem, schedule: Schedule, piece: int, device: int, start
     """Let `piece` run on `device` from `start`; consumers that miss nothing else become ready."""
     end = start + problem.op_seconds[piece, device]
     occupy(schedule, device, start, end)
-    schedule.version[device] = schedule.used[0]
     schedule.start[piece], schedule.finish[piece] = start, end
     for k in range(problem.use_ptr[piece], problem.use_ptr[piece + 1]):
         consumer = problem.use_op[k]
@@ -267,8 +262,7 @@ class _Queue(NamedTuple):
     ready: IntArray  # (N,) pieces that miss no input and are not yet scheduled
     size: IntArray  # (1,) how many those are; -1: not yet collected
     waiting: BoolArray  # (N,) whether the piece is one of them
-    arrived: FloatArray  # (N, D) when all inputs would be there, as last worked out
-    stamp: IntArray  # (N, D) intervals in use at that time, -1: never worked out
+    arrived: FloatArray  # (N, D) when all inputs would be there
     wanted: IntArray  # (2,) piece and device last proposed
     reserved: IntArray  # (D,) the favourite child that the device is awake for, or NONE
     latest: IntArray  # (D,) the piece that ran last on the device, or NONE
@@ -301,7 +295,6 @@ def earliest_start(rank: FloatArray, favourite: IntArray | None, num_devices: in
         size=np.full(1, -1, dtype=np.int64),
         waiting=np.zeros(n, dtype=np.bool_),
         arrived=np.empty((n, num_devices)),
-        stamp=np.full((n, num_devices), -1, dtype=np.int64),
         wanted=np.full(2, NONE, dtype=np.int64),
         reserved=np.full(num_devices, NONE, dtype=np.int64),
         latest=np.full(num_devices, NONE, dtype=np.int64),
@@ -377,26 +370,8 @@ def _work_out(problem: ListProblem, schedule: Schedule, queue: _Queue, piece: in
     for device in range(low, high):
         if not can_take(problem, schedule, problem.piece_group[piece], device):
             queue.arrived[piece, device] = np.inf
-        elif _stale(problem, schedule, piece, device, queue.stamp[piece, device]):
+        else:
             queue.arrived[piece, device] = receive(problem, schedule, piece, device, False)
-            queue.stamp[piece, device] = schedule.used[0]
-
-
-@compiled_inner
-def _stale(problem: ListProblem, schedule: Schedule, piece: int, device: int, stamp: int) -> bool:
-    """Whether a resource that the inputs of `piece` need has changed since `stamp`."""
-    devices = problem.op_seconds.shape[1]
-    if stamp < 0 or schedule.version[device] > stamp:
-        return True
-    for k in range(problem.input_ptr[piece], problem.input_ptr[piece + 1]):
-        tensor = schedule.inputs[k]
-        source = schedule.group_device[problem.piece_group[problem.producer[tensor]]]
-        if source != device and schedule.arrival[tensor, device] == np.inf:
-            sender = devices + problem.send_port[source, device]
-            receiver = devices + problem.receive_port[source, device]
-            if schedule.version[sender] > stamp or schedule.version[receiver] > stamp:
-                return True
-    return False
 
 
 @compiled_inner
