@@ -59,7 +59,7 @@ class Chain(NamedTuple):
         """(M + 4S - 4) C: the list order takes no longer (Luo et al., theorem 1)."""
         return (micro_batches + 4 * len(self.forward) - 4) * self.slowest
 
-    def ends(self, micro_batches: int, *, backward_first: bool = True) -> FloatArray:
+    def ends(self, micro_batches: int) -> FloatArray:
         """(S,) when each stage has run its last backward pass, in list order.
 
         Stages and links begin each block as soon as they are free and the block before it in its
@@ -75,11 +75,11 @@ class Chain(NamedTuple):
             at = back[: len(column)] - of
             seconds[at] += column  # the last stage's passes are one block
             resource[at] = np.arange(len(column)) + stages * of
-        return np.asarray(_play(seconds, resource, micro_batches, backward_first)[back])
+        return np.asarray(_play(seconds, resource, micro_batches)[back])
 
 
 @compiled
-def _play(seconds: FloatArray, resource: IntArray, count: int, backward_first: bool) -> FloatArray:
+def _play(seconds: FloatArray, resource: IntArray, count: int) -> FloatArray:
     """(J,) when the last micro-batch has passed each block of the chain.
 
     Blocks are taken by micro-batch + position: what a block waits for has a smaller sum, or the
@@ -90,8 +90,7 @@ def _play(seconds: FloatArray, resource: IntArray, count: int, backward_first: b
     ready = np.zeros(count)
     last = np.zeros(blocks)
     for key in range(count + blocks - 1):
-        for turn in range(blocks):
-            at = blocks - 1 - turn if backward_first else turn
+        for at in range(blocks - 1, -1, -1):
             batch = key - at
             if 0 <= batch < count:
                 end = max(ready[batch], free[resource[at]]) + seconds[at]

@@ -128,14 +128,7 @@ class _Response(NamedTuple):
     channel_links: IntArray
     capacity: FloatArray  # (K,) bytes/s
     traffic: FloatArray  # (P,) out: bytes
-    used: IntArray  # (P,) out: transfers
-    weight: FloatArray  # (C,) scratch
-    priority: IntArray  # (C,) zeros
-    active: IntArray  # (C,) scratch: channels of pipes in use
     rate: FloatArray  # (C,) out: bytes/s
-    pipe_rate: FloatArray  # (P,) out: bytes/s
-    counted: IntArray  # (T, D) scratch: the last call that counted a transfer
-    ticket: IntArray  # (1,)
     pair_class: IndexArray  # (D, D) column of each pair in `seconds`
     seconds: FloatArray  # (T, 1 + D * D) scratch: those between servers
 
@@ -187,7 +180,6 @@ class ResponsiveSimulator(StepSimulator):
 def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
     network = pipes.network
     tensors, devices = len(problem.transfer_seconds), len(pipes.of_pair)
-    channels = network.num_channels
     every = np.arange(devices * devices).reshape(devices, devices)
     pair_class = np.where(np.eye(devices, dtype=np.bool_), 0, 1 + every)
     seconds = np.zeros((tensors, 1 + devices * devices))
@@ -203,14 +195,7 @@ def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
         channel_links=network.channel_links,
         capacity=network.link_capacity,
         traffic=np.zeros(pipes.count),
-        used=np.zeros(pipes.count, dtype=np.int64),
-        weight=np.zeros(channels),
-        priority=np.zeros(channels, dtype=np.int64),
-        active=np.arange(channels, dtype=np.int64),
-        rate=np.zeros(channels),
-        pipe_rate=np.zeros(pipes.count),
-        counted=np.full((tensors, devices), -1),
-        ticket=np.zeros(1, dtype=np.int64),
+        rate=np.zeros(network.num_channels),
         pair_class=pair_class.astype(np.uint32),
         seconds=seconds,
     )
@@ -220,38 +205,36 @@ def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
 @compiled
 def _respond(arrays: StepArrays, r: _Response, work: Filling, device: IntArray) -> None:
     """Sets the rates of placement `device` (N,), and the seconds of its transfers at them."""
-    r.ticket[0] += 1
-    ticket = r.ticket[0]
     r.traffic[:] = 0.0
-    r.used[:] = 0
+    used = np.zeros(len(r.traffic), np.int64)  # transfers
+    sent = np.zeros((len(r.producer), len(r.pipe)), np.bool_)  # by tensor and receiving device
     for p in range(len(device)):
         for k in range(arrays.use_ptr[p], arrays.use_ptr[p + 1]):
             d, e, t = device[p], device[arrays.use_op[k]], arrays.use_tensor[k]
-            if d != e and r.pipe[d, e] != INSIDE and r.counted[t, e] != ticket:
-                r.counted[t, e] = ticket
-                kind = arrays.link_class[d, e]
-                if arrays.transfer_seconds[t, kind] > 0.0:
-                    r.traffic[r.pipe[d, e]] += r.volume[t, kind]
-                    r.used[r.pipe[d, e]] += 1
+            kind = arrays.link_class[d, e]
+            timed = d != e and arrays.transfer_seconds[t, kind] > 0.0
+            if timed and r.pipe[d, e] != INSIDE and not sent[t, e]:
+                sent[t, e] = True
+                r.traffic[r.pipe[d, e]] += r.volume[t, kind]
+                used[r.pipe[d, e]] += 1
+    channels = len(r.rate)
+    weight, priority = np.zeros(channels), np.zeros(channels, np.int64)
+    active = np.zeros(channels, np.int64)
     count = 0
-    for c in range(len(r.rate)):
+    for c in range(channels):
         pipe = r.of_channel[c]
         r.rate[c] = 0.0
-        if r.used[pipe] > 0:
-            r.weight[c] = np.sqrt(max(r.traffic[pipe], _LEAST_BYTES))
-            r.active[count] = c
+        if used[pipe] > 0:
+            weight[c] = np.sqrt(max(r.traffic[pipe], _LEAST_BYTES))
+            active[count] = c
             count += 1
-    fill(
-        r.active, count, r.channel_ptr, r.channel_links, r.weight, r.priority, r.capacity,
-        r.rate, work,
-    )  # fmt: skip
-    r.pipe_rate[:] = 0.0
-    for c in range(len(r.rate)):
-        r.pipe_rate[r.of_channel[c]] += r.rate[c]
-    for t in range(len(r.counted)):
+    fill(active, count, r.channel_ptr, r.channel_links, weight, priority, r.capacity, r.rate, work)
+    pipe_rate = np.zeros(len(r.traffic))
+    for c in range(channels):
+        pipe_rate[r.of_channel[c]] += r.rate[c]
+    for t in range(len(sent)):
         d = device[r.producer[t]]
         for e in range(len(r.pipe)):
-            kind = arrays.link_class[d, e]
-            if r.counted[t, e] == ticket and arrays.transfer_seconds[t, kind] > 0.0:
-                rate = min(r.pipe_rate[r.pipe[d, e]], r.inner[d, e])
+            if sent[t, e]:
+                kind, rate = arrays.link_class[d, e], min(pipe_rate[r.pipe[d, e]], r.inner[d, e])
                 r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate

@@ -202,34 +202,17 @@ def _device_classes(step: StepProblem, traffic: HostTraffic, devices: IntArray) 
 
 def _messages(traffic: HostTraffic, of: IntArray, first: IntArray) -> tuple[Rows, FloatArray]:
     """Messages that join different items, and their seconds on the classes' `first` devices."""
-    uses = traffic.uses()
-    count = traffic.num_messages
-    ends = np.concatenate(
-        [
-            np.stack([np.arange(count), of[traffic.producer]], axis=1),
-            np.stack([uses[:, 0], of[uses[:, 1]]], axis=1),
-        ]
-    )
-    ends = np.unique(ends, axis=0)
-    ptr = np.searchsorted(ends[:, 0], np.arange(count + 1))
-    seconds = traffic.seconds[:, first]
-    merged: dict[bytes, int] = {}
-    rows: list[IntArray] = []
-    weights: list[FloatArray] = []
-    for message in range(count):
-        members = ends[ptr[message] : ptr[message + 1], 1]
-        if len(members) < 2 or not seconds[message].any():
-            continue
-        row = merged.setdefault(members.tobytes(), len(rows))
-        if row == len(rows):
-            rows.append(members)
-            weights.append(seconds[message].copy())
-        else:
-            weights[row] += seconds[message]
-    owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    value = np.concatenate([np.zeros(0, dtype=np.int64), *rows])
-    weight = np.array(weights).reshape(len(rows), len(first))
-    return Rows.of(owner.astype(np.int64), value, len(rows)), weight
+    merged: dict[tuple[int, ...], FloatArray] = {}
+    for message, seconds in enumerate(traffic.seconds[:, first]):
+        ends = slice(traffic.consumer_ptr[message], traffic.consumer_ptr[message + 1])
+        joined = {int(of[traffic.producer[message]]), *of[traffic.consumer[ends]].tolist()}
+        members = tuple(sorted(joined))
+        if len(members) > 1 and seconds.any():
+            merged[members] = merged.get(members, 0.0) + seconds
+    owner = np.repeat(np.arange(len(merged)), [len(members) for members in merged])
+    value = np.array([item for members in merged for item in members], dtype=np.int64)
+    weight = np.array(list(merged.values())).reshape(len(merged), len(first))
+    return Rows.of(owner, value, len(merged)), weight
 
 
 def orders(items: Items) -> Iterator[IntArray]:

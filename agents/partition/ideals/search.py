@@ -78,8 +78,7 @@ def class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
     share = program.add_columns(kinds.shape, upper=np.where(np.isfinite(kinds), 1.0, 0.0))
     for k in range(classes):
         program.add_row([(load, float(sizes[k])), (share[:, k], -work[:, k])], lower=0.0)
-    for row in share:
-        program.add_row([(row, 1.0)], lower=1.0, upper=1.0)
+    program.add_rows(len(share), [(share, 1.0)], lower=1.0, upper=1.0)
     solver = program.solver(time_limit=_LP_SECONDS)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:

@@ -85,8 +85,7 @@ class AssignmentModel:
 
     def _add_assignment(self, seconds: FloatArray) -> None:
         capacity = self.grouped.problem.capacity
-        for group in range(self.grouped.num_groups):
-            self.program.add_row([(self.place[group], 1.0)], lower=1.0, upper=1.0)
+        self.program.add_rows(len(self.place), [(self.place, 1.0)], lower=1.0, upper=1.0)
         for d in range(len(capacity)):
             load: Terms = [(self.finish, 1.0), (self.place[:, d], -seconds[:, d] / self.scale)]
             if RECOMPUTE in self.moves:

@@ -154,13 +154,10 @@ def _solve(
     end = program.add_columns(1, cost=1.0)
     start = program.add_columns(len(nodes))
     apart = program.add_columns(len(pairs), upper=1.0)
-    for edge, (i, j) in enumerate(local.tolist()):
-        program.add_row(
-            [(start[[j, i]], [1.0, -1.0]), (apart[edge], -moved[edge] / scale)],
-            lower=compute[nodes[i]] / scale,
-        )
-    for node in range(len(nodes)):
-        program.add_row([(end, 1.0), (start[node], -1.0)], lower=compute[nodes[node]] / scale)
+    ways = [(start[local], np.array([[-1.0, 1.0]])), (apart, -moved / scale)]
+    program.add_rows(len(pairs), ways, lower=compute[pairs[:, 0]] / scale)
+    ends = [(np.repeat(end, len(nodes)), 1.0), (start, -1.0)]
+    program.add_rows(len(nodes), ends, lower=compute[nodes] / scale)
     for side in (0, 1):
         for edges in _rows(local[:, side]):
             program.add_row([(apart[edges], 1.0)], lower=len(edges) - 1.0)

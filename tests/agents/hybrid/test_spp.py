@@ -59,7 +59,6 @@ def test_values_of_the_list_order(data: Path) -> None:
         chain, m = Chain(*columns), case["M"]
         assert chain.slowest == case["C"]
         assert chain.ends(m).max() == case["T"]
-        assert chain.ends(m, backward_first=False).max() == case["T_forward_first"]
         assert chain.bound(m) == case["bound"]
 
 
