@@ -383,7 +383,7 @@ class MakespanModel:
         """(N,) devices and (N,) order of a solution, given the values of `watched`."""
         n = len(self._operators.position)
         order = np.argsort(np.array(values[:n]), kind="stable")
-        return self._operators.place.devices(values[n:]), order.astype(np.int64)
+        return self._operators.place.devices(values[n:]), order
 
     def set_hint(self, device: IntArray, order: IntArray) -> None:
         """Start the search from the plan of `device` (N,) and `order` (N,)."""

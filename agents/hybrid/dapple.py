@@ -76,7 +76,7 @@ class Solver:
         arcs = np.array(groups.arcs, dtype=np.int64).reshape(-1, 2)
         order = np.argsort(arcs[:, 0], kind="stable")
         counts = np.bincount(arcs[:, 0], minlength=len(groups.steps))
-        self._pointer = sums_before(counts).astype(np.int64)
+        self._pointer = sums_before(counts)
         self._following = np.ascontiguousarray(arcs[order, 1])
         self._first = np.array(groups.first, dtype=np.int64)
         self._cuts = cuts

@@ -282,11 +282,11 @@ class _Row:
         whole = float(problem.gradient_bytes.sum())
         per_byte = (all_reduce_seconds(problem, stage, whole) - nothing) / whole if whole else 0.0
         passes = [
-            spans(np.asarray(np.where(able, column, 0.0))).max(axis=2)
+            spans(np.where(able, column, 0.0)).max(axis=2)
             for column in (forward, inputs + weights, forward + inputs + weights)
         ]
         sums = nothing + per_byte * spans(problem.gradient_bytes)
-        unable = spans(np.asarray(~able, dtype=np.float64)).max(axis=2) > 0
+        unable = spans(~able).max(axis=2) > 0
         part = np.where(unable, np.inf, sums / problem.micro_batches)
         return passes[0] + passes[1] + part, passes[0] + passes[2] + part
 

@@ -71,7 +71,7 @@ def schedule_order(grouped: GroupedProblem, schedule: Schedule) -> IntArray:
     Topological, since no piece starts before its inputs are computed.
     """
     position = np.argsort(np.lexsort((schedule.finish, schedule.start)))
-    return np.argsort(position[grouped.fusion.piece], kind="stable").astype(np.int64)
+    return np.argsort(position[grouped.fusion.piece], kind="stable")
 
 
 def attempt_by(make_rule: MakeRule) -> Attempt:

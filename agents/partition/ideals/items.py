@@ -30,7 +30,7 @@ class Rows:
         order = np.lexsort((value, row))
         lengths = np.bincount(row, minlength=count)
         return cls(
-            sums_before(lengths).astype(np.int64),
+            sums_before(lengths),
             np.ascontiguousarray(value[order], dtype=np.int64),
         )
 

@@ -173,7 +173,8 @@ class LoadSearch:
         self.supply = supply
         self.vectors = Vectors.of(items)
         self.line = _line(items, ideals, self.supply, self.vectors, self.top)
-        self.work = _work(self.line, items.count, self.vectors.left.shape[1], _LISTED)
+        self.listed = _LISTED
+        self.work: Work  # of the last search
 
     def improve(
         self, split: Split | None, lower: float, effort: Effort
@@ -211,7 +212,7 @@ class LoadSearch:
         may have; neither when the effort is spent.
         """
         line, count = self.line, self.ideals.count
-        work = self._clear()
+        work = self.work = self.fresh()
         begin = 0
         while begin < count and not work.tally[3]:
             if effort.spent(self.pairs + int(work.tally[1])):
@@ -221,8 +222,7 @@ class LoadSearch:
             advance(line, work, limit, begin, end)
             if work.tally[2]:
                 self.pairs += int(work.tally[1])
-                listed = 4 * work.best_value.shape[2]
-                self.work = _work(line, self.items.count, work.source.shape[1], listed)
+                self.listed *= 4
                 return self._within(limit, effort)
             begin = end
         self.pairs += int(work.tally[1])
@@ -230,16 +230,30 @@ class LoadSearch:
             return self._split(), None
         return None, float(work.above[0])
 
-    def _clear(self) -> Work:
-        work = self.work
-        work.reach[:] = 0
-        work.reach[0] = 1
-        work.stamp[:] = -1
-        work.best_count[:] = 0
-        work.listed[:] = 0
-        work.tally[:] = 0
-        work.above[0] = np.inf
-        return work
+    def fresh(self) -> Work:
+        """What a search writes, before it begins at the empty ideal."""
+        p, classes = self.line.compute.shape
+        n, vectors = self.items.count, self.vectors.left.shape[1]
+        lists = classes, vectors, self.listed
+        reach = np.zeros(p, dtype=np.uint64)
+        reach[0] = 1
+        return Work(
+            reach,
+            np.zeros((p, vectors), dtype=np.int32),
+            np.zeros((p, vectors), dtype=np.int8),
+            np.full(p, -1, dtype=np.int32),
+            *np.zeros((2, len(self.line.weight)), dtype=np.int64),
+            np.full(n, -1, dtype=np.int64),
+            *np.zeros((2, len(self.line.member)), dtype=np.int64),
+            *np.zeros((3, n + 1), dtype=np.uint32),
+            *np.zeros((2, n + 2, classes)),
+            *np.zeros((2, *lists)),
+            best_ideal=np.zeros(lists, dtype=np.int64),
+            best_count=np.zeros(lists[:2], dtype=np.int64),
+            listed=np.zeros(classes, dtype=np.uint64),
+            tally=np.zeros(4, dtype=np.int64),
+            above=np.full(1, np.inf),
+        )
 
     def _split(self) -> Split:
         """The split that led to the ideal of all items, and its true load."""
@@ -349,25 +363,3 @@ def _separation(items: Items, ideals: Ideals) -> tuple[IntArray, IntArray]:
     apart = waist[last[around]]
     behind = np.where(settled >= 0, waist[np.maximum(settled, 0)], -1)
     return apart.astype(np.int64), behind.astype(np.int64)
-
-
-def _work(line: Line, items: int, vectors: int, listed: int) -> Work:
-    (p, classes), n = line.compute.shape, items
-    lists = classes, vectors, listed
-    return Work(
-        np.zeros(p, dtype=np.uint64),
-        np.zeros((p, vectors), dtype=np.int32),
-        np.zeros((p, vectors), dtype=np.int8),
-        np.full(p, -1, dtype=np.int32),
-        *np.zeros((2, len(line.weight)), dtype=np.int64),
-        np.full(n, -1, dtype=np.int64),
-        *np.zeros((2, len(line.member)), dtype=np.int64),
-        *np.zeros((3, n + 1), dtype=np.uint32),
-        *np.zeros((2, n + 2, classes)),
-        *np.zeros((2, *lists)),
-        best_ideal=np.zeros(lists, dtype=np.int64),
-        best_count=np.zeros(lists[:2], dtype=np.int64),
-        listed=np.zeros(classes, dtype=np.uint64),
-        tally=np.zeros(4, dtype=np.int64),
-        above=np.zeros(1),
-    )

@@ -44,7 +44,7 @@ class SumSearch:
             bound=0.0,
         )
         search = LoadSearch(items, ideals, least)
-        self.items, self.ideals, self.line, self.work = items, ideals, search.line, search.work
+        self.items, self.ideals, self.line, self.work = items, ideals, search.line, search.fresh()
         self.following = search.vectors.following
         self.rest = search.line.need[0]  # (P,) seconds that what is outside takes at least
         self.host = host
@@ -59,8 +59,6 @@ class SumSearch:
         p, vectors = work.source.shape
         value = np.full((p, vectors), np.inf)
         value[0, 0] = 0.0
-        work.stamp[:] = -1
-        work.tally[:] = 0
         limit = upper * (1.0 - _ROUNDING)
         for begin in range(0, p, _SOURCES):
             if effort.spent(self.pairs + int(work.tally[1])):

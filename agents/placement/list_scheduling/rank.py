@@ -150,7 +150,7 @@ def _solve(
         return pairs[:0]
     program = LinearProgram()
     nodes, inverse = np.unique(pairs, return_inverse=True)
-    local: IntArray = inverse.reshape(pairs.shape).astype(np.int64)
+    local: IntArray = inverse.reshape(pairs.shape)
     end = program.add_columns(1, cost=1.0)
     start = program.add_columns(len(nodes))
     apart = program.add_columns(len(pairs), upper=1.0)

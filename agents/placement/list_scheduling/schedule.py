@@ -77,7 +77,7 @@ def list_problem(grouped: GroupedProblem) -> ListProblem:
     inputs = np.bincount(graph.consumer, minlength=graph.num_operators)
     return ListProblem(
         op_seconds=np.ascontiguousarray(problem.op_seconds, dtype=np.float64),
-        input_ptr=sums_before(inputs).astype(np.int64),
+        input_ptr=sums_before(inputs),
         use_ptr=graph.use_ptr,
         use_op=graph.use_op,
         producer=graph.producer,
@@ -101,7 +101,7 @@ def empty_schedule(grouped: GroupedProblem, room: FloatArray) -> Schedule:
         allowed=grouped.allowed.copy(),
         room=room.copy(),
         inputs=edges[np.lexsort((edges[:, 2], edges[:, 1])), 2],
-        missing=np.bincount(edges[:, 1], minlength=n).astype(np.int64),
+        missing=np.bincount(edges[:, 1], minlength=n),
         start=np.zeros(n),
         finish=np.zeros(n),
         arrival=np.full((t, d), np.inf),
