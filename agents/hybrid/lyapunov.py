@@ -91,45 +91,25 @@ def _sorted(groups: Groups) -> Groups:
 Policy = Callable[[BatchTime, FloatArray, Sequence[Groups]], Batch]
 
 
-@dataclass(frozen=True)
-class Static:
+def static(plan: GroupPlan) -> Policy:
     """The same plan in every slot."""
-
-    plan: GroupPlan
-
-    def __call__(self, batch: BatchTime, queue: FloatArray, before: Sequence[Groups]) -> Batch:
-        """The batch of the plan in this slot."""
-        del queue, before
-        return batch.of(self.plan)
+    return lambda batch, queue, before: batch.of(plan)
 
 
-@dataclass(frozen=True, eq=False)
-class Greedy:
+def greedy(limit: FloatArray) -> Policy:
     """The fastest plan of every slot by itself, within `limit` (K,) in each."""
-
-    limit: FloatArray
-
-    def __call__(self, batch: BatchTime, queue: FloatArray, before: Sequence[Groups]) -> Batch:
-        """The batch of the plan that is found."""
-        del queue
-        return search(batch, before, limit=self.limit)
+    return lambda batch, queue, before: search(batch, before, limit=limit)
 
 
-@dataclass(frozen=True, eq=False)
-class Lyapunov:
+def lyapunov(weight: float, scale: float, budget: FloatArray) -> Policy:
     """Drift plus penalty with groups that are searched for.
 
-    `weight` is V where time counts in `scale` seconds, and queues and costs in budgets of a slot.
+    `weight` is V where time counts in `scale` seconds, and queues and costs in budgets of a slot,
+    `budget` (K,).
     """
-
-    weight: float
-    scale: float
-    budget: FloatArray  # (K,)
-
-    def __call__(self, batch: BatchTime, queue: FloatArray, before: Sequence[Groups]) -> Batch:
-        """The batch of the plan that is found."""
-        price = queue / self.budget * (self.scale / self.weight)
-        return search(batch, before, price=price)
+    return lambda batch, queue, before: search(
+        batch, before, price=queue / budget * (scale / weight)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +145,9 @@ def play(policy: Policy, slots: Sequence[BatchTime], budget: FloatArray) -> Play
     return Played(tuple(batches), np.array(spent), np.array(queues), np.array(moving))
 
 
-def best_kept(slots: Sequence[BatchTime], budget: FloatArray, played: Sequence[Played]) -> Static:
+def best_kept(
+    slots: Sequence[BatchTime], budget: FloatArray, played: Sequence[Played]
+) -> GroupPlan:
     """Of all plans that any policy had in some slot, the one that should have been kept.
 
     Least average seconds, of those whose average costs keep to `budget`.
@@ -177,7 +159,7 @@ def best_kept(slots: Sequence[BatchTime], budget: FloatArray, played: Sequence[P
         spent = np.mean([batch.cost / budget for batch in batches], axis=0)
         return max(0.0, float(spent.max()) - 1.0), float(np.mean([b.seconds for b in batches]))
 
-    return Static(min(plans, key=kept))
+    return min(plans, key=kept)
 
 
 def even(batch: BatchTime) -> GroupPlan:

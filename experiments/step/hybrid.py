@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from agents.hybrid.sharding import sharding_of
 from agents.hybrid.machines import PREDICTED
+from agents.hybrid.sharding import sharding_of
 from agents.solver import Budget, Solver
 from agents.solver import Result as Found
 from envs.bounds import Count, bounded

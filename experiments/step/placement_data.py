@@ -17,11 +17,11 @@ from agents.placement.labelling import (
     Dataset,
     LabelledProblem,
     describe,
+    label,
     read_dataset,
     shard_path,
     write_shard,
 )
-from agents.placement.labelling import label
 from agents.solver import Budget
 from agents.step.problems import Planner, StepPlanning
 from envs.bounds import Count, Positive, Share
