@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint_search.pipes import Pipes, ResponsiveSimulator
-from agents.bandwidth.joint_search.rates import RateFormulation
+from agents.bandwidth.joint_search.rates import RateModel
 from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.refinement import SimulatedRefinement, compile_kernels
 from agents.solver import Budget, Result
@@ -388,7 +389,9 @@ class JointMilp:
         if first is not None:
             incumbent.offer_with(first, incumbent.uniform)
             incumbent.offer(first.placement.device, first.order)
-        formulation = RateFormulation(incumbent.pipes, self.rates, self.gap, self.at_once)
+        formulation = partial(
+            RateModel, pipes=incumbent.pipes, levels=self.rates, gap=self.gap, at_once=self.at_once
+        )
         refinement = JointRefinement(
             incumbent, levels=tuple(self.levels), kick_groups=self.coarse[-1],
             formulation=formulation, seed=self.seed,

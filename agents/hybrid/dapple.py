@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,40 +66,39 @@ def limits(cuts: Cuts, weights: Weights) -> FloatArray:
     return np.unique(np.concatenate([stages.ravel(), transfers.ravel()]))
 
 
-class Solver:
-    """The plan of a limit with the fewest seconds besides its slowest stage.
+def solver(
+    cuts: Cuts, groups: Groups, weights: Weights
+) -> Callable[[float], Limited[list[PlacedStage]] | None]:
+    """Makes the plan of a limit with the fewest seconds besides its slowest stage.
 
-    Of two rests that sum late and little, or early and much, the one with the smaller sum is kept.
+    Its stages and transfers take no longer than the limit; None: there is none. Of two rests that
+    sum late and little, or early and much, the one with the smaller sum is kept.
     """
+    arcs = np.array(groups.arcs, dtype=np.int64).reshape(-1, 2)
+    order = np.argsort(arcs[:, 0], kind="stable")
+    pointer = sums_before(np.bincount(arcs[:, 0], minlength=len(groups.steps)))
+    behind = np.ascontiguousarray(arcs[order, 1])
+    first = np.array(groups.first, dtype=np.int64)
+    sorted_weights = weights._replace(moved=weights.moved[order])
 
-    def __init__(self, cuts: Cuts, groups: Groups, weights: Weights) -> None:
-        arcs = np.array(groups.arcs, dtype=np.int64).reshape(-1, 2)
-        order = np.argsort(arcs[:, 0], kind="stable")
-        counts = np.bincount(arcs[:, 0], minlength=len(groups.steps))
-        self._pointer = sums_before(counts)
-        self._following = np.ascontiguousarray(arcs[order, 1])
-        self._first = np.array(groups.first, dtype=np.int64)
-        self._cuts = cuts
-        self._weights = weights._replace(moved=weights.moved[order])
-
-    def __call__(self, limit: float) -> Limited[list[PlacedStage]] | None:
-        """The plan whose stages and transfers take no longer than `limit`; None: there is none."""
-        cuts = self._cuts
+    def solve(limit: float) -> Limited[list[PlacedStage]] | None:
         cost, late, top, end, following = _rests(
-            limit, cuts.seconds, cuts.parameters, cuts.sent, cuts.before, *self._weights,
-            self._pointer, self._following,
+            limit, cuts.seconds, cuts.parameters, cuts.sent, cuts.before, *sorted_weights, pointer,
+            behind,
         )  # fmt: skip
-        total = cost[0, self._first] + late[0, self._first]
+        total = cost[0, first] + late[0, first]
         start = int(np.argmin(total))
         if not np.isfinite(total[start]):
             return None
         stages: list[PlacedStage] = []
-        cut, step = 0, int(self._first[start])
+        cut, step = 0, int(first[start])
         while cut != len(cuts.seconds) - 1:
             stages.append((cut, int(end[cut, step]), step))
             cut = stages[-1][1]
             step = int(following[cut, step])
-        return Limited(float(top[0, self._first[start]]), float(total[start]), stages)
+        return Limited(float(top[0, first[start]]), float(total[start]), stages)
+
+    return solve
 
 
 @compiled
@@ -233,7 +232,7 @@ class Dapple(HybridSolver):
             best: tuple[float, HybridPlan] | None = None
             cuts, weights = _planned(problem, groups, recompute)
             for found in best_of_limits(
-                Solver(cuts, groups, weights), limits(cuts, weights),
+                solver(cuts, groups, weights), limits(cuts, weights),
                 1.0 - 1.0 / problem.micro_batches, end_s, budget.evaluations,
             ):  # fmt: skip
                 evaluations += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -57,28 +57,6 @@ def _renamed(
     return np.array(found, dtype=np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class RateFormulation:
-    """Makes `RateModel`.
-
-    Args:
-        pipes: of the problem that is fused.
-        levels: shares of what a pipe alone could carry, ascending, within 0..1, 0 left out.
-        gap: relative, at which a round ends.
-        at_once: disjunctions of each kind that one solution adds, at most.
-    """
-
-    pipes: Pipes
-    levels: Sequence[float]
-    gap: float
-    at_once: int
-
-    def __call__(self, grouped: GroupedProblem) -> RateModel:
-        """The model of `grouped`."""
-        pipes = self.pipes.grouped(grouped)
-        return RateModel(grouped, pipes, self.levels, self.gap, self.at_once)
-
-
 class RateModel(OrderModel):
     """`OrderModel` on a network whose rates are decided, too.
 
@@ -104,7 +82,7 @@ class RateModel(OrderModel):
 
     Args:
         grouped: the groups, with the transfers of an `allocated_problem`.
-        pipes: those of `grouped`.
+        pipes: of the problem that is fused.
         levels: shares of what a pipe alone could carry, ascending.
         gap: relative, at which a round ends.
         at_once: disjunctions of each kind that one solution adds, at most.
@@ -118,7 +96,7 @@ class RateModel(OrderModel):
         gap: float,
         at_once: int,
     ) -> None:
-        self.pipes = pipes
+        self.pipes = pipes.grouped(grouped)
         self.full = pipes.full
         self.bytes_per_second = np.outer(self.full, np.asarray(levels))  # (P, L)
         self._split: dict[tuple[int, tuple[int, ...]], IntArray] = {}

@@ -23,8 +23,10 @@ _ROUNDING = 1e-9  # relative: sums this close are the same
 _ON_HOST = -2  # in the place of a class
 
 
-class SumSearch:
-    """Searches lines of calls along `ideals` for ever smaller sums of their durations.
+def _smallest_sum(
+    items: Items, host: FloatArray, ideals: Ideals, upper: float, effort: Effort
+) -> tuple[IntArray | None, float, int]:
+    """(n,) accelerator of each item, NONE on the host, of the line with the smallest sum.
 
     A call is a stage on an accelerator and lasts as long as its load; between calls the host runs
     items one by one. A call waits only for those it reads from, and the host runs items at the same
@@ -34,58 +36,44 @@ class SumSearch:
         items: what is divided, for accelerators alone.
         host: (n,) seconds of each item on the host, inf where it cannot be.
         ideals: the lattice of all ideals, or the chain of one order.
+        upper: what the sum is to be smaller than.
+        effort: when to stop.
+
+    Returns:
+        Also that sum, and the pairs looked at; None, and `upper`, when none is smaller than `upper`
+        or the effort is spent.
     """
-
-    def __init__(self, items: Items, host: FloatArray, ideals: Ideals) -> None:
-        fastest = np.minimum(items.seconds.min(axis=1), host)
-        least = Supply(
-            need=np.where(np.isfinite(fastest), fastest, 0.0)[None, :],
-            price=np.full((1, len(items.devices)), np.inf),
-            bound=0.0,
-        )
-        search = LoadSearch(items, ideals, least)
-        self.items, self.ideals, self.line, self.work = items, ideals, search.line, search.fresh()
-        self.following = search.vectors.following
-        self.rest = search.line.need[0]  # (P,) seconds that what is outside takes at least
-        self.host = host
-        self.pairs = 0
-
-    def improve(self, upper: float, effort: Effort) -> tuple[IntArray | None, float]:
-        """(n,) accelerator of each item, NONE on the host, of the line with the smallest sum.
-
-        Also that sum; None, and `upper`, when none is smaller than `upper` or the effort is spent.
-        """
-        work, line = self.work, self.line
-        p, vectors = work.source.shape
-        value = np.full((p, vectors), np.inf)
-        value[0, 0] = 0.0
-        limit = upper * (1.0 - _ROUNDING)
-        for begin in range(0, p, _SOURCES):
-            if effort.spent(self.pairs + int(work.tally[1])):
-                self.pairs += int(work.tally[1])
-                return None, upper
-            end = min(begin + _SOURCES, p)
-            _advance(line, work, self.following, self.host, self.rest, value, limit, begin, end)
-        self.pairs += int(work.tally[1])
-        best = float(value[-1].min())
-        if best > limit:
-            return None, upper
-        return self._accelerators(int(value[-1].argmin())), best
-
-    def _accelerators(self, vector: int) -> IntArray:
-        """Follow the line back that led to all items with `vector`."""
-        chosen = np.full(self.items.count, NONE, dtype=np.int64)
-        unused = [iter(members.tolist()) for members in self.items.devices]
-        ideal = self.ideals.count - 1
-        while ideal:
-            before, k = int(self.work.source[ideal, vector]), int(self.work.last[ideal, vector])
-            if k != _ON_HOST:
-                inside = self.ideals.holds(ideal, len(chosen))
-                inside &= ~self.ideals.holds(before, len(chosen))
-                chosen[inside] = next(unused[k])
-                vector -= int(self.line.stride[k])
-            ideal = before
-        return chosen
+    fastest = np.minimum(items.seconds.min(axis=1), host)
+    least = Supply(
+        need=np.where(np.isfinite(fastest), fastest, 0.0)[None, :],
+        price=np.full((1, len(items.devices)), np.inf),
+        bound=0.0,
+    )
+    search = LoadSearch(items, ideals, least)
+    line, work = search.line, search.fresh()
+    rest = line.need[0]  # (P,) seconds that what is outside takes at least
+    value = np.full(work.source.shape, np.inf)
+    value[0, 0] = 0.0
+    limit = upper * (1.0 - _ROUNDING)
+    for begin in range(0, len(value), _SOURCES):
+        if effort.spent(int(work.tally[1])):
+            return None, upper, int(work.tally[1])
+        end = min(begin + _SOURCES, len(value))
+        _advance(line, work, search.vectors.following, host, rest, value, limit, begin, end)
+    pairs, best = int(work.tally[1]), float(value[-1].min())
+    if best > limit:
+        return None, upper, pairs
+    chosen = np.full(items.count, NONE, dtype=np.int64)
+    unused = [iter(members.tolist()) for members in items.devices]
+    ideal, vector = ideals.count - 1, int(value[-1].argmin())
+    while ideal:  # follow the line back
+        before, k = int(work.source[ideal, vector]), int(work.last[ideal, vector])
+        if k != _ON_HOST:
+            inside = ideals.holds(ideal, items.count) & ~ideals.holds(before, items.count)
+            chosen[inside] = next(unused[k])
+            vector -= int(line.stride[k])
+        ideal = before
+    return chosen, best, pairs
 
 
 @compiled
@@ -203,10 +191,10 @@ def shortest_calls(items: Items, host: FloatArray, ideals: int, effort: Effort) 
     upper, pairs = np.inf, 0
     for lattice in (*map(prefixes, orders(items)), all_ideals(items, ideals)):
         if lattice is not None:
-            search = SumSearch(items, host, lattice)
-            found, upper = search.improve(upper, effort.after(pairs))
+            left = effort.after(pairs)
+            found, upper, more = _smallest_sum(items, host, lattice, upper, left)
             best = best if found is None else found
-            pairs += search.pairs
+            pairs += more
     return CallsResult(best, pairs)
 
 

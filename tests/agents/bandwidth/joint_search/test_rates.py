@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.bandwidth.joint_search.pipes import Pipes
-from agents.bandwidth.joint_search.rates import RateFormulation, RateModel, servers_alike
+from agents.bandwidth.joint_search.rates import RateModel, servers_alike
 from agents.step.grouping import GroupedProblem
 from envs.graphs.builder import GraphBuilder
 from envs.step.allocated import allocated_problem, uniform_allocation
@@ -60,8 +60,8 @@ MOST_ROUNDS = 60
 
 def model_of(problem: StepProblem, levels: tuple[float, ...] = LEVELS) -> RateModel:
     uniform = allocated_problem(problem, uniform_allocation(problem.topology.network))
-    formulation = RateFormulation(Pipes.of(uniform, problem.topology), levels, 1e-7, 30)
-    return formulation(GroupedProblem.unfused(uniform))
+    pipes = Pipes.of(uniform, problem.topology)
+    return RateModel(GroupedProblem.unfused(uniform), pipes, levels, 1e-7, 30)
 
 
 def solved(model: RateModel) -> tuple[float, np.ndarray]:
