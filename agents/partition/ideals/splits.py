@@ -151,14 +151,6 @@ class LoadResult:
     whole: bool  # whether the whole lattice was searched, not only chains
 
 
-@dataclass(frozen=True, eq=False)
-class CallsResult:
-    """The best line of calls found."""
-
-    accelerator: IntArray | None  # (n,) of each item, NONE on the host
-    pairs: int  # pairs of ideals looked at
-
-
 def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
     """The split of `items` with the smallest largest load.
 
@@ -182,8 +174,12 @@ def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
     return LoadResult(best, lower * (1.0 - ROUNDING), pairs + search.pairs, whole=True)
 
 
-def shortest_calls(items: Items, host: FloatArray, ideals: int, effort: Effort) -> CallsResult:
-    """The line of calls of `items` with the smallest sum of durations, as `best_split`.
+def shortest_calls(
+    items: Items, host: FloatArray, ideals: int, effort: Effort
+) -> tuple[IntArray | None, int]:
+    """(n,) accelerator of each item, NONE on the host, of the line of calls with the smallest sum.
+
+    As `best_split`; also the pairs of ideals looked at.
 
     `host` (n,) are the seconds of the items on the host, which is none of the items' devices.
     """
@@ -195,7 +191,7 @@ def shortest_calls(items: Items, host: FloatArray, ideals: int, effort: Effort) 
             found, upper, more = _smallest_sum(items, host, lattice, upper, left)
             best = best if found is None else found
             pairs += more
-    return CallsResult(best, pairs)
+    return best, pairs
 
 
 @cache
