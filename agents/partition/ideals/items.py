@@ -10,6 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from agents.step.grouping import topological
+from agents.step.lower_bound import longest_paths
 from envs.arrays import FloatArray, IntArray, sums_before
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, OpGraph, Phase
@@ -255,7 +256,5 @@ def _head(items: Items) -> FloatArray:
     """(n,) the longest path, in seconds of the fastest class, that ends before each item."""
     fastest = items.seconds.min(axis=1, initial=np.inf)
     fastest = np.where(np.isfinite(fastest), fastest, 0.0)
-    head = np.zeros(items.count)
-    for u, v in items.arcs[np.lexsort((items.arcs[:, 1], items.arcs[:, 0]))].tolist():
-        head[v] = max(head[v], head[u] + fastest[u])  # items are in topological order
-    return head
+    after = Rows.of(items.arcs[:, 0], items.arcs[:, 1], items.count)
+    return longest_paths(fastest, after.ptr, after.value)[0]  # items are in topological order

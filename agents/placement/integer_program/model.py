@@ -193,16 +193,19 @@ class PlacementModel(AssignmentModel):
         cost = total[problem.topology.link_class]
         return [(self.sent(home, targets)[pairs], cost[pairs])]
 
+    def _targets(self, tensor: int) -> tuple[int, ...]:
+        """The groups other than its producer's that a tensor is for."""
+        graph, group = self.grouped.problem.graph, self.grouped.fusion.piece_group
+        targets = np.unique(group[graph.consumers(tensor)])
+        return tuple(targets[targets != group[graph.producer[tensor]]].tolist())
+
     def _bundles(self) -> dict[tuple[int, tuple[int, ...]], list[int]]:
         """The tensors of each group and the other groups they are for."""
         graph, group = self.grouped.problem.graph, self.grouped.fusion.piece_group
         bundles: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for tensor in range(graph.num_tensors):
-            home = int(group[graph.producer[tensor]])
-            targets = tuple(np.unique(group[graph.consumers(tensor)]).tolist())
-            remote = tuple(target for target in targets if target != home)
-            if remote:
-                bundles.setdefault((home, remote), []).append(tensor)
+        for tensor, producer in enumerate(graph.producer):
+            if targets := self._targets(tensor):
+                bundles.setdefault((int(group[producer]), targets), []).append(tensor)
         return bundles
 
     def _add_ports(self) -> None:

@@ -297,12 +297,6 @@ class OrderModel(PlacementModel):
         home = int(self._group[self._graph.producer[tensor]])
         return self.sent(home, self._targets(tensor))
 
-    def _targets(self, tensor: int) -> tuple[int, ...]:
-        """The groups other than its producer's that a tensor is for."""
-        home = int(self._group[self._graph.producer[tensor]])
-        targets = np.unique(self._group[self._graph.consumers(tensor)])
-        return tuple(t for t in targets.tolist() if t != home)
-
     def _arrival(self, move: Move) -> int:
         if move not in self.arrival:
             tensor, d = move
