@@ -74,8 +74,8 @@ class PartitionWalk:
         )
         self._trial = Proposal(
             *np.zeros((3, a + 1), dtype=np.uint32),
-            mark=np.zeros(a, dtype=np.int64),
-            ticket=np.zeros(1, dtype=np.int64),
+            np.zeros(a, dtype=np.int64),
+            np.zeros(1, dtype=np.int64),
         )
         self._charge = np.zeros(1)
         self._largest = max(2, min(a // 4, _LARGEST_CLUSTER))

@@ -248,11 +248,11 @@ class LoadSearch:
             *np.zeros((3, n + 1), dtype=np.uint32),
             *np.zeros((2, n + 2, classes)),
             *np.zeros((2, *lists)),
-            best_ideal=np.zeros(lists, dtype=np.int64),
-            best_count=np.zeros(lists[:2], dtype=np.int64),
-            listed=np.zeros(classes, dtype=np.uint64),
-            tally=np.zeros(4, dtype=np.int64),
-            above=np.full(1, np.inf),
+            np.zeros(lists, dtype=np.int64),
+            np.zeros(lists[:2], dtype=np.int64),
+            np.zeros(classes, dtype=np.uint64),
+            np.zeros(4, dtype=np.int64),
+            np.full(1, np.inf),
         )
 
     def _split(self) -> Split:

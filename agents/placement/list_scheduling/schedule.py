@@ -107,8 +107,8 @@ def empty_schedule(grouped: GroupedProblem, room: FloatArray) -> Schedule:
         *np.full((2, resources), NONE, dtype=np.int64),
         *np.empty((2, intervals), dtype=np.int64),
         *np.empty((2, intervals)),
-        owner=np.empty(intervals, dtype=np.int64),
-        used=np.zeros(1, dtype=np.int64),
+        np.empty(intervals, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
     )
 
 
