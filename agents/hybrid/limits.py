@@ -29,6 +29,7 @@ def best_of_limits(
     weight: float,
     until: float,
     most: int | None,
+    beat: float = math.inf,
 ) -> Iterator[Limited[Plan]]:
     """Plans among which one has the least `weight` * slowest + other.
 
@@ -41,10 +42,12 @@ def best_of_limits(
         weight: how often the slowest stage counts.
         until: when to stop, by `envs.compilation.clock`.
         most: limits to solve; None: any number.
+        beat: what plans must be less than.
     """
-    waiting = [(-math.inf, 0, len(limits), -math.inf)]  # bound, range of limits, least `other`
-    best, solved = math.inf, 0
-    while waiting and len(limits):
+    useful = int(np.searchsorted(limits, beat / weight, "right")) if weight else len(limits)
+    waiting = [(-math.inf, 0, useful, -math.inf)]  # bound, range of limits, least `other`
+    best, solved = beat, 0
+    while waiting and useful:
         bound, low, high, other = heapq.heappop(waiting)
         if bound >= best or (solved and (clock() > until or solved == most)):
             return
