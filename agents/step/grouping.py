@@ -145,7 +145,8 @@ def fused_around(problem: StepProblem, fusion: Fusion, device: IntArray) -> IntA
 def mean_seconds(seconds: FloatArray) -> FloatArray:
     """(N,) means of the rows over the devices that can run them; `seconds` (N, D) may be inf."""
     able = np.isfinite(seconds)
-    return np.where(able, seconds, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
+    total = np.where(able, seconds, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(able.sum(axis=1), 1))
 
 
 def atoms(problem: StepProblem) -> IntArray:
@@ -159,7 +160,7 @@ def atoms(problem: StepProblem) -> IntArray:
     return numbered(key)
 
 
-def numbered(key: IntArray) -> IntArray:
+def numbered(key: NDArray[np.generic]) -> IntArray:
     """`key` (N,) by numbers from 0 in the order of first appearance."""
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)]

@@ -257,4 +257,6 @@ def _head(items: Items) -> FloatArray:
     fastest = items.seconds.min(axis=1, initial=np.inf)
     fastest = np.where(np.isfinite(fastest), fastest, 0.0)
     after = Rows.of(items.arcs[:, 0], items.arcs[:, 1], items.count)
-    return longest_paths(fastest, after.ptr, after.value)[0]  # items are in topological order
+    # items are in topological order
+    head: FloatArray = longest_paths(fastest, after.ptr, after.value)[0]
+    return head

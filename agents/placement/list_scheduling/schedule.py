@@ -96,18 +96,26 @@ def empty_schedule(grouped: GroupedProblem, room: FloatArray) -> Schedule:
     n, t, d = graph.num_operators, graph.num_tensors, topology.num_devices
     edges = graph.edges
     resources, intervals = d + topology.num_ports, n + 2 * len(edges)
+    start, finish = np.zeros((2, n))
+    first, last = np.full((2, resources), NONE, dtype=np.int64)
+    before, after, owner = np.empty((3, intervals), dtype=np.int64)
+    begin, end = np.empty((2, intervals))
     return Schedule(
         np.full(grouped.num_groups, NONE, dtype=np.int64),
         grouped.allowed.copy(),
         room.copy(),
         edges[np.lexsort((edges[:, 2], edges[:, 1])), 2],
         np.bincount(edges[:, 1], minlength=n),
-        *np.zeros((2, n)),
+        start,
+        finish,
         np.full((t, d), np.inf),
-        *np.full((2, resources), NONE, dtype=np.int64),
-        *np.empty((2, intervals), dtype=np.int64),
-        *np.empty((2, intervals)),
-        np.empty(intervals, dtype=np.int64),
+        first,
+        last,
+        before,
+        after,
+        begin,
+        end,
+        owner,
         np.zeros(1, dtype=np.int64),
     )
 
