@@ -241,14 +241,22 @@ class _Row:
         """The best division into 1, 2, ... stages, at most so many; empty where none fits."""
         problem, sizes = self.problem, self.sizes
         layers, devices = problem.num_layers, problem.num_devices
-        held = [sums_before(c) for c in (problem.state_bytes, problem.saved_bytes)]
+        state, saved = map(sums_before, (problem.state_bytes, problem.saved_bytes))
         after = np.full((layers + 1, devices + 1, len(sizes)), np.inf)
         after[layers] = 0.0
         ends, following = [], [np.zeros(0, dtype=np.int64)]
         for count in range(1, min(layers, devices, most or devices) + 1):
             live = min(problem.micro_batches, max(1, 4 * (count - 1)))
             best, end = _best_ends(
-                self._plain, self._again, *held, problem.cut_bytes, self._room, sizes, live, after
+                self._plain,
+                self._again,
+                state,
+                saved,
+                problem.cut_bytes,
+                self._room,
+                sizes,
+                live,
+                after,
             )
             ends.append(end)
             first = int(best[0, 0].argmin())

@@ -188,11 +188,12 @@ class StageProgram:
         fits = held + (in_flight * small + again) / replicas <= room
         passed = seconds + 2.0 * entry / self._bandwidth
         closing = updating + (latency + nbytes * per_byte if replicas > 1 else 0.0)
-        own = number, size, shards, recompute
         return [
-            Column(*ends, *own, float(passed[ends]), float(closing[ends])) if fits[ends] else None
-            for ends in combinations(range(len(borders)), 2)
-        ]
+            Column(begin, end, number, size, shards, recompute,
+                   float(passed[begin, end]), float(closing[begin, end]))
+            if fits[begin, end] else None
+            for begin, end in combinations(range(len(borders)), 2)
+        ]  # fmt: skip
 
 
 def _fastest(problem: HybridProblem) -> float:

@@ -237,17 +237,28 @@ class LoadSearch:
         lists = classes, vectors, self.listed
         reach = np.zeros(p, dtype=np.uint64)
         reach[0] = 1
+        outside, missing = np.zeros((2, len(self.line.weight)), dtype=np.int64)
+        link_message, link_next = np.zeros((2, len(self.line.member)), dtype=np.int64)
+        node, cursor, added = np.zeros((3, n + 1), dtype=np.uint32)
+        path_in, path_done = np.zeros((2, n + 2, classes))
+        best_value, best_state = np.zeros((2, *lists))
         return Work(
             reach,
             np.zeros((p, vectors), dtype=np.int32),
             np.zeros((p, vectors), dtype=np.int8),
             np.full(p, -1, dtype=np.int32),
-            *np.zeros((2, len(self.line.weight)), dtype=np.int64),
+            outside,
+            missing,
             np.full(n, -1, dtype=np.int64),
-            *np.zeros((2, len(self.line.member)), dtype=np.int64),
-            *np.zeros((3, n + 1), dtype=np.uint32),
-            *np.zeros((2, n + 2, classes)),
-            *np.zeros((2, *lists)),
+            link_message,
+            link_next,
+            node,
+            cursor,
+            added,
+            path_in,
+            path_done,
+            best_value,
+            best_state,
             np.zeros(lists, dtype=np.int64),
             np.zeros(lists[:2], dtype=np.int64),
             np.zeros(classes, dtype=np.uint64),
