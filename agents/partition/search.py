@@ -72,11 +72,9 @@ class PartitionWalk:
             used=np.zeros(d),
             arcs=np.zeros((d, d), dtype=np.int64),
         )
-        self._trial = Proposal(
-            *np.zeros((3, a + 1), dtype=np.uint32),
-            np.zeros(a, dtype=np.int64),
-            np.zeros(1, dtype=np.int64),
-        )
+        member, goal, origin = np.zeros((3, a + 1), dtype=np.uint32)
+        mark, ticket = np.zeros(a, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        self._trial = Proposal(member, goal, origin, mark, ticket)
         self._charge = np.zeros(1)
         self._largest = max(2, min(a // 4, _LARGEST_CLUSTER))
         n, hosted = len(step.op_seconds), problem.host != NONE

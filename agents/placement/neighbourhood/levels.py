@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,7 +79,7 @@ class Level:
         return replace(self, units=units._replace(likely=likely, guided=share))
 
 
-def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> list[Level]:
+def levels_of(problem: StepProblem, groups: Sequence[int], operators: int) -> list[Level]:
     """The levels of `problem`, coarse to fine.
 
     One for each number of `groups`, and the operators themselves if there are at most `operators`
