@@ -163,7 +163,8 @@ def atoms(problem: StepProblem) -> IntArray:
 def numbered(key: NDArray[np.generic]) -> IntArray:
     """`key` (N,) by numbers from 0 in the order of first appearance."""
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+    number: IntArray = np.argsort(np.argsort(first))[inverse.reshape(-1)]
+    return number
 
 
 def parcels(traffic: HostTraffic, atom: IntArray) -> dict[tuple[int, tuple[int, ...]], FloatArray]:
