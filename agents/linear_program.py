@@ -146,3 +146,12 @@ class LinearProgram:
         counts = np.bincount(key // max(self.num_columns, 1), minlength=self.num_rows)
         starts = np.concatenate([[0], np.cumsum(counts)])
         return starts, key % max(self.num_columns, 1), total[kept]
+
+
+def best_values(solver: highspy.Highs) -> FloatArray | None:
+    """Runs the solver; the columns of the best solution it found, None where it found none."""
+    solver.run()
+    feasible = highspy.SolutionStatus.kSolutionStatusFeasible
+    if solver.getInfo().primal_solution_status != feasible:
+        return None
+    return np.array(solver.getSolution().col_value, dtype=np.float64)

@@ -15,16 +15,17 @@ from agents.bandwidth.piped_step import PATH_ROUNDING, Path, PipedStep
 from agents.bandwidth.rules import (
     AllocationIncumbent,
     PipeTraffic,
+    ProportionalShares,
+    SquareRootShares,
+    UniformShares,
     channel_capacity,
-    proportional_allocation,
-    square_root_allocation,
 )
 from agents.linear_program import LinearProgram
 from agents.solver import Budget, Result
 from agents.step.problems import BandwidthPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Share, bounded
-from envs.step.allocated import uniform_allocation, weighted_allocation
+from envs.step.allocated import weighted_allocation
 from envs.step.plans import LINK_SLACK, BandwidthAllocation, Plan
 
 
@@ -274,12 +275,8 @@ class ConvexRates:
         if incumbent.step is None:
             return incumbent.result()
         search = _Search(incumbent, incumbent.step, PipeTraffic.of(*given))
-        for first in (
-            square_root_allocation(*given),
-            proportional_allocation(*given),
-            uniform_allocation(incumbent.network),
-        ):
-            search.visit(first)
+        for rule in (SquareRootShares(), ProportionalShares(), UniformShares()):
+            search.visit(rule.shares(*given))
         limit = np.inf if budget.evaluations is None else budget.evaluations
         rounds, reason = 0, ""
         while not search.closed(self.gap) and not reason:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 from agents.bandwidth.convex import ConvexRates
-from agents.bandwidth.joint_search.search import JointIncumbent
+from agents.bandwidth.joint import JointIncumbent
 from agents.bandwidth.shipped import allocator_folder
 from agents.placement.local_search import Guide
 from agents.placement.policy import Answer, LearnedPlanner
@@ -24,6 +26,7 @@ from models.export.allocator import OnnxAllocator
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LearnedJoint:
     """Places a step and gives its pipes levels by policies, then searches on from that.
 
@@ -54,23 +57,23 @@ class LearnedJoint:
         InputError: a folder is no such policy's.
     """
 
-    solves = (JointPlanning,)
+    solves: ClassVar = (JointPlanning,)
 
-    def __init__(
-        self,
-        *,
-        placement: LearnedPlanner,
-        allocator: str | None = "any_network",
-        allocation: BandwidthPlanner = ConvexRates(gap=1e-4, rounds=100),
-        allocation_s: Positive = 0.5,
-        promising: Positive = 1.03,
-        turn_s: Positive = 0.3,
-        spared: Share = 0.2,
-    ) -> None:
-        self.placement, self.allocation = placement, allocation
-        self.allocator = None if allocator is None else OnnxAllocator(allocator_folder(allocator))
-        self.allocation_s, self.promising = allocation_s, promising
-        self.turn_s, self.spared = turn_s, spared
+    placement: LearnedPlanner
+    allocator: str | None = "any_network"
+    allocation: BandwidthPlanner = ConvexRates(gap=1e-4, rounds=100)
+    allocation_s: Positive = 0.5
+    promising: Positive = 1.03
+    turn_s: Positive = 0.3
+    spared: Share = 0.2
+
+    def __post_init__(self) -> None:
+        _ = self.network  # refused here, if it is no such policy's
+
+    @cached_property
+    def network(self) -> OnnxAllocator | None:
+        """The allocators' policy."""
+        return None if self.allocator is None else OnnxAllocator(allocator_folder(self.allocator))
 
     def solve(
         self, problem: JointPlanning, budget: Budget, start: Sequence[Plan] = ()
@@ -101,8 +104,8 @@ class LearnedJoint:
         for number, device in enumerate(plans):
             traffic = piped.traffic(device)
             rates = piped.even(traffic.used)
-            if self.allocator is not None:
-                rates = piped.allocation(self.allocator.levels(traffic), traffic.used)
+            if self.network is not None:
+                rates = piped.allocation(self.network.levels(traffic), traffic.used)
             price = piped.price(device, rates)
             ranked.append((price.excess, price.seconds, number, rates))
         ranked.sort(key=lambda plan: plan[:3])

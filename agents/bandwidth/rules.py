@@ -165,17 +165,6 @@ class UniformShares(RuleOfShares):
         return uniform_allocation(problem.topology.network)
 
 
-def proportional_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocation:
-    """Rates in proportion to the bytes V that `plan` sends through each pipe.
-
-    One sender of capacity C that sends V_k to receiver k, all at once, is done when the last is:
-    max_k V_k / b_k subject to sum b = C is least where all end together, b_k = C V_k / sum V, after
-    sum V / C seconds. Multi-path and shared links as in `shared_by_weight`.
-    """
-    traffic = PipeTraffic.of(problem, plan)
-    return shared_by_weight(problem.topology.network, traffic.volume, traffic.transfers)
-
-
 class ProportionalShares(RuleOfShares):
     """Rates in proportion to the bytes of each pipe: best for transfers that begin together.
 
@@ -183,25 +172,18 @@ class ProportionalShares(RuleOfShares):
         Optimal for one sender that sends to all receivers at once.
 
     Source:
-        A rule of one line (`proportional_allocation`): all transfers end together.
+        A rule of one line: all transfers end together.
     """
 
     def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
-        """`proportional_allocation`."""
-        return proportional_allocation(problem, plan)
+        """Rates in proportion to the bytes V that `plan` sends through each pipe.
 
-
-def square_root_allocation(problem: StepProblem, plan: Plan) -> BandwidthAllocation:
-    """Rates in proportion to the root of the bytes V that `plan` sends through each pipe.
-
-    One sender of capacity C that sends V_k to receiver k, one after the other, each over a static
-    share that nobody borrows, takes sum_k V_k / b_k. Subject to sum b = C that is least where
-    V_k / b_k**2 is the same for all k: b_k = C sqrt(V_k) / sum sqrt(V), after (sum sqrt(V))**2 / C
-    seconds (Kleinrock's square-root capacity assignment, *Communication Nets*, 1964). Multi-path
-    and shared links as in `shared_by_weight`.
-    """
-    traffic = PipeTraffic.of(problem, plan)
-    return shared_by_weight(problem.topology.network, np.sqrt(traffic.volume), traffic.transfers)
+        One sender of capacity C that sends V_k to receiver k, all at once, is done when the last
+        is: max_k V_k / b_k subject to sum b = C is least where all end together, b_k = C V_k / sum
+        V, after sum V / C seconds. Multi-path and shared links as in `shared_by_weight`.
+        """
+        traffic = PipeTraffic.of(problem, plan)
+        return shared_by_weight(problem.topology.network, traffic.volume, traffic.transfers)
 
 
 class SquareRootShares(RuleOfShares):
@@ -211,9 +193,19 @@ class SquareRootShares(RuleOfShares):
         Optimal for one sender that sends to one receiver after another.
 
     Source:
-        A rule of one line (`square_root_allocation`): the least sum of bytes / rate.
+        A rule of one line: the least sum of bytes / rate.
     """
 
     def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
-        """`square_root_allocation`."""
-        return square_root_allocation(problem, plan)
+        """Rates in proportion to the root of the bytes V that `plan` sends through each pipe.
+
+        One sender of capacity C that sends V_k to receiver k, one after the other, each over a
+        static share that nobody borrows, takes sum_k V_k / b_k. Subject to sum b = C that is least
+        where V_k / b_k**2 is the same for all k: b_k = C sqrt(V_k) / sum sqrt(V), after (sum
+        sqrt(V))**2 / C seconds (Kleinrock's square-root capacity assignment, *Communication Nets*,
+        1964). Multi-path and shared links as in `shared_by_weight`.
+        """
+        traffic = PipeTraffic.of(problem, plan)
+        return shared_by_weight(
+            problem.topology.network, np.sqrt(traffic.volume), traffic.transfers
+        )

@@ -383,14 +383,14 @@ class MakespanModel:
         """(N,) devices and (N,) order of a solution, given the values of `watched`."""
         n = len(self._operators.position)
         order = np.argsort(np.array(values[:n]), kind="stable")
-        return self._operators.place.devices(values[n:]), order.astype(np.int64)
+        return self._operators.place.devices(values[n:]), order
 
     def set_hint(self, device: IntArray, order: IntArray) -> None:
         """Start the search from the plan of `device` (N,) and `order` (N,)."""
         operators = self._operators
         device = canonical(device, operators.place.classes)
         played = StepSimulator(self._rounded).run(device, order)
-        position = _positions(order)
+        position = np.argsort(order)
         hint = operators.place.hint(device)
         for variables, numbers in (
             (operators.start, played.op_start),
@@ -432,11 +432,5 @@ class MakespanModel:
         device or on a port.
         """
         place = self._operators.place.literals(device)
-        alike = [*place, *self._operators.order_literals(_positions(order))]
+        alike = [*place, *self._operators.order_literals(np.argsort(order))]
         self.program.add_clause([~literal for literal in alike])
-
-
-def _positions(order: IntArray) -> IntArray:
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    return position

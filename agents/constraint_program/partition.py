@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -14,9 +13,9 @@ from agents.constraint_program.program import (
     TimeScale,
 )
 from agents.constraint_program.solver import CpSettings, CpSolver, Outcome
-from agents.step.grouping import canonical
+from agents.step.grouping import canonical, parcels, topological
 from agents.step.incumbent import PartitionIncumbent
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import IntArray
 from envs.errors import InputError
 from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 
@@ -46,7 +45,7 @@ class PartitionModel(ABC):
         self.place = PlacementVariables(self.program, problem.step, self.seconds <= horizon)
         self.objective = self.program.integer(min(lower, horizon), horizon)
         self.program.minimize(self.objective)
-        self._terms = self._loads(scale)
+        self.loads = self._loads(scale)  # by device: literals and the units they add
         self._build()
 
     @abstractmethod
@@ -57,15 +56,6 @@ class PartitionModel(ABC):
     def _renamed(self, device: IntArray) -> IntArray:
         """`device` (N,) with interchangeable devices renamed as the program wants them."""
 
-    @property
-    def watched(self) -> list[int]:
-        """The variables that `devices` reads."""
-        return self.place.watched
-
-    def devices(self, values: Sequence[int]) -> IntArray:
-        """(N,) devices of a solution, given the values of `watched`."""
-        return self.place.devices(values)
-
     def set_hint(self, device: IntArray) -> None:
         """Start the search from the feasible placement `device` (N,)."""
         self.program.set_hint(self.place.hint(self._renamed(device)))
@@ -74,38 +64,19 @@ class PartitionModel(ABC):
         """Rule out the placement `device` (N,)."""
         self.program.add_clause([~literal for literal in self.place.literals(device)])
 
-    def load_terms(self, device: int) -> list[tuple[int, int]]:
-        """The load of `device` in units: literals and what they add to it."""
-        return self._terms[device]
-
     def _loads(self, scale: TimeScale) -> list[list[tuple[int, int]]]:
-        atoms = self.place.by_atom
+        atoms, atom = self.place.by_atom, self.place.atom
         terms: list[list[tuple[int, int]]] = []
-        traffic = self._traffic()
         for d in range(self.problem.step.topology.num_devices):
-            work = np.bincount(self.place.atom, weights=self.seconds[:, d])
+            work = np.bincount(atom, weights=self.seconds[:, d])
             work = np.minimum(work, self.horizon + 1).astype(np.int64)  # too long is too long
             terms.append([(on[d], int(work[a])) for a, on in enumerate(atoms) if d in on])
-        for (source, targets), seconds in traffic.items():
+        for (source, targets), seconds in parcels(self.problem.traffic, atom).items():
             units = np.minimum(scale.units(seconds), self.horizon + 1).astype(np.int64).tolist()
             for d, length in enumerate(units):
                 if length:
                     terms[d] += [(lit, length) for lit in self._passes(source, targets, d)]
         return terms
-
-    def _traffic(self) -> dict[tuple[int, tuple[int, ...]], FloatArray]:
-        """(D,) seconds of all messages from one atom to the same other atoms."""
-        traffic, atom = self.problem.traffic, self.place.atom
-        bundles: dict[tuple[int, tuple[int, ...]], FloatArray] = {}
-        for message in range(traffic.num_messages):
-            row = slice(int(traffic.consumer_ptr[message]), int(traffic.consumer_ptr[message + 1]))
-            source = int(atom[traffic.producer[message]])
-            found = np.unique(atom[traffic.consumer[row]]).tolist()
-            targets = tuple(a for a in found if a != source)
-            if targets:
-                known = bundles.get((source, targets), 0.0)
-                bundles[source, targets] = known + traffic.seconds[message]
-        return bundles
 
     def _passes(self, source: int, targets: tuple[int, ...], d: int) -> list[int]:
         """The literals "d sends" and "d receives" a bundle, each left out where impossible."""
@@ -139,7 +110,7 @@ class MaxLoadModel(PartitionModel):
 
     def _build(self) -> None:
         for d in range(self.problem.step.topology.num_devices):
-            load = [(literal, -units) for literal, units in self.load_terms(d)]
+            load = [(literal, -units) for literal, units in self.loads[d]]
             self.program.add_linear([(self.objective, 1), *load], lower=0)
         if not self.problem.contiguous:
             self.place.use_in_order()
@@ -180,7 +151,7 @@ class LatencyModel(PartitionModel):
         begin = {d: program.integer(0, self.horizon) for d in accelerators}
         end = {d: program.integer(0, self.horizon) for d in accelerators}
         for d in accelerators:
-            load = [(literal, -units) for literal, units in self.load_terms(d)]
+            load = [(literal, -units) for literal, units in self.loads[d]]
             program.add_linear([(end[d], 1), (begin[d], -1), *load], lower=0, upper=0)
             program.add_order(end[d], self.objective)
         available = [program.integer(0, self.horizon) for _ in range(n)]
@@ -256,33 +227,15 @@ def in_line(
     `block` (N,) is what must stand in the line as one, the devices by default.
     """
     block = device if block is None else block
-    order = _topological(block[arcs], int(block.max()) + 1)
-    new = np.arange(1 + max(max(members) for members in classes))
-    for members in classes:
-        used = [d for d in order if d in members and (device == d).any()]
-        new[[*used, *(d for d in members if d not in used)]] = members
-    return np.asarray(new[device], dtype=np.int64)
-
-
-def _topological(arcs: IntArray, count: int) -> list[int]:
-    """0..count-1 so that `arcs` (A, 2), which are acyclic but for loops, lead forwards."""
-    following: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for u, v in np.unique(arcs[arcs[:, 0] != arcs[:, 1]], axis=0).tolist():
-        following[u].append(v)
-        waiting[v] += 1
-    order = [b for b in range(count) if not waiting[b]]
-    for b in order:
-        for c in following[b]:
-            waiting[c] -= 1
-            if not waiting[c]:
-                order.append(c)
-    return order
+    arcs, used = block[arcs], set(device.tolist())
+    line = topological(arcs[arcs[:, 0] != arcs[:, 1]], np.arange(int(block.max()) + 1))
+    return canonical(device, classes, [d for d in line.tolist() if d in used])
 
 
 _RESOLUTION = 2.0**30  # units in the horizon, at most; see `CpSolver.search`
 
-ModelOf = Callable[[TimeScale, int, int], PartitionModel]
+
+_MODELS = {MaxLoadProblem: MaxLoadModel, LatencyProblem: LatencyModel}
 
 
 class CpPartitionSearch:
@@ -309,7 +262,10 @@ class CpPartitionSearch:
         self._settings = settings
         self._budget_s = budget_s
         self._left = limit
-        self._model = _model_of(incumbent.problem)
+        model = _MODELS.get(type(incumbent.problem))
+        if model is None:
+            raise InputError("cp_sat does not solve this problem", field="problem")
+        self._model = model
         self._forbidden: list[IntArray] = []
         self.impossible = ""  # why there is no placement, once that is proved
 
@@ -331,7 +287,9 @@ class CpPartitionSearch:
         times = [self._problem.step.op_seconds, self._problem.traffic.seconds]
         scale = TimeScale.of(times, longest, _RESOLUTION)
         horizon = int(scale.units(np.array(longest))) + int(not known)
-        model = self._model(scale, horizon, int(incumbent.lower_bound / float(scale.unit)))
+        model = self._model(
+            self._problem, scale, horizon, int(incumbent.lower_bound / float(scale.unit))
+        )
         for device in self._forbidden:
             model.forbid(device)
         if incumbent.device is not None:
@@ -339,7 +297,7 @@ class CpPartitionSearch:
         status, used = "", 1.0  # a search that is broken off counts one deterministic second
         for event in solver.search(
             model.program,
-            model.watched,
+            model.place.watched,
             self._settings,
             seconds=self._budget_s - incumbent.seconds,
             deterministic_limit=self._left,
@@ -347,7 +305,7 @@ class CpPartitionSearch:
             if event.status:
                 status, used = event.status, event.deterministic_time
             if event.values is not None:
-                device = model.devices(event.values)
+                device = model.place.devices(event.values)
                 incumbent.offer(device)
                 if self._problem.violations(device):
                     self._forbidden.append(device)
@@ -372,11 +330,3 @@ def _serial_seconds(problem: PartitionProblem) -> float:
     work = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1).sum()
     able = np.where(np.isfinite(problem.traffic.seconds), problem.traffic.seconds, 0.0)
     return float(work + 2.0 * able.sum())
-
-
-def _model_of(problem: PartitionProblem) -> ModelOf:
-    if isinstance(problem, MaxLoadProblem):
-        return lambda scale, horizon, lower: MaxLoadModel(problem, scale, horizon, lower)
-    if isinstance(problem, LatencyProblem):
-        return lambda scale, horizon, lower: LatencyModel(problem, scale, horizon, lower)
-    raise InputError(f"cp_sat does not solve a {type(problem).__name__}", field="problem")

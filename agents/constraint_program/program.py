@@ -133,9 +133,9 @@ class ConstraintProgram:
         )  # fmt: skip
         self._add(f"linear{{{body}domain:{lower} domain:{upper}}}", when)
 
-    def add_clause(self, literals: Sequence[int], *, when: Sequence[int] = ()) -> None:
+    def add_clause(self, literals: Sequence[int]) -> None:
         """At least one of `literals`."""
-        self._add(f"bool_or{{{_all('literals', literals)}}}", when)
+        self._add(f"bool_or{{{_all('literals', literals)}}}")
 
     def add_exactly_one(self, literals: Sequence[int]) -> None:
         """One of `literals` and no other."""

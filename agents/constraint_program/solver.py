@@ -70,11 +70,6 @@ class CpSolver:
             start_new_session=True,  # an interrupt at the terminal is this process's to handle
         )
 
-    @property
-    def process_id(self) -> int:
-        """Of CP-SAT's process."""
-        return self._process.pid
-
     def __enter__(self) -> Self:
         return self
 

@@ -177,9 +177,8 @@ class FusedSearch(StepSearch):
     def offer(self, device: IntArray, order: IntArray) -> FloatArray:
         """As `StepSearch.offer`; a piece's operators run in the graph's order."""
         piece = self._grouped.fusion.piece
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        return self.incumbent.offer(device[piece], np.argsort(rank[piece], kind="stable"))
+        pieces_first = np.argsort(np.argsort(order)[piece], kind="stable")
+        return self.incumbent.offer(device[piece], pieces_first)
 
     def learn(self, device: IntArray, order: IntArray, excess: FloatArray) -> None:
         """Less room on the devices that overflow, for the rest of the search."""

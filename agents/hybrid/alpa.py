@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agents.hybrid.limits import Limited, best_of_limits
-from agents.hybrid.machines import servers_of
-from agents.hybrid.solver import HybridSolver, planned
+from agents.hybrid.machines import HybridSolver, planned, servers_of, spans
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray
@@ -38,7 +37,7 @@ def inter_operator(
     submesh_devices: Sequence[int],
     devices: int,
     micro_batches: int,
-    max_successors: IntArray | None = None,
+    max_successors: IntArray,
     *,
     until: float = math.inf,
     most: int | None = None,
@@ -53,19 +52,17 @@ def inter_operator(
         submesh_devices: (K,) how many each submesh has.
         devices: of the cluster, all used.
         micro_batches: B.
-        max_successors: (L, L + 1, K) stages that may follow, as memory allows; None: any number.
+        max_successors: (L, L + 1, K) stages that may follow, as memory allows.
         until: when to stop, by `envs.compilation.clock`.
         most: programs to solve; None: any number.
     """
     layers = len(stage_seconds)
     sizes = np.array(submesh_devices, dtype=np.int64)
-    counted = max_successors is not None
-    after = np.zeros((1, 1, 1), dtype=np.int64) if max_successors is None else max_successors
-    stages = min(layers, devices // int(sizes.min())) if counted else 1
+    stages = min(layers, devices // int(sizes.min()))
 
     def solve(limit: float) -> Limited[tuple[tuple[int, int, int], ...]] | None:
         value, end, submesh = _slices(
-            limit * _ROUNDING, stage_seconds, sizes, devices, stages, after, counted
+            limit * _ROUNDING, stage_seconds, sizes, devices, stages, max_successors
         )
         left = int(np.argmin(value[:, 0, devices]))
         total = float(value[left, 0, devices])
@@ -75,7 +72,7 @@ def inter_operator(
         while layer < layers:
             chosen = int(submesh[left, layer, free])
             found.append((layer, int(end[left, layer, free]), chosen))
-            layer, left, free = found[-1][1], left - counted, free - int(sizes[chosen])
+            layer, left, free = found[-1][1], left - 1, free - int(sizes[chosen])
         slowest = max(float(stage_seconds[stage]) for stage in found)
         return Limited(slowest, total, tuple(found))
 
@@ -97,29 +94,26 @@ def _slices(
     devices: int,
     stages: int,
     after: IntArray,
-    counted: bool,
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """(`stages` + 1, L + 1, `devices` + 1) least sum, end and submesh of the first stage.
 
-    By stages, first layer and devices of what is left of a pipeline. Where stages are not
-    `counted`, the last row holds pipelines of any number of them.
+    By stages, first layer and devices of what is left of a pipeline.
     """
     layers = len(seconds)
     value = np.full((stages + 1, layers + 1, devices + 1), np.inf)
     end = np.full(value.shape, _NONE)
     submesh = np.full(value.shape, _NONE)
-    value[0 if counted else 1, layers, 0] = 0.0
+    value[0, layers, 0] = 0.0
     for first in range(layers - 1, -1, -1):
         for j in range(first + 1, layers + 1):
             for q in range(len(sizes)):
                 took = seconds[first, j, q]
                 if not took <= limit:
                     continue
-                most = min(stages, after[first, j, q] + 1) if counted else stages
+                most = min(stages, after[first, j, q] + 1)
                 for s in range(1, most + 1):
-                    rest = s - 1 if counted else s
                     for d in range(sizes[q], devices + 1):
-                        total = took + value[rest, j, d - sizes[q]]
+                        total = took + value[s - 1, j, d - sizes[q]]
                         if total < value[s, first, d]:
                             value[s, first, d] = total
                             end[s, first, d] = j
@@ -208,21 +202,17 @@ def _costs(problem: HybridProblem, way: _Way) -> tuple[FloatArray, IntArray]:
     stage = Stage(0, layers, way.devices, way.shards, recompute=way.recompute)
     row = sharding.degrees.index(way.shards)
 
-    def between(column: FloatArray) -> FloatArray:
-        """(L, L + 1, ...) sums of layers i..j - 1."""
-        total = np.concatenate([np.zeros((1, *column.shape[1:])), np.cumsum(column, axis=0)])
-        return np.asarray(total[None, :] - total[:-1, None])
-
     passes = layer_seconds(problem, stage, slice(0, layers))
-    seconds = between(passes.forward + passes.input_gradient + passes.weight_gradient).max(axis=2)
-    gradients = between(problem.gradient_bytes * sharding.state[row])
+    each = passes.forward + passes.input_gradient + passes.weight_gradient
+    seconds = spans(each)[:-1].max(axis=2)
+    gradients = spans(problem.gradient_bytes * sharding.state[row])[:-1]
     once = all_reduce_seconds(problem, stage, 0.0)
     per_byte = (all_reduce_seconds(problem, stage, 1e9) - once) / 1e9
     summed = np.where(gradients > 0, once + gradients * per_byte, 0.0)
     seconds += summed / problem.micro_batches
     share = 1.0 / stage.replicas
-    state = between(problem.state_bytes * sharding.state[row])
-    kept = between(problem.saved_bytes * sharding.saved[row]) * share
+    state = spans(problem.state_bytes * sharding.state[row])[:-1]
+    kept = spans(problem.saved_bytes * sharding.saved[row])[:-1] * share
     if way.recompute:
         state, kept = state + kept, np.minimum(problem.cut_bytes[:-1, None] * share, kept)
     free = float(problem.capacity.min()) - state

@@ -13,15 +13,16 @@ from annotated_types import Ge
 
 from agents.hybrid.alpa import Alpa
 from agents.hybrid.dapple import Dapple
+from agents.hybrid.machines import planned
 from agents.hybrid.pipedream import PipeDream
 from agents.hybrid.sbp import SBP
-from agents.hybrid.solver import planned
 from agents.hybrid.spp import SPP
 from agents.hybrid.stage_program import StageProgram, fused
 from agents.pipeline.published import early_backward, gpipe, interleaved, one_f_one_b, zb_h1
 from agents.pipeline.zero_bubble import Memory, zero_bubble
 from agents.solver import Budget, Result, Status
 from agents.step.problems import HybridPlanner
+from envs.arrays import sums_before
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError
@@ -127,8 +128,7 @@ class _Search:
         self.problem = problem
         self.best: list[tuple[float, HybridPlan]] = []
         self.simulations = 0
-        self._done = np.zeros((problem.num_layers + 1, problem.num_devices))  # seconds before
-        np.cumsum(problem.work(), axis=0, out=self._done[1:])
+        self._done = sums_before(problem.work())  # (L + 1, D) seconds
         self._begin, self._budget = clock(), budget
         self._seen: dict[tuple[tuple[Stage, ...], str], float] = {}
         self._rules: dict[str, OrderRule] = {

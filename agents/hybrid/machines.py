@@ -8,8 +8,35 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agents.solver import DirectSolver, Result
+from envs.arrays import FloatArray, sums_before
 from envs.errors import InputError
 from envs.hardware.topology import Topology
+from envs.hybrid.plan import HybridPlan
+from envs.hybrid.plan import HybridProblem
+
+PREDICTED = "predicted_s"  # the figure of a result: what the solver's own formula says of its plan
+
+
+class HybridSolver(DirectSolver[HybridProblem, HybridPlan]):
+    """Divides layers in a row into stages on groups of devices, replicated and sharded."""
+
+    solves = (HybridProblem,)
+
+
+def planned(
+    plan: HybridPlan, predicted: float, evaluations: int = 0, **formula: float
+) -> Result[HybridPlan]:
+    """A plan with its predicted seconds of a step, and further figures of the formula."""
+    figures = {PREDICTED: predicted, **formula}
+    return Result(plan, "feasible", evaluations=evaluations, figures=figures)
+
+
+def spans(values: FloatArray) -> FloatArray:
+    """(L + 1, L + 1, ...) sums of the rows i..j-1 of `values` (L, ...)."""
+    total = sums_before(values)
+    return np.asarray(total[None, :] - total[:, None])
+
 
 Group = tuple[int, ...]  # devices on each machine
 

@@ -9,11 +9,10 @@ from itertools import product
 
 import numpy as np
 
-from agents.hybrid.machines import Rates, servers_of
-from agents.hybrid.solver import HybridSolver, planned
+from agents.hybrid.machines import HybridSolver, Rates, planned, servers_of
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import sums_before
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.hardware.topology import Topology
@@ -169,8 +168,8 @@ class PipeDream(HybridSolver):
         servers, levels = _levels(problem.topology)
         seconds = (problem.forward + problem.input_gradient + problem.weight_gradient).mean(axis=1)
         cuts = Cuts(
-            np.concatenate([[0.0], np.cumsum(seconds)]),
-            np.concatenate([[0.0], np.cumsum(problem.gradient_bytes)]),
+            sums_before(seconds),
+            sums_before(problem.gradient_bytes),
             problem.cut_bytes,
             ~np.tri(problem.num_layers + 1, dtype=np.bool_),
         )

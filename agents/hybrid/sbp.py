@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from agents.hybrid.solver import HybridSolver, planned
+from agents.hybrid.machines import HybridSolver, planned
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered

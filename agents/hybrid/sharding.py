@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.constraint_program.solver import CpSettings
 from agents.hybrid.choice import ChoiceProgram, choose
 from envs.arrays import FloatArray, IntArray
 from envs.cost import MEMORY_BOUND_DTYPES, RooflineCost
@@ -36,7 +35,7 @@ from envs.units import DTYPES, GIGA, MICROSECOND
 # the datasheet of the H100 SXM with NVLink 4, 450 GB/s each way. A collective is launched too.
 _SPEC = CATALOGUE["H100"]
 _BANDWIDTH, _LATENCY = 450 * GIGA, 2 * MICROSECOND
-_SETTINGS, _BUDGET_S = CpSettings(workers=1, seed=0), 10.0  # for layers too wide to be eliminated
+_BUDGET_S = 10.0  # for layers too wide to be eliminated
 _Forms = Sequence[tuple[Sbp, Sbp]]  # of a tensor and of its gradient, by option
 _ALONE = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)  # an entry of each column of one device
 _COPIES = ((BROADCAST, BROADCAST),)
@@ -178,8 +177,7 @@ def _share(layer: _Layer, degree: int) -> tuple[float, ...]:
     rest = [np.zeros(size) for size in sizes[len(options) :]]
     seconds = [a + _seconds(b) for a, b in zip(work, own, strict=True)]
     tables = tuple(_seconds(table) for table in sent)
-    found = choose(ChoiceProgram((*seconds, *rest), tuple(edges), tables), _SETTINGS, _BUDGET_S)
-    best = found.options
+    best = choose(ChoiceProgram((*seconds, *rest), tuple(edges), tables), _BUDGET_S)
     if best is None:
         return _ALONE
     chosen = [every[o] for every, o in zip(options, best, strict=False)]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 
-from agents.hybrid.solver import HybridSolver, planned
+from agents.hybrid.machines import HybridSolver, planned, spans
 from agents.solver import Budget, Result
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.bounds import Count, bounded
 from envs.compilation import compiled
 from envs.hardware.topology import Topology
@@ -58,7 +58,7 @@ class Chain(NamedTuple):
         """(M + 4S - 4) C: the list order takes no longer (Luo et al., theorem 1)."""
         return (micro_batches + 4 * len(self.forward) - 4) * self.slowest
 
-    def ends(self, micro_batches: int, *, backward_first: bool = True) -> FloatArray:
+    def ends(self, micro_batches: int) -> FloatArray:
         """(S,) when each stage has run its last backward pass, in list order.
 
         Stages and links begin each block as soon as they are free and the block before it in its
@@ -74,11 +74,11 @@ class Chain(NamedTuple):
             at = back[: len(column)] - of
             seconds[at] += column  # the last stage's passes are one block
             resource[at] = np.arange(len(column)) + stages * of
-        return np.asarray(_play(seconds, resource, micro_batches, backward_first)[back])
+        return np.asarray(_play(seconds, resource, micro_batches)[back])
 
 
 @compiled
-def _play(seconds: FloatArray, resource: IntArray, count: int, backward_first: bool) -> FloatArray:
+def _play(seconds: FloatArray, resource: IntArray, count: int) -> FloatArray:
     """(J,) when the last micro-batch has passed each block of the chain.
 
     Blocks are taken by micro-batch + position: what a block waits for has a smaller sum, or the
@@ -89,8 +89,7 @@ def _play(seconds: FloatArray, resource: IntArray, count: int, backward_first: b
     ready = np.zeros(count)
     last = np.zeros(blocks)
     for key in range(count + blocks - 1):
-        for turn in range(blocks):
-            at = blocks - 1 - turn if backward_first else turn
+        for at in range(blocks - 1, -1, -1):
             batch = key - at
             if 0 <= batch < count:
                 end = max(ready[batch], free[resource[at]]) + seconds[at]
@@ -235,23 +234,28 @@ class _Row:
                     group = row[b : b + size]
                     self._plain[b, z], self._again[b, z] = self._group_seconds(group)
                     self._room[b, z] = problem.capacity[group].min() * (1.0 - _SLACK)
-        topology, at = problem.topology, np.ix_(row, row)
-        ways = (topology.latency[at], topology.bandwidth[at])
-        ports = (topology.send_port[at], topology.receive_port[at])
-        self._links = _link_seconds(*ways, *ports, sizes, problem.cut_bytes)
+        self._links = _link_seconds(problem.topology, row, sizes, problem.cut_bytes)
 
     def divisions(self, most: int | None) -> Iterator[tuple[Stage, ...]]:
         """The best division into 1, 2, ... stages, at most so many; empty where none fits."""
         problem, sizes = self.problem, self.sizes
         layers, devices = problem.num_layers, problem.num_devices
-        held = [np.append(0.0, np.cumsum(c)) for c in (problem.state_bytes, problem.saved_bytes)]
+        state, saved = map(sums_before, (problem.state_bytes, problem.saved_bytes))
         after = np.full((layers + 1, devices + 1, len(sizes)), np.inf)
         after[layers] = 0.0
         ends, following = [], [np.zeros(0, dtype=np.int64)]
         for count in range(1, min(layers, devices, most or devices) + 1):
             live = min(problem.micro_batches, max(1, 4 * (count - 1)))
             best, end = _best_ends(
-                self._plain, self._again, *held, problem.cut_bytes, self._room, sizes, live, after
+                self._plain,
+                self._again,
+                state,
+                saved,
+                problem.cut_bytes,
+                self._room,
+                sizes,
+                live,
+                after,
             )
             ends.append(end)
             first = int(best[0, 0].argmin())
@@ -284,23 +288,16 @@ class _Row:
         nothing = all_reduce_seconds(problem, stage, 0.0)
         whole = float(problem.gradient_bytes.sum())
         per_byte = (all_reduce_seconds(problem, stage, whole) - nothing) / whole if whole else 0.0
-        spans = [
-            _spans(np.asarray(np.where(able, column, 0.0))).max(axis=2)
+        passes = [
+            spans(np.where(able, column, 0.0)).max(axis=2)
             for column in (forward, inputs + weights, forward + inputs + weights)
         ]
-        sums = nothing + per_byte * _spans(problem.gradient_bytes[:, None])[:, :, 0]
-        unable = _spans(np.asarray(~able, dtype=np.float64)).max(axis=2) > 0
+        sums = nothing + per_byte * spans(problem.gradient_bytes)
+        unable = spans(~able).max(axis=2) > 0
         part = np.where(unable, np.inf, sums / problem.micro_batches)
-        return spans[0] + spans[1] + part, spans[0] + spans[2] + part
+        return passes[0] + passes[1] + part, passes[0] + passes[2] + part
 
 
-def _spans(values: FloatArray) -> FloatArray:
-    """(L + 1, L + 1, R) sums of the rows i..j-1 of `values` (L, R)."""
-    total = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
-    return np.asarray(total[None, :] - total[:, None])
-
-
-@compiled
 def _best_ends(
     plain: FloatArray, again: FloatArray, state: FloatArray, saved: FloatArray, entry: FloatArray,
     room: FloatArray, sizes: IntArray, live: int, after: FloatArray,
@@ -311,32 +308,24 @@ def _best_ends(
     computes its activations again. `after` is the least C of what follows a stage that ends with
     layer j and place b, of size z.
     """
-    devices, count, layers = len(plain), len(sizes), len(state) - 1
-    best = np.full((layers + 1, devices, count), np.inf)
-    end = np.zeros((layers + 1, devices, count), dtype=np.int64)
-    for b in range(devices):
-        for z in range(count):
-            size = sizes[z]
-            if b + size > devices:
-                continue
-            for i in range(layers):
-                for j in range(i + 1, layers + 1):
-                    rest = after[j, b + size, z]
-                    if rest >= best[i, b, z]:
-                        continue
-                    own, free = (saved[j] - saved[i]) / size, room[b, z] - (state[j] - state[i])
-                    if live * own <= free:
-                        seconds, sign = plain[b, z, i, j], 1
-                    elif live * min(entry[i] / size, own) + own <= free:
-                        seconds, sign = again[b, z, i, j], -1
-                    else:
-                        break  # more layers need more still
-                    if max(seconds, rest) < best[i, b, z]:
-                        best[i, b, z], end[i, b, z] = max(seconds, rest), sign * j
+    layers = len(state)
+    best = np.full((layers, *room.shape), np.inf)
+    end = np.zeros(best.shape, dtype=np.int64)
+    held, kept = (column - column[:, None] for column in (state, saved))
+    for b, z in np.argwhere(np.arange(1, len(plain) + 1)[::-1, None] >= sizes).tolist():
+        own, free = kept / sizes[z], room[b, z] - held
+        fits = live * own <= free
+        small = live * np.minimum(entry[:, None] / sizes[z], own) + own <= free
+        seconds = np.where(fits, plain[b, z], np.where(small, again[b, z], np.inf))
+        seconds[np.tri(layers, dtype=np.bool_)] = np.inf
+        seconds = np.maximum(seconds, after[:, b + sizes[z], z])
+        last = seconds.argmin(axis=1)
+        rows = np.arange(layers)
+        best[:, b, z] = seconds[rows, last]
+        end[:, b, z] = np.where(fits[rows, last], last, -last)
     return best, end
 
 
-@compiled
 def _best_groups(
     best: FloatArray, links: FloatArray, sizes: IntArray
 ) -> tuple[FloatArray, IntArray]:
@@ -346,55 +335,38 @@ def _best_groups(
     """
     layers, devices, count = best.shape
     after = np.full((layers, devices + 1, count), np.inf)
-    follow = np.zeros((layers, devices + 1, count), dtype=np.int64)
-    for j in range(1, layers):
-        for b in range(1, devices):
-            for z in range(count):
-                for y in range(count):
-                    if sizes[z] <= b and sizes[y] <= devices - b:
-                        seconds = max(links[j, b, z, y], best[j, b, y])
-                        if seconds < after[j, b, z]:
-                            after[j, b, z], follow[j, b, z] = seconds, y
+    follow = np.zeros(after.shape, dtype=np.int64)
+    for b in range(1, devices):
+        seconds = np.maximum(links[:, b], best[:, b, None])
+        seconds[:, sizes > b] = np.inf
+        seconds[:, :, sizes > devices - b] = np.inf
+        after[:, b], follow[:, b] = seconds.min(axis=2), seconds.argmin(axis=2)
     return after, follow
 
 
-@compiled
 def _link_seconds(
-    latency: FloatArray, bandwidth: FloatArray, send: IntArray, receive: IntArray,
-    sizes: IntArray, cut_bytes: FloatArray,
-) -> FloatArray:  # fmt: skip
+    topology: Topology, row: list[int], sizes: IntArray, cut_bytes: FloatArray
+) -> FloatArray:
     """(L + 1, D, Z, Z) seconds both ways between the groups before and behind place b of the row.
 
     As `envs.hybrid.timing.cut_seconds` of equal shares, for all groups at once.
     """
-    devices, count = len(send), len(sizes)
+    devices, count, inner = len(row), len(sizes), cut_bytes[1:-1, None]
+    order = np.array(row)
     seconds = np.zeros((len(cut_bytes), devices, count, count))
-    ports = max(send.max(), receive.max()) + 1
-    waits, slowness = np.zeros((2, ports)), np.zeros((2, ports))
-    for b in range(1, devices):
-        for z in range(count):
-            for y in range(count):
-                first, second = sizes[z], sizes[y]
-                if first > b or second > devices - b:
-                    continue
-                waits[:], slowness[:] = 0.0, 0.0
-                i = j = at = 0  # in parts of 1 / (first * second) of a micro-batch
-                while i < first and j < second:
-                    end = min((i + 1) * second, (j + 1) * first)
-                    u, v = b - first + i, b + j
-                    share = (end - at) / (first * second)
-                    for way in range(2):
-                        for port in (send[u, v], receive[u, v]):
-                            waits[way, port] += latency[u, v]
-                            slowness[way, port] += share / bandwidth[u, v]
-                        u, v = v, u
-                    i, j, at = i + (end == (i + 1) * second), j + (end == (j + 1) * first), end
-                used = np.flatnonzero(waits[0] + slowness[0] + waits[1] + slowness[1])
-                for layer in range(1, len(cut_bytes) - 1):
-                    for way in range(2):
-                        longest = 0.0
-                        for port in used:
-                            busy = waits[way, port] + slowness[way, port] * cut_bytes[layer]
-                            longest = max(longest, busy)
-                        seconds[layer, b, z, y] += longest
+    for b, z, y in product(range(1, devices), range(count), range(count)):
+        first, second = sizes[z], sizes[y]
+        if first > b or second > devices - b:
+            continue
+        # in parts of 1 / (first * second) of a micro-batch
+        ends = np.union1d(np.arange(first + 1) * second, np.arange(second + 1) * first)
+        before, behind = order[b - first + ends[:-1] // second], order[b + ends[:-1] // first]
+        share = np.diff(ends) / (first * second)
+        for u, v in ((before, behind), (behind, before)):
+            ports = np.stack([topology.send_port[u, v], topology.receive_port[u, v]], axis=1)
+            waits, slowness = (
+                np.bincount(ports.ravel(), np.repeat(column, 2))
+                for column in (topology.latency[u, v], share / topology.bandwidth[u, v])
+            )
+            seconds[1:-1, b, z, y] += (waits + slowness * inner).max(axis=1)
     return seconds

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import highspy
 import numpy as np
 
 from agents.hybrid.machines import servers_of
-from agents.linear_program import LinearProgram
-from envs.hybrid.plan import HybridProblem, Stage
+from agents.linear_program import LinearProgram, best_values
+from envs.arrays import sums_before
+from envs.hybrid.plan import Stage
+from envs.hybrid.plan import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, layer_seconds
 
 _SAME = 1e-9  # relative; a column that is better by less is not
@@ -62,7 +65,7 @@ def fused(problem: HybridProblem, groups: int) -> list[int]:
     """(G + 1,) borders of at most `groups` groups of layers, the quickest neighbours joined."""
     work = problem.work().min(axis=1)
     borders = list(range(problem.num_layers + 1))
-    total = np.concatenate([[0.0], np.cumsum(work)])
+    total = sums_before(work)
     while len(borders) - 1 > groups:
         span = total[borders[2:]] - total[borders[:-2]]
         del borders[int(span.argmin()) + 1]
@@ -134,14 +137,12 @@ class StageProgram:
         program.add_row([(chosen, 1.0)], upper=float(most))
         solver = program.solver(time_limit=time_limit, seed=seed)
         solver.setOptionValue("mip_rel_gap", gap)
-        solver.run()
-        info = solver.getInfo()
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        values = best_values(solver)
+        if values is None:
             infeasible = solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible
             return [], np.inf if infeasible else 0.0
-        values = np.array(solver.getSolution().col_value)[chosen]
-        picked = [columns[k] for k in np.flatnonzero(values > 0.5).tolist()]
-        return sorted(picked, key=lambda c: c.begin), float(info.mip_dual_bound)
+        picked = [columns[k] for k in np.flatnonzero(values[chosen] > 0.5).tolist()]
+        return sorted(picked, key=lambda c: c.begin), float(solver.getInfo().mip_dual_bound)
 
     def placed(self, columns: Sequence[Column]) -> list[Stage]:
         """The stages on devices: each in the first servers of its pool with room for it."""
@@ -175,28 +176,24 @@ class StageProgram:
         saved = problem.saved_bytes * problem.sharding.saved[row]
         update = problem.update[:, group[0]] * problem.sharding.state[row]
         columns = (per_layer, state, sums, saved, update)
-        total = [np.concatenate([[0.0], np.cumsum(column)])[borders] for column in columns]
+        totals = (sums_before(column)[borders] for column in columns)
+        seconds, held, nbytes, kept, updating = (t - t[:, None] for t in totals)
         replicas = size // shards
         latency = all_reduce_seconds(problem, stage, 0.0)
         per_byte = all_reduce_seconds(problem, stage, 1.0) - latency
+        entry = problem.cut_bytes[borders, None]
+        small = np.minimum(entry, kept) if recompute else kept
+        again = kept if recompute else 0.0
         room = problem.capacity[list(group)].min()
-        found: list[Column | None] = []
-        for begin in range(len(borders) - 1):
-            for end in range(begin + 1, len(borders)):
-                seconds, held, nbytes, kept, updating = (t[end] - t[begin] for t in total)
-                entry = problem.cut_bytes[borders[begin]]
-                small = min(entry, kept) if recompute else kept
-                again = kept if recompute else 0.0
-                if held + (in_flight * small + again) / replicas > room:
-                    found.append(None)
-                    continue
-                passing = 2.0 * entry / self._bandwidth
-                closing = latency + nbytes * per_byte if replicas > 1 else 0.0
-                found.append(
-                    Column(begin, end, number, size, shards, recompute,
-                           float(seconds + passing), float(closing + updating))
-                )  # fmt: skip
-        return found
+        fits = held + (in_flight * small + again) / replicas <= room
+        passed = seconds + 2.0 * entry / self._bandwidth
+        closing = updating + (latency + nbytes * per_byte if replicas > 1 else 0.0)
+        return [
+            Column(begin, end, number, size, shards, recompute,
+                   float(passed[begin, end]), float(closing[begin, end]))
+            if fits[begin, end] else None
+            for begin, end in combinations(range(len(borders)), 2)
+        ]  # fmt: skip
 
 
 def _fastest(problem: HybridProblem) -> float:

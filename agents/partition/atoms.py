@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
+from agents.max_flow import max_flow
+from agents.partition.ideals.items import Rows, between, circles
+from agents.partition.ideals.search import class_prices
 from agents.partition.kernel import Traffic
-from agents.step.grouping import numbered
-from envs.arrays import BoolArray, FloatArray, IntArray
+from agents.step.grouping import numbered, parcels, topological
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.problem import PartitionProblem
-from envs.step.problem import StepProblem
+from envs.step.kernel import IndexArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,28 +45,18 @@ class PartitionAtoms:
         count = int(of.max(initial=NONE)) + 1
         seconds = sum_rows(step.op_seconds, of, count)
         state = sum_rows(step.graph.state_bytes, of, count)
-        parcels: defaultdict[tuple[int, tuple[int, ...]], FloatArray] = defaultdict(
-            lambda: np.zeros(step.topology.num_devices)
-        )
-        traffic = problem.traffic
-        for message, row in enumerate(traffic.seconds):
-            sender = int(of[traffic.producer[message]])
-            ends = slice(traffic.consumer_ptr[message], traffic.consumer_ptr[message + 1])
-            readers = tuple(sorted(set(of[traffic.consumer[ends]].tolist()) - {sender}))
-            if readers and row.any():
-                parcels[sender, readers] += row
-        before = np.unique(of[precedence], axis=0).reshape(-1, 2)
+        found = parcels(problem.traffic, of)
         return cls(
             of=of,
             seconds=seconds,
             state=state,
             allowed=np.isfinite(seconds) & (state[:, None] <= step.capacity),
-            sender=np.array([sender for sender, _ in parcels], dtype=np.int64),
-            readers=tuple(readers for _, readers in parcels),
-            parcel_seconds=np.array(list(parcels.values())).reshape(
-                len(parcels), step.topology.num_devices
+            sender=np.array([sender for sender, _ in found], dtype=np.int64),
+            readers=tuple(readers for _, readers in found),
+            parcel_seconds=np.array(list(found.values())).reshape(
+                len(found), step.topology.num_devices
             ),
-            before=before[before[:, 0] != before[:, 1]],
+            before=between(of[precedence]),
         )
 
     @property
@@ -84,68 +73,45 @@ class PartitionAtoms:
         home[self.of] = device
         return home
 
-    def impossible(self, step: StepProblem) -> str:
-        """Why some atom can be on no device, a sentence; empty where each can."""
-        nowhere = np.flatnonzero(~self.allowed.any(axis=1))
-        if not len(nowhere):
-            return ""
-        atom = int(nowhere[0])
-        members = np.flatnonzero(self.of == atom)
-        what = f"operator {step.graph.op_names[members[0]]!r}"
-        if len(members) > 1:
-            what += f" and the {len(members) - 1} that must be on its device"
-        supported = np.isfinite(self.seconds[atom])
-        if not supported.any():
-            return f"no device can run {what}"
-        room = float(step.capacity[supported].max())
-        return (
-            f"does not fit: {what} hold {self.state[atom]:.0f} bytes of parameters and state, the "
-            f"largest device that can run them {room:.0f}: {self.state[atom] - room:.0f} too many"
-        )
-
     def traffic(self, room: FloatArray, forbidden: float) -> Traffic:
         """The arrays for kernels; `forbidden` seconds stand where an atom is not allowed."""
         atoms, parcels = self.num_atoms, len(self.sender)
-        length = [len(row) for row in self.readers]
-        reader = np.array([a for row in self.readers for a in row], dtype=np.int64)
-        parcel = np.repeat(np.arange(parcels), length)
-        first, last = self.before[:, 0], self.before[:, 1]
+        parcel, reader = self.reading
+        first, last = self.before.T
         return Traffic(
-            seconds=np.where(self.allowed, self.seconds, forbidden),
-            state=self.state,
-            all_state=max(float(self.state.sum()), 1.0),
-            allowed=self.allowed,
-            room=room,
-            parcel_seconds=self.parcel_seconds,
-            sender=self.sender.astype(np.uint32),
-            reader_ptr=_pointer(parcel, parcels),
-            reader=reader.astype(np.uint32),
-            sent_ptr=_pointer(self.sender, atoms),
-            sent=np.argsort(self.sender, kind="stable").astype(np.uint32),
-            read_ptr=_pointer(reader, atoms),
-            read=parcel[np.argsort(reader, kind="stable")].astype(np.uint32),
-            after_ptr=_pointer(first, atoms),
-            after=last[np.argsort(first, kind="stable")].astype(np.uint32),
-            before_ptr=_pointer(last, atoms),
-            before=first[np.argsort(last, kind="stable")].astype(np.uint32),
+            np.where(self.allowed, self.seconds, forbidden),
+            self.state,
+            max(float(self.state.sum()), 1.0),
+            self.allowed,
+            room,
+            self.parcel_seconds,
+            self.sender.astype(np.uint32),
+            *_rows(parcel, reader, parcels),
+            *_rows(self.sender, np.arange(parcels), atoms),
+            *_rows(reader, parcel, atoms),
+            *_rows(first, last, atoms),
+            *_rows(last, first, atoms),
         )
 
+    @property
+    def reading(self) -> tuple[IntArray, IntArray]:
+        """(R,) parcels and the atoms that read them."""
+        length = [len(row) for row in self.readers]
+        reader = np.array([a for row in self.readers for a in row], dtype=np.int64)
+        return np.repeat(np.arange(len(length)), length), reader
 
-def _pointer(row: IntArray, count: int) -> NDArray[np.uint32]:
-    """(count + 1,) row pointer of entries that are in `row`."""
-    return np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.uint32)
+
+def _rows(row: IntArray, value: IntArray, count: int) -> tuple[IndexArray, IndexArray]:
+    """As `Rows.of`, for kernels."""
+    found = Rows.of(row, value, count)
+    return found.ptr.astype(np.uint32), found.value.astype(np.uint32)
 
 
 def _numbers(colocation: IntArray, precedence: IntArray) -> IntArray:
     """(N,) atom of each operator, numbered by the atoms' first operators."""
     free = colocation == NONE
     of = np.where(free, colocation.max(initial=NONE) + np.cumsum(free), colocation)
-    if len(precedence):
-        pairs = of[precedence]
-        size = int(of.max()) + 1
-        arcs = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
-        of = connected_components(arcs, directed=True, connection="strong")[1][of]
-    return numbered(of)
+    return numbered(circles(of, precedence))
 
 
 _WHOLE = 0.3  # share of the starts that are in one piece, where one device can hold everything
@@ -160,16 +126,10 @@ class Lines:
     """
 
     def __init__(self, atoms: PartitionAtoms, arcs: IntArray, capacity: np.ndarray) -> None:
-        size = atoms.num_atoms
-        pairs = np.unique(atoms.of[arcs], axis=0).reshape(-1, 2)
-        matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
-        number, self._knot = connected_components(matrix, directed=True, connection="strong")
-        self._following: list[list[int]] = [[] for _ in range(number)]
-        self._waiting = np.zeros(number, dtype=np.int64)
-        for u, v in np.unique(self._knot[pairs], axis=0).reshape(-1, 2).tolist():
-            if u != v:
-                self._following[u].append(v)
-                self._waiting[v] += 1
+        pairs = atoms.of[arcs]
+        self._knot = circles(np.arange(atoms.num_atoms), pairs)
+        number = int(self._knot.max()) + 1
+        self._arcs = between(self._knot[pairs])
         seconds = np.where(atoms.allowed, atoms.seconds, 0.0)
         self._work = np.bincount(self._knot, weights=seconds.min(axis=1), minlength=number)
         whole = atoms.allowed.all(axis=0) & (atoms.state.sum() <= capacity)
@@ -184,25 +144,132 @@ class Lines:
             return np.full(len(self._knot), random.choice(self._whole), dtype=np.int64)
         share = self._speed * random.exponential(size=devices)
         device = random.permutation(devices)
-        line = self._line(random)
+        line = topological(self._arcs, random.random(len(self._work)))
         reached = np.cumsum(self._work[line])
         cuts = np.cumsum(share[device]) * (reached[-1] / share.sum())
         piece = np.empty(len(line), dtype=np.int64)
         piece[line] = np.minimum(np.searchsorted(cuts, reached - self._work[line] / 2), devices - 1)
         return np.asarray(device[piece[self._knot]], dtype=np.int64)
 
-    def _line(self, random: np.random.Generator) -> IntArray:
-        """The knots in a random topological order."""
-        priority = random.random(len(self._waiting)).tolist()
-        waiting = self._waiting.copy()
-        ready = [(priority[k], k) for k in np.flatnonzero(waiting == 0).tolist()]
-        heapq.heapify(ready)
-        line = []
-        while ready:
-            _, knot = heapq.heappop(ready)
-            line.append(knot)
-            for other in self._following[knot]:
-                waiting[other] -= 1
-                if not waiting[other]:
-                    heapq.heappush(ready, (priority[other], other))
-        return np.array(line, dtype=np.int64)
+
+_CUT_UNITS = 2.0**58  # all capacities together: what is rounded down is less than 1e-15 of them
+_SAFE = 1.0 - 1e-15  # relative; covers the rounding of a product
+_MANY = 2**60  # units: more than any finite cut
+_ROUNDING = 1e-12  # relative; covers the rounding of sums of fewer than 4,000 terms
+_CUTS = 16  # atoms whose cuts are worked out, at most
+
+
+def max_load_bound(atoms: PartitionAtoms) -> float:
+    """Seconds below which the largest load of no placement is.
+
+    Memory is left out, which only lowers loads, but an atom is put on no device that it does not
+    fit alone. The bound is the larger of two.
+
+    *Shares.* Let x[a, d] say that atom a is on device d, taking p[a, d] seconds. For any weights
+    w[d] >= 0 that sum up to 1, the largest load T is at least sum_d w[d] load[d]
+    >= sum_a sum_d x[a, d] w[d] p[a, d] >= sum_a min_d w[d] p[a, d]. Good weights are the dual
+    solution of a linear program; the right side is evaluated on the atoms themselves.
+
+    *Cuts.* The device that holds atom a has at least the load that the cheapest set with a has,
+    compute and communication (`Cuts`); the largest load is at least the least of these over the
+    devices. The atoms that could matter are tried, the largest alone first.
+    """
+    compute = np.where(atoms.allowed, atoms.seconds, np.inf)
+    known = _shares(compute)
+    alike = np.concatenate([compute, atoms.parcel_seconds])
+    _, kinds, kind = np.unique(alike, axis=1, return_index=True, return_inverse=True)
+    alone = compute.copy()
+    for parcel, (sender, readers) in enumerate(zip(atoms.sender, atoms.readers, strict=True)):
+        alone[[int(sender), *readers]] += atoms.parcel_seconds[parcel]
+    largest = alone.min(axis=1)
+    cuts: dict[int, Cuts] = {}
+    for atom in np.argsort(-largest, kind="stable").tolist()[:_CUTS]:
+        if largest[atom] <= known:
+            break
+        least = np.inf
+        for device in kinds[np.unique(kind.ravel()[atoms.allowed[atom]])].tolist():
+            if device not in cuts:
+                cuts[device] = Cuts(atoms, device)
+            least = min(least, cuts[device].least(atom))
+            if least <= known:
+                break
+        known = max(known, least)
+    return known
+
+
+def _shares(compute: FloatArray) -> float:
+    """The bound by shares of `compute` (A, D); atoms that somewhere take no time add nothing."""
+    timed = compute[(compute > 0.0).all(axis=1)]
+    columns, devices = np.unique(timed, axis=1, return_counts=True)
+    if not columns.size:
+        return 0.0
+    weight = class_prices(columns, devices)
+    weight = weight / (weight * devices).sum()
+    allowed = np.isfinite(columns)
+    paid = np.where(allowed, weight * np.where(allowed, columns, 0.0), np.inf)
+    return float(paid.min(axis=1).sum()) * (1.0 - _ROUNDING)
+
+
+class Cuts:
+    """Minimum cuts that bound what one device has to do.
+
+    The traffic of a device that holds the atoms S is a cut function: a parcel leaves it if its
+    sender is in S and a reader is not, and arrives if a reader is in S and its sender is not. The
+    least compute and traffic of a set S with a given atom is a minimum cut between the atoms in S,
+    on the side of that atom, and the others, on that of a sink (Picard, "Maximal closure of a graph
+    and applications to combinatorial problems", Management Science 22(11), 1976). Each parcel with
+    several readers has a node that is in S with its sender unless the parcel leaves, and one that
+    is in S with any of its readers and pays unless its sender is in S, too.
+
+    A maximum flow is the proof. Capacities are integers, rounded down, so that no rounding can
+    overstate it.
+
+    Args:
+        atoms: the atoms and their parcels.
+        device: whose seconds count.
+    """
+
+    def __init__(self, atoms: PartitionAtoms, device: int) -> None:
+        count, parcels = atoms.num_atoms, len(atoms.sender)
+        parcel, reader = atoms.reading
+        leaves, arrives = count + np.arange(parcels), count + parcels + np.arange(parcels)
+        self._sink = count + 2 * parcels
+        tail = np.concatenate([np.arange(count), atoms.sender, arrives, leaves[parcel], reader])
+        head = np.concatenate(
+            [np.full(count, self._sink), leaves, atoms.sender, reader, arrives[parcel]]
+        )
+        arcs = len(tail)
+        both = np.concatenate([tail, head])
+        order = np.argsort(both, kind="stable")
+        place = np.empty(2 * arcs, dtype=np.int64)
+        place[order] = np.arange(2 * arcs)
+        self._to = np.concatenate([head, tail])[order]
+        self._twin = np.concatenate([place[arcs:], place[:arcs]])[order]
+        self._ptr = sums_before(np.bincount(both, minlength=self._sink + 1))
+        self._able = atoms.allowed[:, device] & np.isfinite(atoms.seconds[:, device])
+        compute = np.where(self._able, atoms.seconds[:, device], 0.0)
+        traffic = atoms.parcel_seconds[:, device]
+        total = compute.sum() + 2.0 * traffic.sum()
+        self._units = _CUT_UNITS / total if total > 0.0 else 0.0  # in a second
+        alone, moved = (
+            np.floor(seconds * (self._units * _SAFE)).astype(np.int64)
+            for seconds in (compute, traffic)
+        )
+        alone[~self._able] = _MANY
+        self._capacity = np.zeros(2 * arcs, dtype=np.int64)
+        self._capacity[place[:arcs]] = np.concatenate(
+            [alone, moved, moved, np.full(2 * len(reader), _MANY)]
+        )
+
+    def least(self, atom: int) -> float:
+        """At most the seconds of the device with the cheapest set that has `atom`.
+
+        inf: the atom cannot be there.
+        """
+        if not self._able[atom]:
+            return np.inf
+        if not self._units:
+            return 0.0
+        capacity = self._capacity.copy()
+        flow = max_flow(atom, self._sink, self._ptr, self._to, self._twin, capacity)
+        return float(flow / self._units)

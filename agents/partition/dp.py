@@ -131,11 +131,10 @@ class ContiguousDP(StepAndPartitionSolver):
             seconds = np.full(items.count, np.inf)
             if host != NONE:
                 seconds = np.bincount(items.of, weights=problem.step.op_seconds[:, host])
-            found = shortest_calls(items, seconds, self.ideals, effort.after(pairs))
-            pairs += found.pairs
-            if found.accelerator is not None:
-                chosen = np.where(found.accelerator == NONE, host, found.accelerator)
-                incumbent.offer(chosen[items.of])
+            found, more = shortest_calls(items, seconds, self.ideals, effort.after(pairs))
+            pairs += more
+            if found is not None:
+                incumbent.offer(np.where(found == NONE, host, found)[items.of])
         return pairs
 
     def _items(self, problem: PartitionProblem, devices: IntArray) -> Items:

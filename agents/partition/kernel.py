@@ -1,4 +1,4 @@
-"""The compiled max-load search: loads of devices kept up to date while atoms change devices.
+"""The compiled search of partitions: loads kept up to date while atoms change devices.
 
 Every function here is array code without Python objects. An *atom* is a co-location group or a
 free operator; a *parcel* is what one atom sends to one set of other atoms (`PartitionAtoms`).
@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, joined, joined_inner
-
-IndexArray = NDArray[np.uint32]
+from envs.step.kernel import IndexArray
 
 _ANY_EXCESS = 0.005  # of all state: what any excess counts beside its bytes
 _CHEAPEST, _DEAREST = 10.0, 1e5  # cost of all state in excess
@@ -318,59 +316,6 @@ def propose(
     return count
 
 
-@compiled
-def anneal_loads(
-    traffic: Traffic,
-    loads: Loads,  # in and out: where the walk stands
-    trial: Proposal,
-    scale: float,  # seconds, a typical load
-    charge: FloatArray,  # (1,) in and out: cost of all state in excess
-    temperature: float,  # relative change of the norm
-    steps: int,
-    largest: int,  # atoms of a cluster
-    random: np.random.Generator,
-    best: IndexArray,  # (A,) in and out
-    least: FloatArray,  # (1,) in and out: seconds of the largest load of `best`
-) -> None:
-    """`steps` proposed moves at one temperature, keeping the best placement that fits."""
-    settle(traffic, loads)
-    contiguous = len(traffic.after) > 0
-    load, used = loads.load, loads.used
-    now, excess = norm(load, scale), overflow(traffic, used)
-    if excess == 0.0 and load.max() < least[0] and (not contiguous or in_line(loads.arcs)):
-        least[0] = load.max()
-        best[:] = loads.device
-    for _ in range(steps):
-        adapt(charge, excess)
-        count = propose(traffic, loads.device, trial, largest, random)
-        if count == 0:
-            continue
-        limit = now + charge[0] * excess - temperature * np.log(1.0 - random.random())
-        if count == 1:  # most moves are refused: they need not be made
-            a, e = trial.member[0], trial.goal[0]
-            d, state = loads.device[a], traffic.state[a]
-            here, there = change(traffic, loads, a, e)
-            load_d, load_e, used_d, used_e = load[d], load[e], used[d], used[e]
-            load[d], load[e] = load_d + here, load_e + there
-            used[d], used[e] = used_d - state, used_e + state
-            then = norm(load, scale) + charge[0] * overflow(traffic, used)
-            load[d], load[e], used[d], used[e] = load_d, load_e, used_d, used_e
-            if then > limit:
-                continue
-        for i in range(count):
-            trial.origin[i] = loads.device[trial.member[i]]
-            move(traffic, loads, trial.member[i], trial.goal[i])
-        value, beyond = norm(load, scale), overflow(traffic, used)
-        if value + charge[0] * beyond > limit or (contiguous and not in_line(loads.arcs)):
-            for i in range(count - 1, -1, -1):
-                move(traffic, loads, trial.member[i], trial.origin[i])
-            continue
-        now, excess = value, beyond
-        if excess == 0.0 and load.max() < least[0]:
-            least[0] = load.max()
-            best[:] = loads.device
-
-
 class Calls(NamedTuple):
     """What times a placement beside its loads; a block is an accelerator or a host operator."""
 
@@ -460,15 +405,16 @@ def latency(  # noqa: PLR0912, PLR0915 - one loop, compiled
 
 
 @compiled
-def anneal_latency(
+def anneal(  # noqa: PLR0912 - one loop, compiled
     traffic: Traffic,
     calls: Calls,
     loads: Loads,  # in and out: where the walk stands
     trial: Proposal,
-    balance: float,  # weight of all work
-    scale: float,  # seconds, a typical latency
+    timed: bool,  # whether the objective is the latency, not the largest load
+    balance: float,  # weight of all work beside the latency
+    scale: float,  # seconds, a typical load or latency
     charge: FloatArray,  # (1,) in and out: cost of all state in excess, or all on circles
-    temperature: float,  # in units of `scale`
+    temperature: float,  # relative change of the norm of the loads, or of the latency
     steps: int,
     largest: int,  # atoms of a cluster
     random: np.random.Generator,
@@ -477,14 +423,18 @@ def anneal_latency(
 ) -> None:
     """`steps` proposed moves at one temperature, keeping the best placement that fits.
 
-    The walk minimises the latency plus `balance` times the work on all devices, which guides it
-    where the latency does not change.
+    The walk minimises the norm of the loads; or the latency plus `balance` times the work on all
+    devices, which guides it where the latency does not change.
     """
     settle(traffic, loads)
+    contiguous = len(traffic.after) > 0
     load, used = loads.load, loads.used
-    seconds, stuck = latency(calls, loads.device, load)
-    now, excess = (seconds + balance * load.sum()) / scale, overflow(traffic, used) + stuck
-    if excess == 0.0 and seconds < least[0]:
+    seconds, excess = load.max(), overflow(traffic, used)
+    now = norm(load, scale)
+    if timed:
+        seconds, stuck = latency(calls, loads.device, load)
+        now, excess = (seconds + balance * load.sum()) / scale, excess + stuck
+    if excess == 0.0 and seconds < least[0] and (not contiguous or in_line(loads.arcs)):
         least[0] = seconds
         best[:] = loads.device
     for _ in range(steps):
@@ -493,24 +443,37 @@ def anneal_latency(
         if count == 0:
             continue
         limit = now + charge[0] * excess - temperature * np.log(1.0 - random.random())
+        if count == 1 and not timed:  # most moves are refused: they need not be made
+            a, e = trial.member[0], trial.goal[0]
+            d, state = loads.device[a], traffic.state[a]
+            here, there = change(traffic, loads, a, e)
+            load_d, load_e, used_d, used_e = load[d], load[e], used[d], used[e]
+            load[d], load[e] = load_d + here, load_e + there
+            used[d], used[e] = used_d - state, used_e + state
+            then = norm(load, scale) + charge[0] * overflow(traffic, used)
+            load[d], load[e], used[d], used[e] = load_d, load_e, used_d, used_e
+            if then > limit:
+                continue
         for i in range(count):
             trial.origin[i] = loads.device[trial.member[i]]
             move(traffic, loads, trial.member[i], trial.goal[i])
-        beyond = overflow(traffic, used)
-        seconds = 0.0
-        for d in range(len(load)):
-            if d != calls.host and load[d] > seconds:
-                seconds = load[d]
-        then = (seconds + balance * load.sum()) / scale
-        if then + charge[0] * beyond <= limit:  # else the latency, no less, is refused, too
-            seconds, stuck = latency(calls, loads.device, load)
+        then, beyond = norm(load, scale), overflow(traffic, used)
+        if timed:
+            seconds = 0.0
+            for d in range(len(load)):
+                if d != calls.host and load[d] > seconds:
+                    seconds = load[d]
             then = (seconds + balance * load.sum()) / scale
-            beyond += stuck
-        if then + charge[0] * beyond > limit:
+            if then + charge[0] * beyond <= limit:  # else the latency, no less, is refused, too
+                seconds, stuck = latency(calls, loads.device, load)
+                then = (seconds + balance * load.sum()) / scale
+                beyond += stuck
+        if then + charge[0] * beyond > limit or (contiguous and not in_line(loads.arcs)):
             for i in range(count - 1, -1, -1):
                 move(traffic, loads, trial.member[i], trial.origin[i])
             continue
         now, excess = then, beyond
+        seconds = seconds if timed else load.max()
         if excess == 0.0 and seconds < least[0]:
             least[0] = seconds
             best[:] = loads.device

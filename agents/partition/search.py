@@ -3,75 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Lt
-from numpy.typing import NDArray
 
-from agents.partition.atoms import Lines, PartitionAtoms
-from agents.partition.bound import max_load_bound
+from agents.partition.atoms import Lines, PartitionAtoms, max_load_bound
 from agents.partition.dp import ContiguousDP
-from agents.partition.kernel import Calls, Loads, Proposal, anneal_latency, anneal_loads
+from agents.partition.kernel import Calls, Loads, Proposal, anneal
 from agents.solver import Budget, Result
 from agents.step.incumbent import PartitionIncumbent
-from agents.step.lower_bound import longest_paths
+from agents.step.lower_bound import longest_paths, why_no_plan
 from agents.step.problems import Partition, PartitionPlanner
 from envs.arrays import IntArray
-from envs.bounds import Count, Positive, Share, bounded
+from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
-from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
-from envs.hardware.devices import Device, DeviceSpec
-from envs.hardware.topology import Topology
-from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
+from envs.partition.problem import LatencyProblem
+from envs.partition.problem import MaxLoadProblem
+from envs.partition.problem import PartitionProblem
+from envs.placement.generator import toy_pipeline
 from envs.step.plans import Plan
-from envs.step.problem import StepProblem
 
 _FORBIDDEN = 1e3  # seconds of an atom where it is not allowed, in seconds of all atoms
 _BALANCE = 0.3  # weight of all work against the latency, times the temperature
 _LEAST = 1e-15  # seconds: a scale, where nothing takes any time
 _LARGEST_CLUSTER = 256  # atoms that move together
 _ROUNDING = 1e-12  # relative; covers the rounding of sums
+_NOWHERE = "no device can hold operators that a line of devices does not part"
 _NO_PAIRS = np.zeros((0, 2), dtype=np.int64)
 
 
-class PartitionWalk(Protocol):
-    """Walks over placements of atoms by random moves and keeps the best that fits."""
+class PartitionWalk:
+    """Walks over placements of atoms by random moves and keeps the best that fits.
 
-    atoms: PartitionAtoms
-    arcs: IntArray  # (P, 2) operators: a start is a line along these
-    best: NDArray[np.uint32]  # (A,)
-    chunk: int  # moves that take a few milliseconds
-    bound_takes_time: bool  # whether `bound` gains from seconds
+    It starts at a placement that need not be feasible.
 
-    @property
-    def value(self) -> float:
-        """Seconds of `best`; inf: nothing that fits yet."""
+    Raises:
+        InputError: `problem` is neither a `MaxLoadProblem` nor a `LatencyProblem`.
+    """
 
-    def stand(self, device: IntArray) -> None:
-        """Go on from placement `device` (A,)."""
-
-    def keep(self, device: IntArray, seconds: float) -> None:
-        """Take `device` (A,), whose objective is `seconds`, for the best so far."""
-
-    def run(self, temperature: float, steps: int) -> None:
-        """Propose `steps` moves; `temperature` is a relative change of the objective."""
-
-    def bound(self, seconds: float) -> float:
-        """A lower bound on the objective, worked out within `seconds`; 0: what needs no time."""
-
-
-class _Walk:
-    """What the walks share: state, scratch, and the units of the cost."""
-
-    def __init__(self, problem: PartitionProblem, precedence: IntArray, seed: int) -> None:
-        self.atoms = PartitionAtoms.build(problem, precedence)
+    def __init__(self, problem: PartitionProblem, seed: int) -> None:
+        self._timed, precedence = True, _NO_PAIRS
+        match problem:
+            case MaxLoadProblem():
+                self._timed, self.arcs = False, problem.precedence
+                precedence = problem.precedence if problem.contiguous else _NO_PAIRS
+            case LatencyProblem():
+                self.arcs = problem.step.graph.edges[:, :2]
+            case _:
+                raise InputError(f"cannot search {type(problem).__name__}", field="problem")
+        step, self.atoms = problem.step, PartitionAtoms.build(problem, precedence)
+        self.chunk = 256 if self._timed else 4096  # moves that take a few milliseconds
         a, d = self.atoms.seconds.shape
         fastest = np.where(self.atoms.allowed, self.atoms.seconds, np.inf).min(axis=1)
         self._work = max(float(fastest[np.isfinite(fastest)].sum()), _LEAST)
-        room = np.ascontiguousarray(problem.step.capacity, dtype=np.float64)
+        room = np.ascontiguousarray(step.capacity, dtype=np.float64)
         self._traffic = self.atoms.traffic(room, _FORBIDDEN * self._work)
         self.best = np.zeros(a, dtype=np.uint32)
         self._least = np.array([np.inf])
@@ -83,15 +72,26 @@ class _Walk:
             used=np.zeros(d),
             arcs=np.zeros((d, d), dtype=np.int64),
         )
-        self._trial = Proposal(
-            member=np.zeros(a + 1, dtype=np.uint32),
-            goal=np.zeros(a + 1, dtype=np.uint32),
-            origin=np.zeros(a + 1, dtype=np.uint32),
-            mark=np.zeros(a, dtype=np.int64),
-            ticket=np.zeros(1, dtype=np.int64),
-        )
+        member, goal, origin = np.zeros((3, a + 1), dtype=np.uint32)
+        mark, ticket = np.zeros(a, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        self._trial = Proposal(member, goal, origin, mark, ticket)
         self._charge = np.zeros(1)
         self._largest = max(2, min(a // 4, _LARGEST_CLUSTER))
+        n, hosted = len(step.op_seconds), problem.host != NONE
+        on_host = step.op_seconds[:, problem.host] if hosted else np.zeros(n)
+        self._calls = Calls(
+            atom=self.atoms.of.astype(np.uint32),
+            host_seconds=np.where(np.isfinite(on_host), on_host, _FORBIDDEN * self._work),
+            use_ptr=step.graph.use_ptr.astype(np.uint32),
+            use=step.graph.use_op.astype(np.uint32),
+            host=int(problem.host) if hosted else d,
+            block=np.zeros(n, dtype=np.uint32),
+            following=np.zeros(n, dtype=np.int64),
+            first=np.zeros(d, dtype=np.int64),
+            waiting=np.zeros(d + n, dtype=np.int64),
+            start=np.zeros(d + n),
+            stack=np.zeros(d + n, dtype=np.uint32),
+        )
 
     @property
     def value(self) -> float:
@@ -107,97 +107,43 @@ class _Walk:
         self.best[:] = device
         self._least[0] = seconds
 
-
-class LoadWalk(_Walk):
-    """The walk of a `MaxLoadProblem`, contiguous or not."""
-
-    chunk = 4096
-    bound_takes_time = True
-
-    def __init__(self, problem: MaxLoadProblem, seed: int) -> None:
-        super().__init__(problem, problem.precedence if problem.contiguous else _NO_PAIRS, seed)
-        self.arcs = problem.precedence
-        self._scale = self._work / len(self._traffic.room)
-
     def run(self, temperature: float, steps: int) -> None:
-        """Propose `steps` moves; `temperature` is a relative change of the loads' norm."""
-        anneal_loads(
-            self._traffic, self._loads, self._trial, self._scale, self._charge, temperature, steps,
-            self._largest, self._random, self.best, self._least,
-        )  # fmt: skip
+        """Propose `steps` moves.
 
-    def bound(self, seconds: float) -> float:
-        """See `max_load_bound`."""
-        return max_load_bound(self.atoms, self.value, seconds)
-
-
-class LatencyWalk(_Walk):
-    """The walk of a `LatencyProblem`."""
-
-    chunk = 256
-    bound_takes_time = False
-
-    def __init__(self, problem: LatencyProblem, seed: int) -> None:
-        super().__init__(problem, _NO_PAIRS, seed)
-        step = problem.step
-        self.arcs = step.graph.edges[:, :2]
-        n, devices = step.op_seconds.shape
-        on_host = step.op_seconds[:, problem.host] if problem.host != NONE else np.zeros(n)
-        self._calls = Calls(
-            atom=self.atoms.of.astype(np.uint32),
-            host_seconds=np.where(np.isfinite(on_host), on_host, _FORBIDDEN * self._work),
-            use_ptr=step.graph.use_ptr.astype(np.uint32),
-            use=step.graph.use_op.astype(np.uint32),
-            host=devices if problem.host == NONE else int(problem.host),
-            block=np.zeros(n, dtype=np.uint32),
-            following=np.zeros(n, dtype=np.int64),
-            first=np.zeros(devices, dtype=np.int64),
-            waiting=np.zeros(devices + n, dtype=np.int64),
-            start=np.zeros(devices + n),
-            stack=np.zeros(devices + n, dtype=np.uint32),
-        )
-        path = step.op_seconds.min(axis=1)
-        head, tail = longest_paths(path, step.graph.use_ptr, step.graph.use_op)
-        self._path = float((head + path + tail).max(initial=0.0)) * (1.0 - _ROUNDING)
-
-    def run(self, temperature: float, steps: int) -> None:
-        """Propose `steps` moves; `temperature` is relative to the best latency so far."""
-        scale = self.value if 0.0 < self.value < np.inf else self._work
-        anneal_latency(
-            self._traffic, self._calls, self._loads, self._trial, _BALANCE * temperature, scale,
-            self._charge, temperature, steps, self._largest, self._random, self.best, self._least,
-        )  # fmt: skip
-
-    def bound(self, seconds: float) -> float:
-        """The longest path with every operator on its fastest device; needs no time.
-
-        Valid, since an accelerator's call takes at least the seconds of its operators on a path.
+        `temperature` is a relative change of the loads' norm, or relative to the best latency.
         """
-        return self._path
+        scale = self._work / len(self._traffic.room)
+        if self._timed:
+            scale = self.value if 0.0 < self.value < np.inf else self._work
+        anneal(
+            self._traffic, self._calls, self._loads, self._trial, self._timed,
+            _BALANCE * temperature, scale, self._charge, temperature, steps, self._largest,
+            self._random, self.best, self._least,
+        )  # fmt: skip
 
 
-def walk_of(problem: PartitionProblem, seed: int) -> PartitionWalk:
-    """The walk of `problem`, at a placement that need not be feasible.
+def bound(problem: PartitionProblem, atoms: PartitionAtoms) -> float:
+    """Seconds that no placement of `problem` is below.
 
-    Raises:
-        InputError: `problem` is neither a `MaxLoadProblem` nor a `LatencyProblem`.
+    Of a latency the longest path with every operator on its fastest device: an accelerator's call
+    takes at least the seconds of its operators on a path.
     """
-    match problem:
-        case MaxLoadProblem():
-            return LoadWalk(problem, seed)
-        case LatencyProblem():
-            return LatencyWalk(problem, seed)
-    raise InputError(f"cannot search {type(problem).__name__}", field="problem")
+    if isinstance(problem, MaxLoadProblem):
+        return max_load_bound(atoms)
+    graph, path = problem.step.graph, problem.step.op_seconds.min(axis=1)
+    head, tail = longest_paths(path, graph.use_ptr, graph.use_op)
+    return float((head + path + tail).max(initial=0.0)) * (1.0 - _ROUNDING)
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PartitionSearch:
     """Anneals partitions in cycles that grow longer, each from a new start or from the best.
 
     A move gives an atom the device of an atom it exchanges parcels with, or any other; does the
     same to a connected cluster of atoms of one device; lets two atoms, two clusters or two devices
     change places. Two devices' loads change with an atom's device, and they are kept up to date
-    (`partitioning.kernel`); a latency is worked out anew for every move whose loads are acceptable.
+    (`partition.kernel`); a latency is worked out anew for every move whose loads are acceptable.
     A worse placement is accepted with probability exp(-increase / temperature) (Kirkpatrick,
     Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983). The temperature falls
     geometrically over a cycle. Cycles come in pairs: one from a random line of the forward pass
@@ -207,12 +153,11 @@ class PartitionSearch:
 
     The first placements tried are those on a single device. After the first cycle, every planner
     of `starts` partitions the same step contiguously for max-load, within an equal part of
-    `start_share` of the budget; what it finds is one more placement to go on from. `bound_share` of
-    the budget is kept for the proof of the lower bound.
+    `start_share` of the budget; what it finds is one more placement to go on from.
 
     One thread; uses the budget to the end unless the lower bound is met. With a deterministic
-    limit (of proposed moves) `starts` get it, too, as their own limit, the bound is the one that
-    needs no clock, and the budget is only a ceiling.
+    limit (of proposed moves) `starts` get it, too, as their own limit, and the budget is only a
+    ceiling.
 
     Args:
         first_moves: proposed moves of the first cycle.
@@ -221,39 +166,25 @@ class PartitionSearch:
         warm: lowest first temperature of a cycle from a new start, likewise.
         cold: last temperature of a cycle, likewise.
         starts: planners of contiguous max-load partitions.
-        start_share: of the budget.
-        bound_share: of the budget; both shares together are below 1.
+        start_share: of the budget, below 1.
         seed: of the generator.
     """
 
-    solves = (Partition,)
+    solves: ClassVar = (Partition,)
 
-    def __init__(
-        self,
-        *,
-        first_moves: Count = 2000,
-        growth: Annotated[float, Ge(1.0), Lt(np.inf)] = 1.5,
-        hot: Positive = 0.3,
-        warm: float = 0.02,
-        cold: Positive = 0.0003,
-        starts: Sequence[PartitionPlanner] = (ContiguousDP(),),
-        start_share: Share = 0.2,
-        bound_share: Share = 0.1,
-        seed: int = 0,
-    ) -> None:
+    first_moves: Count = 2000
+    growth: Annotated[float, Ge(1.0), Lt(np.inf)] = 1.5
+    hot: Positive = 0.3
+    warm: float = 0.02
+    cold: Positive = 0.0003
+    starts: Sequence[PartitionPlanner] = (ContiguousDP(),)
+    start_share: Annotated[float, Ge(0.0), Lt(1.0)] = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        cold, warm, hot = self.cold, self.warm, self.hot
         if not cold <= warm <= hot:
             raise InputError(f"not cold = {cold} <= warm = {warm} <= hot = {hot}", field="warm")
-        if start_share + bound_share >= 1.0:
-            raise InputError(f"{start_share} leaves no time for the search", field="start_share")
-        self.first_moves = first_moves
-        self.growth = growth
-        self.hot = hot
-        self.warm = warm
-        self.cold = cold
-        self.starts = tuple(starts)
-        self.start_share = start_share
-        self.bound_share = bound_share
-        self.seed = seed
 
     def solve(self, problem: Partition, budget: Budget, start: Sequence[Plan] = ()) -> Result[Plan]:
         """As `agents.solver.Solver.solve`; `Budget.evaluations` counts proposed moves.
@@ -263,13 +194,11 @@ class PartitionSearch:
         """
         _compile()
         incumbent = PartitionIncumbent(problem.problem)
-        walk = walk_of(problem.problem, self.seed)
-        incumbent.impossible = walk.atoms.impossible(problem.step)
-        if incumbent.impossible:
+        walk = PartitionWalk(problem.problem, self.seed)
+        if not walk.atoms.allowed.any(axis=1).all():
+            incumbent.impossible = why_no_plan(problem.step) or _NOWHERE
             return incumbent.result()
-        began = incumbent.seconds
-        incumbent.prove(walk.bound(0.0))
-        proof_s = incumbent.seconds - began
+        incumbent.prove(bound(problem.problem, walk.atoms))
         search = _Search(self, incumbent, walk, budget)
         for plan in start:
             incumbent.offer(plan.placement.device)
@@ -281,9 +210,6 @@ class PartitionSearch:
             search.cycle(fresh=False, moves=int(moves))
             search.cycle(fresh=True, moves=int(moves))
             moves *= self.growth
-        left = budget.seconds - incumbent.seconds
-        if budget.evaluations is None and not incumbent.optimal and left > proof_s:
-            incumbent.prove(walk.bound(left - proof_s))  # which begins with the first bound
         incumbent.evaluations = search.done
         return incumbent.result()
 
@@ -302,8 +228,6 @@ class _Search:
         self.incumbent = incumbent
         self.walk = walk
         self.budget_s, self.limit = budget.seconds, budget.evaluations
-        proving = self.limit is None and walk.bound_takes_time
-        self.deadline = self.budget_s * (1.0 - proving * settings.bound_share)
         self.done = 0  # proposed moves
         self._walked = 0.0  # seconds
         self._random = np.random.default_rng([settings.seed, 1])
@@ -313,7 +237,7 @@ class _Search:
     def over(self) -> bool:
         """Whether budget or limit are used up, or the best is proved optimal."""
         spent = self.limit is not None and self.done >= self.limit
-        return spent or self.incumbent.seconds >= self.deadline or self.incumbent.optimal
+        return spent or self.incumbent.seconds >= self.budget_s or self.incumbent.optimal
 
     def try_single_devices(self) -> None:
         """Offer every device for the whole step."""
@@ -359,7 +283,7 @@ class _Search:
         if self.limit is not None:
             left = self.limit - self.done
         elif self.done:
-            left = (self.deadline - self.incumbent.seconds) * self.done / self._walked
+            left = (self.budget_s - self.incumbent.seconds) * self.done / self._walked
         return max(1, int(left)) if left < 1.5 * moves else moves
 
     def _settle(self) -> None:
@@ -372,29 +296,8 @@ class _Search:
 @cache
 def _compile() -> None:
     """Have the kernels compiled, once on a machine, before the clock starts."""
-    builder = GraphBuilder("three operators")
-    last = builder.add_operator("first")
-    for name in ("second", "third"):
-        tensor = builder.add_tensor(last, 1.0)
-        last = builder.add_operator(name)
-        builder.add_use(tensor, last)
-    spec = DeviceSpec("any", {}, 1.0, np.inf, 0.0, 1.0, 1.0, "")
-    apart = 1 - np.eye(2, dtype=np.int64)
-    two = Topology(
-        name="two devices",
-        devices=(Device("this", spec, server=0), Device("that", spec, server=0)),
-        link_class=apart,
-        class_names=("self", "other"),
-        class_latency=np.zeros(2),
-        class_bandwidth=np.full(2, np.inf),
-        send_port=apart - 1,
-        receive_port=apart - 1,
-        port_names=("port",),
-    )
-    graph = builder.build()
-    step = StepProblem(graph, two, np.ones((3, 2)), np.array([[0.0, 1.0]] * 2), two.memory_bytes)
+    step = toy_pipeline()
     for problem in (MaxLoadProblem(step, contiguous=True), LatencyProblem(step)):
-        walk = walk_of(problem, 0)
+        walk = PartitionWalk(problem, 0)
         walk.run(1.0, 1)
-        walk.bound(0.0)
-    max_load_bound(walk.atoms, 4.0, 1.0)
+        bound(problem, walk.atoms)

@@ -13,7 +13,7 @@ from agents.constraint_program.program import ConstraintProgram
 from agents.constraint_program.solver import CpSettings, CpSolver
 from agents.pipeline.zero_bubble import Memory
 from envs.errors import InputError
-from envs.step.pipeline import Action, Bar, Orders, Pipeline, PlayedPipeline, Work, play
+from envs.step.pipeline import Action, Bar, Pipeline, PlayedPipeline, Work, play
 
 _LARGEST = 2**31  # of a time: see `CpSolver.search`
 _SHARE = 0.25  # of the time for a first span, which bounds the times of the second search
@@ -65,7 +65,8 @@ def optimum(
         values, better = _searched(model, settings, end - time.perf_counter())
         found = model.played(values) if values is not None else found
         bound = max(bound, min(better, found.max_rank_span))
-    again = play(pipeline, model.orders(found))
+    orders = [[Action(b.work, b.stage, b.micro_batch) for b in row] for row in found.bars]
+    again = play(pipeline, orders)
     if span:
         found = again if again.max_rank_span <= found.max_rank_span else found
         return Proved(found, found.max_rank_span, bound)
@@ -139,10 +140,6 @@ class _Model:
         return PlayedPipeline(
             tuple(tuple(sorted(row, key=lambda bar: (bar.start, bar.finish))) for row in rows)
         )
-
-    @staticmethod
-    def orders(played: PlayedPipeline) -> Orders:
-        return [[Action(b.work, b.stage, b.micro_batch) for b in row] for row in played.bars]
 
     def _length(self, action: Action) -> int:
         return int(self._pipeline.seconds(action.work, action.stage))

@@ -49,38 +49,23 @@ def looped_bfs(ranks: int, micro_batches: int, chunks: int) -> Orders:
 
 def one_f_one_b(ranks: int, micro_batches: int, chunks: int) -> Orders:
     """Rank r runs p-1-r forward passes, then forward and backward in turns."""
-    return [
-        _in_turns(rank, ranks, micro_batches, 1, ranks - 1 - rank, micro_batches, None)
-        for rank in range(ranks)
-    ]
+    return _in_turns(ranks, micro_batches, 1, micro_batches, 1)
 
 
 def early_backward(ranks: int, micro_batches: int, chunks: int) -> Orders:
     """DAPPLE's policy B: rank r runs 2 (p-1-r) forward passes first, to hide messages."""
-    return [
-        _in_turns(rank, ranks, micro_batches, 1, 2 * (ranks - 1 - rank), micro_batches, None)
-        for rank in range(ranks)
-    ]
+    return _in_turns(ranks, micro_batches, 1, micro_batches, 2)
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int) -> Orders:
     """1F1B over several stages a rank; micro-batches pass all of them in rounds of about p."""
-    in_round = _in_round(ranks, micro_batches)
-    warm_up = [(chunks - 1) * in_round + 2 * (ranks - 1 - rank) for rank in range(ranks)]
-    return [
-        _in_turns(rank, ranks, micro_batches, chunks, warm_up[rank], in_round, None)
-        for rank in range(ranks)
-    ]
+    return _in_turns(ranks, micro_batches, chunks, _in_round(ranks, micro_batches), 2)
 
 
 def zb_h1(ranks: int, micro_batches: int, chunks: int) -> Orders:
     """Interleaved with split backward passes; weights lag r input gradients behind on rank r."""
     in_round = _in_round(ranks, micro_batches)
-    warm_up = [(chunks - 1) * in_round + ranks - 1 - rank for rank in range(ranks)]
-    return [
-        _in_turns(rank, ranks, micro_batches, chunks, warm_up[rank], in_round, rank)
-        for rank in range(ranks)
-    ]
+    return _in_turns(ranks, micro_batches, chunks, in_round, 1, late_weights=True)
 
 
 def zb_v(ranks: int, micro_batches: int, chunks: int) -> Orders:
@@ -156,33 +141,37 @@ def _in_round(ranks: int, micro_batches: int) -> int:
 
 
 def _in_turns(
-    rank: int,
     ranks: int,
     micro_batches: int,
     chunks: int,
-    warm_up: int,
     in_round: int,
-    lag: int | None,
-) -> list[Action]:
-    """`warm_up` forward passes, then forward and backward in turns, then what is left.
+    slope: int,
+    *,
+    late_weights: bool = False,
+) -> Orders:
+    """Some forward passes, then forward and backward in turns, then what is left.
 
-    Forward passes take the rank's stages in rounds of `in_round` micro-batches, backward passes in
-    the reverse order of stages. With a `lag`, backward passes are split, and each gradient of
-    weights comes that many input gradients late.
+    The first are `slope` more for every rank behind, and those of all chunks but the last. Forward
+    passes take the rank's stages in rounds of `in_round` micro-batches, backward passes in the
+    reverse order of stages. With `late_weights`, backward passes are split, and each gradient of
+    weights comes r input gradients late on rank r.
     """
+    orders = []
     total = chunks * micro_batches
-    warm_up = min(warm_up, total)
     chunk = [k // in_round % chunks for k in range(total)]
-    forward = _numbered([rank + c * ranks for c in chunk])
-    backward = _numbered([rank + (chunks - 1 - c) * ranks for c in chunk])
-    order = [Action(FORWARD, *task) for task in forward[:warm_up]]
-    for k, task in enumerate(backward):
-        order += [Action(FORWARD, *t) for t in forward[warm_up + k : warm_up + k + 1]]
-        order.append(Action(BACKWARD if lag is None else INPUT, *task))
-        if lag is not None and k >= lag:
-            order.append(Action(WEIGHT, *backward[k - lag]))
-    left = backward[max(0, total - lag) :] if lag is not None else []
-    return order + [Action(WEIGHT, *task) for task in left]
+    for rank in range(ranks):
+        warm_up = min((chunks - 1) * in_round + slope * (ranks - 1 - rank), total)
+        forward = _numbered([rank + c * ranks for c in chunk])
+        backward = _numbered([rank + (chunks - 1 - c) * ranks for c in chunk])
+        order = [Action(FORWARD, *task) for task in forward[:warm_up]]
+        for k, task in enumerate(backward):
+            order += [Action(FORWARD, *t) for t in forward[warm_up + k : warm_up + k + 1]]
+            order.append(Action(INPUT if late_weights else BACKWARD, *task))
+            if late_weights and k >= rank:
+                order.append(Action(WEIGHT, *backward[k - rank]))
+        left = backward[max(0, total - rank) :] if late_weights else []
+        orders.append(order + [Action(WEIGHT, *task) for task in left])
+    return orders
 
 
 def _numbered(stages: list[int]) -> list[tuple[int, int]]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from agents.solver import Budget
 from agents.step.fitting import Attempt, Fitting, shapes
-from agents.step.grouping import GroupedProblem
+from agents.step.grouping import GroupedProblem, mean_seconds
 from agents.step.incumbent import StepIncumbent, StepSolver
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.bounds import Count, bounded
 
 _FINER = 3  # times that the number of groups is doubled where memory is tight
@@ -128,9 +128,7 @@ class EqualShares:
 
     def weight(self, grouped: GroupedProblem) -> FloatArray:
         """(G, D) mean seconds over the devices that can run the group."""
-        finite = np.isfinite(grouped.seconds)
-        total = np.where(finite, grouped.seconds, 0.0).sum(axis=1, keepdims=True)
-        return np.where(grouped.allowed, total / np.maximum(finite.sum(axis=1)[:, None], 1), np.inf)
+        return np.where(grouped.allowed, mean_seconds(grouped.seconds)[:, None], np.inf)
 
 
 class SpeedShares:
@@ -204,14 +202,14 @@ def _split(weight: FloatArray, state: FloatArray, room: FloatArray) -> IntArray 
     of a split of the first g groups over the devices seen so far.
     """
     groups, devices = weight.shape
-    held = np.concatenate([[0.0], np.cumsum(state)])
+    held = sums_before(state)
     best = np.full(groups + 1, np.inf)
     best[0] = 0.0
     cut = np.zeros((devices, groups + 1), dtype=np.int64)  # where the segment begins
     for d in range(devices):
         finite = np.where(np.isfinite(weight[:, d]), weight[:, d], 0.0)
-        load = np.concatenate([[0.0], np.cumsum(finite)])
-        barred = np.concatenate([[0], np.cumsum(~np.isfinite(weight[:, d]))])
+        load = sums_before(finite)
+        barred = sums_before(~np.isfinite(weight[:, d]))
         following = best.copy()
         cut[d] = np.arange(groups + 1)
         for end in range(1, groups + 1):

@@ -23,7 +23,6 @@ from envs.step.plans import Plan
 
 PARTITION_HINT = PartitionSearch(
     first_moves=20000, growth=2.0, hot=0.1, warm=0.03, cold=0.001, starts=(), start_share=0.0,
-    bound_share=0.0,
 )  # fmt: skip
 
 

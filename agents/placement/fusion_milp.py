@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import highspy
 import numpy as np
@@ -44,13 +44,6 @@ _START, _START_SECONDS = 0.05, 0.5  # share of the budget for each of the starts
 _MOVES = 100  # proposed moves of the polish that count for one node in the deterministic limit
 _FULL, _TIGHT_SHARE = 0.85, 0.8  # a device used so far: memory binds, and polish has this share
 _VAIN = 200  # kicks in a row that bring nothing, after which the search ends
-
-
-class Polish(Protocol):
-    """A search that goes on from the best plan of another."""
-
-    def improve(self, incumbent: StepIncumbent, budget: Budget) -> int:
-        """Improve on `incumbent` until it is `budget.seconds` old; plans that were judged."""
 
 
 # Planners whose plans are starts, by name.
@@ -124,7 +117,7 @@ class FusionMilp(StepSolver):
         levels: Sequence[int] = (16, 24, 32, 48, 64, 128, 256, 512),
         formulation: Formulation = OrderFormulation(gap=0.02, at_once=8),
         starts: Mapping[str, Planner] | None = STARTS,
-        polish: Polish | None = LocalSearch(),
+        polish: LocalSearch | None = LocalSearch(),
         polish_share: Annotated[float, Ge(0.0), Le(1.0)] = 0.5,
         hybrid: HybridPlanner | None = FusedStages(),
         seed: int = 0,

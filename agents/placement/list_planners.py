@@ -3,63 +3,44 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, MinLen
 
-from agents.placement.list_scheduling.earliest import EarliestStart
-from agents.placement.list_scheduling.rank import add_behind, favourite_children, upward_rank
+from agents.placement.list_scheduling.rank import favourite_children, upward_rank
 from agents.placement.list_scheduling.schedule import (
     ListProblem,
+    ListRule,
+    MakeRule,
     Schedule,
     can_take,
+    earliest_start,
     empty_schedule,
     first_gap,
-    inputs_ready,
     list_problem,
-    nothing,
     receive,
     run,
 )
 from agents.solver import Budget
-from agents.step.fitting import Attempt, Fitting
+from agents.step.fitting import Attempt, Fitting, MemoryFit
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent, StepSolver
-from agents.step.memory_fit import MemoryFit, search
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
+from envs.placement.generator import toy_pipeline
 from envs.step.problem import StepProblem
 
 _NO_ROOM = "no device has room for some group's state, or activations overflow"
 _NO_TIME = "the budget ended before a schedule was found that fits in memory"
 
 
-class ListRule(Protocol):
-    """Decides what is scheduled next, and where; made anew for every schedule."""
-
-    def advance(self, problem: ListProblem, schedule: Schedule) -> tuple[int, int]:
-        """Schedule pieces up to the first whose group is undecided.
-
-        Returns that piece and the device the rule wants for its group, (piece, NONE) when no
-        device can take the group, and (NONE, NONE) when nothing is left to schedule. The caller
-        decides the group, or rules the device out in `schedule.allowed`, and calls again.
-        """
-
-
-def compile_kernels(rule: ListRule) -> None:
-    """Have everything compiled, once on a machine; `rule` is one for no pieces at all."""
-    rule.advance(*nothing())
-    none, zero = np.zeros(0, dtype=np.int64), np.zeros(0)
-    add_behind(np.zeros(1, dtype=np.int64), none, zero, zero)
-    search(zero, np.zeros((0, 0), dtype=np.bool_), none, zero, 0, none)
-
-
 def schedule_by(
-    make_rule: Callable[[], ListRule],
+    make_rule: MakeRule,
     grouped: GroupedProblem,
     room: FloatArray,  # (D,) bytes for state
     fit: MemoryFit | None = None,
@@ -71,7 +52,7 @@ def schedule_by(
     """
     problem, schedule, rule = list_problem(grouped), empty_schedule(grouped, room), make_rule()
     while True:
-        piece, device = rule.advance(problem, schedule)
+        piece, device = rule(problem, schedule)
         if piece == NONE:
             return schedule
         if device == NONE:
@@ -89,12 +70,11 @@ def schedule_order(grouped: GroupedProblem, schedule: Schedule) -> IntArray:
 
     Topological, since no piece starts before its inputs are computed.
     """
-    position = np.empty(len(schedule.start), dtype=np.int64)
-    position[np.lexsort((schedule.finish, schedule.start))] = np.arange(len(position))
-    return np.argsort(position[grouped.fusion.piece], kind="stable").astype(np.int64)
+    position = np.argsort(np.lexsort((schedule.finish, schedule.start)))
+    return np.argsort(position[grouped.fusion.piece], kind="stable")
 
 
-def attempt_by(make_rule: Callable[[], ListRule]) -> Attempt:
+def attempt_by(make_rule: MakeRule) -> Attempt:
     """Schedules by a rule, with their orders.
 
     Where a group finds no room, the list is scheduled again with the look-ahead of a `MemoryFit`.
@@ -111,6 +91,7 @@ def attempt_by(make_rule: Callable[[], ListRule]) -> Attempt:
     return attempt
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ListPlanner(StepSolver):
     """A list scheduler on the pieces of the fused graph.
 
@@ -119,21 +100,19 @@ class ListPlanner(StepSolver):
             operators: nothing is fused that need not be.
     """
 
-    empty_rule: ListRule  # for no pieces at all
-
-    def __init__(
-        self, *, groups: Annotated[Sequence[Count], MinLen(1)] = (16, 32, 64, 128)
-    ) -> None:
-        self.groups = tuple(groups)
+    groups: Annotated[Sequence[Count], MinLen(1)] = (16, 32, 64, 128)
 
     @abstractmethod
     def rule_of(
         self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[Callable[[], ListRule], str]:
+    ) -> tuple[MakeRule, str]:
         """What makes the rule for the pieces of `problem`, and a reason to pass on."""
 
     def compile(self, problem: StepProblem) -> None:
-        compile_kernels(self.empty_rule)
+        """By scheduling a toy."""
+        toy = GroupedProblem.of(toy_pipeline(), 4)
+        make_rule, _ = self.rule_of(toy.problem, 0.0, 1)
+        schedule_by(make_rule, toy, toy.problem.capacity, MemoryFit(toy, toy.problem.capacity))
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
         """The budget is for a linear program, and to make room in memory.
@@ -166,21 +145,14 @@ def _ever_finer(groups: Sequence[int], operators: int) -> Iterator[int]:
         finer *= 2
 
 
-class EarliestFinish:
-    """Takes pieces in a given order, each to where it finishes first; a `ListRule`.
+def earliest_finish(priority: IntArray) -> ListRule:
+    """Takes pieces in a given order, each to where it finishes first; made for one schedule.
 
     Args:
         priority: (N,) pieces, first to last, in topological order.
     """
-
-    def __init__(self, priority: IntArray) -> None:
-        self._priority = priority
-        self._cursor = np.zeros(1, dtype=np.int64)
-
-    def advance(self, problem: ListProblem, schedule: Schedule) -> tuple[int, int]:
-        """As `ListRule.advance`."""
-        piece, device = _advance(problem, schedule, self._priority, self._cursor)
-        return int(piece), int(device)
+    cursor = np.zeros(1, dtype=np.int64)
+    return lambda problem, schedule: _advance(problem, schedule, priority, cursor)
 
 
 @compiled
@@ -195,7 +167,7 @@ def _advance(
         device = schedule.group_device[problem.piece_group[piece]]
         if device == NONE:
             return piece, _where_it_finishes_first(problem, schedule, piece)
-        ready = receive(problem, schedule, piece, device)
+        ready = receive(problem, schedule, piece, device, True)
         start = first_gap(schedule, device, ready, problem.op_seconds[piece, device])
         run(problem, schedule, piece, device, start)
         cursor[0] += 1
@@ -209,7 +181,7 @@ def _where_it_finishes_first(problem: ListProblem, schedule: Schedule, piece: in
     for device in range(problem.op_seconds.shape[1]):
         if can_take(problem, schedule, problem.piece_group[piece], device):
             seconds = problem.op_seconds[piece, device]
-            ready = inputs_ready(problem, schedule, piece, device)
+            ready = receive(problem, schedule, piece, device, False)
             end = first_gap(schedule, device, ready, seconds) + seconds
             if end < best:
                 best, where = end, device
@@ -236,13 +208,11 @@ class Heft(ListPlanner):
         Sousa, "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
     """
 
-    empty_rule = EarliestFinish(np.zeros(0, dtype=np.int64))
-
     def rule_of(
         self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[Callable[[], ListRule], str]:
+    ) -> tuple[MakeRule, str]:
         priority = np.argsort(-upward_rank(problem), kind="stable")
-        return lambda: EarliestFinish(priority), ""
+        return lambda: earliest_finish(priority), ""
 
 
 @bounded
@@ -266,23 +236,21 @@ class MEtf(ListPlanner):
         machine learning graphs", SoCC 2020.
     """
 
-    empty_rule = EarliestStart(np.zeros(0), np.zeros(0, dtype=np.int64), 1)
-
     def rule_of(
         self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[Callable[[], ListRule], str]:
+    ) -> tuple[MakeRule, str]:
         rank, devices = upward_rank(problem), problem.topology.num_devices
-        nobody = np.full(len(rank), NONE, dtype=np.int64)
-        return lambda: EarliestStart(rank, nobody, devices), ""
+        return lambda: earliest_start(rank, None, devices), ""
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class MSct(ListPlanner):
     """Memory-constrained small communication times: m-ETF that keeps devices for favourites.
 
     `favourite_children` says which child of a piece should run next to it; while that child is
     ready and can finish nowhere earlier, its parent's device is kept for it, and other pieces go
-    there only when they are urgent (`EarliestStart`). All else is as in `MEtf`. When the linear
+    there only when they are urgent (`earliest_start`). All else is as in `MEtf`. When the linear
     program is not solved within its limit, no piece has a favourite child, which makes the
     schedule that of m-ETF; the result's `reason` says so.
 
@@ -300,20 +268,11 @@ class MSct(ListPlanner):
         lp_seconds: time limit of the linear program.
     """
 
-    empty_rule = MEtf.empty_rule
-
-    def __init__(
-        self,
-        *,
-        groups: Annotated[Sequence[Count], MinLen(1)] = (16, 32, 64, 128),
-        lp_seconds: Annotated[float, Gt(0.0)] = 5.0,
-    ) -> None:
-        super().__init__(groups=groups)
-        self.lp_seconds = lp_seconds
+    lp_seconds: Annotated[float, Gt(0.0)] = 5.0
 
     def rule_of(
         self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[Callable[[], ListRule], str]:
+    ) -> tuple[MakeRule, str]:
         """The limit counts simplex iterations."""
         seconds = self.lp_seconds
         if limit is None:
@@ -321,6 +280,5 @@ class MSct(ListPlanner):
         favourite, reason = favourite_children(problem, seconds, limit), ""
         if favourite is None:
             reason = "the linear program of m-SCT reached its limit: no piece has a favourite child"
-            favourite = np.full(problem.graph.num_operators, NONE, dtype=np.int64)
         rank, devices = upward_rank(problem), problem.topology.num_devices
-        return lambda: EarliestStart(rank, favourite, devices), reason
+        return lambda: earliest_start(rank, favourite, devices), reason

@@ -13,10 +13,14 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from agents.partition.dp import ContiguousDP
 from agents.partition.search import PartitionSearch
-from agents.placement.neighbourhood.levels import Level, level_around, levels_of, list_schedule
-from agents.placement.neighbourhood.ruled import RuledWalker
-from agents.placement.neighbourhood.seeds import splits
-from agents.placement.neighbourhood.walk import Walker
+from agents.placement.neighbourhood.levels import (
+    Level,
+    level_around,
+    levels_of,
+    list_schedule,
+    splits,
+)
+from agents.placement.neighbourhood.walk import RuledWalker, Walker
 from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepAndPartitionSolver, StepIncumbent
@@ -54,6 +58,7 @@ class Guide:
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LocalSearch(StepAndPartitionSolver):
     """Anneals the device of every operator and the order of all operators at the same time.
 
@@ -117,29 +122,21 @@ class LocalSearch(StepAndPartitionSolver):
         seed: of the random numbers.
     """
 
-    def __init__(
-        self,
-        *,
-        groups: Sequence[Count] = (32, 64),
-        operators: Annotated[int, Ge(0)] = 3000,
-        cycle_moves: Count = 7000,
-        reheat: Annotated[float, Gt(0.0), Le(1.0)] = 0.5,
-        hot: Positive = 0.01,
-        cold: Positive = 0.001,
-        workers: Annotated[int, Ge(1), Le(256)] = 1,
-        starts: Sequence[Planner] = (ContiguousDP(),),
-        start_share: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1,
-        partitions: PartitionPlanner = PartitionSearch(),
-        seed: int = 0,
-    ) -> None:
-        if cold > hot:
-            raise InputError(f"{cold} is above hot = {hot}", field="cold")
-        self.groups = tuple(groups)
-        self.operators = operators
-        self.pace = _Pace(cycle_moves, hot, cold, reheat, workers, seed)
-        self.starts = tuple(starts)
-        self.start_share = start_share
-        self.partitions = partitions
+    groups: Sequence[Count] = (32, 64)
+    operators: Annotated[int, Ge(0)] = 3000
+    cycle_moves: Count = 7000
+    reheat: Annotated[float, Gt(0.0), Le(1.0)] = 0.5
+    hot: Positive = 0.01
+    cold: Positive = 0.001
+    workers: Annotated[int, Ge(1), Le(256)] = 1
+    starts: Sequence[Planner] = (ContiguousDP(),)
+    start_share: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1
+    partitions: PartitionPlanner = PartitionSearch()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cold > self.hot:
+            raise InputError(f"{self.cold} is above hot = {self.hot}", field="cold")
 
     def compile(self, problem: StepProblem) -> None:
         _compile()
@@ -152,7 +149,7 @@ class LocalSearch(StepAndPartitionSolver):
         counts proposed moves.
         """
         _compile()
-        search = _Search(self.pace, incumbent, budget)
+        search = _Search(self, incumbent, budget)
         problem, plans = incumbent.problem, () if guide is None else guide.plans
         search.offer_first(plans)
         levels = levels_of(problem, self.groups, self.operators)
@@ -170,7 +167,7 @@ class LocalSearch(StepAndPartitionSolver):
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
         """`Budget.evaluations` counts proposed moves."""
-        problem, search = incumbent.problem, _Search(self.pace, incumbent, budget)
+        problem, search = incumbent.problem, _Search(self, incumbent, budget)
         search.offer_first(())
         levels = levels_of(problem, self.groups, self.operators)
         search.split(levels, ())
@@ -182,22 +179,10 @@ class LocalSearch(StepAndPartitionSolver):
         return ""
 
 
-@dataclass(frozen=True)
-class _Pace:
-    """How a search walks; see `LocalSearch`."""
-
-    cycle_moves: int
-    hot: float
-    cold: float
-    reheat: float
-    workers: int
-    seed: int
-
-
 class _Search:
     """One search: what is spent, and the room for state as far as it is known."""
 
-    def __init__(self, settings: _Pace, incumbent: StepIncumbent, budget: Budget) -> None:
+    def __init__(self, settings: LocalSearch, incumbent: StepIncumbent, budget: Budget) -> None:
         self.settings = settings
         self.incumbent = incumbent
         self.budget_s = budget.seconds
@@ -439,7 +424,7 @@ class _Search:
 def _compile() -> None:
     """Have the kernels compiled, once on a machine, before the clock starts."""
     problem = toy_pipeline()
-    idle = _Search(_Pace(1, 1.0, 1.0, 1.0, 1, 0), StepIncumbent(problem), Budget(evaluations=1))
+    idle = _Search(LocalSearch(), StepIncumbent(problem), Budget(evaluations=1))
     idle.offer_first(())
     for number, kind in enumerate((Walker, RuledWalker)):
         idle.run(levels_of(problem, (), problem.graph.num_operators)[0], kind, number + 1.0)

@@ -10,14 +10,11 @@ import numpy as np
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
 from agents.solver import Budget
-from agents.step.grouping import GroupedProblem, atoms
+from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent, StepSolver
 from agents.step.problems import Planner
-from envs.graphs.contraction import Fusion, sum_rows
-from envs.graphs.op_graph import NONE
 from envs.step.fusion import fuse_chains
 from envs.step.plans import Placement, Plan
-from envs.step.problem import StepProblem
 
 _ROUNDS = 15  # into which the budget is divided; a round that teaches nothing is made longer
 _TRUST = 1e-6  # relative; HiGHS's tolerances, taken off its bound
@@ -63,7 +60,7 @@ class Milp(StepSolver):
         hint = first_plan(incumbent, self.warm_start, budget)
         upper = _upper(incumbent)
         chains = GroupedProblem.fused(problem, fuse_chains(problem)) if self.chains else None
-        grouped = _within(chains or unfused(problem), upper)
+        grouped = _within(chains or GroupedProblem.unfused(problem), upper)
         rounds = Rounds(incumbent, grouped, every, self.formulation, self.seed, hint)
         nodes, bound, slice_s = 0, 0.0, budget_s / _ROUNDS
         while incumbent.seconds < budget_s and not rounds.finished:
@@ -108,22 +105,3 @@ def _within(grouped: GroupedProblem, upper: float) -> GroupedProblem:
     left of HiGHS's precision for the others.
     """
     return replace(grouped, allowed=grouped.allowed & (grouped.seconds <= upper * (1.0 + _TRUST)))
-
-
-def unfused(problem: StepProblem) -> GroupedProblem:
-    """The problem with a group for each co-location group and each free operator."""
-    graph = problem.graph
-    group = atoms(problem)
-    count = int(group.max(initial=NONE)) + 1
-    fusion = Fusion(
-        graph=graph,
-        group=group,
-        piece=np.arange(graph.num_operators),
-        piece_group=group,
-        num_groups=count,
-        tensor=np.arange(graph.num_tensors),
-    )
-    seconds = sum_rows(problem.op_seconds, group, count)
-    state = sum_rows(graph.state_bytes, group, count)
-    allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
-    return GroupedProblem(fusion, problem, seconds, state, allowed)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Annotated
 
 import numpy as np
@@ -27,7 +27,7 @@ from envs.placement.generator import toy_pipeline
 from envs.step.price import Price
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
-from models.step.decoding import Encoded, Network, compose, views_of
+from models.step.decoding import Encoded, compose, views_of
 
 _OFFERED = 12  # plans that are played on all operators until one fits
 _FITTING_S = 1.0  # seconds that fitting has at least
@@ -35,6 +35,7 @@ _CLOSER = 2  # plans that a round goes on from, that are priced in all orders an
 
 
 @bounded
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LearnedPlanner(StepSolver):
     """Plans with an exported placement policy, then searches on from what it found.
 
@@ -76,31 +77,27 @@ class LearnedPlanner(StepSolver):
         InputError: the folder is no placement policy's; without one, no split is among `starts`.
     """
 
-    def __init__(
-        self,
-        *,
-        checkpoint: str | None = "any_step",
-        groups: Count = 64,
-        samples: Count = 8,
-        starts: Sequence[Annotated[int, Ge(0), Lt(STARTS)]] = (4, 1, 5, 6, 7, 0, 2, 3),
-        rounds: Count = 4,
-        moves: Annotated[int, Ge(0)] = 300,
-        temperature: NonNegative = 4.0,
-        search: LocalSearch | None = LocalSearch(hot=0.005),
-        levels: Sequence[Count] = (16, 24, 32, 48, 64, 128, 256, 512),
-        descent: Share = 0.25,
-        guided: Share = 0.5,
-        seed: int = 0,
-    ) -> None:
-        policy = None if checkpoint is None else OnnxPlacer(placer_folder(checkpoint))
-        if policy is None and not any(starts):
+    checkpoint: str | None = "any_step"
+    groups: Count = 64
+    samples: Count = 8
+    starts: Sequence[Annotated[int, Ge(0), Lt(STARTS)]] = (4, 1, 5, 6, 7, 0, 2, 3)
+    rounds: Count = 4
+    moves: Annotated[int, Ge(0)] = 300
+    temperature: NonNegative = 4.0
+    search: LocalSearch | None = LocalSearch(hot=0.005)
+    levels: Sequence[Count] = (16, 24, 32, 48, 64, 128, 256, 512)
+    descent: Share = 0.25
+    guided: Share = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.network is None and not any(self.starts):
             raise InputError("without a policy nothing is planned from nothing", field="starts")
-        self.network: Network | None = policy
-        self.kinds = () if policy is None else policy.sweeps
-        self.groups, self.samples, self.temperature = groups, samples, temperature
-        self.starts, self.rounds, self.moves = tuple(starts), rounds, moves
-        self.search, self.guided, self.seed = search, guided, seed
-        self.levels, self.descent = tuple(levels), descent
+
+    @cached_property
+    def network(self) -> OnnxPlacer | None:
+        """The policy."""
+        return None if self.checkpoint is None else OnnxPlacer(placer_folder(self.checkpoint))
 
     def compile(self, problem: StepProblem) -> None:
         if self.search is not None and self.levels:
@@ -120,7 +117,7 @@ class LearnedPlanner(StepSolver):
             if self.levels and not answer.binds:
                 share = 1.0 if budget.evaluations else self.descent
                 until = incumbent.seconds + share * (budget.seconds - incumbent.seconds)
-                descent = Descent(incumbent, levels=self.levels, seed=self.seed)
+                descent = Descent(incumbent, levels=tuple(self.levels), seed=self.seed)
                 for device in placements[:_CLOSER]:
                     descent.descend(device, until)
                 evaluations += descent.simulations
@@ -249,7 +246,7 @@ class Answer:
         heat = np.linspace(0.0, planner.temperature, planner.samples)
         found = compose(
             planner.network, self.encoded, given, np.zeros(len(heat), np.int64), start, stands,
-            planner.kinds, heat, self.random,
+            planner.network.sweeps, heat, self.random,
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
         return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +12,7 @@ import numpy as np
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
+from envs.partition.problem import HostTraffic
 from envs.placement.groups import group_live_bytes
 from envs.step.fusion import Fusion, fuse, fused_problem
 from envs.step.problem import StepProblem
@@ -33,11 +36,29 @@ class GroupedProblem:
     @classmethod
     def fused(cls, problem: StepProblem, fusion: Fusion) -> GroupedProblem:
         """The groups of `fusion`."""
-        pieces = fused_problem(problem, fusion)
+        return cls._of(problem, fusion, fused_problem(problem, fusion))
+
+    @classmethod
+    def _of(cls, problem: StepProblem, fusion: Fusion, pieces: StepProblem) -> GroupedProblem:
         seconds = sum_rows(pieces.op_seconds, fusion.piece_group, fusion.num_groups)
         state = sum_rows(problem.graph.state_bytes, fusion.group, fusion.num_groups)
         allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
         return cls(fusion, pieces, seconds, state, allowed)
+
+    @classmethod
+    def unfused(cls, problem: StepProblem) -> GroupedProblem:
+        """A group for each co-location group and each free operator."""
+        graph, group = problem.graph, atoms(problem)
+        count = int(group.max(initial=NONE)) + 1
+        fusion = Fusion(
+            graph=graph,
+            group=group,
+            piece=np.arange(graph.num_operators),
+            piece_group=group,
+            num_groups=count,
+            tensor=np.arange(graph.num_tensors),
+        )
+        return cls._of(problem, fusion, problem)
 
     def on_devices(self, chosen: IntArray) -> GroupedProblem:
         """The same groups on some of the devices only: device i is `chosen[i]` of this problem."""
@@ -104,7 +125,7 @@ class GroupedProblem:
         """
         topology = self.problem.topology
         finite = np.isfinite(self.seconds)
-        mean = np.where(finite, self.seconds, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
+        mean = mean_seconds(self.seconds)
         relative = np.where(finite, self.seconds, 0.0).sum(axis=0) / np.maximum(
             np.where(finite, mean[:, None], 0.0).sum(axis=0), np.finfo(np.float64).tiny
         )
@@ -120,6 +141,13 @@ def fused_around(problem: StepProblem, fusion: Fusion, device: IntArray) -> IntA
     return np.asarray(np.unique(keys, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
 
+def mean_seconds(seconds: FloatArray) -> FloatArray:
+    """(N,) means of the rows over the devices that can run them; `seconds` (N, D) may be inf."""
+    able = np.isfinite(seconds)
+    total = np.where(able, seconds, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(able.sum(axis=1), 1))
+
+
 def atoms(problem: StepProblem) -> IntArray:
     """(N,) number of each operator's co-location group, or of the operator if it is free.
 
@@ -131,10 +159,49 @@ def atoms(problem: StepProblem) -> IntArray:
     return numbered(key)
 
 
-def numbered(key: IntArray) -> IntArray:
+def numbered(key: NDArray[np.generic]) -> IntArray:
     """`key` (N,) by numbers from 0 in the order of first appearance."""
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+    number: IntArray = np.argsort(np.argsort(first))[inverse.reshape(-1)]
+    return number
+
+
+def parcels(traffic: HostTraffic, atom: IntArray) -> dict[tuple[int, tuple[int, ...]], FloatArray]:
+    """(D,) seconds of all messages from an atom to the same others, by both; `atom` (N,).
+
+    Those that take no time are left out.
+    """
+    found: dict[tuple[int, tuple[int, ...]], FloatArray] = {}
+    for message, seconds in enumerate(traffic.seconds):
+        sender = int(atom[traffic.producer[message]])
+        ends = slice(traffic.consumer_ptr[message], traffic.consumer_ptr[message + 1])
+        readers = tuple(sorted(set(atom[traffic.consumer[ends]].tolist()) - {sender}))
+        if readers and seconds.any():
+            found[sender, readers] = found.get((sender, readers), 0.0) + seconds
+    return found
+
+
+def topological(arcs: IntArray, key: NDArray[np.generic]) -> IntArray:
+    """The nodes in a topological order of `arcs` (A, 2): of those ready, that of the least `key`.
+
+    Equal keys go by number. Nodes on or behind a circle are left out.
+    """
+    keys = key.tolist()
+    following: list[list[int]] = [[] for _ in keys]
+    for u, v in arcs.tolist():
+        following[u].append(v)
+    waiting = np.bincount(arcs[:, 1], minlength=len(keys)).tolist()
+    ready = [(keys[v], v) for v in range(len(keys)) if not waiting[v]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, u = heapq.heappop(ready)
+        order.append(u)
+        for v in following[u]:
+            waiting[v] -= 1
+            if not waiting[v]:
+                heapq.heappush(ready, (keys[v], v))
+    return np.array(order, dtype=np.int64)
 
 
 def interchangeable(problem: StepProblem, a: int, b: int) -> bool:
@@ -172,10 +239,15 @@ def device_classes(problem: StepProblem) -> list[list[int]]:
     return classes
 
 
-def canonical(device: IntArray, classes: list[list[int]]) -> IntArray:
-    """`device` (N,) with the devices of every class renamed in the order of their first use."""
+def canonical(
+    device: IntArray, classes: list[list[int]], order: Sequence[int] | None = None
+) -> IntArray:
+    """`device` (N,) with the devices of every class renamed in the order of their first use.
+
+    Or in the `order` of those in use.
+    """
     new = np.arange(1 + max(max(members) for members in classes))
-    order = list(dict.fromkeys(device.tolist()))
+    order = list(dict.fromkeys(device.tolist())) if order is None else order
     for members in classes:
         used = [d for d in order if d in members]
         unused = [d for d in members if d not in used]

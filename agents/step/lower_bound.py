@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import highspy
 import numpy as np
@@ -177,19 +178,26 @@ def _memory_violations(problem: StepProblem, atoms: _Atoms) -> Iterator[str]:
         )
 
 
+def windows(
+    head: FloatArray, tail: FloatArray, path: float, fractions: Sequence[float]
+) -> list[BoolArray]:
+    """(N,) the operators with heads and tails of at least such parts of the critical path."""
+    chosen: dict[bytes, BoolArray] = {}
+    for early, late in product(fractions, repeat=2):
+        inside = (head >= early * path) & (tail >= late * path)
+        if inside.any():
+            chosen.setdefault(inside.tobytes(), inside)
+    return list(chosen.values())
+
+
 def _windows(
     atoms: _Atoms, head: FloatArray, tail: FloatArray, path: float
 ) -> tuple[FloatArray, FloatArray]:
     """The sets S_k: (K,) r_k + q_k and (K, A, C) seconds of each atom's members in S_k."""
-    chosen: dict[bytes, BoolArray] = {}
-    for early in _WINDOW_FRACTIONS:
-        for late in _WINDOW_FRACTIONS:
-            inside = (head >= early * path) & (tail >= late * path)
-            if inside.any():
-                chosen.setdefault(inside.tobytes(), inside)
+    chosen = windows(head, tail, path, _WINDOW_FRACTIONS)
     offset = np.zeros(len(chosen))
     seconds = np.zeros((len(chosen), *atoms.seconds.shape))
-    for k, inside in enumerate(chosen.values()):
+    for k, inside in enumerate(chosen):
         offset[k] = head[inside].min() + tail[inside].min()
         seconds[k] = sum_rows(atoms.op_seconds[inside], atoms.of[inside], len(atoms.state))
     return offset, seconds

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -140,7 +141,8 @@ class MemoryMoves:
         if below < np.inf:
             return found
         if not found.fits:
-            extremes = self._extremes(items)
+            count, every_option = len(items.device), range(1, len(self.options))
+            extremes = (items.residence(np.full(count, option)) for option in every_option)
             tried = (self.play(device, order, residence) for residence in extremes)
             found = min(found, *tried, key=_rank)
         if (found.excess <= _NEAR * problem.capacity).all():
@@ -167,14 +169,14 @@ class MemoryMoves:
         items = _Items.build(self, device, timeline, everywhere)
         dear = items.seconds.max(axis=1) + items.traffic.max(axis=1)
         found = start
-        for item in np.argsort(-dear, kind="stable").tolist():
-            for option in range(len(self.options)):
-                residence = items.changed(found.residence, item, option)
-                if not goes_on() or np.array_equal(residence, found.residence):
-                    continue
-                made = self.play(device, found.order, residence)
-                if made.fits and made.seconds < found.seconds:
-                    found = made
+        largest = np.argsort(-dear, kind="stable").tolist()
+        for item, option in product(largest, range(len(self.options))):
+            residence = items.changed(found.residence, item, option)
+            if not goes_on() or np.array_equal(residence, found.residence):
+                continue
+            made = self.play(device, found.order, residence)
+            if made.fits and made.seconds < found.seconds:
+                found = made
         return found
 
     def _search(
@@ -227,11 +229,6 @@ class MemoryMoves:
                     if _rank(made) < _rank(found):
                         found, improved = made, True
         return found
-
-    def _extremes(self, items: _Items) -> Iterator[IntArray]:
-        """Every group by the same option, on devices that overflow."""
-        for option in range(1, len(self.options)):
-            yield items.residence(np.full(len(items.device), option))
 
 
 @cache

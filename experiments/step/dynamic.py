@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from agents.hybrid.clairvoyant import Clairvoyant, clairvoyant
-from agents.hybrid.grouping import UNLIMITED, search
 from agents.hybrid.lyapunov import (
-    Greedy,
-    Lyapunov,
+    UNLIMITED,
+    Clairvoyant,
     Played,
     Policy,
-    Static,
     best_kept,
+    clairvoyant,
     even,
+    greedy,
+    lyapunov,
     play,
+    search,
+    static,
 )
 from envs.bounds import Count, Positive
 from envs.errors import InputError
@@ -112,15 +114,15 @@ def run_seed(config: DynamicConfig, layers: Layers, slots: Slots) -> OneSeed:
     budget = mean.of(even(mean)).cost * [np.inf if part is None else part for part in share]
     kept = search(mean, limit=budget)
     policies: dict[str, Policy] = {
-        "even": Static(even(mean)),
-        BASE: Static(kept.plan),
-        "greedy": Greedy(UNLIMITED),
-        "greedy_budget": Greedy(budget),
-        OURS: Lyapunov(config.weight, kept.seconds, budget),
+        "even": static(even(mean)),
+        BASE: static(kept.plan),
+        "greedy": greedy(UNLIMITED),
+        "greedy_budget": greedy(budget),
+        OURS: lyapunov(config.weight, kept.seconds, budget),
     }
     played = {name: play(policy, times, budget) for name, policy in policies.items()}
     met = [own for name, own in played.items() if name != "even"]
-    played["static_hindsight"] = play(best_kept(times, budget, met), times, budget)
+    played["static_hindsight"] = play(static(best_kept(times, budget, met)), times, budget)
     known = [[own.batches[t] for own in played.values()] for t in range(len(times))]
     return OneSeed(slots, played, clairvoyant(times, budget, known))
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
+from agents.hybrid.machines import PREDICTED
 from agents.hybrid.sharding import sharding_of
-from agents.hybrid.solver import PREDICTED
-from agents.solver import Budget
+from agents.solver import Budget, Solver
+from agents.solver import Result as Found
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError

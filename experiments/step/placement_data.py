@@ -13,15 +13,15 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.placement.labelled import (
+from agents.placement.labelling import (
     Dataset,
     LabelledProblem,
     describe,
+    label,
     read_dataset,
     shard_path,
     write_shard,
 )
-from agents.placement.labelling import label
 from agents.solver import Budget
 from agents.step.problems import Planner, StepPlanning
 from envs.bounds import Count, Positive, Share

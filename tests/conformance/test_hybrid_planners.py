@@ -11,7 +11,7 @@ from hydra import compose
 from hypothesis import given
 from omegaconf import OmegaConf
 
-from agents.hybrid.solver import PREDICTED
+from agents.hybrid.machines import PREDICTED
 from agents.solver import Budget
 from agents.step.problems import HybridPlanner
 from envs.hybrid.simulation import simulate

@@ -159,7 +159,7 @@ OPTIONS: dict[str, list[str]] = {
     "agent=m_sct agent.lp_seconds=[]": ["'agent.lp_seconds'", "[]", "number"],
     "agent=fusion_milp agent.levels=8": ["'agent.levels'", "8", "list"],
     "agent=fusion_milp agent.starts.heft=heft": ["'agent.starts.heft'", "'heft'", "StepPlanning"],
-    "agent=fusion_milp agent.polish=heft": ["'agent.polish'", "'heft'", "Polish"],
+    "agent=fusion_milp agent.polish=heft": ["'agent.polish'", "'heft'", "LocalSearch"],
     "agent=fusion_milp agent.polish_share=2": ["'agent.polish_share'", "2"],
     "agent=fusion_milp agent.levels=[a]": ["'agent.levels[0]'", "'a'", "integer"],
     "agent=milp agent.formulation=abc": ["'agent.formulation'", "'abc'", "function"],

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from layered_step import layered_step
 
-from agents.placement.labelled import LabelledProblem, read_dataset
+from agents.placement.labelling import LabelledProblem, read_dataset
 from envs.cost import RooflineCost
 from envs.files import read_json
 from envs.hardware.builders import DEVICES, mixed

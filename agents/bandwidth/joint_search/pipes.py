@@ -16,16 +16,14 @@ from envs.hardware.network import Network
 from envs.hardware.topology import Topology
 from envs.network.max_min import Filling, fill, filling
 from envs.network.pipes import pipe_of_pairs
-from envs.step.kernel import IndexArray, Scratch, StepArrays, play
-from envs.step.order import OneFOneB, Rule, sort_by_key
+from envs.step.kernel import IndexArray, StepArrays
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator, use_order
+from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
 
 INSIDE = -1  # the pipe of two devices of one server
 
-_ONE_F_ONE_B = int(Rule.ONE_F_ONE_B)
 _LP_SECONDS = 5.0  # of one program with a variable per channel; it takes a millisecond
 
 
@@ -124,19 +122,13 @@ class _Response(NamedTuple):
     inner: FloatArray  # (D, D) bytes/s
     latency: FloatArray  # (T, L) seconds
     volume: FloatArray  # (T, L) bytes
+    producer: IntArray  # (T,) operator
     of_channel: IntArray  # (C,) pipe
     channel_ptr: IntArray  # (C + 1,)
     channel_links: IntArray
     capacity: FloatArray  # (K,) bytes/s
     traffic: FloatArray  # (P,) out: bytes
-    used: IntArray  # (P,) out: transfers
-    weight: FloatArray  # (C,) scratch
-    priority: IntArray  # (C,) zeros
-    active: IntArray  # (C,) scratch: channels of pipes in use
     rate: FloatArray  # (C,) out: bytes/s
-    pipe_rate: FloatArray  # (P,) out: bytes/s
-    counted: IntArray  # (T, D) scratch: the last call that counted a transfer
-    ticket: IntArray  # (1,)
     pair_class: IndexArray  # (D, D) column of each pair in `seconds`
     seconds: FloatArray  # (T, 1 + D * D) scratch: those between servers
 
@@ -159,46 +151,35 @@ class ResponsiveSimulator(StepSimulator):
         super().__init__(problem)
         self.pipes = pipes
         self._response, self._rates = _response(pipes, problem)
+        self._played = StepSimulator(problem)
+        self._played.arrays = self.arrays._replace(
+            transfer_seconds=self._response.seconds, link_class=self._response.pair_class
+        )
 
     def step_times(self, devices: IntArray, order: IntArray | None = None) -> FloatArray:
         """(B,) seconds of B placements `devices` (B, N), each at its own rates."""
-        devices = np.ascontiguousarray(devices, dtype=np.int64)
-        seconds = np.empty(len(devices))
-        if order is None and not isinstance(self.order_rule, OneFOneB):
-            for index, device in enumerate(devices):
-                seconds[index] = self.step_times(device[None], self.order(device))[0]
-            return seconds
-        given = np.zeros(0, np.int64) if order is None else np.asarray(order, np.int64)
-        _respond_all(
-            self.arrays, self.scratch, self._response, self._rates, given, devices, seconds
-        )
-        return seconds
+        seconds = [self._at_rates(device).step_times(device[None], order)[0] for device in devices]
+        return np.array(seconds)
 
     def allocation(self, device: IntArray) -> BandwidthAllocation:
         """The rates that placement `device` (N,) is played at."""
-        device = np.ascontiguousarray(device, dtype=np.int64)
-        _respond(self.arrays, self._response, self._rates, device)
+        self._at_rates(device)
         return BandwidthAllocation(self._response.rate.copy())
 
     def run(self, device: IntArray, order: IntArray | None = None) -> Timeline:
         """The whole step of placement `device` (N,) at its own rates."""
+        return self._at_rates(device).run(device, order)
+
+    def _at_rates(self, device: IntArray) -> StepSimulator:
+        """Plays at the rates of placement `device` (N,), until it is called for another."""
         device = np.ascontiguousarray(device, dtype=np.int64)
-        order = self.order(device) if order is None else order
         _respond(self.arrays, self._response, self._rates, device)
-        facts = self.arrays
-        self.arrays = facts._replace(
-            transfer_seconds=self._response.seconds, link_class=self._response.pair_class
-        )
-        try:
-            return super().run(device, order)
-        finally:
-            self.arrays = facts
+        return self._played
 
 
 def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
     network = pipes.network
     tensors, devices = len(problem.transfer_seconds), len(pipes.of_pair)
-    channels = network.num_channels
     every = np.arange(devices * devices).reshape(devices, devices)
     pair_class = np.where(np.eye(devices, dtype=np.bool_), 0, 1 + every)
     seconds = np.zeros((tensors, 1 + devices * devices))
@@ -208,19 +189,13 @@ def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
         inner=np.ascontiguousarray(pipes.inner),
         latency=np.ascontiguousarray(pipes.latency),
         volume=np.ascontiguousarray(pipes.volume),
+        producer=problem.graph.producer,
         of_channel=pipes.of_channel,
         channel_ptr=network.channel_ptr,
         channel_links=network.channel_links,
         capacity=network.link_capacity,
         traffic=np.zeros(pipes.count),
-        used=np.zeros(pipes.count, dtype=np.int64),
-        weight=np.zeros(channels),
-        priority=np.zeros(channels, dtype=np.int64),
-        active=np.arange(channels, dtype=np.int64),
-        rate=np.zeros(channels),
-        pipe_rate=np.zeros(pipes.count),
-        counted=np.full((tensors, devices), -1),
-        ticket=np.zeros(1, dtype=np.int64),
+        rate=np.zeros(network.num_channels),
         pair_class=pair_class.astype(np.uint32),
         seconds=seconds,
     )
@@ -230,71 +205,36 @@ def _response(pipes: Pipes, problem: StepProblem) -> tuple[_Response, Filling]:
 @compiled
 def _respond(arrays: StepArrays, r: _Response, work: Filling, device: IntArray) -> None:
     """Sets the rates of placement `device` (N,), and the seconds of its transfers at them."""
-    r.ticket[0] += 1
-    ticket = r.ticket[0]
     r.traffic[:] = 0.0
-    r.used[:] = 0
+    used = np.zeros(len(r.traffic), np.int64)  # transfers
+    sent = np.zeros((len(r.producer), len(r.pipe)), np.bool_)  # by tensor and receiving device
     for p in range(len(device)):
         for k in range(arrays.use_ptr[p], arrays.use_ptr[p + 1]):
             d, e, t = device[p], device[arrays.use_op[k]], arrays.use_tensor[k]
-            if d != e and r.pipe[d, e] != INSIDE and r.counted[t, e] != ticket:
-                r.counted[t, e] = ticket
-                kind = arrays.link_class[d, e]
-                if arrays.transfer_seconds[t, kind] > 0.0:
-                    r.traffic[r.pipe[d, e]] += r.volume[t, kind]
-                    r.used[r.pipe[d, e]] += 1
+            kind = arrays.link_class[d, e]
+            timed = d != e and arrays.transfer_seconds[t, kind] > 0.0
+            if timed and r.pipe[d, e] != INSIDE and not sent[t, e]:
+                sent[t, e] = True
+                r.traffic[r.pipe[d, e]] += r.volume[t, kind]
+                used[r.pipe[d, e]] += 1
+    channels = len(r.rate)
+    weight, priority = np.zeros(channels), np.zeros(channels, np.int64)
+    active = np.zeros(channels, np.int64)
     count = 0
-    for c in range(len(r.rate)):
+    for c in range(channels):
         pipe = r.of_channel[c]
         r.rate[c] = 0.0
-        if r.used[pipe] > 0:
-            r.weight[c] = np.sqrt(max(r.traffic[pipe], _LEAST_BYTES))
-            r.active[count] = c
+        if used[pipe] > 0:
+            weight[c] = np.sqrt(max(r.traffic[pipe], _LEAST_BYTES))
+            active[count] = c
             count += 1
-    fill(
-        r.active, count, r.channel_ptr, r.channel_links, r.weight, r.priority, r.capacity,
-        r.rate, work,
-    )  # fmt: skip
-    r.pipe_rate[:] = 0.0
-    for c in range(len(r.rate)):
-        r.pipe_rate[r.of_channel[c]] += r.rate[c]
-    for p in range(len(device)):
-        for k in range(arrays.use_ptr[p], arrays.use_ptr[p + 1]):
-            d, e, t = device[p], device[arrays.use_op[k]], arrays.use_tensor[k]
-            if d != e and r.pipe[d, e] != INSIDE:
-                kind = arrays.link_class[d, e]
-                if arrays.transfer_seconds[t, kind] > 0.0:
-                    rate = min(r.pipe_rate[r.pipe[d, e]], r.inner[d, e])
-                    r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate
-
-
-@compiled
-def _respond_all(
-    arrays: StepArrays,
-    work: Scratch,
-    r: _Response,
-    rates: Filling,
-    order: IntArray,  # (N,), or empty: 1F1B
-    devices: IntArray,  # (B, N)
-    seconds: FloatArray,  # (B,) out
-) -> None:
-    if len(order):
-        work.order[:] = order
-        use_order(arrays, work)
-    for b in range(len(devices)):
-        device = devices[b]
-        _respond(arrays, r, rates, device)
-        if not len(order):
-            sort_by_key(_ONE_F_ONE_B, device, arrays.phase, arrays.micro_batch,
-                        arrays.num_micro_batches, arrays.use_ptr, arrays.use_op, work.key,
-                        work.depth, work.by_depth, work.order)  # fmt: skip
-            use_order(arrays, work)
-        for p in range(len(device)):
-            work.device[p] = device[work.order[p]]
-        seconds[b] = play(
-            work.device, work.order, arrays.op_seconds, work.use_ptr, work.use_op,
-            work.use_tensor, work.use_slot, r.seconds, r.pair_class, arrays.send_port,
-            arrays.receive_port, work.ready, work.device_free, work.port_free, work.arrival,
-            work.stamp, work.ticket[0],
-        )  # fmt: skip
-        work.ticket[0] += len(device)
+    fill(active, count, r.channel_ptr, r.channel_links, weight, priority, r.capacity, r.rate, work)
+    pipe_rate = np.zeros(len(r.traffic))
+    for c in range(channels):
+        pipe_rate[r.of_channel[c]] += r.rate[c]
+    for t in range(len(sent)):
+        d = device[r.producer[t]]
+        for e in range(len(r.pipe)):
+            if sent[t, e]:
+                kind, rate = arrays.link_class[d, e], min(pipe_rate[r.pipe[d, e]], r.inner[d, e])
+                r.seconds[t, r.pair_class[d, e]] = r.latency[t, kind] + r.volume[t, kind] / rate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from agents.placement.integer_program.order import OrderModel
 from agents.step.grouping import GroupedProblem
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.hardware.network import Network
-from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 
 
@@ -58,28 +57,6 @@ def _renamed(
     return np.array(found, dtype=np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class RateFormulation:
-    """Makes `RateModel`.
-
-    Args:
-        pipes: of the problem that is fused.
-        levels: shares of what a pipe alone could carry, ascending, within 0..1, 0 left out.
-        gap: relative, at which a round ends.
-        at_once: disjunctions of each kind that one solution adds, at most.
-    """
-
-    pipes: Pipes
-    levels: Sequence[float]
-    gap: float
-    at_once: int
-
-    def __call__(self, grouped: GroupedProblem) -> RateModel:
-        """The model of `grouped`."""
-        pipes = self.pipes.grouped(grouped)
-        return RateModel(grouped, pipes, self.levels, self.gap, self.at_once)
-
-
 class RateModel(OrderModel):
     """`OrderModel` on a network whose rates are decided, too.
 
@@ -105,7 +82,7 @@ class RateModel(OrderModel):
 
     Args:
         grouped: the groups, with the transfers of an `allocated_problem`.
-        pipes: those of `grouped`.
+        pipes: of the problem that is fused.
         levels: shares of what a pipe alone could carry, ascending.
         gap: relative, at which a round ends.
         at_once: disjunctions of each kind that one solution adds, at most.
@@ -119,7 +96,7 @@ class RateModel(OrderModel):
         gap: float,
         at_once: int,
     ) -> None:
-        self.pipes = pipes
+        self.pipes = pipes.grouped(grouped)
         self.full = pipes.full
         self.bytes_per_second = np.outer(self.full, np.asarray(levels))  # (P, L)
         self._split: dict[tuple[int, tuple[int, ...]], IntArray] = {}
@@ -130,16 +107,6 @@ class RateModel(OrderModel):
         chosen = np.where(self.level >= 0, solution[self.level], 0.0) > 0.5
         rate: FloatArray = np.where(chosen, self.bytes_per_second, 0.0).max(axis=1)
         return rate
-
-    def allocation(self, solution: FloatArray) -> BandwidthAllocation:
-        """The rates of the channels in a solution, within every link to the last bit.
-
-        HiGHS keeps rows to a tolerance; where it exceeds a link by that, all rates shrink.
-        """
-        network = self.pipes.network
-        rate = np.maximum(solution[self.rate], 0.0) * self._unit
-        load = network.incidence @ rate
-        return BandwidthAllocation(rate / max(1.0, (load / network.link_capacity).max(initial=1.0)))
 
     def longest_moves(self) -> FloatArray:
         """(T,) as `OrderModel.longest_moves`, at the lowest level of all."""
@@ -155,22 +122,17 @@ class RateModel(OrderModel):
         topology = problem.topology
         rate = self.pipe_rates(solution)
         rate = np.where(rate > 0.0, rate, self.bytes_per_second[:, 0])
-        devices = topology.num_devices
-        pairs = [(s, d) for s in range(devices) for d in range(devices) if s != d]
-        kinds = np.zeros((devices, devices), dtype=np.int64)
-        before = np.array([0, *(topology.link_class[pair] for pair in pairs)])
-        seconds = problem.transfer_seconds[:, before]
-        bandwidth = topology.class_bandwidth[before]
-        for number, (s, d) in enumerate(pairs, start=1):
-            kinds[s, d] = number
-            pipe, kind = pipes.of_pair[s, d], before[number]
-            if pipe != INSIDE:
-                bandwidth[number] = min(float(rate[pipe]), float(pipes.inner[s, d]))
-                moving = pipes.volume[:, kind] / bandwidth[number]
-                seconds[:, number] = pipes.latency[:, kind] + moving
+        apart, kinds = pipes.of_pair != INSIDE, topology.link_class
+        number = 1 + np.arange(kinds.size).reshape(kinds.shape)  # every pair is a class
+        np.fill_diagonal(number, 0)
+        before = np.append(0, kinds)
+        seconds, bandwidth = problem.transfer_seconds[:, before], topology.class_bandwidth[before]
+        bandwidth[number[apart]] = np.minimum(rate[pipes.of_pair[apart]], pipes.inner[apart])
+        moving = pipes.volume[:, kinds[apart]] / bandwidth[number[apart]]
+        seconds[:, number[apart]] = pipes.latency[:, kinds[apart]] + moving
         through = replace(
             topology,
-            link_class=kinds,
+            link_class=number,
             class_names=tuple(topology.class_names[kind] for kind in before),
             class_latency=topology.class_latency[before],
             class_bandwidth=bandwidth,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,7 +9,9 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from envs.arrays import FloatArray, IntArray
+from agents.step.grouping import topological
+from agents.step.lower_bound import longest_paths
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.partition.problem import HostTraffic
@@ -30,9 +31,16 @@ class Rows:
         order = np.lexsort((value, row))
         lengths = np.bincount(row, minlength=count)
         return cls(
-            np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            sums_before(lengths),
             np.ascontiguousarray(value[order], dtype=np.int64),
         )
+
+    def take(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Which of `rows` each entry is of, and the entries, row after row."""
+        lengths = np.diff(self.ptr)[rows]
+        of = np.repeat(np.arange(len(rows)), lengths)
+        place = np.arange(len(of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return of, self.value[self.ptr[rows][of] + place]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +77,7 @@ class Items:
         atom, exact = _atoms(step.graph)
         classes = _device_classes(step, traffic, devices)
         first = devices[[members[0] for members in classes]]
-        of = _without_idle(_circles(atom, precedence), step, precedence, traffic, first)
+        of = _without_idle(circles(atom, precedence), step, precedence, traffic, first)
         of = _ordered(of, precedence)
         count = int(of.max(initial=NONE)) + 1
         seconds = sum_rows(step.op_seconds[:, first], of, count)
@@ -82,7 +90,7 @@ class Items:
             seconds=seconds,
             state=state,
             capacity=step.capacity[first],
-            arcs=_between(of[precedence]),
+            arcs=between(of[precedence]),
             members=members,
             weight=weight,
             exact=exact,
@@ -104,7 +112,7 @@ class Items:
         return np.array([len(members) for members in self.devices], dtype=np.int64)
 
 
-def _between(pairs: IntArray) -> IntArray:
+def between(pairs: IntArray) -> IntArray:
     """The rows of `pairs` whose two entries differ, once each."""
     return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0).reshape(-1, 2)
 
@@ -131,10 +139,10 @@ def _atoms(graph: OpGraph) -> tuple[IntArray, bool]:
     return np.unique(atom, return_inverse=True)[1].astype(np.int64).ravel(), len(loose) == 0
 
 
-def _circles(atom: IntArray, precedence: IntArray) -> IntArray:
+def circles(atom: IntArray, precedence: IntArray) -> IntArray:
     """(N,) strongly connected component of every operator's atom."""
     count = int(atom.max(initial=NONE)) + 1
-    arcs = _between(atom[precedence])
+    arcs = between(atom[precedence])
     graph = coo_array((np.ones(len(arcs)), (arcs[:, 0], arcs[:, 1])), shape=(count, count))
     _, component = connected_components(graph, directed=True, connection="strong")
     return np.asarray(component, dtype=np.int64)[atom]
@@ -152,7 +160,7 @@ def _without_idle(
     uses = traffic.uses()
     sent = np.stack([traffic.producer[uses[:, 0]], uses[:, 1]], axis=1)
     neighbours: list[set[int]] = [set() for _ in range(count)]
-    for u, v in _between(of[np.concatenate([precedence, sent])]).tolist():
+    for u, v in between(of[np.concatenate([precedence, sent])]).tolist():
         neighbours[u].add(v)
         neighbours[v].add(u)
     target = list(range(count))
@@ -177,28 +185,7 @@ def _ordered(of: IntArray, precedence: IntArray) -> IntArray:
     count = int(of.max(initial=NONE)) + 1
     first = np.full(count, len(of), dtype=np.int64)
     np.minimum.at(first, of, np.arange(len(of)))
-    number = np.empty(count, dtype=np.int64)
-    number[topological(count, _between(of[precedence]), first)] = np.arange(count)
-    return number[of]
-
-
-def topological(count: int, arcs: IntArray, key: IntArray) -> IntArray:
-    """(count,) a topological order of `arcs`; of the nodes that are ready, the smallest `key`."""
-    following = Rows.of(arcs[:, 0], arcs[:, 1], count)
-    ptr, value = following.ptr.tolist(), following.value.tolist()
-    waiting = np.bincount(arcs[:, 1], minlength=count).tolist()
-    keys = key.tolist()
-    ready = [(keys[v], v) for v in range(count) if not waiting[v]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, v = heapq.heappop(ready)
-        order.append(v)
-        for w in value[ptr[v] : ptr[v + 1]]:
-            waiting[w] -= 1
-            if not waiting[w]:
-                heapq.heappush(ready, (keys[w], w))
-    return np.array(order, dtype=np.int64)
+    return np.argsort(topological(between(of[precedence]), first))[of]
 
 
 def _device_classes(step: StepProblem, traffic: HostTraffic, devices: IntArray) -> list[IntArray]:
@@ -216,34 +203,17 @@ def _device_classes(step: StepProblem, traffic: HostTraffic, devices: IntArray) 
 
 def _messages(traffic: HostTraffic, of: IntArray, first: IntArray) -> tuple[Rows, FloatArray]:
     """Messages that join different items, and their seconds on the classes' `first` devices."""
-    uses = traffic.uses()
-    count = traffic.num_messages
-    ends = np.concatenate(
-        [
-            np.stack([np.arange(count), of[traffic.producer]], axis=1),
-            np.stack([uses[:, 0], of[uses[:, 1]]], axis=1),
-        ]
-    )
-    ends = np.unique(ends, axis=0)
-    ptr = np.searchsorted(ends[:, 0], np.arange(count + 1))
-    seconds = traffic.seconds[:, first]
-    merged: dict[bytes, int] = {}
-    rows: list[IntArray] = []
-    weights: list[FloatArray] = []
-    for message in range(count):
-        members = ends[ptr[message] : ptr[message + 1], 1]
-        if len(members) < 2 or not seconds[message].any():
-            continue
-        row = merged.setdefault(members.tobytes(), len(rows))
-        if row == len(rows):
-            rows.append(members)
-            weights.append(seconds[message].copy())
-        else:
-            weights[row] += seconds[message]
-    owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    value = np.concatenate([np.zeros(0, dtype=np.int64), *rows])
-    weight = np.array(weights).reshape(len(rows), len(first))
-    return Rows.of(owner.astype(np.int64), value, len(rows)), weight
+    merged: dict[tuple[int, ...], FloatArray] = {}
+    for message, seconds in enumerate(traffic.seconds[:, first]):
+        ends = slice(traffic.consumer_ptr[message], traffic.consumer_ptr[message + 1])
+        joined = {int(of[traffic.producer[message]]), *of[traffic.consumer[ends]].tolist()}
+        members = tuple(sorted(joined))
+        if len(members) > 1 and seconds.any():
+            merged[members] = merged.get(members, 0.0) + seconds
+    owner = np.repeat(np.arange(len(merged)), [len(members) for members in merged])
+    value = np.array([item for members in merged for item in members], dtype=np.int64)
+    weight = np.array(list(merged.values())).reshape(len(merged), len(first))
+    return Rows.of(owner, value, len(merged)), weight
 
 
 def orders(items: Items) -> Iterator[IntArray]:
@@ -258,7 +228,7 @@ def orders(items: Items) -> Iterator[IntArray]:
         np.arange(n),
         _depth_first(n, arcs),
         _depth_first(n, arcs[:, ::-1])[::-1],
-        topological(n, arcs, np.argsort(np.argsort(_head(items), kind="stable"))),
+        topological(arcs, np.argsort(np.argsort(_head(items), kind="stable"))),
     ):
         if order.tobytes() not in seen:
             seen.add(order.tobytes())
@@ -286,7 +256,7 @@ def _head(items: Items) -> FloatArray:
     """(n,) the longest path, in seconds of the fastest class, that ends before each item."""
     fastest = items.seconds.min(axis=1, initial=np.inf)
     fastest = np.where(np.isfinite(fastest), fastest, 0.0)
-    head = np.zeros(items.count)
-    for u, v in items.arcs[np.lexsort((items.arcs[:, 1], items.arcs[:, 0]))].tolist():
-        head[v] = max(head[v], head[u] + fastest[u])  # items are in topological order
+    after = Rows.of(items.arcs[:, 0], items.arcs[:, 1], items.count)
+    # items are in topological order
+    head: FloatArray = longest_paths(fastest, after.ptr, after.value)[0]
     return head

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from agents.partition.ideals.lattice import BitArray, holds
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
+from envs.step.kernel import IndexArray
 
-IndexArray = NDArray[np.uint32]
 SignedArray = NDArray[np.int32]
 
 
@@ -224,29 +224,10 @@ def _reached(work: Work, j: int, bits: int, i: int, k: int) -> None:
 def _push(line: Line, work: Work, limit: float, i: int) -> None:
     """Reach from ideal i every ideal before `apart[i]` whose stage keeps to the limit."""
     classes = len(line.capacity)
-    end = line.apart[i]
     reach = work.reach[i]
-    open_stage(line, work, i)
-    work.node[0], work.cursor[0] = i, line.ptr[i]
-    work.path_in[0] = 0.0
-    work.path_done[0] = 0.0
-    depth = 0
-    while True:
-        c = work.cursor[depth]
-        if c == line.ptr[work.node[depth] + np.uint32(1)]:
-            if depth == 0:
-                break
-            leave_stage(work, work.added[depth])
-            depth -= 1
-            continue
-        work.cursor[depth] = c + np.uint32(1)
-        j = line.upper[c]
-        if j >= end or work.stamp[j] == i:
-            continue
-        work.stamp[j] = i
-        work.tally[1] += 1
-        v = line.item[c]
-        enter_stage(line, work, v, depth)
+    depth = next_above(line, work, i, line.apart[i], -1, False)
+    while depth >= 0:
+        j = work.node[depth + 1]
         state = line.held[j] - line.held[i]
         alive = False
         for k in range(classes):
@@ -263,16 +244,49 @@ def _push(line: Line, work: Work, limit: float, i: int) -> None:
                 _reached(work, j, usable << np.uint64(line.stride[k]), i, k)
             else:
                 work.above[0] = min(work.above[0], load)
-        if alive:
-            depth += 1
-            work.node[depth], work.cursor[depth], work.added[depth] = j, line.ptr[j], v
-        else:
-            leave_stage(work, v)
-    close_stage(line, work, i)
+        depth = next_above(line, work, i, line.apart[i], depth, alive)
 
 
 @compiled_inner
-def open_stage(line: Line, work: Work, i: int) -> None:
+def next_above(line: Line, work: Work, i: int, end: int, depth: int, alive: bool) -> int:
+    """Go on through the ideals before `end` that one stage leads to from ideal i.
+
+    The last ideal stands in `work.node` at depth + 1, and so do the sums of its stage; above it
+    others are looked at if it is `alive`. Returns the depth of the next; before the first, and
+    after the last, the depth is -1.
+    """
+    if depth < 0:
+        _open_stage(line, work, i)
+        work.node[0], work.cursor[0] = i, line.ptr[i]
+        work.path_in[0] = 0.0
+        work.path_done[0] = 0.0
+        depth = 0
+    elif alive:
+        depth += 1
+    else:
+        _leave_stage(work, work.added[depth + 1])
+    while True:
+        c = work.cursor[depth]
+        if c == line.ptr[work.node[depth] + np.uint32(1)]:
+            if depth == 0:
+                _close_stage(line, work, i)
+                return -1
+            _leave_stage(work, work.added[depth])
+            depth -= 1
+            continue
+        work.cursor[depth] = c + np.uint32(1)
+        j, v = line.upper[c], line.item[c]
+        if j >= end or work.stamp[j] == i:
+            continue
+        work.stamp[j] = i
+        work.tally[1] += 1
+        work.node[depth + 1], work.cursor[depth + 1], work.added[depth + 1] = j, line.ptr[j], v
+        _enter_stage(line, work, v, depth)
+        return depth
+
+
+@compiled_inner
+def _open_stage(line: Line, work: Work, i: int) -> None:
     """Note at every item outside ideal i the messages it shares with the ideal."""
     link = 0
     for q in range(line.open_ptr[i], line.open_ptr[i + 1]):
@@ -289,8 +303,8 @@ def open_stage(line: Line, work: Work, i: int) -> None:
 
 
 @compiled_inner
-def close_stage(line: Line, work: Work, i: int) -> None:
-    """Undo `open_stage`."""
+def _close_stage(line: Line, work: Work, i: int) -> None:
+    """Undo `_open_stage`."""
     for q in range(line.open_ptr[i], line.open_ptr[i + 1]):
         m = line.open[q]
         for a in range(line.member_ptr[m], line.member_ptr[m + 1]):
@@ -298,7 +312,7 @@ def close_stage(line: Line, work: Work, i: int) -> None:
 
 
 @compiled_inner
-def enter_stage(line: Line, work: Work, v: int, depth: int) -> None:
+def _enter_stage(line: Line, work: Work, v: int, depth: int) -> None:
     """Add item v to the stage; the sums with it stand at depth + 1."""
     for k in range(len(line.capacity)):
         work.path_in[depth + 1, k] = work.path_in[depth, k]
@@ -317,7 +331,7 @@ def enter_stage(line: Line, work: Work, v: int, depth: int) -> None:
 
 
 @compiled_inner
-def leave_stage(work: Work, v: int) -> None:
+def _leave_stage(work: Work, v: int) -> None:
     """Take item v out of the stage; the sums of the depth before still stand."""
     link = work.link[v]
     while link >= 0:

@@ -48,7 +48,7 @@ def supplies(items: Items) -> Supply:
         if not len(subset) or not np.isfinite(items.seconds[:, subset]).any(axis=1).all():
             continue
         price = np.full(classes, np.inf)
-        price[subset] = _prices(items.seconds[:, subset], items.class_sizes[subset])
+        price[subset] = class_prices(items.seconds[:, subset], items.class_sizes[subset])
         with np.errstate(invalid="ignore"):
             paid = np.where(np.isfinite(items.seconds), items.seconds * price, np.inf)[:, subset]
         needs.append(paid.min(axis=1))
@@ -64,7 +64,7 @@ def supplies(items: Items) -> Supply:
     return supply
 
 
-def _prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
+def class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
     """(K,) prices under which the bound is that of splitting items freely, or equal prices."""
     scale = float(np.where(np.isfinite(seconds), seconds, 0.0).max(initial=0.0))
     classes = len(sizes)
@@ -78,8 +78,7 @@ def _prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
     share = program.add_columns(kinds.shape, upper=np.where(np.isfinite(kinds), 1.0, 0.0))
     for k in range(classes):
         program.add_row([(load, float(sizes[k])), (share[:, k], -work[:, k])], lower=0.0)
-    for row in share:
-        program.add_row([(row, 1.0)], lower=1.0, upper=1.0)
+    program.add_rows(len(share), [(share, 1.0)], lower=1.0, upper=1.0)
     solver = program.solver(time_limit=_LP_SECONDS)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -174,7 +173,8 @@ class LoadSearch:
         self.supply = supply
         self.vectors = Vectors.of(items)
         self.line = _line(items, ideals, self.supply, self.vectors, self.top)
-        self.work = _work(self.line, items.count, self.vectors.left.shape[1], _LISTED)
+        self.listed = _LISTED
+        self.work: Work  # of the last search
 
     def improve(
         self, split: Split | None, lower: float, effort: Effort
@@ -212,7 +212,7 @@ class LoadSearch:
         may have; neither when the effort is spent.
         """
         line, count = self.line, self.ideals.count
-        work = self._clear()
+        work = self.work = self.fresh()
         begin = 0
         while begin < count and not work.tally[3]:
             if effort.spent(self.pairs + int(work.tally[1])):
@@ -222,8 +222,7 @@ class LoadSearch:
             advance(line, work, limit, begin, end)
             if work.tally[2]:
                 self.pairs += int(work.tally[1])
-                listed = 4 * work.best_value.shape[2]
-                self.work = _work(line, self.items.count, work.source.shape[1], listed)
+                self.listed *= 4
                 return self._within(limit, effort)
             begin = end
         self.pairs += int(work.tally[1])
@@ -231,16 +230,41 @@ class LoadSearch:
             return self._split(), None
         return None, float(work.above[0])
 
-    def _clear(self) -> Work:
-        work = self.work
-        work.reach[:] = 0
-        work.reach[0] = 1
-        work.stamp[:] = -1
-        work.best_count[:] = 0
-        work.listed[:] = 0
-        work.tally[:] = 0
-        work.above[0] = np.inf
-        return work
+    def fresh(self) -> Work:
+        """What a search writes, before it begins at the empty ideal."""
+        p, classes = self.line.compute.shape
+        n, vectors = self.items.count, self.vectors.left.shape[1]
+        lists = classes, vectors, self.listed
+        reach = np.zeros(p, dtype=np.uint64)
+        reach[0] = 1
+        outside, missing = np.zeros((2, len(self.line.weight)), dtype=np.int64)
+        link_message, link_next = np.zeros((2, len(self.line.member)), dtype=np.int64)
+        node, cursor, added = np.zeros((3, n + 1), dtype=np.uint32)
+        path_in, path_done = np.zeros((2, n + 2, classes))
+        best_value, best_state = np.zeros((2, *lists))
+        return Work(
+            reach,
+            np.zeros((p, vectors), dtype=np.int32),
+            np.zeros((p, vectors), dtype=np.int8),
+            np.full(p, -1, dtype=np.int32),
+            outside,
+            missing,
+            np.full(n, -1, dtype=np.int64),
+            link_message,
+            link_next,
+            node,
+            cursor,
+            added,
+            path_in,
+            path_done,
+            best_value,
+            best_state,
+            np.zeros(lists, dtype=np.int64),
+            np.zeros(lists[:2], dtype=np.int64),
+            np.zeros(classes, dtype=np.uint64),
+            np.zeros(4, dtype=np.int64),
+            np.full(1, np.inf),
+        )
 
     def _split(self) -> Split:
         """The split that led to the ideal of all items, and its true load."""
@@ -350,30 +374,3 @@ def _separation(items: Items, ideals: Ideals) -> tuple[IntArray, IntArray]:
     apart = waist[last[around]]
     behind = np.where(settled >= 0, waist[np.maximum(settled, 0)], -1)
     return apart.astype(np.int64), behind.astype(np.int64)
-
-
-def _work(line: Line, items: int, vectors: int, listed: int) -> Work:
-    (p, classes), messages, n = line.compute.shape, len(line.weight), items
-    return Work(
-        reach=np.zeros(p, dtype=np.uint64),
-        source=np.zeros((p, vectors), dtype=np.int32),
-        last=np.zeros((p, vectors), dtype=np.int8),
-        stamp=np.full(p, -1, dtype=np.int32),
-        outside=np.zeros(messages, dtype=np.int64),
-        missing=np.zeros(messages, dtype=np.int64),
-        link=np.full(n, -1, dtype=np.int64),
-        link_message=np.zeros(len(line.member), dtype=np.int64),
-        link_next=np.zeros(len(line.member), dtype=np.int64),
-        node=np.zeros(n + 1, dtype=np.uint32),
-        cursor=np.zeros(n + 1, dtype=np.uint32),
-        added=np.zeros(n + 1, dtype=np.uint32),
-        path_in=np.zeros((n + 2, classes)),
-        path_done=np.zeros((n + 2, classes)),
-        best_value=np.zeros((classes, vectors, listed)),
-        best_state=np.zeros((classes, vectors, listed)),
-        best_ideal=np.zeros((classes, vectors, listed), dtype=np.int64),
-        best_count=np.zeros((classes, vectors), dtype=np.int64),
-        listed=np.zeros(classes, dtype=np.uint64),
-        tally=np.zeros(4, dtype=np.int64),
-        above=np.zeros(1),
-    )

@@ -6,30 +6,27 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from agents.partition.ideals.items import Items, Rows, orders
-from agents.partition.ideals.kernel import (
-    Line,
-    Work,
-    close_stage,
-    enter_stage,
-    leave_stage,
-    open_stage,
-)
+from agents.partition.ideals.items import Items, orders
+from agents.partition.ideals.kernel import Line, Work, next_above
 from agents.partition.ideals.lattice import Ideals, all_ideals, prefixes
 from agents.partition.ideals.search import ROUNDING, Effort, LoadSearch, Split, Supply, supplies
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
+from envs.partition.problem import MaxLoadProblem
+from envs.partition.problem import HostTraffic
+from envs.placement.generator import toy_pipeline
 
 _SOURCES = 64  # ideals made sources between two looks at the clock
 _ROUNDING = 1e-9  # relative: sums this close are the same
 _ON_HOST = -2  # in the place of a class
 
 
-class SumSearch:
-    """Searches lines of calls along `ideals` for ever smaller sums of their durations.
+def _smallest_sum(
+    items: Items, host: FloatArray, ideals: Ideals, upper: float, effort: Effort
+) -> tuple[IntArray | None, float, int]:
+    """(n,) accelerator of each item, NONE on the host, of the line with the smallest sum.
 
     A call is a stage on an accelerator and lasts as long as its load; between calls the host runs
     items one by one. A call waits only for those it reads from, and the host runs items at the same
@@ -39,67 +36,51 @@ class SumSearch:
         items: what is divided, for accelerators alone.
         host: (n,) seconds of each item on the host, inf where it cannot be.
         ideals: the lattice of all ideals, or the chain of one order.
+        upper: what the sum is to be smaller than.
+        effort: when to stop.
+
+    Returns:
+        Also that sum, and the pairs looked at; None, and `upper`, when none is smaller than `upper`
+        or the effort is spent.
     """
-
-    def __init__(self, items: Items, host: FloatArray, ideals: Ideals) -> None:
-        fastest = np.minimum(items.seconds.min(axis=1), host)
-        least = Supply(
-            need=np.where(np.isfinite(fastest), fastest, 0.0)[None, :],
-            price=np.full((1, len(items.devices)), np.inf),
-            bound=0.0,
-        )
-        search = LoadSearch(items, ideals, least)
-        self.items, self.ideals, self.line, self.work = items, ideals, search.line, search.work
-        self.following = search.vectors.following
-        self.rest = search.line.need[0]  # (P,) seconds that what is outside takes at least
-        self.host = host
-        self.pairs = 0
-
-    def improve(self, upper: float, effort: Effort) -> tuple[IntArray | None, float]:
-        """(n,) accelerator of each item, NONE on the host, of the line with the smallest sum.
-
-        Also that sum; None, and `upper`, when none is smaller than `upper` or the effort is spent.
-        """
-        work, line = self.work, self.line
-        p, vectors = work.source.shape
-        value = np.full((p, vectors), np.inf)
-        value[0, 0] = 0.0
-        work.stamp[:] = -1
-        work.tally[:] = 0
-        limit = upper * (1.0 - _ROUNDING)
-        for begin in range(0, p, _SOURCES):
-            if effort.spent(self.pairs + int(work.tally[1])):
-                self.pairs += int(work.tally[1])
-                return None, upper
-            end = min(begin + _SOURCES, p)
-            _advance(line, work, self.following, self.host, self.rest, value, limit, begin, end)
-        self.pairs += int(work.tally[1])
-        best = float(value[-1].min())
-        if best > limit:
-            return None, upper
-        return self._accelerators(int(value[-1].argmin())), best
-
-    def _accelerators(self, vector: int) -> IntArray:
-        """Follow the line back that led to all items with `vector`."""
-        chosen = np.full(self.items.count, NONE, dtype=np.int64)
-        unused = [iter(members.tolist()) for members in self.items.devices]
-        ideal = self.ideals.count - 1
-        while ideal:
-            before, k = int(self.work.source[ideal, vector]), int(self.work.last[ideal, vector])
-            if k != _ON_HOST:
-                inside = self.ideals.holds(ideal, len(chosen))
-                inside &= ~self.ideals.holds(before, len(chosen))
-                chosen[inside] = next(unused[k])
-                vector -= int(self.line.stride[k])
-            ideal = before
-        return chosen
+    fastest = np.minimum(items.seconds.min(axis=1), host)
+    least = Supply(
+        need=np.where(np.isfinite(fastest), fastest, 0.0)[None, :],
+        price=np.full((1, len(items.devices)), np.inf),
+        bound=0.0,
+    )
+    search = LoadSearch(items, ideals, least)
+    line, work = search.line, search.fresh()
+    rest = line.need[0]  # (P,) seconds that what is outside takes at least
+    value = np.full(work.source.shape, np.inf)
+    value[0, 0] = 0.0
+    limit = upper * (1.0 - _ROUNDING)
+    for begin in range(0, len(value), _SOURCES):
+        if effort.spent(int(work.tally[1])):
+            return None, upper, int(work.tally[1])
+        end = min(begin + _SOURCES, len(value))
+        _advance(line, work, search.vectors.following, host, rest, value, limit, begin, end)
+    pairs, best = int(work.tally[1]), float(value[-1].min())
+    if best > limit:
+        return None, upper, pairs
+    chosen = np.full(items.count, NONE, dtype=np.int64)
+    unused = [iter(members.tolist()) for members in items.devices]
+    ideal, vector = ideals.count - 1, int(value[-1].argmin())
+    while ideal:  # follow the line back
+        before, k = int(work.source[ideal, vector]), int(work.last[ideal, vector])
+        if k != _ON_HOST:
+            inside = ideals.holds(ideal, items.count) & ~ideals.holds(before, items.count)
+            chosen[inside] = next(unused[k])
+            vector -= int(line.stride[k])
+        ideal = before
+    return chosen, best, pairs
 
 
 @compiled
 def _advance(
     line: Line,
     work: Work,
-    following: NDArray[np.bool_],  # (K, S) whether a device of the class may come next
+    following: BoolArray,  # (K, S) whether a device of the class may come next
     host: FloatArray,  # (n,) seconds
     rest: FloatArray,  # (P,) seconds
     value: FloatArray,  # (P, S) in and out: the smallest sum that holds the ideal
@@ -132,7 +113,7 @@ def _advance(
 def _push(
     line: Line,
     work: Work,
-    following: NDArray[np.bool_],
+    following: BoolArray,
     rest: FloatArray,
     value: FloatArray,
     limit: float,
@@ -140,27 +121,9 @@ def _push(
     least: FloatArray,  # (K,) the smallest sum from which a device of the class may come next
 ) -> None:
     """Reach from ideal i all that one call leads to, unless the sum must exceed the limit."""
-    open_stage(line, work, i)
-    work.node[0], work.cursor[0] = i, line.ptr[i]
-    work.path_in[0] = 0.0
-    work.path_done[0] = 0.0
-    depth = 0
-    while True:
-        c = work.cursor[depth]
-        if c == line.ptr[work.node[depth] + np.uint32(1)]:
-            if depth == 0:
-                break
-            leave_stage(work, work.added[depth])
-            depth -= 1
-            continue
-        work.cursor[depth] = c + np.uint32(1)
-        j = line.upper[c]
-        if work.stamp[j] == i:
-            continue
-        work.stamp[j] = i
-        work.tally[1] += 1
-        v = line.item[c]
-        enter_stage(line, work, v, depth)
+    depth = next_above(line, work, i, len(rest), -1, False)
+    while depth >= 0:
+        j = work.node[depth + 1]
         alive = False
         for k in range(len(least)):
             floor = line.compute[j, k] - line.compute[i, k] + work.path_in[depth + 1, k]
@@ -175,12 +138,7 @@ def _push(
                 if following[k, s] and value[i, s] + load < value[j, s + line.stride[k]]:
                     value[j, s + line.stride[k]] = value[i, s] + load
                     work.source[j, s + line.stride[k]], work.last[j, s + line.stride[k]] = i, k
-        if alive:
-            depth += 1
-            work.node[depth], work.cursor[depth], work.added[depth] = j, line.ptr[j], v
-        else:
-            leave_stage(work, v)
-    close_stage(line, work, i)
+        depth = next_above(line, work, i, len(rest), depth, alive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,14 +149,6 @@ class LoadResult:
     lower: float  # seconds: no split has a smaller largest load; inf: there is none
     pairs: int  # pairs of ideals looked at
     whole: bool  # whether the whole lattice was searched, not only chains
-
-
-@dataclass(frozen=True, eq=False)
-class CallsResult:
-    """The best line of calls found."""
-
-    accelerator: IntArray | None  # (n,) of each item, NONE on the host
-    pairs: int  # pairs of ideals looked at
 
 
 def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
@@ -224,41 +174,31 @@ def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
     return LoadResult(best, lower * (1.0 - ROUNDING), pairs + search.pairs, whole=True)
 
 
-def shortest_calls(items: Items, host: FloatArray, ideals: int, effort: Effort) -> CallsResult:
-    """The line of calls of `items` with the smallest sum of durations, as `best_split`.
+def shortest_calls(
+    items: Items, host: FloatArray, ideals: int, effort: Effort
+) -> tuple[IntArray | None, int]:
+    """(n,) accelerator of each item, NONE on the host, of the line of calls with the smallest sum.
+
+    As `best_split`; also the pairs of ideals looked at.
 
     `host` (n,) are the seconds of the items on the host, which is none of the items' devices.
     """
     best: IntArray | None = None
     upper, pairs = np.inf, 0
-    for order in orders(items):
-        search = SumSearch(items, host, prefixes(order))
-        found, upper = search.improve(upper, effort.after(pairs))
-        best = best if found is None else found
-        pairs += search.pairs
-    lattice = all_ideals(items, ideals)
-    if lattice is not None:
-        search = SumSearch(items, host, lattice)
-        found, upper = search.improve(upper, effort.after(pairs))
-        best = best if found is None else found
-        pairs += search.pairs
-    return CallsResult(best, pairs)
+    for lattice in (*map(prefixes, orders(items)), all_ideals(items, ideals)):
+        if lattice is not None:
+            left = effort.after(pairs)
+            found, upper, more = _smallest_sum(items, host, lattice, upper, left)
+            best = best if found is None else found
+            pairs += more
+    return best, pairs
 
 
 @cache
 def compile_kernels() -> None:
     """Have the kernels compiled, once on a machine, before a clock starts."""
-    items = Items(
-        of=np.arange(3),
-        devices=(np.arange(2),),
-        position=(np.arange(2),),
-        seconds=np.ones((3, 1)),
-        state=np.ones(3),
-        capacity=np.full(1, 2.0),
-        arcs=np.array([[0, 1], [0, 2]]),
-        members=Rows(np.array([0, 3]), np.arange(3)),
-        weight=np.ones((1, 1)),
-        exact=True,
-    )
+    step = toy_pipeline()
+    arcs = MaxLoadProblem(step, contiguous=True).precedence
+    items = Items.build(step, arcs, HostTraffic.of(step, NONE), np.arange(len(step.capacity)))
     best_split(items, 8, Effort(np.inf, None))
-    shortest_calls(items, np.ones(3), 8, Effort(np.inf, None))
+    shortest_calls(items, np.ones(items.count), 8, Effort(np.inf, None))

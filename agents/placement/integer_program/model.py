@@ -48,15 +48,11 @@ class AssignmentModel:
         finite = np.where(grouped.allowed, grouped.seconds, 0.0)
         self.scale = float(finite.max(axis=1).sum()) or 1.0
         self.finish = self.program.add_columns(1, cost=1.0)
-        self.place = self.program.add_columns(
-            grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
+        self.place, *moves = (
+            self.program.add_columns(grouped.seconds.shape, upper=grouped.allowed, integer=True)
+            for _ in ("", *grouped.problem.memory_moves)
         )
-        self.moves: dict[str, IntArray] = {
-            move: self.program.add_columns(
-                grouped.seconds.shape, upper=np.where(grouped.allowed, 1.0, 0.0), integer=True
-            )
-            for move in grouped.problem.memory_moves
-        }
+        self.moves = dict(zip(grouped.problem.memory_moves, moves, strict=True))
         self._add_assignment(finite)
         self._add_moves()
         self._break_symmetry()
@@ -89,8 +85,7 @@ class AssignmentModel:
 
     def _add_assignment(self, seconds: FloatArray) -> None:
         capacity = self.grouped.problem.capacity
-        for group in range(self.grouped.num_groups):
-            self.program.add_row([(self.place[group], 1.0)], lower=1.0, upper=1.0)
+        self.program.add_rows(len(self.place), [(self.place, 1.0)], lower=1.0, upper=1.0)
         for d in range(len(capacity)):
             load: Terms = [(self.finish, 1.0), (self.place[:, d], -seconds[:, d] / self.scale)]
             if RECOMPUTE in self.moves:
@@ -198,16 +193,19 @@ class PlacementModel(AssignmentModel):
         cost = total[problem.topology.link_class]
         return [(self.sent(home, targets)[pairs], cost[pairs])]
 
+    def _targets(self, tensor: int) -> tuple[int, ...]:
+        """The groups other than its producer's that a tensor is for."""
+        graph, group = self.grouped.problem.graph, self.grouped.fusion.piece_group
+        targets = np.unique(group[graph.consumers(tensor)])
+        return tuple(targets[targets != group[graph.producer[tensor]]].tolist())
+
     def _bundles(self) -> dict[tuple[int, tuple[int, ...]], list[int]]:
         """The tensors of each group and the other groups they are for."""
         graph, group = self.grouped.problem.graph, self.grouped.fusion.piece_group
         bundles: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for tensor in range(graph.num_tensors):
-            home = int(group[graph.producer[tensor]])
-            targets = tuple(np.unique(group[graph.consumers(tensor)]).tolist())
-            remote = tuple(target for target in targets if target != home)
-            if remote:
-                bundles.setdefault((home, remote), []).append(tensor)
+        for tensor, producer in enumerate(graph.producer):
+            if targets := self._targets(tensor):
+                bundles.setdefault((int(group[producer]), targets), []).append(tensor)
         return bundles
 
     def _add_ports(self) -> None:

@@ -11,7 +11,7 @@ from annotated_types import Ge, Lt
 from agents.placement.integer_program.model import PlacementModel, Terms, negative
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.step.grouping import GroupedProblem
-from agents.step.lower_bound import longest_paths
+from agents.step.lower_bound import longest_paths, windows
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.step.problem import StepProblem
@@ -116,8 +116,11 @@ class OrderModel(PlacementModel):
         """(N,) a topological order of the pieces that follows the start times of a solution."""
         return self._schedule(solution).order()
 
-    def learn(self, solution: FloatArray, device: IntArray, expected: float, best: float) -> bool:
-        """Add the disjunctions that a solution breaks; whether there were any."""
+    def learn(self, solution: FloatArray, best: float) -> bool:
+        """Add the disjunctions that a solution breaks; whether there were any.
+
+        `best` are the seconds of the best plan so far.
+        """
         schedule = self._schedule(solution)
         if best > 0.0:
             self.horizon = min(self.horizon, best / self.scale * (1.0 + TOLERANCE))
@@ -172,20 +175,14 @@ class OrderModel(PlacementModel):
         fastest = np.where(able, self._work, np.inf).min(axis=1)
         head, tail = longest_paths(fastest, graph.use_ptr, graph.use_op)
         path = float((head + fastest + tail).max(initial=0.0))
-        known: set[bytes] = set()
-        for early in _FRACTIONS:
-            for late in _FRACTIONS:
-                inside = (head >= early * path) & (tail >= late * path)
-                if not inside.any() or inside.tobytes() in known:
-                    continue
-                known.add(inside.tobytes())
-                load = np.zeros_like(self.grouped.seconds)
-                np.add.at(load, self._group[inside], self._work[inside])
-                self.program.add_rows(
-                    load.shape[1],
-                    [(np.repeat(self.finish, load.shape[1]), 1.0), (self.place.T, -load.T)],
-                    lower=head[inside].min() + tail[inside].min(),
-                )
+        for inside in windows(head, tail, path, _FRACTIONS):
+            load = np.zeros_like(self.grouped.seconds)
+            np.add.at(load, self._group[inside], self._work[inside])
+            self.program.add_rows(
+                load.shape[1],
+                [(np.repeat(self.finish, load.shape[1]), 1.0), (self.place.T, -load.T)],
+                lower=head[inside].min() + tail[inside].min(),
+            )
 
     # disjunctions
 
@@ -299,12 +296,6 @@ class OrderModel(PlacementModel):
     def _sent_of(self, tensor: int) -> IntArray:
         home = int(self._group[self._graph.producer[tensor]])
         return self.sent(home, self._targets(tensor))
-
-    def _targets(self, tensor: int) -> tuple[int, ...]:
-        """The groups other than its producer's that a tensor is for."""
-        home = int(self._group[self._graph.producer[tensor]])
-        targets = np.unique(self._group[self._graph.consumers(tensor)])
-        return tuple(t for t in targets.tolist() if t != home)
 
     def _arrival(self, move: Move) -> int:
         if move not in self.arrival:

@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from agents.placement.integer_program.descent import MovePricing, OrderedPrices, SimulatedPrices
-from agents.placement.integer_program.moves import Moves
+from agents.placement.integer_program.descent import (
+    MovePricing,
+    Moves,
+    OrderedPrices,
+    SimulatedPrices,
+)
 from agents.placement.integer_program.rounds import Formulation, Rounds
 from agents.step.grouping import GroupedProblem, canonical, device_classes, fused_around
 from agents.step.incumbent import StepIncumbent
@@ -291,10 +295,8 @@ class SimulatedRefinement(Refinement, ABC):
         if placed.seconds > _PROMISING * self.incumbent.step_time:
             return
         first = self.incumbent.simulator.order(device)
-        position = np.empty(len(first), dtype=np.int64)
-        position[first] = np.arange(len(first))
         started = self.ready_simulator(device).run(device, first).op_start
-        self.incumbent.offer(device, np.lexsort((position, started)))
+        self.incumbent.offer(device, np.lexsort((np.argsort(first), started)))
 
 
 def _of_groups(grouped: GroupedProblem, device: IntArray) -> IntArray:

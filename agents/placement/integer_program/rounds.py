@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import highspy
 import numpy as np
 
-from agents.linear_program import LinearProgram
+from agents.linear_program import best_values
 from agents.placement.integer_program.model import AssignmentModel
+from agents.placement.integer_program.order import OrderModel
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
@@ -30,33 +30,7 @@ _ASSIGN_SECONDS, _ASSIGN_GAP = 1.0, 0.1  # of one assignment without transfers
 _REPAIRS = 16  # assignments tried, where nothing else was found, until activations fit
 
 
-class Model(Protocol):
-    """A mixed-integer program that can be taught."""
-
-    program: LinearProgram
-    place: IntArray  # (G, D) columns
-    finish: IntArray  # (1,) the column of the step time
-    scale: float  # seconds of one unit of `finish`
-    gap: float  # relative, at which a round ends
-    complete: bool  # every row so far holds for every plan of the problem
-
-    def devices(self, solution: FloatArray) -> IntArray:
-        """(G,) devices in a solution."""
-
-    def order(self, solution: FloatArray) -> IntArray | None:
-        """(N,) the order of the pieces in a solution, where the model knows one."""
-
-    def learn(self, solution: FloatArray, device: IntArray, expected: float, best: float) -> bool:
-        """Add rows for what a solution gets wrong; False when it was right.
-
-        `expected` are the seconds the model said, `best` those of the best plan so far.
-        """
-
-    def add_overflow(self, device: IntArray, excess: FloatArray) -> None:
-        """Add rows against the overflow of `excess` (D,) bytes in placement `device` (G,)."""
-
-
-Formulation = Callable[[GroupedProblem], Model]
+Formulation = Callable[[GroupedProblem], OrderModel]  # or one with rates
 
 
 class Rounds:
@@ -64,7 +38,7 @@ class Rounds:
 
     Every solution that HiGHS finds in a round is simulated on all operators, in the 1F1B order and
     in the model's own, and offered to `incumbent`. What the model got wrong becomes new rows
-    (`Model.learn`), as in logic-based Benders decomposition (Hooker, Ottosson, Mathematical
+    (`OrderModel.learn`), as in logic-based Benders decomposition (Hooker, Ottosson, Mathematical
     Programming 96, 2003) with the simulator as subproblem; where activations overflow, another row
     rules that out (`add_overflow`).
 
@@ -129,12 +103,11 @@ class Rounds:
             chosen = self.model.place[self._hinted(self.hint)].astype(np.int32)
             solver.setSolution(len(chosen), chosen, np.ones(len(chosen)))
         self.found = []
-        lessons: list[tuple[FloatArray, IntArray, float, FloatArray]] = []
+        lessons: list[tuple[FloatArray, IntArray, FloatArray]] = []
 
         def simulate(event: highspy.HighsCallbackEvent) -> None:
             solution = np.array(event.data_out.mip_solution, dtype=np.float64)
-            expected = event.data_out.objective_function_value * self.model.scale
-            self._simulate(solution, expected, lessons)
+            lessons.append(self._simulate(solution))
 
         solver.cbMipSolution.subscribe(simulate)
         solver.run()
@@ -151,14 +124,9 @@ class Rounds:
         self.finished = not self.learned and solver.getModelStatus() in ended
         return int(info.mip_node_count)
 
-    def _simulate(
-        self,
-        solution: FloatArray,
-        expected: float,
-        lessons: list[tuple[FloatArray, IntArray, float, FloatArray]],
-    ) -> None:
+    def _simulate(self, solution: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
+        """Offer a solution; itself, its devices and (D,) bytes of excess."""
         device = self.model.devices(solution)
-        order = self.model.order(solution)
         placed = self.grouped.fusion.expand(self.devices[device])
         excess = np.zeros(len(self.devices))
         if device.tobytes() not in self.seen:
@@ -166,15 +134,12 @@ class Rounds:
             excess = self.incumbent.offer(placed)[self.devices]
             self.seen[device.tobytes()] = seconds
             self.found.append((float(excess.sum()), seconds, placed))
-        elif order is None:
-            return
-        if order is not None:
-            expanded = self._expand(order)
-            excess = np.maximum(excess, self.incumbent.offer(placed, expanded)[self.devices])
-            if self.incumbent.may_move:  # the model moves, too: it learns what there is to move
-                simulator = self.incumbent.simulator
-                excess = self.incumbent.excess(simulator, placed, expanded)[self.devices]
-        lessons.append((solution, device, expected, excess))
+        expanded = self._expand(self.model.order(solution))
+        excess = np.maximum(excess, self.incumbent.offer(placed, expanded)[self.devices])
+        if self.incumbent.may_move:  # the model moves, too: it learns what there is to move
+            simulator = self.incumbent.simulator
+            excess = self.incumbent.excess(simulator, placed, expanded)[self.devices]
+        return solution, device, excess
 
     def _hinted(self, hint: IntArray) -> tuple[IntArray, IntArray]:
         """Groups, and the device in the model on which `hint` has most of their operators."""
@@ -185,9 +150,7 @@ class Rounds:
 
     def _expand(self, order: IntArray) -> IntArray:
         """(N,) the operators, piece by piece in `order`."""
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        return np.argsort(place[self.grouped.fusion.piece], kind="stable").astype(np.int64)
+        return np.argsort(np.argsort(order)[self.grouped.fusion.piece], kind="stable")
 
     @property
     def summary(self) -> str:
@@ -198,13 +161,11 @@ class Rounds:
         some = "" if len(self.devices) == count else f" on {len(self.devices)} devices"
         return f"bound of the model of {self.grouped.num_groups} groups{some}: {self.proved:.6g} s"
 
-    def _learn(
-        self, solution: FloatArray, device: IntArray, expected: float, excess: FloatArray
-    ) -> bool:
+    def _learn(self, solution: FloatArray, device: IntArray, excess: FloatArray) -> bool:
         if excess.any():
             self.model.add_overflow(device, excess)
             return True
-        return self.model.learn(solution, device, expected, self.incumbent.step_time)
+        return self.model.learn(solution, self.incumbent.step_time)
 
 
 def first_plan(
@@ -231,13 +192,10 @@ def assign(incumbent: StepIncumbent, grouped: GroupedProblem, seed: int) -> IntA
     for _ in range(_REPAIRS):
         solver = model.program.solver(time_limit=_ASSIGN_SECONDS, seed=seed)
         solver.setOptionValue("mip_rel_gap", _ASSIGN_GAP)
-        solver.run()
-        if (
-            solver.getInfo().primal_solution_status
-            != highspy.SolutionStatus.kSolutionStatusFeasible
-        ):
+        values = best_values(solver)
+        if values is None:
             break
-        device = model.devices(np.array(solver.getSolution().col_value, dtype=np.float64))
+        device = model.devices(values)
         placed = grouped.fusion.expand(device)
         excess = incumbent.offer(placed)
         if not excess.any():

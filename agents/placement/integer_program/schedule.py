@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from agents.step.grouping import topological
 from envs.arrays import FloatArray, IntArray
 from envs.step.problem import StepProblem
 
@@ -121,32 +121,13 @@ class Schedule:
 
     def _sorted(self, arcs: list[_Arc]) -> IntArray:
         """Pieces in a topological order of the arcs, the earliest first; fewer than N: a cycle."""
-        after: list[list[int]] = [[] for _ in self.device]
-        missing = [0] * len(self.device)
-        for arc in arcs:
-            after[arc.before].append(arc.after)
-            missing[arc.after] += 1
-        rank = self._ranks().tolist()
-        ready = [(rank[piece], piece) for piece, count in enumerate(missing) if count == 0]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            piece = heapq.heappop(ready)[1]
-            order.append(piece)
-            for other in after[piece]:
-                missing[other] -= 1
-                if missing[other] == 0:
-                    heapq.heappush(ready, (rank[other], other))
-        return np.array(order, dtype=np.int64)
+        pairs = [(arc.before, arc.after) for arc in arcs]
+        return topological(np.array(pairs, dtype=np.int64).reshape(-1, 2), self._ranks())
 
     def _ranks(self) -> IntArray:
         """(N,) place of each piece by start, finish and position."""
         early, late = (np.round(times / self.grain) for times in (self.start, self.finish))
-        rank = np.empty(len(early), dtype=np.int64)
-        rank[np.lexsort((np.arange(len(early)), self.position, late, early))] = np.arange(
-            len(early)
-        )
-        return rank
+        return np.argsort(np.lexsort((np.arange(len(early)), self.position, late, early)))
 
     def _receivers(self, move: Move) -> list[int]:
         """The consumers that wait for a transfer."""

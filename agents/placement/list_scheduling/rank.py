@@ -6,17 +6,11 @@ import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
+from agents.step.grouping import mean_seconds
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
-
-
-def mean_compute(problem: StepProblem) -> FloatArray:
-    """(N,) mean compute seconds over the devices that can run the operator."""
-    able = np.isfinite(problem.op_seconds)
-    total = np.where(able, problem.op_seconds, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(able.sum(axis=1), 1))
 
 
 def mean_transfer(problem: StepProblem) -> FloatArray:
@@ -38,7 +32,7 @@ def upward_rank(problem: StepProblem) -> FloatArray:
     Computing and transfers count with their means (Topcuoglu et al. 2002, equation 8).
     """
     graph = problem.graph
-    rank = mean_compute(problem)
+    rank = mean_seconds(problem.op_seconds)
     add_behind(graph.use_ptr, graph.use_op, mean_transfer(problem)[graph.uses[:, 1]], rank)
     return rank
 
@@ -92,8 +86,8 @@ def favourite_children(
     model = template[pairs] == pairs  # both ends in the first micro-batch or the optimizer
     chosen = model.all(axis=1)
     favoured = _solve(
-        pairs[chosen], seconds[chosen], mean_compute(problem), float(upward_rank(problem).max()),
-        time_limit, iteration_limit,
+        pairs[chosen], seconds[chosen], mean_seconds(problem.op_seconds),
+        float(upward_rank(problem).max()), time_limit, iteration_limit,
     )  # fmt: skip
     if favoured is None:
         return None
@@ -137,8 +131,7 @@ def _template(graph: OpGraph) -> IntArray:
             template[op] = op
             if key[3] == 0:
                 models[*key[:3], k] = op
-    for key, k, op in zip(kinds.tolist(), number.tolist(), order.tolist(), strict=True):
-        if key[3] > 0:
+        else:  # the first micro-batch comes before the others
             template[op] = models.get((*key[:3], k), NONE)
     return template
 
@@ -157,17 +150,14 @@ def _solve(
         return pairs[:0]
     program = LinearProgram()
     nodes, inverse = np.unique(pairs, return_inverse=True)
-    local: IntArray = inverse.reshape(pairs.shape).astype(np.int64)
+    local: IntArray = inverse.reshape(pairs.shape)
     end = program.add_columns(1, cost=1.0)
     start = program.add_columns(len(nodes))
     apart = program.add_columns(len(pairs), upper=1.0)
-    for edge, (i, j) in enumerate(local.tolist()):
-        program.add_row(
-            [(start[[j, i]], [1.0, -1.0]), (apart[edge], -moved[edge] / scale)],
-            lower=compute[nodes[i]] / scale,
-        )
-    for node in range(len(nodes)):
-        program.add_row([(end, 1.0), (start[node], -1.0)], lower=compute[nodes[node]] / scale)
+    ways = [(start[local], np.array([[-1.0, 1.0]])), (apart, -moved / scale)]
+    program.add_rows(len(pairs), ways, lower=compute[pairs[:, 0]] / scale)
+    ends = [(np.repeat(end, len(nodes)), 1.0), (start, -1.0)]
+    program.add_rows(len(nodes), ends, lower=compute[nodes] / scale)
     for side in (0, 1):
         for edges in _rows(local[:, side]):
             program.add_row([(apart[edges], 1.0)], lower=len(edges) - 1.0)

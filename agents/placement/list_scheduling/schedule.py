@@ -10,12 +10,13 @@ duration hold no port, and full duplex ports carry one transfer at a time each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from agents.step.grouping import GroupedProblem
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
 
@@ -59,7 +60,14 @@ class Schedule(NamedTuple):
     end: FloatArray  # (I,) seconds
     owner: IntArray  # (I,) resource
     used: IntArray  # (1,) how many intervals there are
-    version: IntArray  # (R,) how many intervals there were when the resource last changed
+
+
+# Schedules pieces up to the first whose group is undecided. Returns that piece and the device that
+# is wanted for its group, (piece, NONE) when no device can take the group, and (NONE, NONE) when
+# nothing is left to schedule. The caller decides the group, or rules the device out in
+# `Schedule.allowed`, and calls again.
+ListRule = Callable[[ListProblem, Schedule], tuple[int, int]]
+MakeRule = Callable[[], ListRule]  # a new one for every schedule
 
 
 def list_problem(grouped: GroupedProblem) -> ListProblem:
@@ -69,7 +77,7 @@ def list_problem(grouped: GroupedProblem) -> ListProblem:
     inputs = np.bincount(graph.consumer, minlength=graph.num_operators)
     return ListProblem(
         op_seconds=np.ascontiguousarray(problem.op_seconds, dtype=np.float64),
-        input_ptr=np.concatenate([[0], np.cumsum(inputs)]).astype(np.int64),
+        input_ptr=sums_before(inputs),
         use_ptr=graph.use_ptr,
         use_op=graph.use_op,
         producer=graph.producer,
@@ -88,24 +96,27 @@ def empty_schedule(grouped: GroupedProblem, room: FloatArray) -> Schedule:
     n, t, d = graph.num_operators, graph.num_tensors, topology.num_devices
     edges = graph.edges
     resources, intervals = d + topology.num_ports, n + 2 * len(edges)
+    start, finish = np.zeros((2, n))
+    first, last = np.full((2, resources), NONE, dtype=np.int64)
+    before, after, owner = np.empty((3, intervals), dtype=np.int64)
+    begin, end = np.empty((2, intervals))
     return Schedule(
-        group_device=np.full(grouped.num_groups, NONE, dtype=np.int64),
-        allowed=grouped.allowed.copy(),
-        room=room.copy(),
-        inputs=edges[np.lexsort((edges[:, 2], edges[:, 1])), 2],
-        missing=np.bincount(edges[:, 1], minlength=n).astype(np.int64),
-        start=np.zeros(n),
-        finish=np.zeros(n),
-        arrival=np.full((t, d), np.inf),
-        first=np.full(resources, NONE, dtype=np.int64),
-        last=np.full(resources, NONE, dtype=np.int64),
-        before=np.empty(intervals, dtype=np.int64),
-        after=np.empty(intervals, dtype=np.int64),
-        begin=np.empty(intervals),
-        end=np.empty(intervals),
-        owner=np.empty(intervals, dtype=np.int64),
-        used=np.zeros(1, dtype=np.int64),
-        version=np.zeros(resources, dtype=np.int64),
+        np.full(grouped.num_groups, NONE, dtype=np.int64),
+        grouped.allowed.copy(),
+        room.copy(),
+        edges[np.lexsort((edges[:, 2], edges[:, 1])), 2],
+        np.bincount(edges[:, 1], minlength=n),
+        start,
+        finish,
+        np.full((t, d), np.inf),
+        first,
+        last,
+        before,
+        after,
+        begin,
+        end,
+        owner,
+        np.zeros(1, dtype=np.int64),
     )
 
 
@@ -190,27 +201,11 @@ def _send(problem: ListProblem, schedule: Schedule, tensor: int, source: int, de
 
 
 @compiled
-def inputs_ready(problem: ListProblem, schedule: Schedule, piece: int, device: int) -> float:
-    """When all inputs of `piece` would be on `device`; nothing changes."""
-    used, ready = schedule.used[0], 0.0
-    for k in range(problem.input_ptr[piece], problem.input_ptr[piece + 1]):
-        tensor = schedule.inputs[k]
-        producer = problem.producer[tensor]
-        source = schedule.group_device[problem.piece_group[producer]]
-        if source == device:
-            at = schedule.finish[producer]
-        elif schedule.arrival[tensor, device] < np.inf:
-            at = schedule.arrival[tensor, device]
-        else:
-            at = _send(problem, schedule, tensor, source, device)
-        ready = max(ready, at)
-    _undo(schedule, used)
-    return ready
+def receive(problem: ListProblem, schedule: Schedule, piece: int, device: int, keep: bool) -> float:
+    """When all inputs of `piece` would be on `device`, in seconds.
 
-
-@compiled
-def receive(problem: ListProblem, schedule: Schedule, piece: int, device: int) -> float:
-    """Send to `device` what `piece` still needs there; when all inputs are there, in seconds."""
+    What it still needs there is sent if `keep`; else nothing changes.
+    """
     used, ready = schedule.used[0], 0.0
     for k in range(problem.input_ptr[piece], problem.input_ptr[piece + 1]):
         tensor = schedule.inputs[k]
@@ -218,12 +213,14 @@ def receive(problem: ListProblem, schedule: Schedule, piece: int, device: int) -
         source = schedule.group_device[problem.piece_group[producer]]
         at = schedule.finish[producer]
         if source != device:
-            if schedule.arrival[tensor, device] == np.inf:
-                schedule.arrival[tensor, device] = _send(problem, schedule, tensor, source, device)
             at = schedule.arrival[tensor, device]
+            if at == np.inf:
+                at = _send(problem, schedule, tensor, source, device)
+                if keep:
+                    schedule.arrival[tensor, device] = at
         ready = max(ready, at)
-    for k in range(used, schedule.used[0]):
-        schedule.version[schedule.owner[k]] = schedule.used[0]
+    if not keep:
+        _undo(schedule, used)
     return ready
 
 
@@ -232,7 +229,6 @@ def run(problem: ListProblem, schedule: Schedule, piece: int, device: int, start
     """Let `piece` run on `device` from `start`; consumers that miss nothing else become ready."""
     end = start + problem.op_seconds[piece, device]
     occupy(schedule, device, start, end)
-    schedule.version[device] = schedule.used[0]
     schedule.start[piece], schedule.finish[piece] = start, end
     for k in range(problem.use_ptr[piece], problem.use_ptr[piece + 1]):
         consumer = problem.use_op[k]
@@ -264,18 +260,191 @@ def _by_finish(problem: ListProblem, schedule: Schedule, piece: int) -> None:
         schedule.inputs[i] = tensor
 
 
-def nothing() -> tuple[ListProblem, Schedule]:
-    """A problem without pieces and its schedule: a rule run on them has its kernels compiled."""
-    none, zero = np.zeros(0, dtype=np.int64), np.zeros(0)
-    row, table, square = np.zeros(1, dtype=np.int64), np.zeros((0, 1)), np.zeros((1, 1), np.int64)
-    problem = ListProblem(
-        op_seconds=table, input_ptr=row, use_ptr=row, use_op=none, producer=none,
-        transfer_seconds=table, link_class=square, send_port=square, receive_port=square,
-        piece_group=none, state=zero,
-    )  # fmt: skip
-    schedule = Schedule(
-        group_device=none, allowed=np.zeros((0, 1), dtype=np.bool_), room=np.zeros(1), inputs=none,
-        missing=none, start=zero, finish=zero, arrival=table, first=row, last=row, before=none,
-        after=none, begin=zero, end=zero, owner=none, used=row, version=row,
-    )  # fmt: skip
-    return problem, schedule
+class _Queue(NamedTuple):
+    """What the kernel knows about the pieces that are ready."""
+
+    ready: IntArray  # (N,) pieces that miss no input and are not yet scheduled
+    size: IntArray  # (1,) how many those are; -1: not yet collected
+    waiting: BoolArray  # (N,) whether the piece is one of them
+    arrived: FloatArray  # (N, D) when all inputs would be there
+    wanted: IntArray  # (2,) piece and device last proposed
+    reserved: IntArray  # (D,) the favourite child that the device is awake for, or NONE
+    latest: IntArray  # (D,) the piece that ran last on the device, or NONE
+    proposed: BoolArray  # (1,) whether `wanted` waits for the caller's answer
+
+
+def earliest_start(rank: FloatArray, favourite: IntArray | None, num_devices: int) -> ListRule:
+    """Always the ready piece that can start first; made anew for every schedule.
+
+    Pieces are appended behind what their device does already. The device of a piece is where it
+    would finish first (where devices are equal: where it can start first); the piece that starts
+    first on its device is next.
+
+    A device is *awake* while the piece that ran last on it has a favourite child that is ready,
+    undecided, and finishes nowhere earlier than here: any other piece then starts on that device
+    no earlier than when its inputs would be on every device that can take it, since only then is
+    it urgent. Of devices where a piece finishes at the same time it prefers the one awake for it,
+    then the first. Of pieces that start at the same time the urgent ones go before a favourite
+    child on the device awake for it, then the larger rank goes first, then the smaller number.
+
+    Args:
+        rank: (N,) priority of each piece among those that can start at the same time.
+        favourite: (N,) favourite child of each piece, or NONE; None: nobody has one.
+        num_devices: D.
+    """
+    n = len(rank)
+    children = np.full(n, NONE, dtype=np.int64) if favourite is None else favourite
+    queue = _Queue(
+        ready=np.empty(n, dtype=np.int64),
+        size=np.full(1, -1, dtype=np.int64),
+        waiting=np.zeros(n, dtype=np.bool_),
+        arrived=np.empty((n, num_devices)),
+        wanted=np.full(2, NONE, dtype=np.int64),
+        reserved=np.full(num_devices, NONE, dtype=np.int64),
+        latest=np.full(num_devices, NONE, dtype=np.int64),
+        proposed=np.zeros(1, dtype=np.bool_),
+    )
+    return lambda problem, schedule: _advance(problem, schedule, queue, rank, children)
+
+
+@compiled
+def _advance(
+    problem: ListProblem, schedule: Schedule, queue: _Queue, rank: FloatArray, favourite: IntArray
+) -> tuple[int, int]:
+    if queue.size[0] < 0:
+        queue.size[0] = 0
+        for piece in range(len(rank)):
+            if schedule.missing[piece] == 0:
+                _enqueue(queue, piece)
+    if queue.proposed[0]:
+        queue.proposed[0] = False
+        if schedule.group_device[problem.piece_group[queue.wanted[0]]] == queue.wanted[1]:
+            _schedule(problem, schedule, queue, queue.wanted[0], queue.wanted[1])
+    while queue.size[0] > 0:
+        for index in range(queue.size[0]):
+            _work_out(problem, schedule, queue, queue.ready[index])
+        _wake(problem, schedule, queue, favourite)
+        piece, device = _earliest(problem, schedule, queue, rank)
+        undecided = schedule.group_device[problem.piece_group[piece]] == NONE
+        if device == NONE or undecided:
+            queue.wanted[0], queue.wanted[1] = piece, device
+            queue.proposed[0] = device != NONE
+            return piece, device
+        _schedule(problem, schedule, queue, piece, device)
+    return NONE, NONE
+
+
+@compiled_inner
+def _enqueue(queue: _Queue, piece: int) -> None:
+    queue.ready[queue.size[0]] = piece
+    queue.size[0] += 1
+    queue.waiting[piece] = True
+
+
+@compiled_inner
+def _schedule(
+    problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int, device: int
+) -> None:
+    arrived = receive(problem, schedule, piece, device, True)
+    run(problem, schedule, piece, device, max(arrived, released(schedule, device)))
+    queue.latest[device] = piece
+    queue.waiting[piece] = False
+    for index in range(queue.size[0]):
+        if queue.ready[index] == piece:
+            queue.ready[index] = queue.ready[queue.size[0] - 1]
+            queue.size[0] -= 1
+            break
+    for k in range(problem.use_ptr[piece], problem.use_ptr[piece + 1]):
+        consumer = problem.use_op[k]
+        if schedule.missing[consumer] == 0 and not queue.waiting[consumer]:
+            _enqueue(queue, consumer)
+
+
+@compiled_inner
+def _devices(problem: ListProblem, schedule: Schedule, piece: int) -> tuple[int, int]:
+    """The first device that comes into question for `piece`, and the one behind the last."""
+    home = schedule.group_device[problem.piece_group[piece]]
+    return (home, home + 1) if home != NONE else (0, problem.op_seconds.shape[1])
+
+
+@compiled_inner
+def _work_out(problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int) -> None:
+    """Bring the row of `piece` in `queue.arrived` up to date; inf: the device cannot take it."""
+    low, high = _devices(problem, schedule, piece)
+    for device in range(low, high):
+        if not can_take(problem, schedule, problem.piece_group[piece], device):
+            queue.arrived[piece, device] = np.inf
+        else:
+            queue.arrived[piece, device] = receive(problem, schedule, piece, device, False)
+
+
+@compiled_inner
+def _start(schedule: Schedule, queue: _Queue, piece: int, device: int) -> float:
+    """When `piece` could start on `device`, in seconds."""
+    start: float = max(queue.arrived[piece, device], released(schedule, device))
+    return start
+
+
+@compiled_inner
+def _wake(problem: ListProblem, schedule: Schedule, queue: _Queue, favourite: IntArray) -> None:
+    """Find the favourite child that each device is awake for."""
+    for device in range(len(queue.reserved)):
+        queue.reserved[device] = NONE
+        if queue.latest[device] == NONE:
+            continue
+        child = favourite[queue.latest[device]]
+        if child == NONE or not queue.waiting[child]:
+            continue
+        if schedule.group_device[problem.piece_group[child]] != NONE:
+            continue
+        here, earliest = np.inf, np.inf
+        for other in range(len(queue.reserved)):
+            finish = _start(schedule, queue, child, other) + problem.op_seconds[child, other]
+            earliest = min(earliest, finish)
+            if other == device:
+                here = finish
+        if here < np.inf and here == earliest:
+            queue.reserved[device] = child
+
+
+@compiled_inner
+def _earliest(
+    problem: ListProblem, schedule: Schedule, queue: _Queue, rank: FloatArray
+) -> tuple[int, int]:
+    """The piece that comes next and its device, or a piece that no device can take and NONE."""
+    best, where, best_start, best_reserved = NONE, NONE, np.inf, False
+    for index in range(queue.size[0]):
+        piece = queue.ready[index]
+        device, start = _best_device(problem, schedule, queue, piece)
+        if device == NONE:
+            return piece, NONE
+        reserved = queue.reserved[device] == piece
+        if best == NONE or (start, reserved, -rank[piece], piece) < (
+            best_start, best_reserved, -rank[best], best
+        ):  # fmt: skip
+            best, where, best_start, best_reserved = piece, device, start, reserved
+    return best, where
+
+
+@compiled_inner
+def _best_device(
+    problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int
+) -> tuple[int, float]:
+    """Where `piece` finishes first, and when it starts there; NONE: no device can take it."""
+    low, high = _devices(problem, schedule, piece)
+    urgent = 0.0
+    for device in range(low, high):
+        if queue.arrived[piece, device] < np.inf:
+            urgent = max(urgent, queue.arrived[piece, device])
+    where, first_start, first_finish, first_reserved = NONE, np.inf, np.inf, False
+    for device in range(low, high):
+        start = _start(schedule, queue, piece, device)
+        reserved = queue.reserved[device] == piece
+        if queue.reserved[device] != NONE and not reserved:
+            start = max(start, urgent)
+        finish = start + problem.op_seconds[piece, device]
+        if finish < first_finish or (
+            finish == first_finish < np.inf and reserved and not first_reserved
+        ):
+            where, first_start, first_finish, first_reserved = device, start, finish, reserved
+    return where, first_start

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agents.placement.neighbourhood.moves import IndexArray, Units
-from agents.step.grouping import GroupedProblem, fused_around
-from envs.arrays import BoolArray, FloatArray, IntArray
+from agents.placement.list_scheduling.rank import add_behind
+from agents.placement.neighbourhood.moves import BoolArray, FloatArray, IndexArray, IntArray, Units
+from agents.step.grouping import GroupedProblem, fused_around, mean_seconds, topological
+from envs.arrays import sums_before
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.fusion import fuse
-from envs.step.incremental import facts_of
+from envs.step.incremental import Facts, facts_of
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 
@@ -33,8 +34,7 @@ class Level:
 
     def down(self, piece_device: IntArray, piece_order: IntArray) -> tuple[IntArray, IntArray]:
         """Device (N,) and order (N,) of the operators from those of the pieces (K,)."""
-        position = np.empty(len(piece_order), dtype=np.int64)
-        position[piece_order] = np.arange(len(piece_order))
+        position = np.argsort(piece_order)
         device = np.asarray(piece_device, dtype=np.int64)[self.piece]
         return device, np.argsort(position[self.piece], kind="stable")
 
@@ -44,13 +44,13 @@ class Level:
         A unit goes where its first operator is; pieces follow the first of their operators.
         """
         pieces = self.problem.graph.num_operators
-        position = np.empty(len(order), dtype=np.int64)
-        position[order] = np.arange(len(order))
         first = np.full(pieces, len(order), dtype=np.int64)
-        np.minimum.at(first, self.piece, position)
+        np.minimum.at(first, self.piece, np.argsort(order))
         lead = np.full(len(self.units.state), len(order), dtype=np.int64)
         np.minimum.at(lead, self.units.of, first)
-        return device[order[lead]][self.units.of], topological(self.problem.graph, first)
+        return device[order[lead]][self.units.of], topological(
+            self.problem.graph.edges[:, :2], first
+        )
 
     def placed(self, device: IntArray) -> IntArray | None:
         """(K,) devices of the pieces from those of the operators (N,), as `up`.
@@ -79,7 +79,7 @@ class Level:
         return replace(self, units=units._replace(likely=likely, guided=share))
 
 
-def levels_of(problem: StepProblem, groups: tuple[int, ...], operators: int) -> list[Level]:
+def levels_of(problem: StepProblem, groups: Sequence[int], operators: int) -> list[Level]:
     """The levels of `problem`, coarse to fine.
 
     One for each number of `groups`, and the operators themselves if there are at most `operators`
@@ -106,35 +106,11 @@ def level_around(problem: StepProblem, plan: Plan, operators: int) -> Level:
     return _fused(problem.graph, GroupedProblem.fused(problem, fusion))
 
 
-def topological(graph: OpGraph, priority: IntArray) -> IntArray:
-    """(N,) the topological order of `graph` that takes the ready operator of least priority."""
-    missing = np.bincount(graph.use_op, minlength=graph.num_operators).tolist()
-    rank, pointer, users = priority.tolist(), graph.use_ptr.tolist(), graph.use_op.tolist()
-    ready = [(rank[op], op) for op in range(graph.num_operators) if missing[op] == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, op = heapq.heappop(ready)
-        order.append(op)
-        for user in users[pointer[op] : pointer[op + 1]]:
-            missing[user] -= 1
-            if missing[user] == 0:
-                heapq.heappush(ready, (rank[user], user))
-    return np.array(order, dtype=np.int64)
-
-
 def _finest(problem: StepProblem) -> Level:
     """All operators; the units are the co-location groups and the free operators."""
-    graph = problem.graph
-    count = graph.num_operators
-    free = graph.colocation == NONE
-    of = np.where(free, graph.num_groups + np.cumsum(free) - 1, graph.colocation)
-    of = np.unique(of, return_inverse=True)[1].reshape(-1)
-    number = int(of.max(initial=NONE)) + 1
-    seconds = sum_rows(problem.op_seconds, of, number)
-    state = sum_rows(graph.state_bytes, of, number)
-    allowed = np.isfinite(seconds) & (state[:, None] <= problem.capacity)
-    return Level(problem, _units(of, state, allowed), np.arange(count), np.zeros(count))
+    grouped, count = GroupedProblem.unfused(problem), problem.graph.num_operators
+    units = _units(grouped.fusion.group, grouped.state, grouped.allowed)
+    return Level(problem, units, np.arange(count), np.zeros(count))
 
 
 def _fused(graph: OpGraph, grouped: GroupedProblem) -> Level:
@@ -171,7 +147,7 @@ def _units(of: IntArray, state: FloatArray, allowed: BoolArray) -> Units:
     counts = np.bincount(of, minlength=len(state))
     return Units(
         of=of.astype(np.uint32),
-        member_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32),
+        member_ptr=sums_before(counts).astype(np.uint32),
         member=np.argsort(of, kind="stable").astype(np.uint32),
         state=np.ascontiguousarray(state, dtype=np.float64),
         allowed=np.ascontiguousarray(allowed),
@@ -194,22 +170,19 @@ def list_schedule(level: Level, room: FloatArray) -> tuple[IntArray, IntArray] |
     """
     problem, units = level.problem, level.units
     facts = facts_of(problem)
-    able = np.isfinite(problem.op_seconds)
-    mean = np.where(able, problem.op_seconds, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
     classes = problem.topology.link_class
     apart = classes[~np.eye(len(classes), dtype=np.bool_)]
     moved = np.zeros(problem.graph.num_tensors)
     if len(apart):
         moved = problem.transfer_seconds[:, apart].mean(axis=1)
-    rank = np.zeros(len(mean))
-    _upward_rank(facts.use_ptr, facts.uses, mean, moved, rank)
+    rank, graph = mean_seconds(problem.op_seconds), problem.graph
+    add_behind(graph.use_ptr, graph.use_op, moved[graph.uses[:, 1]], rank)
     order = np.lexsort((np.arange(len(rank)), -rank))
     device = np.full(len(units.state), _NOWHERE, dtype=np.uint32)
     tensor = np.zeros(len(facts.inputs), dtype=np.uint32)
     tensor[facts.uses[:, 3]] = facts.uses[:, 1]
     placed = _schedule(
-        facts.op_seconds, facts.input_ptr, facts.inputs, tensor, facts.transfer_seconds,
-        facts.routes, units.of, units.state, units.allowed, room.copy(), order,
+        facts, tensor, units.of, units.state, units.allowed, room.copy(), order,
         np.zeros(len(facts.routes) + problem.topology.num_ports),
         np.full((problem.graph.num_tensors, len(classes)), -1.0), device,
     )  # fmt: skip
@@ -217,25 +190,9 @@ def list_schedule(level: Level, room: FloatArray) -> tuple[IntArray, IntArray] |
 
 
 @compiled
-def _upward_rank(
-    use_ptr: IndexArray, uses: IndexArray, mean: FloatArray, moved: FloatArray, rank: FloatArray
-) -> None:
-    """`rank` (N,) out: mean seconds from each operator's start to the end of the step."""
-    for op in range(len(rank) - 1, -1, -1):
-        longest = 0.0
-        for k in range(use_ptr[op], use_ptr[op + 1]):
-            longest = max(longest, moved[uses[k, 1]] + rank[uses[k, 0]])
-        rank[op] = mean[op] + longest
-
-
-@compiled
 def _schedule(
-    op_seconds: FloatArray,  # (K, D)
-    input_ptr: IndexArray,  # (K + 1,)
-    inputs: IndexArray,  # (C,) producer
-    tensor: IndexArray,  # (C,)
-    transfer_seconds: FloatArray,  # (T, L)
-    routes: IndexArray,  # (D, D, 3)
+    facts: Facts,
+    tensor: IndexArray,  # (C,) by `facts.inputs`
     unit: IndexArray,  # (K,)
     state: FloatArray,  # (U,) bytes
     allowed: BoolArray,  # (U, D)
@@ -252,24 +209,22 @@ def _schedule(
         u = unit[op]
         if device[u] == _NOWHERE:
             best = np.inf
-            for d in range(op_seconds.shape[1]):
+            for d in range(facts.op_seconds.shape[1]):
                 if not allowed[u, d] or state[u] > room[d]:
                     continue
                 now[:] = free
-                end = op_seconds[op, d] + _ready(
-                    op, d, input_ptr, inputs, tensor, transfer_seconds, routes, unit, device,
-                    finish, arrived, now, False,
-                )  # fmt: skip
+                end = facts.op_seconds[op, d] + _ready(
+                    op, d, facts, tensor, unit, device, finish, arrived, now, False
+                )
                 if end < best:
                     best, device[u] = end, np.uint32(d)
             if best == np.inf:
                 return False
             room[device[u]] -= state[u]
         d = device[u]
-        finish[op] = op_seconds[op, d] + _ready(
-            op, d, input_ptr, inputs, tensor, transfer_seconds, routes, unit, device,
-            finish, arrived, free, True,
-        )  # fmt: skip
+        finish[op] = facts.op_seconds[op, d] + _ready(
+            op, d, facts, tensor, unit, device, finish, arrived, free, True
+        )
         free[d] = finish[op]
     return True
 
@@ -278,11 +233,8 @@ def _schedule(
 def _ready(
     op: int,
     d: int,
-    input_ptr: IndexArray,
-    inputs: IndexArray,
+    facts: Facts,
     tensor: IndexArray,
-    transfer_seconds: FloatArray,
-    routes: IndexArray,
     unit: IndexArray,
     device: IndexArray,
     finish: FloatArray,  # (K,) seconds
@@ -292,14 +244,14 @@ def _ready(
 ) -> float:
     """When `op` can start on device `d`; arguments as in `_schedule`."""
     at: float = free[d]
-    for i in range(input_ptr[op], input_ptr[op + 1]):
-        source, came = device[unit[inputs[i]]], finish[inputs[i]]
+    for i in range(facts.input_ptr[op], facts.input_ptr[op + 1]):
+        source, came = device[unit[facts.inputs[i]]], finish[facts.inputs[i]]
         if source != d and arrived[tensor[i], d] >= 0.0:
             came = arrived[tensor[i], d]
         elif source != d:
-            seconds = transfer_seconds[tensor[i], routes[source, d, 0]]
+            seconds = facts.transfer_seconds[tensor[i], facts.routes[source, d, 0]]
             if seconds > 0.0:
-                out, into = routes[source, d, 1], routes[source, d, 2]
+                out, into = facts.routes[source, d, 1], facts.routes[source, d, 2]
                 came = max(came, free[out], free[into]) + seconds
                 free[out] = came
                 free[into] = came
@@ -307,3 +259,38 @@ def _ready(
                 arrived[tensor[i], d] = came
         at = max(at, came)
     return at
+
+
+def splits(grouped: GroupedProblem) -> Iterator[IntArray]:
+    """Placements (N,) of contiguous segments of the forward pass.
+
+    Segments hold equal work, work in proportion to their devices' speed, or bytes in proportion to
+    their devices' memory. The line of devices is taken once, twice (a loop), or there and back (a
+    V).
+    """
+    problem = grouped.problem
+    devices = problem.topology.num_devices
+    able = np.isfinite(grouped.seconds)
+    work = mean_seconds(grouped.seconds)
+    speed = 1.0 / np.maximum(np.where(able, grouped.seconds, 0.0).sum(axis=0), 1e-300)
+    maker = grouped.fusion.piece_group[problem.graph.producer]
+    made = sum_rows(problem.graph.tensor_bytes, maker, grouped.num_groups)
+    equal, fastest = np.arange(devices), grouped.device_order()
+    for load, share, line in (
+        (work, np.ones(devices), equal),
+        (work, speed, fastest),
+        (grouped.state + made, problem.capacity, fastest),
+    ):
+        for path in (line, np.tile(line, 2), np.concatenate([line, line[::-1]])):
+            device = path[_cut(load, share[path])]
+            if able[np.arange(len(device)), device].all():
+                yield grouped.fusion.expand(device)
+
+
+def _cut(load: FloatArray, share: FloatArray) -> IntArray:
+    """(G,) segment of each of the groups in a line, by the middle of their loads (G,)."""
+    share = np.where(np.isfinite(share), share, 0.0)
+    share = share if share.sum() > 0.0 else np.ones(len(share))
+    middle = (np.cumsum(load) - load / 2) / max(float(load.sum()), 1e-300)
+    ends = np.cumsum(share) / share.sum()
+    return np.minimum(np.searchsorted(ends, middle, side="right"), len(share) - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.placement.labelled import read_dataset
+from agents.placement.labelling import read_dataset
 from agents.rllib.subject import Numbers
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError

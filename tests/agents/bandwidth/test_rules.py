@@ -11,9 +11,7 @@ from agents.bandwidth.rules import (
     SquareRootShares,
     UniformShares,
     channel_capacity,
-    proportional_allocation,
     shared_by_weight,
-    square_root_allocation,
 )
 from envs.step.allocated import uniform_allocation
 from experiments.step.problem import topology_file
@@ -59,7 +57,7 @@ def test_uniform_shares_look_at_nothing() -> None:
     assert_array_equal(found.solution.allocation.rate, expected)
 
 
-@pytest.mark.parametrize("rule", [proportional_allocation, square_root_allocation])
+@pytest.mark.parametrize("rule", [ProportionalShares().shares, SquareRootShares().shares])
 def test_pipes_without_traffic_get_nothing(rule: object) -> None:
     problem, plan = concurrent_sends([1.0, 2.0], cluster(4, planes_=2))
     pipes = rule(problem, plan).pipes(problem.topology.network)  # type: ignore[operator]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from agents.hybrid.dapple_search import Solver, Weights, limits, speeds
+from agents.hybrid.dapple import Weights, limits, solver, speeds
 from agents.hybrid.limits import best_of_limits
 from agents.hybrid.machines import Group, Groups, Rates, all_groups
 from agents.hybrid.pipedream import Cuts
@@ -97,7 +97,7 @@ def search(
         once = float(cuts.seconds[-1]) / (replicas * rounds)
         plans = list(_two_stages(cuts, groups, rates, rounds, replicas))
         for found in best_of_limits(
-            Solver(cuts, groups, weights), limits(cuts, weights), (rounds - 1) / rounds, until,
+            solver(cuts, groups, weights), limits(cuts, weights), (rounds - 1) / rounds, until,
             None, best.seconds - once,
         ):  # fmt: skip
             plans.append([GroupStage(a, b, groups.steps[step].group) for a, b, step in found.plan])

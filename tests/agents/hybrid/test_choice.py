@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.constraint_program.solver import CpSettings
 from agents.hybrid import choice
 from agents.hybrid.choice import ChoiceProgram, choose
 from envs.errors import InputError
@@ -15,10 +14,9 @@ from envs.files import read_json
 from envs.hybrid.signatures import BROADCAST, FEATURES, PARTIAL, ROWS, boxing_bytes
 
 SBP = {str(form): form for form in (ROWS, FEATURES, BROADCAST, PARTIAL)}
-SETTINGS = CpSettings(workers=1, seed=0)
 
 
-def draw(seed: int, *, memory: bool) -> ChoiceProgram:
+def draw(seed: int) -> ChoiceProgram:
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 4, size=rng.integers(1, 7))
     n = len(sizes)
@@ -27,11 +25,8 @@ def draw(seed: int, *, memory: bool) -> ChoiceProgram:
     tables = [rng.integers(0, 20, size=(sizes[u], sizes[v])).astype(float) for u, v in pairs]
     for table in tables:
         table[rng.random(table.shape) < 0.1] = np.inf
-    held = tuple(rng.integers(0, 9, size=s).astype(float) for s in sizes) if memory else ()
-    return ChoiceProgram(
-        tuple(rng.integers(0, 20, size=s).astype(float) for s in sizes),
-        tuple(pairs), tuple(tables), held, float(3.0 * n) if memory else np.inf,
-    )  # fmt: skip
+    seconds = tuple(rng.integers(0, 20, size=s).astype(float) for s in sizes)
+    return ChoiceProgram(seconds, tuple(pairs), tuple(tables))
 
 
 def brute_force(program: ChoiceProgram) -> float:
@@ -40,29 +35,19 @@ def brute_force(program: ChoiceProgram) -> float:
 
 
 def check(program: ChoiceProgram) -> None:
-    found, best = choose(program, SETTINGS, 20.0), brute_force(program)
-    assert found.seconds == best
-    assert found.status == ("optimal" if np.isfinite(best) else "infeasible")
-    if found.options is not None:
-        assert program.value(found.options) == best
+    found, best = choose(program, 20.0), brute_force(program)
+    assert (np.inf if found is None else program.value(found)) == best
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_dynamic_program_is_the_optimum(seed: int) -> None:
-    check(draw(seed, memory=False))
+    check(draw(seed))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_cp_sat_is_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_the_milp_is_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_TABLE", 0)
-    check(draw(seed, memory=False))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_memory_binds(seed: int) -> None:
-    check(draw(seed, memory=True))
+    check(draw(seed))
 
 
 def test_a_chain_of_many_operators() -> None:
@@ -73,9 +58,10 @@ def test_a_chain_of_many_operators() -> None:
     for table, own in zip(tables, seconds[1:], strict=True):
         best = (best[:, None] + table).min(axis=0) + own
     chain = tuple((u, u + 1) for u in range(n - 1))
-    found = choose(ChoiceProgram(tuple(seconds), chain, tuple(tables)), SETTINGS, 1.0)
-    assert found.status == "optimal"
-    assert found.seconds == pytest.approx(best.min(), rel=1e-12)
+    program = ChoiceProgram(tuple(seconds), chain, tuple(tables))
+    found = choose(program, 1.0)
+    assert found is not None
+    assert program.value(found) == pytest.approx(best.min(), rel=1e-12)
 
 
 MATMUL = [("S0", "B", "S0"), ("B", "S1", "S1"), ("S1", "S0", "P"), ("P", "B", "P"),
@@ -86,9 +72,10 @@ RELU = [("S0", "S0"), ("S1", "S1"), ("B", "B")]
 def test_three_operators_of_oneflow(data: Path) -> None:
     oracle = read_json(data / "oracles/parallel/sbp_boxing.json")["mini_planner"]
     for case in oracle["cases"]:
-        found = choose(_three_operators(case), SETTINGS, 1.0)
-        assert found.status == "optimal"
-        assert found.seconds == pytest.approx(case["total"], rel=1e-12)
+        program = _three_operators(case)
+        found = choose(program, 1.0)
+        assert found is not None
+        assert program.value(found) == pytest.approx(case["total"], rel=1e-12)
 
 
 def _three_operators(case: dict[str, Any]) -> ChoiceProgram:

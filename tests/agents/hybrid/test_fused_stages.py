@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from agents.hybrid.fusion import FusedStages
-from agents.hybrid.solver import PREDICTED
+from agents.hybrid.machines import PREDICTED
 from agents.hybrid.stage_program import Column, StageProgram, fused
 from agents.pipeline.published import gpipe, one_f_one_b
 from agents.solver import Budget

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agents.hybrid.machines import PREDICTED
 from agents.hybrid.pipedream import Cuts, Level, PipeDream, Throughput, optimize
-from agents.hybrid.solver import PREDICTED
 from agents.solver import Budget
 from envs.arrays import FloatArray
 from tests.agents.hybrid.profiles import needs_oracles, oracle, profile

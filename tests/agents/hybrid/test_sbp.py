@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from agents.hybrid.machines import PREDICTED
 from agents.hybrid.sbp import SBP, one_stage_seconds
-from agents.hybrid.solver import PREDICTED
 from agents.solver import Budget
 from envs.hybrid.plan import HybridProblem, Sharding, Stage
 from envs.hybrid.simulation import simulate

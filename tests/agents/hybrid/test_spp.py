@@ -10,7 +10,7 @@ import pytest
 from numpy.random import default_rng
 
 from agents.hybrid import spp
-from agents.hybrid.solver import PREDICTED
+from agents.hybrid.machines import PREDICTED
 from agents.hybrid.spp import SPP, Chain, chain_of, device_order, list_order
 from agents.solver import Budget
 from envs.arrays import FloatArray
@@ -58,7 +58,6 @@ def test_values_of_the_list_order(data: Path) -> None:
         chain, m = Chain(*columns), case["M"]
         assert chain.slowest == case["C"]
         assert chain.ends(m).max() == case["T"]
-        assert chain.ends(m, backward_first=False).max() == case["T_forward_first"]
         assert chain.bound(m) == case["bound"]
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 from agents.partition.kernel import in_line, latency, move, propose, settle
-from agents.partition.search import LatencyWalk, LoadWalk
-from envs.partition.problem import LatencyProblem, MaxLoadProblem
+from agents.partition.search import PartitionWalk
+from envs.partition.problem import LatencyProblem
+from envs.partition.problem import MaxLoadProblem
 from tests.agents.partition.dp_graphs import braided, small_problem
 from tests.strength import SEEDS, examples
 
@@ -26,7 +27,7 @@ def problem_of(seed: int):
 @given(seed=SEEDS)
 def test_loads_after_many_moves_are_those_of_the_problem(seed):
     problem = MaxLoadProblem(problem_of(seed), contiguous=False)
-    walk = LoadWalk(problem, 0)
+    walk = PartitionWalk(problem, 0)
     atoms, traffic, loads = walk.atoms, walk._traffic, walk._loads
     random = default_rng(seed)
     settle(traffic, loads)
@@ -51,7 +52,7 @@ def test_loads_after_many_moves_are_those_of_the_problem(seed):
 @given(seed=SEEDS)
 def test_a_line_exists_when_the_problem_says_so(seed):
     problem = MaxLoadProblem(problem_of(seed), contiguous=True)
-    walk = LoadWalk(problem, 0)
+    walk = PartitionWalk(problem, 0)
     random = default_rng(seed)
     count = problem.step.topology.num_devices
     for _ in range(20):
@@ -68,7 +69,7 @@ def test_a_line_exists_when_the_problem_says_so(seed):
 @given(seed=SEEDS)
 def test_latency_is_that_of_the_problem(seed):
     problem = LatencyProblem(problem_of(seed))
-    walk = LatencyWalk(problem, 0)
+    walk = PartitionWalk(problem, 0)
     random = default_rng(seed)
     count = problem.step.topology.num_devices
     for trial in range(20):
@@ -90,7 +91,7 @@ def test_latency_is_that_of_the_problem(seed):
 @given(seed=SEEDS, contiguous=st.booleans())
 def test_the_walk_keeps_what_it_says_it_keeps(seed, contiguous):
     problem = MaxLoadProblem(problem_of(seed), contiguous)
-    walk = LoadWalk(problem, seed)
+    walk = PartitionWalk(problem, seed)
     if not walk.atoms.allowed.any(axis=1).all():
         return
     walk.run(0.1, 2000)

@@ -33,7 +33,7 @@ def search(**changes) -> PartitionSearch:
     """A search with the values of its configuration, or with `changes`."""
     values = {
         "first_moves": 2000, "growth": 1.5, "hot": 0.3, "warm": 0.02, "cold": 0.0003,
-        "starts": (), "start_share": 0.0, "bound_share": 0.1, "seed": 0,
+        "starts": (), "start_share": 0.0, "seed": 0,
     }  # fmt: skip
     return PartitionSearch(**{**values, **changes})
 
@@ -162,8 +162,6 @@ def test_what_a_start_planner_finds_is_never_lost(latency):
         ("cold", {"cold": 0.0}),
         ("warm", {"warm": 0.5}),
         ("start_share", {"start_share": 1.5}),
-        ("bound_share", {"bound_share": -0.1}),
-        ("start_share", {"start_share": 0.95}),
     ],
 )
 def test_values_out_of_range_are_refused(field, changes):

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.pipeline.filling import Facts, fill
 from agents.pipeline.published import looped, v_shaped, zb_v
-from agents.pipeline.zero_bubble import Memory, zero_bubble
+from agents.pipeline.zero_bubble import Facts, Memory, fill, zero_bubble
 from envs.files import read_json
 from envs.step.pipeline import Action, Pipeline, PlayedPipeline, Work, play
 from tests.refusal import refusal

@@ -92,7 +92,7 @@ def test_either_and_both_say_what_their_literals_say() -> None:
 
 def test_a_search_stops_at_its_limit_and_keeps_no_process() -> None:
     with CpSolver() as solver:
-        process = solver.process_id
+        process = solver._process.pid
         found = solver.search(market_split(), [0], ONE, seconds=0.5, deterministic_limit=None)
         events = list(found)
     assert all(event.status not in {"OPTIMAL", "INFEASIBLE"} for event in events)
@@ -105,7 +105,7 @@ def test_an_interrupt_ends_the_process() -> None:
     def interrupted() -> None:
         nonlocal process
         with CpSolver() as solver:
-            process = solver.process_id
+            process = solver._process.pid
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -119,7 +119,7 @@ def test_the_process_ends_with_its_parent() -> None:
             "import sys, time\n"
             "from agents.constraint_program.solver import CpSolver\n"
             "solver = CpSolver()\n"
-            "print(solver.process_id, flush=True)\n"
+            "print(solver._process.pid, flush=True)\n"
             "time.sleep(60)\n"
         )],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,

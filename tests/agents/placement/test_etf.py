@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from agents.placement.list_planners import ListRule, MEtf, schedule_by
-from agents.placement.list_scheduling.earliest import EarliestStart
 from agents.placement.list_scheduling.rank import upward_rank
-from agents.placement.list_scheduling.schedule import Schedule
+from agents.placement.list_scheduling.schedule import Schedule, earliest_start
 from agents.step.grouping import GroupedProblem
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
@@ -21,7 +20,7 @@ from tests.asking import planned
 def rule_of(grouped: GroupedProblem) -> Callable[[], ListRule]:
     rank = upward_rank(grouped.problem)
     nobody = np.full(len(rank), NONE, dtype=np.int64)
-    return lambda: EarliestStart(rank, nobody, grouped.problem.topology.num_devices)
+    return lambda: earliest_start(rank, nobody, grouped.problem.topology.num_devices)
 
 
 def schedule_of(problem: StepProblem) -> tuple[list[int], Schedule]:

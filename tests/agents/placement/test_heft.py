@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents.placement.list_planners import EarliestFinish, schedule_by
+from agents.placement.list_planners import earliest_finish, schedule_by
 from agents.placement.list_scheduling.rank import upward_rank
 from agents.placement.list_scheduling.schedule import Schedule
 from agents.step.grouping import GroupedProblem
@@ -57,7 +57,7 @@ def without_contention(problem: StepProblem) -> StepProblem:
 def schedule_of(problem: StepProblem) -> tuple[GroupedProblem, Schedule]:
     grouped = GroupedProblem.of(problem, problem.graph.num_operators)
     priority = np.argsort(-upward_rank(grouped.problem), kind="stable")
-    schedule = schedule_by(lambda: EarliestFinish(priority), grouped, problem.capacity)
+    schedule = schedule_by(lambda: earliest_finish(priority), grouped, problem.capacity)
     assert schedule is not None
     return grouped, schedule
 

@@ -10,8 +10,14 @@ import pytest
 from numpy.random import default_rng
 
 from agents.partition.dp import ContiguousDP
-from agents.placement.labelled import describe, read_dataset, shard_path, write_shard
-from agents.placement.labelling import aligned, label
+from agents.placement.labelling import (
+    aligned,
+    describe,
+    label,
+    read_dataset,
+    shard_path,
+    write_shard,
+)
 from agents.placement.local_search import LocalSearch
 from agents.solver import Budget, Result
 from agents.step.problems import StepPlanning

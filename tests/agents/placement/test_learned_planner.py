@@ -87,7 +87,7 @@ def test_search_goes_on_from_its_plans() -> None:
     searching = make("learned")
     assert isinstance(searching, LearnedPlanner)
     found = planned(searching, step, 20.0, 2000)
-    searching.search = None
+    searching = replace(searching, search=None)
     alone = planned(searching, step, 1.0)
     assert found.value <= alone.value
     assert found.value <= planned(SingleDevice(), step, 1.0).value
@@ -104,7 +104,7 @@ def test_before_the_search_plans_descend_unless_memory_binds() -> None:
         with_descents = [planned(searching, each, 20.0, 1) for each in (tight, loose)]
         answer = Answer(searching, GroupedProblem.of(tight, searching.groups))
         answer.best_first()
-        searching.levels = ()
+        searching = replace(searching, levels=())
         without = [planned(searching, each, 20.0, 1) for each in (tight, loose)]
         gained += with_descents[1].value < without[1].value
         assert with_descents[1].value <= without[1].value

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 
 from agents.placement.list_planners import Heft, MEtf, MSct, schedule_by, schedule_order
+from agents.step.fitting import MemoryFit
 from agents.step.grouping import GroupedProblem
-from agents.step.memory_fit import MemoryFit
 from agents.step.problems import Planner
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder

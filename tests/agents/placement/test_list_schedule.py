@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.placement.list_planners import EarliestFinish, ListRule, schedule_by
-from agents.placement.list_scheduling.earliest import EarliestStart
+from agents.placement.list_planners import earliest_finish, schedule_by
 from agents.placement.list_scheduling.rank import favourite_children, upward_rank
 from agents.placement.list_scheduling.schedule import (
+    ListRule,
     Schedule,
+    earliest_start,
     empty_schedule,
     first_gap,
-    inputs_ready,
     list_problem,
     occupy,
     receive,
@@ -38,12 +38,12 @@ def by_rank(grouped: GroupedProblem) -> np.ndarray:
 
 def make_heft(grouped: GroupedProblem) -> Callable[[], ListRule]:
     priority = by_rank(grouped)
-    return lambda: EarliestFinish(priority)
+    return lambda: earliest_finish(priority)
 
 
 def make_earliest(grouped: GroupedProblem, favourite: list[int]) -> Callable[[], ListRule]:
     rank, devices = upward_rank(grouped.problem), grouped.problem.topology.num_devices
-    return lambda: EarliestStart(rank, np.array(favourite, dtype=np.int64), devices)
+    return lambda: earliest_start(rank, np.array(favourite, dtype=np.int64), devices)
 
 
 def agree(
@@ -181,9 +181,9 @@ def test_a_transfer_takes_the_first_gap_its_two_ports_have_in_common(
             calendar.append((start, start + length))
     begin = list_reference.gap(calendars, float(finish), float(seconds))
     arrays = list_problem(grouped)
-    assert inputs_ready(arrays, schedule, 1, 1) == begin + seconds
+    assert receive(arrays, schedule, 1, 1, False) == begin + seconds
     assert int(schedule.used[0]) == len(sends) + len(receives)  # nothing has changed
-    assert receive(arrays, schedule, 1, 1) == begin + seconds
+    assert receive(arrays, schedule, 1, 1, True) == begin + seconds
     assert int(schedule.used[0]) == len(sends) + len(receives) + 2
 
 

@@ -15,8 +15,7 @@ from agents.placement.neighbourhood.moves import (
     reorder,
     undo,
 )
-from agents.placement.neighbourhood.ruled import RuledWalker
-from agents.placement.neighbourhood.walk import Walker
+from agents.placement.neighbourhood.walk import RuledWalker, Walker
 from agents.step.random_numbers import draw
 from envs.step.incremental import Schedule, schedule_of, settle, within
 from envs.step.plans import Placement, Plan

@@ -15,9 +15,8 @@ from numpy.testing import assert_array_equal
 from agents.partition.search import PartitionSearch
 from agents.placement.baselines import SingleDevice
 from agents.placement.local_search import LocalSearch
-from agents.placement.neighbourhood.levels import inner_bytes, levels_of, list_schedule, topological
-from agents.placement.neighbourhood.seeds import splits
-from agents.step.grouping import GroupedProblem
+from agents.placement.neighbourhood.levels import inner_bytes, levels_of, list_schedule, splits
+from agents.step.grouping import GroupedProblem, topological
 from envs.cost import TabulatedCost
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers.moirai import read_moirai
@@ -34,7 +33,7 @@ from tests.strength import examples
 SETTINGS = examples(40, suppress_health_check=[HealthCheck.too_slow])
 PARTITIONS = PartitionSearch(
     first_moves=1000, growth=1.5, hot=0.3, warm=0.02, cold=0.0003, starts=(), start_share=0.0,
-    bound_share=0.1, seed=0,
+    seed=0,
 )  # fmt: skip
 
 
@@ -139,7 +138,7 @@ def test_plans_of_a_level_are_plans_of_the_operators(problem: StepProblem) -> No
     for level in levels_of(problem, (2, 4), 10**6):
         graph = level.problem.graph
         random = np.random.default_rng(graph.num_operators)
-        order = topological(graph, random.permutation(graph.num_operators))
+        order = topological(graph.edges[:, :2], random.permutation(graph.num_operators))
         unit = random.integers(problem.topology.num_devices, size=len(level.units.state))
         device, expanded = level.down(unit[level.units.of], order)
         found = Plan(Placement(device), expanded).violations(problem)

@@ -17,8 +17,8 @@ from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.list_planners import Heft, MEtf, MSct
 from agents.placement.local_search import LocalSearch
+from agents.step.fitting import MemoryFit
 from agents.step.grouping import GroupedProblem
-from agents.step.memory_fit import MemoryFit
 from agents.step.problems import Planner
 from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem

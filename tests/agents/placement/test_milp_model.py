@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from agents.linear_program import LinearProgram
 from agents.placement.integer_program.model import AssignmentModel, PlacementModel, live_bytes
-from agents.placement.milp import unfused
-from agents.placement.neighbourhood.levels import topological
-from agents.step.grouping import GroupedProblem
+from agents.step.grouping import GroupedProblem, topological
 from envs.graphs.contraction import contract
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -98,13 +96,13 @@ def test_an_overflow_rules_out_its_set_of_groups_and_any_with_more_state() -> No
 def test_live_bytes_live_together_whatever_the_placement_and_the_order(
     data: st.DataObject, problem: StepProblem
 ) -> None:
-    grouped, devices = unfused(problem), problem.topology.num_devices
+    grouped, devices = GroupedProblem.unfused(problem), problem.topology.num_devices
     names = st.lists(
         st.integers(0, devices - 1), min_size=grouped.num_groups, max_size=grouped.num_groups
     )
     device = np.array(data.draw(names))
     rank = np.array(data.draw(st.permutations(range(problem.graph.num_operators))))
-    order = topological(problem.graph, rank)
+    order = topological(problem.graph.edges[:, :2], rank)
     peak = StepSimulator(problem).run(grouped.fusion.expand(device), order).peak_memory
     least = np.bincount(device, grouped.state + live_bytes(grouped), minlength=devices)
     assert (peak >= least - 1e-9).all()

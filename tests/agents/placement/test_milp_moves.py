@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from agents.placement.integer_program.descent import MovePricing
-from agents.placement.integer_program.moves import (
+from agents.placement.integer_program.descent import (
     ANYWHERE,
     EXCHANGE,
     LEFT,
     RENAME,
     RIGHT,
     SHIFT,
+    MovePricing,
     Moves,
     make_move,
 )

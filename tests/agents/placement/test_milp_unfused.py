@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from agents.placement.baselines import SingleDevice
 from agents.placement.integer_program.order import OrderFormulation
 from agents.placement.list_planners import Heft
-from agents.placement.milp import Milp, unfused
+from agents.placement.milp import Milp
 from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
@@ -63,7 +63,7 @@ def placements(grouped: GroupedProblem) -> np.ndarray:
 def test_the_optimum_is_that_of_all_placements_in_all_orders(problem: StepProblem) -> None:
     sequences = list(islice(orders(problem.graph), MOST_ORDERS))
     assume(len(sequences) < MOST_ORDERS)
-    devices = placements(unfused(problem))
+    devices = placements(GroupedProblem.unfused(problem))
     simulator = StepSimulator(problem)
     best = np.inf
     if len(devices):
@@ -104,7 +104,7 @@ def test_plans_are_feasible_and_not_below_the_bound(problem: StepProblem) -> Non
 @given(problem=problems())
 def test_every_operator_is_its_own_group_but_for_co_location(problem: StepProblem) -> None:
     graph = problem.graph
-    grouped = unfused(problem)
+    grouped = GroupedProblem.unfused(problem)
     group = grouped.fusion.group
     for a, b in product(range(graph.num_operators), repeat=2):
         together = graph.colocation[a] == graph.colocation[b] != NONE
@@ -137,7 +137,7 @@ def test_a_device_that_is_much_slower_does_not_blur_the_bound(
     seed: int, slower: float, warm: bool
 ) -> None:
     problem = far_apart(seed, slower)
-    devices, simulator = placements(unfused(problem)), StepSimulator(problem)
+    devices, simulator = placements(GroupedProblem.unfused(problem)), StepSimulator(problem)
     best = min(
         simulator.step_times(devices, np.array(order)).min() for order in orders(problem.graph)
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from agents.placement.list_planners import MEtf, MSct, schedule_by
-from agents.placement.list_scheduling.earliest import EarliestStart
 from agents.placement.list_scheduling.rank import favourite_children, upward_rank
+from agents.placement.list_scheduling.schedule import earliest_start
 from agents.step.grouping import GroupedProblem
 from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
@@ -30,7 +30,7 @@ def test_a_device_is_kept_for_the_favourite_child() -> None:
     start = {}
     for name, child in (("etf", NONE), ("sct", 1)):
         favourite = np.array([child, NONE, NONE, NONE])
-        schedule = schedule_by(lambda f=favourite: EarliestStart(rank, f, 3), grouped,
+        schedule = schedule_by(lambda f=favourite: earliest_start(rank, f, 3), grouped,
                                problem.capacity)  # fmt: skip
         assert schedule is not None
         start[name] = schedule.start.tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.placement.labelled import LabelledProblem, describe, write_shard
+from agents.placement.labelling import LabelledProblem, describe, write_shard
 from agents.rllib.step.labels import LabelledProblems
 from agents.rllib.step.problems import PLANNER, Continued, Problems, sweeps_of
 from agents.rllib.training import train
