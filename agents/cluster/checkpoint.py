@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 from annotated_types import Ge
 from numpy.typing import NDArray
+from pydantic import Field
 
 from agents.cluster.checkpoint_adviser import plan_of, rebuilt
 from agents.cluster.migrating.adviser import MigrationAdviser
@@ -39,6 +40,7 @@ from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.files import read_content
+from envs.forms import Form, read_form
 from models.export.checkpoint import (
     CONFIG_FILE,
     PLAN,
@@ -335,77 +337,80 @@ class _Planned:
         self.actions = ClusterActions(preempt_after_s=60.0, longest_wait_s=wake_s)
 
 
+class _Part(Form, extra="ignore"):
+    """What is read of a file that says more."""
+
+
+class _Order(_Part):
+    target: str = Field(alias="_target_")
+
+
+class _Observation(_Part):
+    known_durations: bool
+    history: int
+    order: _Order
+
+
+class _Actions(_Part):
+    servers: bool
+    racks: bool
+    all_servers: bool
+    preempt_after_s: float | None
+    longest_wait_s: float | None
+
+
+class _Environment(_Part):
+    observation: _Observation
+    actions: _Actions
+
+
+class _Overheads(_Part):
+    restart_s: Annotated[float, Field(ge=0.0)]
+
+
+class _Config(_Part):
+    env: _Environment
+    overheads: _Overheads | None = None
+
+
+class _Widths(_Part):
+    types: Annotated[int, Field(ge=1, le=MAX_GPU_TYPES)]
+
+
+class _Model(_Part):
+    widths: _Widths
+
+
 class _Trained:
     """What the configuration of a checkpoint's training says of its environment."""
 
     def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
-        self._file = checkpoint.folder / CONFIG_FILE
-        config = _mapping(self._file)
-        observation = self._part(config, "env", "observation")
-        actions = self._part(config, "env", "actions")
-        self.known_durations = self._value(observation, "known_durations", bool)
-        self.history = self._value(observation, "history", int)
-        order = str(self._part(observation, "order").get("_target_")).rpartition(".")[2]
+        file, spec = checkpoint.folder / CONFIG_FILE, checkpoint.folder / SPEC_FILE
+        config = read_form(_Config, _config(file), file)
+        seen, actions = config.env.observation, config.env.actions
+        order = seen.order.target.rpartition(".")[2]
         if order not in WINDOW_ORDERS:
             known = ", ".join(WINDOW_ORDERS)
-            raise InputError(
-                f"{order!r} is unknown (known: {known})", file=self._file, field="order"
-            )
-        self.order = WINDOW_ORDERS[order]()
-        names = ("servers", "racks", "all_servers", "preempt_after_s", "longest_wait_s")
-        for name in names:
-            if name not in actions:
-                raise InputError("is missing", file=self._file, field=f"env.actions.{name}")
-        self.actions = ClusterActions(**{name: actions[name] for name in names})
-        if self.actions.preempt_after_s == 0:
-            raise InputError(
-                "jobs preempted at once could be started and stopped for ever",
-                file=self._file,
-                field="env.actions.preempt_after_s",
-            )
-        spec = checkpoint.folder / SPEC_FILE
-        widths = self._part(checkpoint.spec, "model", "widths", file=spec)
-        self.gpu_types = self._value(widths, "types", int, file=spec)
-        if not 1 <= self.gpu_types <= MAX_GPU_TYPES:
-            message = f"{self.gpu_types} is not between 1 and {MAX_GPU_TYPES}"
-            raise InputError(message, file=spec, field="model.widths.types")
-        overheads = config.get("overheads")
-        restart_s: Any = overheads.get("restart_s") if isinstance(overheads, dict) else 0.0
-        number = isinstance(restart_s, int | float) and not isinstance(restart_s, bool)
-        if not number or not 0.0 <= restart_s < np.inf:
-            message = f"{restart_s!r} is negative or no finite number"
-            raise InputError(message, file=self._file, field="overheads.restart_s")
-        self.restart_s = float(restart_s)
-
-    def _part(self, node: Any, *keys: str, file: Path | None = None) -> dict[str, Any]:
-        for key in keys:
-            if not isinstance(node, dict) or not isinstance(node.get(key), dict):
-                raise InputError("is no mapping", file=file or self._file, field=key)
-            node = node[key]
-        found: dict[str, Any] = node
-        return found
-
-    def _value(
-        self, node: dict[str, Any], key: str, kind: type, *, file: Path | None = None
-    ) -> Any:
-        if type(node.get(key)) is not kind:
-            told = f"{node.get(key)!r} is no {kind.__name__}"
-            raise InputError(told, file=file or self._file, field=key)
-        return node[key]
+            raise InputError(f"{order!r} is unknown (known: {known})", file=file, field="order")
+        if actions.preempt_after_s == 0:
+            message = "jobs preempted at once could be started and stopped for ever"
+            raise InputError(message, file=file, field="env.actions.preempt_after_s")
+        self.known_durations, self.history = seen.known_durations, seen.history
+        self.order, self.actions = WINDOW_ORDERS[order](), ClusterActions(**actions.model_dump())
+        model = read_form(_Model, checkpoint.spec.get("model"), spec, inside="model")
+        self.gpu_types = model.widths.types
+        self.restart_s = 0.0 if config.overheads is None else config.overheads.restart_s
 
 
 # The same in C, where PyYAML has it.
 SafeLoader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _config(path: Path) -> object:
     try:
-        config = yaml.load(read_content(path), Loader=SafeLoader)
+        return yaml.load(read_content(path), Loader=SafeLoader)
     except (RecursionError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
-    if not isinstance(config, dict):
-        raise InputError("is no mapping", file=path)
-    return config
 
 
 def _most_running(cluster: Cluster, trace: Trace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,15 +15,13 @@ from agents.cluster.migrating.policy import (
     STOP,
     check_whole_gpus,
     plan,
-    plan_spec,
     startable,
 )
-from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, Spec
+from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
-from envs.errors import InputError
 
 
 class MakesPriority(Protocol):
@@ -52,19 +49,6 @@ class MigrationAdviser:
     def knows(self) -> Knowledge:
         """What its order looks at of a job that has not finished."""
         return self.priority().knows
-
-    def spec(self) -> Spec:
-        """What a checkpoint says of it.
-
-        Raises:
-            InputError: it cannot make its order, or no checkpoint can describe that.
-        """
-        try:
-            inspect.signature(self.priority).bind()
-        except TypeError as error:
-            message = f"cannot make its order ({error})"
-            raise InputError(message, field="adviser.priority") from error
-        return plan_spec(self.priority(), gain=self.gain, least_run_s=self.least_run_s)
 
     def begin(self, episode: Situation) -> MigrationAdvice:
         """At the start of an episode.
