@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 import yaml
@@ -46,7 +46,6 @@ from models.export.checkpoint import (
     PLAN,
     SPEC_FILE,
     OnnxRuntime,
-    Runtime,
     SchedulerCheckpoint,
     load_checkpoint,
 )
@@ -54,45 +53,35 @@ from models.export.checkpoint import (
 FloatArray = NDArray[np.float32]
 
 
-class Greedy(Protocol):
-    """Logits to an action."""
-
-    def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        """The action, in the numbering of `envs.cluster.environment.actions.ClusterActions`.
-
-        Args:
-            logits: (A,), very low where the mask forbids.
-            window: W.
-            groups: G.
-        """
-
-
 def _waits(weights: FloatArray) -> bool:
     """Whether to wait, the last action, is likelier than all others, which share what is left."""
     return bool(weights[-1] >= weights[:-1].sum())
 
 
-class MostProbableAction:
-    """To wait or not; then the likeliest action, a job and its server group being one."""
+def most_probable_action(logits: FloatArray, window: int, groups: int) -> int:
+    """To wait or not; then the likeliest action, a job and its server group being one.
 
-    def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        waits = _waits(np.exp(logits - logits.max()))
-        return len(logits) - 1 if waits else int(logits[:-1].argmax())
+    Args:
+        logits: (A,) of `envs.cluster.environment.actions.ClusterActions`, very low where the mask
+            forbids.
+        window: W.
+        groups: G.
+    """
+    waits = _waits(np.exp(logits - logits.max()))
+    return len(logits) - 1 if waits else int(logits[:-1].argmax())
 
 
-class MostProbableJob:
+def most_probable_job(logits: FloatArray, window: int, groups: int) -> int:
     """To wait or not; then a job, counted over all server groups it could start on; then where."""
-
-    def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        weights = np.exp(logits - logits.max())
-        if _waits(weights):
-            return len(logits) - 1
-        starts = weights[: window * groups].reshape(window, groups)
-        jobs, others = starts.sum(axis=1), weights[window * groups : -1]
-        job = int(jobs.argmax())
-        if jobs[job] >= others.max(initial=0.0):
-            return job * groups + int(starts[job].argmax())
-        return window * groups + int(others.argmax())
+    weights = np.exp(logits - logits.max())
+    if _waits(weights):
+        return len(logits) - 1
+    starts = weights[: window * groups].reshape(window, groups)
+    jobs, others = starts.sum(axis=1), weights[window * groups : -1]
+    job = int(jobs.argmax())
+    if jobs[job] >= others.max(initial=0.0):
+        return job * groups + int(starts[job].argmax())
+    return window * groups + int(others.argmax())
 
 
 class Trimmed:
@@ -182,10 +171,7 @@ class CheckpointScheduler:
         routing: to whose queue jobs come.
         forwards: how often a job can be forwarded to another queue.
         forward_s: seconds for which it is then on its way.
-        greedy: the action that logits come to; None: the most probable one where an adviser's is
-            shown, else first the most probable job, then where.
         seed: of the routing.
-        runtime: runs the policy.
 
     Raises:
         InputError: the folder is no checkpoint of a cluster's scheduler, its configuration does not
@@ -203,9 +189,7 @@ class CheckpointScheduler:
         routing: Routing = QueueRouting(),
         forwards: Annotated[int, Ge(0)] = 1,
         forward_s: NonNegative = 0.0,
-        greedy: Greedy | None = None,
         seed: int = 0,
-        runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
     ) -> None:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
         self.mover: Migrating | None = None
@@ -219,10 +203,9 @@ class CheckpointScheduler:
         self.window, self.schedulers = window, schedulers
         self.partition, self.routing = partition, routing
         self.forwards, self.forward_s = forwards, forward_s
-        if greedy is None:
-            greedy = MostProbableJob() if self.adviser is None else MostProbableAction()
-        self.greedy, self.seed = greedy, seed
-        self._run = None if self.mover is not None else runtime(self.checkpoint)
+        self.greedy = most_probable_job if self.adviser is None else most_probable_action
+        self.seed = seed
+        self._run = None if self.mover is not None else OnnxRuntime(self.checkpoint)
         advised = self.adviser is not None and self.adviser.knows == "durations"
         looks = self.trained.known_durations or advised
         self.knows: Knowledge = "durations" if looks else "predictions"

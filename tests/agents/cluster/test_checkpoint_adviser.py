@@ -19,9 +19,8 @@ from small_clusters import Speeds
 
 from agents.cluster.checkpoint import (
     CheckpointScheduler,
-    MostProbableAction,
-    MostProbableJob,
     Trimmed,
+    most_probable_action,
 )
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
@@ -126,7 +125,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointScheduler:
     arguments: dict[str, Any] = {
         "window": 512, "partition": MixedRacks(), "routing": Alternating(), "forwards": 1,
-        "forward_s": 0.0, "greedy": None, "seed": 0, **more,
+        "forward_s": 0.0, "seed": 0, **more,
     }  # fmt: skip
     return CheckpointScheduler(str(folder), schedulers=schedulers, **arguments)
 
@@ -204,9 +203,7 @@ def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -
     assert spec["folders"] == {"durations": files}
     assert "durations.safetensors" in files
     assert "adviser's action" in (learned.folder / "README.md").read_text()
-    assert isinstance(scheduler(learned.folder).greedy, MostProbableAction)
-    other = scheduler(learned.folder, greedy=MostProbableJob())
-    assert isinstance(other.greedy, MostProbableJob)
+    assert scheduler(learned.folder).greedy is most_probable_action
 
 
 def without_folder(folder: Path) -> None:
