@@ -19,10 +19,10 @@ import highspy
 import numpy as np
 from scipy.optimize import brentq
 
-from agents.cluster.rounds import Demand, IntArray, ShareRule, one_pool, pool_per_type
+from agents.cluster.rounds import Demand, ShareRule, one_pool, pool_per_type
 from agents.linear_program import LinearProgram
 from agents.solver import Knowledge
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator

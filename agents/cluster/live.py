@@ -152,10 +152,9 @@ class ClusterDecider:
         self.scheduler = CheckpointScheduler(
             checkpoint,
             most_jobs if window is None else window,
-            1,
-            ConsecutiveRacks(),
-            OneQueue(),
-            0,
+            partition=ConsecutiveRacks(),
+            routing=OneQueue(),
+            forwards=0,
         )
         self.most_actions, self.most_nodes, self.most_jobs = most_actions, most_nodes, most_jobs
         self.knows_durations = self.scheduler.knows == "durations"

@@ -20,6 +20,7 @@ from agents.cluster.backfilling import start, start_in_order
 from agents.cluster.policy import PlacementRule, Scheduler, Share
 from agents.cluster.rules.gangs import BestFit
 from agents.solver import Knowledge
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -27,9 +28,6 @@ from envs.cluster.simulation.cluster_state import PENDING, RUNNING, fitting, per
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled
 from envs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

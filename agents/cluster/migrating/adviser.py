@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -23,12 +23,7 @@ from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
 
-
-class MakesPriority(Protocol):
-    """A fresh order of priority for an episode."""
-
-    def __call__(self) -> Priority:
-        """The order."""
+MakesPriority = Callable[[], Priority]  # a fresh order of an episode
 
 
 @dataclass(frozen=True, eq=False)

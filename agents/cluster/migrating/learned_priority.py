@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import create_model
 
 from agents.solver import Knowledge
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.duration_features import DurationFeatures, newly_finished
 from envs.cluster.environment.features import minutes, neighbours
 from envs.cluster.simulation.borrowed import borrowed
@@ -31,9 +32,6 @@ from envs.errors import InputError
 from envs.forms import Form, read_form
 from models.artifacts import read_json_object
 from models.durations.index import read_posterior
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 SIBLINGS = 12  # of a job on either side
 FADES_RANKS = 4.0  # places in the order of submission in which a sibling's weight falls to 1 / e

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
-from numpy.typing import NDArray
 
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.cluster.policy import Scheduler
 from agents.solver import Knowledge
+from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.cluster.environment.play_kernel import room, start_on
 from envs.cluster.environment.views import View, view_of
@@ -23,8 +23,6 @@ from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, Cluste
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
-
-IntArray = NDArray[np.int64]
 
 KEEP, WAIT, STOP, START = 0, 1, 2, 3  # what becomes of a job
 NOWHERE, SERVER, RACK, ALL_SERVERS = 0, 1, 2, 3  # kinds of targets; their index: slot, rack, 0

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.arrays import IntArray
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
 from envs.compilation import compiled, compiled_inner, pasted
 
-IntArray = NDArray[np.int64]
 Record = Any  # one of the records of `cluster_state`
 Records = NDArray[np.void]
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from agents.cluster.rules.bins import NOWHERE, Bins, Request, RequestClasses, fits, take_whole
 from agents.cluster.rules.fractional import Spot
+from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.requests import ResourceRequests
@@ -32,7 +33,6 @@ from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
-IntArray = NDArray[np.int64]
 ShareAboveZero = Annotated[float, Gt(0.0), Le(1.0)]
 NEVER = np.int64(-1)  # version of a node on which nothing was found yet
 MISFIT = np.iinfo(np.int64).max

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from agents.cluster.policy import Share
 from agents.cluster.rules.eligible import (
-    IntArray,
     Record,
     Records,
     fills,
@@ -24,6 +23,7 @@ from agents.cluster.rules.eligible import (
     with_rest,
 )
 from agents.cluster.rules.least_interference import choose_least_interference
+from envs.arrays import IntArray
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NODE, NONE, ClusterState

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from agents.cluster.rules.eligible import IntArray, holds
+from agents.cluster.rules.eligible import holds
+from envs.arrays import IntArray
 from envs.cluster.interference.kernel import neighbour_rate
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import give, ungive
