@@ -19,8 +19,10 @@ class Form(BaseModel):
 Kind = TypeVar("Kind", bound=Form)
 
 
-def read_form(form: type[Kind], document: object, file: object = None) -> Kind:
-    """A document in its form.
+def read_form(
+    form: type[Kind], document: object, file: object = None, *, inside: str | None = None
+) -> Kind:
+    """A document in its form, or what stands under the key `inside` of one.
 
     Raises:
         InputError: it has another; named are the file, the record (the item of a list, or the key
@@ -33,7 +35,10 @@ def read_form(form: type[Kind], document: object, file: object = None) -> Kind:
         unknown = "extra_forbidden"
         fault = min(faults, key=lambda one: (one["loc"] != ("kind",), one["type"] != unknown))
         where = fault["loc"] or tuple(key for key in ("kind",) if key in form.model_fields)
-        raise InputError(_told(form, fault), file=file, **_place(where)) from None
+        place = _place(where)
+        if inside is not None:
+            place = {"field": ".".join(map(str, (inside, *fault["loc"])))}
+        raise InputError(_told(form, fault), file=file, **place) from None
 
 
 def _place(where: tuple[Any, ...]) -> dict[str, Any]:

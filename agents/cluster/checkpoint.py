@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 import yaml
 from annotated_types import Ge
 from numpy.typing import NDArray
+from pydantic import Field
 
 from agents.cluster.checkpoint_adviser import plan_of, rebuilt
 from agents.cluster.migrating.adviser import MigrationAdviser
@@ -39,12 +40,12 @@ from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.files import read_content
+from envs.forms import Form, read_form
 from models.export.checkpoint import (
     CONFIG_FILE,
     PLAN,
     SPEC_FILE,
     OnnxRuntime,
-    Runtime,
     SchedulerCheckpoint,
     load_checkpoint,
 )
@@ -52,45 +53,35 @@ from models.export.checkpoint import (
 FloatArray = NDArray[np.float32]
 
 
-class Greedy(Protocol):
-    """Logits to an action."""
-
-    def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        """The action, in the numbering of `envs.cluster.environment.actions.ClusterActions`.
-
-        Args:
-            logits: (A,), very low where the mask forbids.
-            window: W.
-            groups: G.
-        """
-
-
 def _waits(weights: FloatArray) -> bool:
     """Whether to wait, the last action, is likelier than all others, which share what is left."""
     return bool(weights[-1] >= weights[:-1].sum())
 
 
-class MostProbableAction:
-    """To wait or not; then the likeliest action, a job and its server group being one."""
+def most_probable_action(logits: FloatArray, window: int, groups: int) -> int:
+    """To wait or not; then the likeliest action, a job and its server group being one.
 
-    def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        waits = _waits(np.exp(logits - logits.max()))
-        return len(logits) - 1 if waits else int(logits[:-1].argmax())
+    Args:
+        logits: (A,) of `envs.cluster.environment.actions.ClusterActions`, very low where the mask
+            forbids.
+        window: W.
+        groups: G.
+    """
+    waits = _waits(np.exp(logits - logits.max()))
+    return len(logits) - 1 if waits else int(logits[:-1].argmax())
 
 
-class MostProbableJob:
+def most_probable_job(logits: FloatArray, window: int, groups: int) -> int:
     """To wait or not; then a job, counted over all server groups it could start on; then where."""
-
-    def __call__(self, logits: FloatArray, window: int, groups: int) -> int:
-        weights = np.exp(logits - logits.max())
-        if _waits(weights):
-            return len(logits) - 1
-        starts = weights[: window * groups].reshape(window, groups)
-        jobs, others = starts.sum(axis=1), weights[window * groups : -1]
-        job = int(jobs.argmax())
-        if jobs[job] >= others.max(initial=0.0):
-            return job * groups + int(starts[job].argmax())
-        return window * groups + int(others.argmax())
+    weights = np.exp(logits - logits.max())
+    if _waits(weights):
+        return len(logits) - 1
+    starts = weights[: window * groups].reshape(window, groups)
+    jobs, others = starts.sum(axis=1), weights[window * groups : -1]
+    job = int(jobs.argmax())
+    if jobs[job] >= others.max(initial=0.0):
+        return job * groups + int(starts[job].argmax())
+    return window * groups + int(others.argmax())
 
 
 class Trimmed:
@@ -180,10 +171,7 @@ class CheckpointScheduler:
         routing: to whose queue jobs come.
         forwards: how often a job can be forwarded to another queue.
         forward_s: seconds for which it is then on its way.
-        greedy: the action that logits come to; None: the most probable one where an adviser's is
-            shown, else first the most probable job, then where.
         seed: of the routing.
-        runtime: runs the policy.
 
     Raises:
         InputError: the folder is no checkpoint of a cluster's scheduler, its configuration does not
@@ -201,9 +189,7 @@ class CheckpointScheduler:
         routing: Routing = QueueRouting(),
         forwards: Annotated[int, Ge(0)] = 1,
         forward_s: NonNegative = 0.0,
-        greedy: Greedy | None = None,
         seed: int = 0,
-        runtime: Callable[[SchedulerCheckpoint], Runtime] = OnnxRuntime,
     ) -> None:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
         self.mover: Migrating | None = None
@@ -217,10 +203,9 @@ class CheckpointScheduler:
         self.window, self.schedulers = window, schedulers
         self.partition, self.routing = partition, routing
         self.forwards, self.forward_s = forwards, forward_s
-        if greedy is None:
-            greedy = MostProbableJob() if self.adviser is None else MostProbableAction()
-        self.greedy, self.seed = greedy, seed
-        self._run = None if self.mover is not None else runtime(self.checkpoint)
+        self.greedy = most_probable_job if self.adviser is None else most_probable_action
+        self.seed = seed
+        self._run = None if self.mover is not None else OnnxRuntime(self.checkpoint)
         advised = self.adviser is not None and self.adviser.knows == "durations"
         looks = self.trained.known_durations or advised
         self.knows: Knowledge = "durations" if looks else "predictions"
@@ -335,77 +320,80 @@ class _Planned:
         self.actions = ClusterActions(preempt_after_s=60.0, longest_wait_s=wake_s)
 
 
+class _Part(Form, extra="ignore"):
+    """What is read of a file that says more."""
+
+
+class _Order(_Part):
+    target: str = Field(alias="_target_")
+
+
+class _Observation(_Part):
+    known_durations: bool
+    history: int
+    order: _Order
+
+
+class _Actions(_Part):
+    servers: bool
+    racks: bool
+    all_servers: bool
+    preempt_after_s: float | None
+    longest_wait_s: float | None
+
+
+class _Environment(_Part):
+    observation: _Observation
+    actions: _Actions
+
+
+class _Overheads(_Part):
+    restart_s: Annotated[float, Field(ge=0.0)]
+
+
+class _Config(_Part):
+    env: _Environment
+    overheads: _Overheads | None = None
+
+
+class _Widths(_Part):
+    types: Annotated[int, Field(ge=1, le=MAX_GPU_TYPES)]
+
+
+class _Model(_Part):
+    widths: _Widths
+
+
 class _Trained:
     """What the configuration of a checkpoint's training says of its environment."""
 
     def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
-        self._file = checkpoint.folder / CONFIG_FILE
-        config = _mapping(self._file)
-        observation = self._part(config, "env", "observation")
-        actions = self._part(config, "env", "actions")
-        self.known_durations = self._value(observation, "known_durations", bool)
-        self.history = self._value(observation, "history", int)
-        order = str(self._part(observation, "order").get("_target_")).rpartition(".")[2]
+        file, spec = checkpoint.folder / CONFIG_FILE, checkpoint.folder / SPEC_FILE
+        config = read_form(_Config, _config(file), file)
+        seen, actions = config.env.observation, config.env.actions
+        order = seen.order.target.rpartition(".")[2]
         if order not in WINDOW_ORDERS:
             known = ", ".join(WINDOW_ORDERS)
-            raise InputError(
-                f"{order!r} is unknown (known: {known})", file=self._file, field="order"
-            )
-        self.order = WINDOW_ORDERS[order]()
-        names = ("servers", "racks", "all_servers", "preempt_after_s", "longest_wait_s")
-        for name in names:
-            if name not in actions:
-                raise InputError("is missing", file=self._file, field=f"env.actions.{name}")
-        self.actions = ClusterActions(**{name: actions[name] for name in names})
-        if self.actions.preempt_after_s == 0:
-            raise InputError(
-                "jobs preempted at once could be started and stopped for ever",
-                file=self._file,
-                field="env.actions.preempt_after_s",
-            )
-        spec = checkpoint.folder / SPEC_FILE
-        widths = self._part(checkpoint.spec, "model", "widths", file=spec)
-        self.gpu_types = self._value(widths, "types", int, file=spec)
-        if not 1 <= self.gpu_types <= MAX_GPU_TYPES:
-            message = f"{self.gpu_types} is not between 1 and {MAX_GPU_TYPES}"
-            raise InputError(message, file=spec, field="model.widths.types")
-        overheads = config.get("overheads")
-        restart_s: Any = overheads.get("restart_s") if isinstance(overheads, dict) else 0.0
-        number = isinstance(restart_s, int | float) and not isinstance(restart_s, bool)
-        if not number or not 0.0 <= restart_s < np.inf:
-            message = f"{restart_s!r} is negative or no finite number"
-            raise InputError(message, file=self._file, field="overheads.restart_s")
-        self.restart_s = float(restart_s)
-
-    def _part(self, node: Any, *keys: str, file: Path | None = None) -> dict[str, Any]:
-        for key in keys:
-            if not isinstance(node, dict) or not isinstance(node.get(key), dict):
-                raise InputError("is no mapping", file=file or self._file, field=key)
-            node = node[key]
-        found: dict[str, Any] = node
-        return found
-
-    def _value(
-        self, node: dict[str, Any], key: str, kind: type, *, file: Path | None = None
-    ) -> Any:
-        if type(node.get(key)) is not kind:
-            told = f"{node.get(key)!r} is no {kind.__name__}"
-            raise InputError(told, file=file or self._file, field=key)
-        return node[key]
+            raise InputError(f"{order!r} is unknown (known: {known})", file=file, field="order")
+        if actions.preempt_after_s == 0:
+            message = "jobs preempted at once could be started and stopped for ever"
+            raise InputError(message, file=file, field="env.actions.preempt_after_s")
+        self.known_durations, self.history = seen.known_durations, seen.history
+        self.order, self.actions = WINDOW_ORDERS[order](), ClusterActions(**actions.model_dump())
+        model = read_form(_Model, checkpoint.spec.get("model"), spec, inside="model")
+        self.gpu_types = model.widths.types
+        self.restart_s = 0.0 if config.overheads is None else config.overheads.restart_s
 
 
 # The same in C, where PyYAML has it.
 SafeLoader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _config(path: Path) -> object:
     try:
-        config = yaml.load(read_content(path), Loader=SafeLoader)
+        return yaml.load(read_content(path), Loader=SafeLoader)
     except (RecursionError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
-    if not isinstance(config, dict):
-        raise InputError("is no mapping", file=path)
-    return config
 
 
 def _most_running(cluster: Cluster, trace: Trace) -> int:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
-from reprlib import repr as shortened
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
+from pydantic import Field
 
 from agents.cluster.migrating.adviser import MakesPriority, MigrationAdviser
-from agents.cluster.migrating.learned_priority import LearnedPriority, from_folder
-from agents.cluster.migrating.policy import PLAN_KIND, Migrating
+from agents.cluster.migrating.learned_priority import LearnedPriority, Weights, from_folder
+from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import (
     AttainedServiceClasses,
     RemainingService,
     RemainingTime,
-    spec_of,
 )
 from envs.cluster.environment.observation import ADVISED
 from envs.cluster.environment.views import Adviser
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
+from envs.forms import Form, read_form
 from models.export.checkpoint import (
     DURATIONS_FOLDER,
     PLAN,
@@ -30,13 +27,39 @@ from models.export.checkpoint import (
     SchedulerCheckpoint,
 )
 
-LEARNED, ADVISER = LearnedPriority.name, "adviser"
-RULES = {kind.name: kind for kind in (AttainedServiceClasses, RemainingTime, RemainingService)}
-NUMBERS: dict[str, tuple[str, ...]] = {
-    AttainedServiceClasses.name: ("first",),
-    RemainingTime.name: (),
-    RemainingService.name: (),
-    LEARNED: (),
+ADVISER, KIND = "adviser", "migration"
+AboveZero = Annotated[float, Field(gt=0.0)]
+
+
+class _Order(Form, extra="ignore"):
+    """An order by rule, with its numbers."""
+
+
+class _Classes(_Order):
+    first: AboveZero
+
+
+class _Learned(_Order):
+    weights: Weights  # type: ignore[valid-type]
+
+
+class _Adviser(Form, extra="ignore"):
+    kind: Literal["migration"]
+    gain: Annotated[float, Field(ge=1.0)]
+    least_run_s: Annotated[float, Field(ge=0.0)]
+    priority: dict[str, Any]
+
+
+class _Plan(_Adviser):
+    least_run_s: AboveZero
+    wake_s: AboveZero
+
+
+ORDERS: dict[str, tuple[type[Any], type[_Order]]] = {
+    AttainedServiceClasses.name: (AttainedServiceClasses, _Classes),
+    RemainingTime.name: (RemainingTime, _Order),
+    RemainingService.name: (RemainingService, _Order),
+    LearnedPriority.name: (LearnedPriority, _Learned),
 }
 
 
@@ -49,12 +72,19 @@ def described(adviser: Adviser | Migrating | None) -> AdviserSpec | None:
     """
     if adviser is None:
         return None
-    document, folder = spec_of(adviser)
-    kind = document["priority"]["kind"] if document.get("kind") == PLAN_KIND else None
-    if not isinstance(kind, str) or kind not in NUMBERS:
-        message = f"{type(adviser).__name__} cannot go into a checkpoint (nothing reads its spec)"
+    plans = isinstance(adviser, MigrationAdviser | Migrating)
+    order: Any = adviser.priority if plans else adviser
+    if isinstance(adviser, MigrationAdviser):
+        order = adviser.priority()
+    if not plans or getattr(order, "name", None) not in ORDERS:
+        message = f"{type(order).__name__} cannot go into a checkpoint (nothing reads its spec)"
         raise InputError(message, field="adviser")
-    return AdviserSpec(document, {} if folder is None else {DURATIONS_FOLDER: folder})
+    numbers = (_Plan if isinstance(adviser, Migrating) else _Adviser).model_fields
+    told = {name: getattr(adviser, name) for name in numbers if hasattr(adviser, name)}
+    shown = {name: getattr(order, name) for name in ORDERS[order.name][1].model_fields}
+    document = {"kind": KIND, **told, "priority": {"kind": order.name, **shown}}
+    learned = isinstance(order, LearnedPriority)
+    return AdviserSpec(document, {DURATIONS_FOLDER: order.folder} if learned else {})
 
 
 def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
@@ -64,17 +94,13 @@ def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
         InputError: the spec does not describe one of those known here, or describes one although
             the policy takes no advice, or the folder that it reads is missing or damaged.
     """
-    file = checkpoint.folder / SPEC_FILE
-    node = checkpoint.spec.get(ADVISER)
     advised = any(item.name == ADVISED for item in checkpoint.layout)
-    if not advised and node is None:
-        return None
-    if not advised or not isinstance(node, dict):
-        told = (
-            "is no object: who advises?" if advised else "goes with a policy that takes no advice"
-        )
-        raise InputError(told, file=file, field=ADVISER)
-    return _adviser(checkpoint, node, ADVISER)
+    if advised:
+        return _adviser(checkpoint, _Adviser, ADVISER)
+    if checkpoint.spec.get(ADVISER) is not None:
+        told = "goes with a policy that takes no advice"
+        raise InputError(told, file=checkpoint.folder / SPEC_FILE, field=ADVISER)
+    return None
 
 
 def plan_of(checkpoint: SchedulerCheckpoint) -> tuple[MigrationAdviser, Migrating]:
@@ -83,65 +109,25 @@ def plan_of(checkpoint: SchedulerCheckpoint) -> tuple[MigrationAdviser, Migratin
     Raises:
         InputError: as `rebuilt`.
     """
-    file, node = checkpoint.folder / SPEC_FILE, checkpoint.spec[PLAN]
-    if not isinstance(node, dict):
-        raise InputError("is no object: what decides?", file=file, field=PLAN)
-    adviser = _adviser(checkpoint, node, PLAN)
-    wake_s = _number(node, "wake_s", 0.0, file, PLAN)
-    try:
-        plan = Migrating(adviser.priority(), adviser.gain, adviser.least_run_s, wake_s)
-    except InputError as error:
-        raise InputError(error.message, file=file, field=f"{PLAN}.{error.field}") from error
-    return adviser, plan
+    adviser = _adviser(checkpoint, _Plan, PLAN)
+    wake_s = checkpoint.spec[PLAN]["wake_s"]
+    return adviser, Migrating(adviser.priority(), adviser.gain, adviser.least_run_s, wake_s)
 
 
-def _adviser(checkpoint: SchedulerCheckpoint, node: dict[str, Any], at: str) -> MigrationAdviser:
+def _adviser(checkpoint: SchedulerCheckpoint, form: type[_Adviser], at: str) -> MigrationAdviser:
     """The one that a node of the spec describes."""
-    file = checkpoint.folder / SPEC_FILE
-    if node.get("kind") != PLAN_KIND:
-        told = f"{node.get('kind')!r} is unknown (known: {PLAN_KIND})"
-        raise InputError(told, file=file, field=f"{at}.kind")
-    gain = _number(node, "gain", 1.0, file, at)
-    least_run_s = _number(node, "least_run_s", 0.0, file, at)
-    priority, where = node.get("priority"), f"{at}.priority"
-    if not isinstance(priority, dict):
-        raise InputError("is no object", file=file, field=where)
-    kind = priority.get("kind")
-    if not isinstance(kind, str) or kind not in NUMBERS:
-        told = f"{kind!r} is unknown (known: {', '.join(NUMBERS)})"
-        raise InputError(told, file=file, field=f"{where}.kind")
-    numbers = {name: _number(priority, name, -np.inf, file, where) for name in NUMBERS[kind]}
-    try:
-        make = _order(str(kind), numbers, priority.get("weights"), checkpoint)
-        make()
-    except InputError as error:
-        if error.file is not None:
-            raise
-        raise InputError(error.message, file=file, field=f"{where}.{error.field}") from error
-    return MigrationAdviser(make, gain, least_run_s)
-
-
-def _order(
-    kind: str, numbers: dict[str, float], weights: object, checkpoint: SchedulerCheckpoint
-) -> MakesPriority:
-    if kind != LEARNED:
-        make: MakesPriority = partial(RULES[kind], **numbers)
-        return make
-    if not isinstance(weights, dict):
-        raise InputError("is no object", field="weights")
-    if DURATIONS_FOLDER not in checkpoint.spec.get("folders", {}):
-        told = f"does not list {DURATIONS_FOLDER}, which the order reads"
-        raise InputError(told, file=checkpoint.folder / SPEC_FILE, field="folders")
-    folder = str(checkpoint.folder / DURATIONS_FOLDER)
-    return partial(from_folder, path=folder, weights=weights)
-
-
-def _number(node: dict[str, Any], key: str, least: float, file: Path, at: str) -> float:
-    value = node.get(key)
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else np.inf
-    if not abs(number) <= sys.float_info.max:
-        told = f"{shortened(value)} is no finite number"
-        raise InputError(told, file=file, field=f"{at}.{key}")
-    if number < least:
-        raise InputError(f"{number} is below {least}", file=file, field=f"{at}.{key}")
-    return float(number)
+    file, where = checkpoint.folder / SPEC_FILE, f"{at}.priority"
+    told = read_form(form, checkpoint.spec.get(at), file, inside=at)
+    kind = told.priority.get("kind")
+    require_one_of(kind, tuple(ORDERS), file=file, field=f"{where}.kind")
+    make, numbers = ORDERS[str(kind)]
+    order = read_form(numbers, told.priority, file, inside=where).model_dump()
+    priority: MakesPriority = partial(make, **order)
+    if make is LearnedPriority:
+        if DURATIONS_FOLDER not in checkpoint.spec.get("folders", {}):
+            message = f"does not list {DURATIONS_FOLDER}, which the order reads"
+            raise InputError(message, file=file, field="folders")
+        folder = str(checkpoint.folder / DURATIONS_FOLDER)
+        priority = partial(from_folder, folder, order["weights"])
+    priority()
+    return MigrationAdviser(priority, told.gain, told.least_run_s)

@@ -7,6 +7,7 @@ therefore assumed. All GPUs are alike.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from copy import deepcopy
 
 import numpy as np
@@ -20,7 +21,26 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.compilation import compiled
 
 
-class ApatheticFutureShare(ShareRule):
+class _GpuByGpu(ShareRule):
+    """All GPUs are alike, and handed out one by one."""
+
+    @abstractmethod
+    def given(
+        self, simulator: ClusterSimulator, jobs: IntArray, gangs: IntArray, gpus: int
+    ) -> IntArray:
+        """(A,) GPUs of each job, of so many in all."""
+
+    def pools(self, cluster: Cluster) -> IntArray:
+        return one_pool(cluster)
+
+    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+        gangs = np.ceil(demand.gpus).astype(np.int64)
+        given = self.given(simulator, demand.jobs, gangs, int(demand.capacity[0]))
+        shares: FloatArray = np.where(demand.rates > 0.0, (given / gangs)[:, None], 0.0)
+        return shares
+
+
+class ApatheticFutureShare(_GpuByGpu):
     """Hands out the GPUs one by one, each to the winner of all pairwise comparisons.
 
     AFS-L of the paper; its measured speed-up curves have no counterpart. Were gangs compared as
@@ -37,15 +57,10 @@ class ApatheticFutureShare(ShareRule):
     name = "afs"
     knows: Knowledge = "durations"
 
-    def pools(self, cluster: Cluster) -> IntArray:
-        return one_pool(cluster)
-
-    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        gangs = np.ceil(demand.gpus).astype(np.int64)
-        service = simulator.state.jobs["remaining"][demand.jobs] * gangs
-        given = apathetic_gpus(service, gangs, int(demand.capacity[0]))
-        shares: FloatArray = np.where(demand.rates > 0.0, (given / gangs)[:, None], 0.0)
-        return shares
+    def given(
+        self, simulator: ClusterSimulator, jobs: IntArray, gangs: IntArray, gpus: int
+    ) -> IntArray:
+        return apathetic_gpus(simulator.state.jobs["remaining"][jobs] * gangs, gangs, gpus)
 
 
 @compiled
@@ -84,7 +99,7 @@ def apathetic_gpus(service: FloatArray, gangs: IntArray, gpus: int) -> IntArray:
     return given
 
 
-class Optimus(ShareRule):
+class Optimus(_GpuByGpu):
     """Hands out the GPUs one by one, each to the job whose remaining time it shortens most.
 
     One GPU each in the order of submission, then by marginal gain (section 4.1 of the paper): Q / w
@@ -112,16 +127,11 @@ class Optimus(ShareRule):
     def reset(self, simulator: ClusterSimulator) -> None:
         self.remaining.reset(simulator)
 
-    def pools(self, cluster: Cluster) -> IntArray:
-        return one_pool(cluster)
-
-    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+    def given(
+        self, simulator: ClusterSimulator, jobs: IntArray, gangs: IntArray, gpus: int
+    ) -> IntArray:
         self.remaining.observe(simulator)
-        gangs = np.ceil(demand.gpus).astype(np.int64)
-        service = self.remaining.predict(simulator, demand.jobs) * gangs
-        given = gainful_gpus(service, gangs, int(demand.capacity[0]))
-        shares: FloatArray = np.where(demand.rates > 0.0, (given / gangs)[:, None], 0.0)
-        return shares
+        return gainful_gpus(self.remaining.predict(simulator, jobs) * gangs, gangs, gpus)
 
 
 @compiled

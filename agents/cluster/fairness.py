@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 import highspy
 import numpy as np
@@ -216,23 +215,16 @@ STUCK = 1e-9  # dual value above which a gang cannot have more than the level
 SLACKS = (1e-7, 1e-6, 1e-5, 1e-4)
 
 
-class MaxMinProgram(Protocol):
-    """The program for given gangs and GPUs; what the gangs ask for may change."""
-
-    def level(self, asked: FloatArray) -> float:
-        """The optimal t for (A,) throughputs above 0."""
-
-    def shares(self, asked: FloatArray) -> FloatArray:
-        """(A, P) X whose sorted ratios of throughput to `asked` are lexicographically greatest.
-
-        Water-filling: where the least ratio cannot grow any more, the gangs that hold it back keep
-        it, and the others are raised on (section 4.3 there). Without this the program leaves GPUs
-        idle that some gangs could use.
-        """
-
-
-def max_min_program(rates: FloatArray, gpus: FloatArray, capacity: FloatArray) -> MaxMinProgram:
+def max_min_program(
+    rates: FloatArray, gpus: FloatArray, capacity: FloatArray
+) -> OnePool | SeveralPools:
     """The program, solved in the way that suits its number of pools.
+
+    Its `level` is the optimal t for (A,) throughputs asked for, above 0; its `shares` the (A, P) X
+    whose sorted ratios of throughput to those are lexicographically greatest. Water-filling: where
+    the least ratio cannot grow any more, the gangs that hold it back keep it, and the others are
+    raised on (section 4.3 there). Without this the program leaves GPUs idle that some gangs could
+    use.
 
     Args:
         rates: (A, P) work per second of a gang on a pool, A above 0; 0: it cannot run there. Each

@@ -8,16 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Scheduler
-from agents.cluster.time_slicing import (
-    Residence,
-    Residents,
-    end_of_turn,
-    end_turns,
-    must_leave,
-    start_in_order,
-    turn_after_turn,
-    without_residence,
-)
+from agents.cluster.time_slicing import Residence, Residents, end_turns, start_in_order
 from agents.solver import Knowledge
 from envs.arrays import IntArray
 from envs.bounds import Positive, Share, bounded
@@ -80,37 +71,19 @@ class Gandiva(Scheduler):
         self._shares_gpus = bool((simulator.state.jobs["milli"] < WHOLE_GPU).any())
         self._due = np.inf
 
-    def run(self, simulator: ClusterSimulator) -> bool:
-        """The same as event by event; False where jobs share GPUs or a log is kept."""
-        if len(simulator.state.runs) or (simulator.state.jobs["milli"] < WHOLE_GPU).any():
-            return False
-        self.reset(simulator)
-        residents = self._residents
-        while not simulator.done:
-            going_on, self._due = turn_after_turn(
-                simulator.state,
-                simulator.tables,
-                simulator.overheads,
-                residents.table(),
-                residents.resident,
-                self._offset,
-                self.quantum_s,
-                self._due,
-            )
-            if not going_on:
-                break
-            self.decide(simulator)
-        return True
-
     def decide(self, simulator: ClusterSimulator) -> None:
         """Finds residences, moves jobs when others have left, and changes turns at the quantum."""
         simulator.settle()
         residents = self._residents
-        leaving = must_leave(simulator.state, residents.table()).tolist()
+        leaving = residents.must_leave()
         for job in leaving:
             residents.leave(job)
-        for job in without_residence(simulator.state, residents.resident).tolist():
-            self._settle_in(simulator, job)
+        new = (simulator.state.jobs["status"] == PENDING) & ~residents.resident
+        pending = simulator.pending() if new.any() else np.zeros(0, np.int64)
+        for job in pending[new[pending]].tolist():
+            residence = residents.find(job)
+            if residence is not None:
+                self._join(simulator, job, residence)
         if leaving:
             self._migrate(simulator)
         table = residents.table()
@@ -125,7 +98,10 @@ class Gandiva(Scheduler):
                 end_turns(simulator.state, simulator.tables, table, order)
             state, tables = simulator.state, simulator.tables
             start_in_order(state, tables, simulator.overheads, table, order)
-        self._due = float(end_of_turn(simulator.state, self.quantum_s, self._due))
+        if simulator.state.clock[0]["pending"] == 0:
+            self._due = np.inf
+        elif self._due <= simulator.now or self._due == np.inf:
+            self._due = simulator.now + self.quantum_s
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """The end of the quantum, if jobs wait for a turn."""
@@ -138,11 +114,6 @@ class Gandiva(Scheduler):
         for job in order:
             if simulator.state.jobs["status"][job] == PENDING:
                 self._run(simulator, job)
-
-    def _settle_in(self, simulator: ClusterSimulator, job: int) -> None:
-        residence = self._residents.find(job)
-        if residence is not None:
-            self._join(simulator, job, residence)
 
     def _join(self, simulator: ClusterSimulator, job: int, residence: Residence) -> None:
         """A newcomer has received as much as the least of its neighbours, or what it had."""

@@ -88,13 +88,17 @@ def _names(key: Any) -> Sequence[str]:
     return key if isinstance(key, list) and key and isinstance(key[0], str) else ()
 
 
-class _Trace(Trace):
-    """A trace whose jobs last nobody knows how long."""
+class _Hiding:
+    """Refuses what is hidden of a trace or of one of its jobs."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in HIDDEN_OF_TRACES:
             raise object.__getattribute__(self, "_told").of(name)
         return object.__getattribute__(self, name)
+
+
+class _Trace(_Hiding, Trace):
+    """A trace whose jobs last nobody knows how long."""
 
     def __getitem__(self, job: int) -> Job:
         told = object.__getattribute__(self, "_told")
@@ -102,13 +106,8 @@ class _Trace(Trace):
         return _hidden(_Job, trace[job], told)
 
 
-class _Job(Job):
+class _Job(_Hiding, Job):
     """One job of `_Trace`."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in HIDDEN_OF_TRACES:
-            raise object.__getattribute__(self, "_told").of(name)
-        return object.__getattribute__(self, name)
 
 
 Hidden = TypeVar("Hidden")

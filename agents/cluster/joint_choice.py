@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled import joint_replay as compiled
-from agents.cluster.compiled.joint_choice import Memory, Owners, Rule
+from agents.cluster.compiled.joint_choice import Joint, Memory, Owners, Rule
 from agents.cluster.compiled.pairs import Pairs, find, pairs_of
 from agents.cluster.hidden_durations import simulator_for
 from agents.cluster.pair_scorer import PairScorer, no_scorer
@@ -45,27 +45,10 @@ from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
 
 Reach = tuple[int, int]  # how far a gang is spread, and over how many nodes
+# By their places here the kernel knows them.
 Order = Literal["queue", "shortest", "smallest", "dominant"]
 Arrival = Literal["routed", "least_load", "shortest_queue", "best_offer"]
 Choice = Literal["gain", "tightest", "loosest", "aligned"]
-ORDERS: dict[Order, int] = {
-    "queue": kernel.QUEUE,
-    "shortest": kernel.SHORTEST,
-    "smallest": kernel.SMALLEST,
-    "dominant": kernel.DOMINANT,
-}
-ARRIVALS: dict[Arrival, int] = {
-    "routed": kernel.ROUTED,
-    "least_load": kernel.LEAST_LOAD,
-    "shortest_queue": kernel.SHORTEST_QUEUE,
-    "best_offer": kernel.BEST_OFFER,
-}
-CHOICES: dict[Choice, int] = {
-    "gain": kernel.GAIN,
-    "tightest": kernel.TIGHTEST,
-    "loosest": kernel.LOOSEST,
-    "aligned": kernel.ALIGNED,
-}
 
 
 @bounded
@@ -178,10 +161,13 @@ class JointChoice(Scheduler):
         }  # fmt: skip
         if numbers is not None:
             given |= read_numbers(numbers, given, bounds_of(JointChoice))
-        codes = {"order": ORDERS[given["order"]], "choice": CHOICES[given["choice"]]}
+        codes = {
+            "order": get_args(Order).index(given["order"]),
+            "choice": get_args(Choice).index(given["choice"]),
+        }
         self.rule = Rule(
             **{**given, **codes},
-            arrival=ARRIVALS[arrival],
+            arrival=get_args(Arrival).index(arrival),
             forward_s=np.inf if forward_s is None else float(forward_s),
         )
         self.prior_s, self.recency = float(prior_s), float(recency)
@@ -223,7 +209,7 @@ class JointChoice(Scheduler):
     def decide(self, simulator: ClusterSimulator) -> None:
         """Learns from jobs that have finished, then every scheduler starts some of its own."""
         self.learn(simulator)
-        self._decide(simulator, self._memory, self._owners)
+        self._decide(simulator, self._joint(self._memory, self._owners))
 
     def learn(self, simulator: ClusterSimulator) -> None:
         """Bring what is thought of durations, and who is in whose queue, up to now."""
@@ -235,19 +221,16 @@ class JointChoice(Scheduler):
         else:
             for job in self._finished.new(simulator):
                 kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
-        rates, room = self._rates, self._room
-        with _cases_of(rates, simulator):
-            kernel.route(simulator.state, rates.believed, self._owners, memory, self.rule, room)
+        with _cases_of(self._rates, simulator):
+            kernel.route(simulator.state, self._joint(memory, self._owners))
 
     def choice(self, simulator: ClusterSimulator) -> Option | None:
         """What it starts next; None: nothing before the next event."""
         self.learn(simulator)
+        joint = self._joint(self._memory, self._owners)
         with _cases_of(self._rates, simulator):
             for scheduler in range(self.schedulers):
-                job, shares = compiled.next_start(
-                    simulator.state, self._rates.believed, self._owners, self._memory, self.rule,
-                    self._scorer, self._room, scheduler,
-                )  # fmt: skip
+                job, shares = compiled.next_start(simulator.state, joint, self._scorer, scheduler)
                 if job != NONE:
                     return job, _taken(self._room, 1, shares)
         return None
@@ -275,11 +258,9 @@ class JointChoice(Scheduler):
             scheduler: its number.
             pairs: written: the same in numbers.
         """
+        joint = self._joint(self._memory, self._owners)
         with _cases_of(self._rates, simulator):
-            count = find(
-                simulator.state, self._rates.believed, self._owners, self._memory, self.rule,
-                self._room, pairs, scheduler,
-            )  # fmt: skip
+            count = find(simulator.state, joint, pairs, scheduler)
         return [
             None if pairs.job[k] == NONE else (int(pairs.job[k]), _taken(pairs, k, pairs.shares[k]))
             for k in range(count)
@@ -294,32 +275,30 @@ class JointChoice(Scheduler):
         memory = self._memory._replace(mean=self._memory.mean.copy())
         owners = self._owners
         owners = owners._replace(home=owners.home.copy(), asked=owners.asked.copy())
+        joint = self._joint(memory, owners)
         if not hold:
-            self._decide(simulator, memory, owners)
-        self._run(simulator, memory, owners)
+            self._decide(simulator, joint)
+        self._run(simulator, joint)
 
     def order_by(self, key: FloatArray) -> None:
         """Jobs are thought to take `key` (J,) seconds, until the next `reset`."""
         like = np.arange(len(key))[:, None]
         self._memory = self._memory._replace(like=like, mean=key.copy())
 
-    def _decide(self, simulator: ClusterSimulator, memory: Memory, owners: Owners) -> None:
-        rates = self._rates
-        with _cases_of(rates, simulator):
-            for scheduler in range(self.schedulers):
-                compiled.decide(
-                    simulator.state, rates.true, rates.believed, simulator.overheads, owners,
-                    memory, self.rule, self._scorer, self._room, scheduler,
-                )  # fmt: skip
+    def _joint(self, memory: Memory, owners: Owners) -> Joint:
+        return Joint(self._rates.believed, owners, memory, self.rule, self._room)
 
-    def _run(self, simulator: ClusterSimulator, memory: Memory, owners: Owners) -> None:
-        rates, overheads = self._rates, simulator.overheads
-        settings = (owners, memory, self.rule, self._scorer, self._room, self.schedulers)
+    def _decide(self, simulator: ClusterSimulator, joint: Joint) -> None:
+        known = (self._rates.true, simulator.overheads, joint, self._scorer)
+        with _cases_of(self._rates, simulator):
+            for scheduler in range(self.schedulers):
+                compiled.decide(simulator.state, *known, scheduler)
+
+    def _run(self, simulator: ClusterSimulator, joint: Joint) -> None:
+        known = (self._rates.true, simulator.overheads, joint, self._scorer, self.schedulers)
         simulator.lengthen_log()
-        with _cases_of(rates, simulator):
-            while not compiled.run(
-                simulator.state, rates.true, rates.believed, overheads, *settings
-            ):
+        with _cases_of(self._rates, simulator):
+            while not compiled.run(simulator.state, *known):
                 simulator.lengthen_log()
 
     def run(self, simulator: ClusterSimulator) -> bool:
@@ -327,7 +306,7 @@ class JointChoice(Scheduler):
         if self.posterior is not None:
             return False
         self.reset(simulator_for(self, simulator))
-        self._run(simulator, self._memory, self._owners)
+        self._run(simulator, self._joint(self._memory, self._owners))
         return True
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
@@ -42,6 +43,10 @@ from models.export.checkpoint import CLUSTER
 MOST_GPUS = 262_144  # of a cluster
 Held = Annotated[dict[Name, Gpus], Field(description="GPUs by node")]
 Probability = Annotated[float, Field(ge=0, le=1)]
+UNSAID = {
+    "gpu_milli": WHOLE_GPU, "cpu_milli": 0, "memory_mib": 0, "held_s": 0.0, "preemptions": 0,
+    "finish_s": np.nan, "rate": np.nan, "end_s": np.nan,
+}  # fmt: skip
 WAITING_ONLY_WITHOUT = ("holds", "rate", "ready_s", "shared_gpu", "end_s")
 
 
@@ -147,13 +152,9 @@ class ClusterDecider:
         self.scheduler = CheckpointScheduler(
             checkpoint,
             most_jobs if window is None else window,
-            1,
-            ConsecutiveRacks(),
-            OneQueue(),
-            0,
-            0.0,
-            None,
-            0,
+            partition=ConsecutiveRacks(),
+            routing=OneQueue(),
+            forwards=0,
         )
         self.most_actions, self.most_nodes, self.most_jobs = most_actions, most_nodes, most_jobs
         self.knows_durations = self.scheduler.knows == "durations"
@@ -276,14 +277,8 @@ class _Instant:
         self._believe(plan.priority, simulator, jobs)
         for move, job in islice(plan.moves(simulator), most_actions):
             stops = move == STOP
-            told = cast("dict[str, Any]", self.told.state["jobs"][self.told.order[job]])
-            done = {
-                "action": "stop" if stops else "start",
-                "job": self.told.job_ids[job],
-                "on": told["holds"] if stops else self._on(simulator.shares(job)),
-                "probability": 1.0,
-            }
-            self.actions.append(done)
+            held = self.told.jobs[job]["holds"] if stops else self._on(simulator.shares(job))
+            self._act("stop" if stops else "start", job, held, 1.0)
         return len(self.actions) != most_actions
 
     def _until_it_waits(
@@ -302,21 +297,13 @@ class _Instant:
                 return probability, True
             if len(self.actions) == most_actions:
                 return 0.0, False
-            starts = action < table.window * table.groups
-            if starts:
-                job = int(book.window[0, action // table.groups])
-                episode.act(0, action)
-                held = simulator.shares(job)
-            else:
-                job = int(book.shown[0, action - table.window * table.groups])
-                held = simulator.shares(job)
-                episode.act(0, action)
-            done: dict[str, Any] = {
-                "action": "start" if starts else "stop",
-                "job": self.told.job_ids[job],
-                "on": self._on(held),
-                "probability": probability,
-            }
+            stop = action - table.window * table.groups
+            starts = stop < 0
+            job = int(book.window[0, action // table.groups] if starts else book.shown[0, stop])
+            held = simulator.shares(job)
+            episode.act(0, action)
+            held = held or simulator.shares(job)
+            done = self._act("start" if starts else "stop", job, self._on(held), probability)
             if self.told.trace.gpu_milli[job] < WHOLE_GPU:
                 if starts:
                     shared = self._shared(job)
@@ -325,7 +312,13 @@ class _Instant:
                 else:
                     in_use = {self._shared(other) for other in simulator.running().tolist()}
                     self._joined = {k: v for k, v in self._joined.items() if k in in_use}
-            self.actions.append(done)
+
+    def _act(self, action: str, job: int, held: dict[str, int], chance: float) -> dict[str, Any]:
+        """Note down what is done; the note."""
+        name = self.told.job_ids[job]
+        done: dict[str, Any] = {"action": action, "job": name, "on": held, "probability": chance}
+        self.actions.append(done)
+        return done
 
     def _on(self, held: Sequence[tuple[int, int]]) -> dict[str, int]:
         return {self.told.node_ids[node]: gpus for node, gpus in held}
@@ -338,10 +331,7 @@ class _Instant:
 
     def _labels(self) -> dict[int, str]:
         """The labels of the GPUs that fractional jobs share, by their number."""
-        told = self.told
-        labels = {
-            job: told.state["jobs"][told.order[job]].get("shared_gpu") for job in told.midst.running
-        }
+        labels = {job: self.told.jobs[job].get("shared_gpu") for job in self.told.midst.running}
         return {self._shared(job): label for job, label in labels.items() if label is not None}
 
     def _believe(self, order: Priority, simulator: ClusterSimulator, jobs: IntArray) -> None:
@@ -374,11 +364,7 @@ class _Instant:
                 decision = "start" if runs else "wait"
             belief = self.beliefs.get(job, {})
             if self.told.knows_durations:
-                belief = {
-                    **belief,
-                    "remaining_s": float(midst.remaining[job]),
-                    "remaining_factor": 1.0,
-                }
+                belief |= {"remaining_s": float(midst.remaining[job]), "remaining_factor": 1.0}
             yield {
                 "job": name,
                 "decision": decision,
@@ -444,7 +430,7 @@ class _Told:
         order = np.argsort(submit, kind="stable")
         self.order = order[kept[order]]  # place in the list of every job
         self.job_ids = [names[place] for place in self.order]
-        self._jobs = [jobs[place] for place in self.order]
+        self.jobs: list[dict[str, Any]] = [{**UNSAID, **jobs[place]} for place in self.order]
         self.trace = self._trace(submit[self.order])
         self.speeds = self._speeds()
         self.midst = self._midst(submit[self.order])
@@ -481,13 +467,12 @@ class _Told:
     def _at(self, job: int, field: str, message: str) -> StateError:
         return StateError((("jobs", int(self.order[job]), field), message))
 
-    def _column(self, key: str, default: float) -> FloatArray:
-        return np.array([job.get(key, default) for job in self._jobs], np.float64)
+    def _column(self, key: str, kind: type[Any] = np.float64) -> NDArray[Any]:
+        return np.array([job[key] for job in self.jobs], kind)
 
     def _trace(self, submit: FloatArray) -> Trace:
-        jobs = self._jobs
-        milli = np.array([job.get("gpu_milli", WHOLE_GPU) for job in jobs], np.int32)
-        gpus = np.array([job["num_gpus"] for job in jobs], np.int32)
+        jobs = self.jobs
+        milli, gpus = self._column("gpu_milli", np.int32), self._column("num_gpus", np.int32)
         wrong = (milli < WHOLE_GPU) & (gpus != 1)
         if wrong.any():
             raise self._at(int(np.argmax(wrong)), "gpu_milli", "a part of a GPU, but not of one")
@@ -498,8 +483,8 @@ class _Told:
             duration_s=np.ones(len(jobs), np.int64),
             num_gpus=gpus,
             gpu_milli=milli,
-            cpu_milli=np.array([job.get("cpu_milli", 0) for job in jobs], np.int64),
-            memory_mib=np.array([job.get("memory_mib", 0) for job in jobs], np.int64),
+            cpu_milli=self._column("cpu_milli", np.int64),
+            memory_mib=self._column("memory_mib", np.int64),
             user=Labels.of([job.get("user") for job in jobs]),
             queue=Labels.of([job.get("queue") for job in jobs]),
             gpu_type=Labels.of(["|".join(job.get("gpu_types", ())) for job in jobs]),
@@ -508,11 +493,11 @@ class _Told:
 
     def _speeds(self) -> FloatArray:
         typical = list(self.types.values())
-        if not any("speed" in job for job in self._jobs):
+        if not any("speed" in job for job in self.jobs):
             return np.array([typical], np.float64)
         columns = {name: column for column, name in enumerate(self.types)}
-        speeds = np.tile(np.array(typical, np.float64), (len(self._jobs), 1))
-        for job, told in enumerate(self._jobs):
+        speeds = np.tile(np.array(typical, np.float64), (len(self.jobs), 1))
+        for job, told in enumerate(self.jobs):
             for name, speed in told.get("speed", {}).items():
                 if name not in columns:
                     raise self._at(job, "speed", f"no GPU type {name!r} in the cluster")
@@ -520,8 +505,8 @@ class _Told:
         return speeds
 
     def _midst(self, submit: FloatArray) -> Midst:
-        now, jobs = self.state["now_s"], self._jobs
-        finish = self._column("finish_s", np.nan)
+        now, jobs = self.state["now_s"], self.jobs
+        finish = self._column("finish_s")
         over = ~np.isnan(finish)
         runs = np.array(["holds" in job for job in jobs], np.bool_)
         for job, told in enumerate(jobs):
@@ -531,16 +516,13 @@ class _Told:
                 raise self._at(job, "since_s", "is missing: since when does it run?")
             if not runs[job]:
                 for field in WAITING_ONLY_WITHOUT:
-                    if field in told:
+                    if field in self.state["jobs"][self.order[job]]:
                         raise self._at(job, field, "goes with a job that runs")
         since = np.array([job.get("since_s", job["submit_s"]) for job in jobs], np.float64)
         for field, times in (("submit_s", submit), ("since_s", since), ("finish_s", finish)):
             if (times > now).any():
                 raise self._at(int(np.argmax(times > now)), field, f"is after now_s, {now}")
-        held = self._column("held_s", 0.0)
-        attained = np.array(
-            [job.get("attained_s", job.get("held_s", 0.0)) for job in jobs], np.float64
-        )
+        attained = np.array([job.get("attained_s", job["held_s"]) for job in jobs], np.float64)
         work, remaining = self._durations(over, attained)
         numbers = dict(zip(self.job_ids, range(len(jobs)), strict=True))
         running = self._listed("running", np.flatnonzero(runs), since, numbers)
@@ -558,11 +540,11 @@ class _Told:
             work=work,
             remaining=remaining,
             attained=attained,
-            executed=held,
-            ready=self._column("ready_s", now),
-            rate=self._column("rate", np.nan),
-            end=self._column("end_s", np.nan),
-            preemptions=np.array([job.get("preemptions", 0) for job in jobs], np.int64),
+            executed=self._column("held_s"),
+            ready=np.array([job.get("ready_s", now) for job in jobs], np.float64),
+            rate=self._column("rate"),
+            end=self._column("end_s"),
+            preemptions=self._column("preemptions", np.int64),
         )
 
     def _durations(self, over: BoolArray, attained: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -571,7 +553,7 @@ class _Told:
         remaining = np.where(over, 0.0, np.inf)
         if self.knows_durations:
             for job in np.flatnonzero(~over).tolist():
-                told = self._jobs[job]
+                told = self.jobs[job]
                 if "duration_s" not in told:
                     message = "is missing: the policy goes by how long jobs take"
                     raise self._at(job, "duration_s", message)
@@ -608,9 +590,8 @@ class _Told:
         left: list[int] = []  # thousandths of every shared GPU
         shared = np.full(len(running), NONE, np.int64)
         for row, job in enumerate(running.tolist()):
-            told = self._jobs[job]
-            wanted, milli = told["num_gpus"], told.get("gpu_milli", WHOLE_GPU)
-            holds = told["holds"]
+            told = self.jobs[job]
+            wanted, milli, holds = told["num_gpus"], told["gpu_milli"], told["holds"]
             if sum(holds.values()) != wanted or (min(holds.values()) < 1 and len(holds) > 1):
                 raise self._at(job, "holds", f"is not a gang of {wanted} GPUs")
             for name, part in holds.items():

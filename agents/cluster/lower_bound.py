@@ -31,9 +31,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from agents.cluster.compiled.whole_trace import pop, push
 from envs.arrays import FloatArray
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
@@ -109,7 +107,7 @@ def completion_bound(
     areas, machine = _areas(jobs, prices)
     rest = float(least[none].sum())
     busy += rest
-    shortest = rest + float(_shortest_remaining(jobs.submit, areas / machine))
+    shortest = rest + float(_one_machine(jobs.submit, areas / machine, areas, True)[1])
     proved = max(busy, shortest, alone) * (1.0 - ROUNDING)
     return CompletionBound(proved, busy, shortest, alone, len(trace))
 
@@ -147,9 +145,9 @@ def _bound(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float, 
     """The bound for p = `prices` and l = `weight`, and its supergradient in l (J,)."""
     areas, machine = _areas(jobs, prices)
     order = np.lexsort((areas, -weight / areas))
-    rank = np.empty(len(order), np.int64)
+    rank = np.empty(len(order))
     rank[order] = np.arange(len(order))
-    busy = _mean_busy(jobs.submit, areas / machine, rank, order)
+    busy, _ = _one_machine(jobs.submit, areas / machine, rank, False)
     gain = (busy - jobs.submit) - jobs.least / 2.0
     return float(jobs.least.sum() + weight @ gain), gain
 
@@ -186,43 +184,16 @@ def _ascend(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float,
 
 
 @compiled
-def _mean_busy(
-    submit: FloatArray, seconds: FloatArray, rank: NDArray[np.int64], order: NDArray[np.int64]
-) -> FloatArray:
-    """(J,) mean busy times on one machine where the submitted job of least rank is worked on."""
+def _one_machine(
+    submit: FloatArray, seconds: FloatArray, rank: FloatArray, shortest: bool
+) -> tuple[FloatArray, float]:
+    """One machine that works on the submitted job of least rank, or on that with the least left.
+
+    Returns:
+        (J,) mean busy times; the sum of completion minus submission.
+    """
     jobs = len(submit)
     left, busy = seconds.copy(), np.zeros(jobs)
-    heap = np.empty(jobs, np.int64)
-    size = came = 0
-    now = 0.0
-    while came < jobs or size > 0:
-        if size == 0:
-            now = max(now, submit[came])
-        while came < jobs and submit[came] <= now:
-            push(heap, 0, size, rank[came])
-            size += 1
-            came += 1
-        until = submit[came] if came < jobs else np.inf
-        while size > 0 and now < until:
-            job = order[heap[0]]
-            if now + left[job] <= until:
-                busy[job] += left[job] * (now + left[job] / 2.0)
-                now += left[job]
-                left[job] = 0.0
-                pop(heap, 0, size)
-                size -= 1
-            else:
-                run = until - now
-                busy[job] += run * (now + run / 2.0)
-                left[job] -= run
-                now = until
-    return busy / seconds
-
-
-@compiled
-def _shortest_remaining(submit: FloatArray, seconds: FloatArray) -> float:
-    """The sum of completion minus submission on one machine, the shortest remaining first."""
-    jobs = len(submit)
     heap = [(0.0, 0)]
     heap.pop()
     came = 0
@@ -231,15 +202,19 @@ def _shortest_remaining(submit: FloatArray, seconds: FloatArray) -> float:
         if len(heap) == 0:
             now = max(now, submit[came])
         while came < jobs and submit[came] <= now:
-            heapq.heappush(heap, (seconds[came], came))
+            heapq.heappush(heap, (left[came] if shortest else rank[came], came))
             came += 1
         until = submit[came] if came < jobs else np.inf
         while len(heap) > 0 and now < until:
-            left, job = heapq.heappop(heap)
-            if now + left <= until:
-                now += left
+            key, job = heapq.heappop(heap)
+            ends = now + left[job] <= until
+            run = left[job] if ends else until - now
+            busy[job] += run * (now + run / 2.0)
+            left[job] -= run
+            if ends:
+                now += run
                 total += now - submit[job]
             else:
-                heapq.heappush(heap, (left - (until - now), job))
                 now = until
-    return total
+                heapq.heappush(heap, (left[job] if shortest else key, job))
+    return busy / seconds, total

@@ -89,10 +89,7 @@ class PairedFutures:
         """(F, C) see `Decision`."""
         futures = [simulator]
         if self.posterior is not None:
-            simulator.settle()
-            jobs = np.concatenate([simulator.pending(), simulator.running()])
-            drawn = self.posterior.draws(simulator.state, jobs, self.futures, rng)
-            futures = [simulator.imagined(jobs, remaining) for remaining in drawn]
+            futures = self.posterior.futures(simulator, self.futures, rng)
         cost = np.array([[self._cost(one, option) for option in candidates] for one in futures])
         saved: FloatArray = cost[:, :1] - cost
         return saved

@@ -1,28 +1,31 @@
 """Queue policies: an order of priority, from which jobs start or for which they are preempted.
 
-Each has up to three ways to one schedule. `decide` works with any placement rule, through
-`backfilling`. `run` is compiled with the simulator, for rules that are. `replay` is a loop over the
-trace alone, where the number of free GPUs decides everything.
+Their passes are compiled with the simulator, for placement rules that are (`run`). `decide` works
+with any rule, through `backfilling`; `replay` is a loop over the trace alone, where the number of
+free GPUs decides everything. All come to one schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from agents.cluster.backfilling import preempt_in_order, request, start, start_in_order
-from agents.cluster.compiled import attained_service, in_order, shortest_first, whole_trace
-from agents.cluster.compiled.waiting import Waiting, nobody_waiting
+from agents.cluster.compiled import passes, whole_trace
+from agents.cluster.compiled.passes import BLOCKING, PASSING, PREEMPTING, RESERVING, empty_queue
 from agents.cluster.compiled.whole_trace import job_bits, never, only_numbers_decide, schedule_of
-from agents.cluster.compiled.whole_trace_easy import easy
-from agents.cluster.compiled.whole_trace_shortest import nobody_running, shortest_remaining
+from agents.cluster.compiled.whole_trace_shortest import (
+    nobody_running,
+    nobody_waiting,
+    shortest_remaining,
+)
 from agents.cluster.hidden_durations import trace_for
 from agents.cluster.policy import PlacementRule, Scheduler
-from agents.cluster.rules.gangs import BestFit, Room, room_of
+from agents.cluster.rules.gangs import BestFit, room_of
 from agents.solver import Knowledge
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING, Schedule
@@ -30,17 +33,19 @@ from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError
 
 EXACT = 2.0**53  # above it not every whole number is a float
-# Goes on in compiled code; False: the log must be lengthened first, which makes a new state.
-Advance = Callable[[], bool]
 
 
 class QueuePolicy(Scheduler):
-    """Subclasses name the order.
+    """Subclasses name the order and the pass, by their codes; without an order none is compiled.
 
     Args:
         placement: where a gang goes.
         seed: of the placement rule's generator.
     """
+
+    order: ClassVar[int | None] = None
+    mode: ClassVar[int] = PREEMPTING
+    limits: IntArray = np.zeros(0, np.int64)  # of queues by attained service
 
     def __init__(self, placement: PlacementRule = BestFit(), seed: int = 0) -> None:
         self.placement, self.seed = placement, seed
@@ -52,34 +57,25 @@ class QueuePolicy(Scheduler):
         """See `Scheduler.run`; False where the rule is not compiled, or the trace has fractions."""
         code: int | None = getattr(self.placement, "code", None)
         trace = simulator.trace
-        if code is None or (trace.gpu_milli != WHOLE_GPU).any():
+        if self.order is None or code is None or (trace.gpu_milli != WHOLE_GPU).any():
             return False
-        types = np.ascontiguousarray(simulator.state.jobs["types"])
-        asked = (trace.gpu_milli, trace.cpu_milli, trace.memory_mib, types)
-        waiting = nobody_waiting(trace.num_gpus, *asked)
+        queue = empty_queue(simulator, self.priority(trace_for(self, trace)))
         room = room_of(simulator.cluster.num_nodes, self.seed)
-        advance = self._compiled(simulator, waiting, code, room)
-        if advance is None:
-            return False
+        how = (simulator.tables, simulator.overheads, queue, self.order, self.limits, self.mode)
         simulator.lengthen_log()
-        while not advance():
+        while not passes.run(simulator.state, *how, code, room):
             simulator.lengthen_log()
         return True
 
-    def _compiled(
-        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
-    ) -> Advance | None:
-        return None
+    def priority(self, trace: Trace) -> IntArray:
+        """(J,) of a constant order: the least first, of equals the first submitted."""
+        return np.zeros(len(trace), np.int64)
 
 
 class NonPreemptive(QueuePolicy):
     """Jobs start in a constant order of priority and run to their end."""
 
-    blocking: ClassVar[bool]  # whether a job that does not fit keeps those behind it waiting too
-
-    def priority(self, trace: Trace) -> IntArray:
-        """(J,) the least first, of equals the first submitted."""
-        return np.zeros(len(trace), np.int64)
+    order = passes.BY_KEY
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
         if not only_numbers_decide(cluster, trace, self.placement):
@@ -87,17 +83,9 @@ class NonPreemptive(QueuePolicy):
         bits, start = job_bits(trace), never(len(trace))
         key = self.priority(trace_for(self, trace)) << bits | np.arange(len(trace))
         columns = (trace.submit_s, trace.duration_s, trace.num_gpus)
-        whole_trace.start_in_order(*columns, key, bits, self.blocking, cluster.num_gpus, start)
+        blocking = self.mode == BLOCKING
+        whole_trace.start_in_order(*columns, key, bits, blocking, cluster.num_gpus, start)
         return schedule_of(trace, start, start + trace.duration_s, np.zeros(len(trace), np.int32))
-
-    def _compiled(
-        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
-    ) -> Advance:
-        tables, overheads = simulator.tables, simulator.overheads
-        key = self.priority(trace_for(self, simulator.trace)).astype(np.float64)
-        return lambda: in_order.run(
-            simulator.state, tables, overheads, waiting, key, code, room, self.blocking
-        )
 
     def reset(self, simulator: ClusterSimulator) -> None:
         super().reset(simulator)
@@ -106,7 +94,8 @@ class NonPreemptive(QueuePolicy):
     def decide(self, simulator: ClusterSimulator) -> None:
         jobs = simulator.pending()
         order = jobs[np.lexsort((jobs, self._priority[jobs]))].tolist()
-        start_in_order(simulator, order, self.placement, self._rng, blocking=self.blocking)
+        blocking = self.mode == BLOCKING
+        start_in_order(simulator, order, self.placement, self._rng, blocking=blocking)
 
 
 class FIFO(NonPreemptive):
@@ -121,7 +110,7 @@ class FIFO(NonPreemptive):
 
     name = "fifo"
     knows: Knowledge = "nothing"
-    blocking = True
+    mode = BLOCKING
 
 
 class FIFOBackfill(NonPreemptive):
@@ -138,7 +127,7 @@ class FIFOBackfill(NonPreemptive):
 
     name = "fifo_backfill"
     knows: Knowledge = "nothing"
-    blocking = False
+    mode = PASSING
 
 
 class SJF(NonPreemptive):
@@ -154,7 +143,7 @@ class SJF(NonPreemptive):
 
     name = "sjf"
     knows: Knowledge = "durations"
-    blocking = False
+    mode = PASSING
 
     def priority(self, trace: Trace) -> IntArray:
         return trace.duration_s
@@ -172,7 +161,7 @@ class SJFStrict(SJF):
     """
 
     name = "sjf_strict"
-    blocking = True
+    mode = BLOCKING
 
 
 class EASY(QueuePolicy):
@@ -194,15 +183,7 @@ class EASY(QueuePolicy):
 
     name = "easy"
     knows: Knowledge = "durations"
-
-    def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        if not only_numbers_decide(cluster, trace, self.placement):
-            return None
-        begun = never(len(trace))
-        columns = (trace.submit_s, trace.duration_s, trace.num_gpus)
-        easy(*columns, job_bits(trace), cluster.num_gpus, begun)
-        finish = begun + trace.duration_s
-        return schedule_of(trace, begun, finish, np.zeros(len(trace), np.int32))
+    order, mode = passes.BY_KEY, RESERVING
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Start jobs up to the head, then those that do not delay it."""
@@ -255,7 +236,11 @@ class ShortestRemaining(QueuePolicy):
     """
 
     knows: Knowledge = "durations"
-    times_gpus: ClassVar[bool]
+
+    @property
+    def times_gpus(self) -> bool:
+        """Whether what is left is GPU-seconds."""
+        return self.order == passes.BY_SERVICE
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
         if not only_numbers_decide(cluster, trace, self.placement):
@@ -270,15 +255,6 @@ class ShortestRemaining(QueuePolicy):
         columns = (trace.submit_s, trace.duration_s)
         shortest_remaining(*columns, waiting, running, gpus, start, finish, preemptions)
         return schedule_of(trace, start, finish, preemptions)
-
-    def _compiled(
-        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
-    ) -> Advance:
-        tables, overheads = simulator.tables, simulator.overheads
-        ranking = shortest_first.empty_ranking(len(simulator.trace))
-        return lambda: shortest_first.run(
-            simulator.state, tables, overheads, waiting, ranking, code, room, self.times_gpus
-        )
 
     def reset(self, simulator: ClusterSimulator) -> None:
         super().reset(simulator)
@@ -311,7 +287,7 @@ class SRTF(ShortestRemaining):
     """
 
     name = "srtf"
-    times_gpus = False
+    order = passes.BY_TIME
 
 
 class SRSF(ShortestRemaining):
@@ -326,7 +302,7 @@ class SRSF(ShortestRemaining):
     """
 
     name = "srsf"
-    times_gpus = True
+    order = passes.BY_SERVICE
 
 
 class AttainedService(QueuePolicy):
@@ -346,7 +322,6 @@ class AttainedService(QueuePolicy):
     """
 
     knows: Knowledge = "nothing"
-    published: ClassVar[bool]  # demotes as Tiresias' simulator does
 
     def __init__(
         self,
@@ -360,46 +335,27 @@ class AttainedService(QueuePolicy):
             problem = f"{list(limits)} are not whole numbers above 0, ascending"
             raise InputError(problem, field="limits")
 
-    def _compiled(
-        self, simulator: ClusterSimulator, waiting: Waiting, code: int, room: Room
-    ) -> Advance:
-        tables, overheads = simulator.tables, simulator.overheads
-        queues = attained_service.empty_queues(_gpus(simulator))
-        options = (self.limits, self.published)
-        return lambda: attained_service.run(
-            simulator.state, tables, overheads, waiting, queues, *options, code, room
-        )
-
     def reset(self, simulator: ClusterSimulator) -> None:
         super().reset(simulator)
-        self._queues = attained_service.empty_queues(_gpus(simulator))
+        self._queue = empty_queue(simulator, self.priority(simulator.trace))
+        self._options = (self.limits, self.order == passes.BY_PUBLISHED_QUEUE)
         self._arrived = 0
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Demote, give the GPUs to the first queues, and put what runs first."""
         simulator.settle()
-        jobs, queues = simulator.state.jobs, self._queues
+        jobs, queue = simulator.state.jobs, self._queue
         first, self._arrived = self._arrived, int(simulator.state.clock[0]["arrived"])
-        options = (self.limits, self.published)
-        count = attained_service.rank(jobs, first, self._arrived, queues, *options)
-        preempt_in_order(simulator, queues.ranked[:count].tolist(), self.placement, self._rng)
-        attained_service.put_running_first(jobs, queues, count)
+        count = passes.rank(jobs, first, self._arrived, queue, *self._options)
+        preempt_in_order(simulator, queue.ranked[:count].tolist(), self.placement, self._rng)
+        passes.put_running_first(jobs, queue, count)
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """When a running job may have to leave its queue."""
         simulator.settle()
-        state, number = simulator.state, len(simulator.running())
-        options = (self.limits, self.published)
-        return float(
-            attained_service.next_demotion(
-                state.jobs, state.heap, simulator.now, number, self._queues, *options
-            )
-        )
-
-
-def _gpus(simulator: ClusterSimulator) -> FloatArray:
-    gpus: FloatArray = simulator.state.jobs["gpus"] * (simulator.state.jobs["milli"] / WHOLE_GPU)
-    return gpus
+        jobs, heap, number = simulator.state.jobs, simulator.state.heap, len(simulator.running())
+        now = simulator.now
+        return float(passes.next_demotion(jobs, heap, now, number, self._queue, *self._options))
 
 
 class LAS2D(AttainedService):
@@ -418,7 +374,7 @@ class LAS2D(AttainedService):
     """
 
     name = "las_2d"
-    published = False
+    order = passes.BY_QUEUE
 
 
 class LAS2DTiresias(AttainedService):
@@ -439,4 +395,4 @@ class LAS2DTiresias(AttainedService):
     """
 
     name = "las_2d_tiresias"
-    published = True
+    order = passes.BY_PUBLISHED_QUEUE

@@ -156,12 +156,9 @@ class Rollout(Scheduler):
 
     def _saved(self, simulator: ClusterSimulator, options: list[Option | None]) -> FloatArray:
         """(F, A) seconds that each alternative saves in each future."""
-        jobs = np.concatenate([simulator.pending(), simulator.running()])
-        if self.posterior is None:
-            futures = [simulator.copy()]
-        else:
-            drawn = self.posterior.draws(simulator.state, jobs, self.futures, self._rng)
-            futures = [simulator.imagined(jobs, remaining) for remaining in drawn]
+        futures = [simulator]
+        if self.posterior is not None:
+            futures = self.posterior.futures(simulator, self.futures, self._rng)
         saved = np.empty((len(futures), len(options)))
         for row, future in zip(saved, futures, strict=True):
             usual = self._cost(future.copy(), hold=False)

@@ -61,6 +61,15 @@ class WorkLeft:
         drawn: FloatArray = np.exp(edges[place] + rng.random(place.shape) * width)
         return drawn
 
+    def futures(
+        self, simulator: ClusterSimulator, count: int, rng: np.random.Generator
+    ) -> list[ClusterSimulator]:
+        """Simulations that go on from here with drawn work, in which nobody comes any more."""
+        simulator.settle()
+        jobs = np.concatenate([simulator.pending(), simulator.running()])
+        drawn = self.draws(simulator.state, jobs, count, rng)
+        return [simulator.imagined(jobs, remaining) for remaining in drawn]
+
     def _chances(self, state: ClusterState, jobs: IntArray) -> FloatArray:
         """(A, 26) of the bins."""
         rows = self._features.rows(state, jobs)

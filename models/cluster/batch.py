@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from envs.cluster.environment.observe_kernel import JOB_BASE, PEER_BASE, SERVER_BASE
-
-
-class Links(Protocol):
-    """E edges between `sizes[0]` rows of a first kind and `sizes[1]` of a second."""
-
-    def to_second(self, rows: Tensor) -> Tensor:
-        """(sizes[1], F) sums of the first kind's rows."""
-
-    def to_first(self, rows: Tensor) -> Tensor:
-        """(sizes[0], F) sums of the second kind's rows."""
 
 
 class Bags(NamedTuple):
@@ -32,6 +22,9 @@ class Bags(NamedTuple):
 
 class PackedLinks:
     """Edges that are all there, sorted by both ends, so that sums need no scattering.
+
+    Links go between `sizes[0]` rows of a first kind and `sizes[1]` of a second: `to_second` gives
+    (sizes[1], F) sums of the first kind's rows, `to_first` the other way.
 
     Args:
         first: (E,) rows of the first kind.
@@ -130,32 +123,14 @@ def _starts(ends: Tensor, size: int) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-class Rows(Protocol):
-    """K rows for the nodes of one kind in B graphs, each padded to the same size L."""
-
-    present: Tensor  # (B, L) bool
-
-    def number(self, flat: Tensor) -> Tensor:
-        """Rows of nodes given by b L + their place in graph b; rows of padding do not matter."""
-
-    def pack(self, padded: Tensor) -> Tensor:
-        """(K, ...) rows of (B, L, ...)."""
-
-    def unpack(self, rows: Tensor) -> Tensor:
-        """(B, L, F) of (K, F) rows; what stands in padding does not matter."""
-
-    def total(self, rows: Tensor) -> Tensor:
-        """(B, F) sums of the rows of every graph, without padding."""
-
-    def spread(self, graphs: Tensor) -> Tensor:
-        """(K, F) of (B, F): each row gets what its graph has."""
-
-
 class PackedRows:
-    """Only the nodes there are. Most of a training batch is padding, which then costs nothing."""
+    """K rows for the nodes of one kind in B graphs, each padded to the same size L.
+
+    Only the nodes there are. Most of a training batch is padding, which then costs nothing.
+    """
 
     def __init__(self, mask: Tensor) -> None:
-        self.present = mask != 0
+        self.present = mask != 0  # (B, L)
         self._graphs, self._size = mask.shape
         self._place = self.present.flatten().nonzero().squeeze(1)  # (K,)
         self._number = self.present.flatten().cumsum(0) - 1
@@ -165,20 +140,24 @@ class PackedRows:
         self._graph = graph
 
     def number(self, flat: Tensor) -> Tensor:
+        """Rows of nodes given by b L + their place in graph b; rows of padding do not matter."""
         return self._number[flat]
 
     def pack(self, padded: Tensor) -> Tensor:
+        """(K, ...) rows of (B, L, ...)."""
         return padded.flatten(0, 1).index_select(0, self._place)
 
     def unpack(self, rows: Tensor) -> Tensor:
-        """(B, L, F), 0 in padding."""
+        """(B, L, F) of (K, F) rows; what stands in padding does not matter."""
         flat = rows.new_zeros(self._graphs * self._size, rows.shape[1])
         return flat.index_copy(0, self._place, rows).view(self._graphs, self._size, -1)
 
     def total(self, rows: Tensor) -> Tensor:
+        """(B, F) sums of the rows of every graph, without padding."""
         return self._links.to_second(rows)
 
     def spread(self, graphs: Tensor) -> Tensor:
+        """(K, F) of (B, F): each row gets what its graph has."""
         if not graphs.is_floating_point():
             return graphs.index_select(0, self._graph)
         return self._links.to_first(graphs)
@@ -207,6 +186,9 @@ class PaddedRows:
     def spread(self, graphs: Tensor) -> Tensor:
         wide = graphs.unsqueeze(1).expand(-1, self._size, -1)
         return wide.reshape(self._graphs * self._size, graphs.shape[1])
+
+
+Rows = PackedRows | PaddedRows
 
 
 def _count(rows: Rows, dtype: torch.dtype) -> Tensor:
@@ -253,11 +235,12 @@ class ClusterBatch:
         self, observation: Mapping[str, Tensor], *, packed: bool, use_interference: bool
     ) -> None:
         keep: Callable[[str, Tensor], Tensor] = _as_it_is if use_interference else _undisturbed
-        kind: type[PackedRows] | type[PaddedRows] = PackedRows if packed else PaddedRows
-        self.pending: Rows = kind(observation["pending_mask"])
-        self.running: Rows = kind(observation["running_mask"])
-        self.servers: Rows = kind(observation["server_mask"])
-        shares: Rows = kind(observation["share_mask"])
+        kind: Callable[[Tensor], Rows] = PackedRows if packed else PaddedRows
+        self.pending, self.running = (
+            kind(observation["pending_mask"]),
+            kind(observation["running_mask"]),
+        )
+        self.servers, shares = kind(observation["server_mask"]), kind(observation["share_mask"])
         self.cluster_features = keep("cluster", observation["cluster_features"])
         self.rack_features = keep("rack", observation["rack_features"])  # (B, R, 8)
         self.rack_present = observation["rack_mask"] != 0
@@ -321,8 +304,8 @@ class ClusterBatch:
         part = shares.pack(observation["share_features"])  # of the server's GPUs, of the job's
         sizes = self._num_running, self.server_features.shape[0]
         weights = part[:, 1], part[:, 0]
-        self._shares: Links
-        self._racks: Links
+        self._shares: PackedLinks | PaddedLinks
+        self._racks: PackedLinks | PaddedLinks
         rack = observation["server_rack"].long()
         own = torch.arange(sizes[1], device=rack.device)
         whose = self.servers.pack(graph * racks + rack.clamp(max=racks - 1))

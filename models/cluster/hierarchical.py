@@ -291,7 +291,8 @@ class HierarchicalPolicy(Policy):
         jobs; what stands in padding does not matter.
         """
         batch = self._batch(observation, packed=True)
-        return self._unpacked_posterior(batch, self.posterior_head(self._jobs(batch)))
+        jobs = self.encoder.jobs(batch.job_features)
+        return self._unpacked_posterior(batch, self.posterior_head(jobs))
 
     def assess(self, observation: Mapping[str, Tensor], *, packed: bool = True) -> Outlook:
         """Logits, values and posterior in one pass.
@@ -303,7 +304,7 @@ class HierarchicalPolicy(Policy):
             packed: whether padding is left out first; the results are the same.
         """
         batch = self._batch(observation, packed)
-        jobs = self._jobs(batch)
+        jobs = self.encoder.jobs(batch.job_features)  # (K, H) pending, then running
         posterior = self.posterior_head(jobs)
         index = self.gittins.feature(posterior).unsqueeze(1)
         direct = torch.cat([index, batch.job_types], dim=1)  # (K, direct)
@@ -322,11 +323,6 @@ class HierarchicalPolicy(Policy):
         return ClusterBatch(
             observation, packed=packed, use_interference=self.config.use_interference
         )
-
-    def _jobs(self, batch: ClusterBatch) -> Tensor:
-        """(K, H) pending, then running jobs before any message."""
-        jobs: Tensor = self.encoder.jobs(batch.job_features)
-        return jobs
 
     def _unpacked_posterior(self, batch: ClusterBatch, posterior: Tensor) -> Tensor:
         waiting = batch.num_pending

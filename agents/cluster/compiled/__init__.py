@@ -1,6 +1,6 @@
-"""The queue policies, compiled.
+"""Policies compiled with the simulator.
 
-`in_order`, `shortest_first` and `attained_service` go with the simulator's state through every
-circumstance it knows. `whole_trace*` need nothing but the trace where the number of free GPUs alone
-decides: rate 1, no overheads, no failures.
+`passes` has the queue policies and goes with the simulator's state through every circumstance it
+knows; `joint_choice` and `pairs` choose jobs and places together. `whole_trace*` need nothing but
+the trace where the number of free GPUs alone decides: rate 1, no overheads, no failures.
 """

@@ -98,6 +98,16 @@ class Owners(NamedTuple):
     capacity: FloatArray  # (3,) of the cluster: thousandths of GPUs, processors, memory; or inf
 
 
+class Joint(NamedTuple):
+    """What schedulers go by."""
+
+    believed: RateTables
+    owners: Owners
+    memory: Memory
+    rule: Rule
+    room: Room
+
+
 @compiled_inner
 def predicted(memory: Memory, job: int) -> float:
     """Seconds that a job is thought to take."""
@@ -127,18 +137,12 @@ def gpu_seconds(state: ClusterState, memory: Memory, job: int) -> float:
 
 
 @compiled
-def route(
-    state: ClusterState,
-    believed: RateTables,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
-    room: Room,
-) -> None:
+def route(state: ClusterState, joint: Joint) -> None:
     """Jobs that have arrived come to a queue, and those that have waited for long may leave theirs.
 
     Who has been asked is asked again after `forward_s`.
     """
+    owners, rule = joint.owners, joint.rule
     if len(owners.gpus) == 1 or (rule.arrival == ROUTED and rule.forward_s == np.inf):
         return
     now, job = state.clock[0].now, state.clock[0].head
@@ -147,29 +151,33 @@ def route(
         if owners.home[job] == NONE or waited > rule.forward_s:
             its = NONE
             if rule.arrival == BEST_OFFER:
-                its = best_offer(state, believed, owners, rule, room, job)
+                its = best_offer(state, joint, job)
             if its == NONE:
-                its = least_loaded(state, owners, memory, rule, job)
+                its = least_loaded(state, joint, job)
             owners.home[job] = its
             owners.asked[job] = now
         job = state.jobs[job].after
 
 
 @compiled_inner
-def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule, job: int) -> int:
+def least_loaded(state: ClusterState, joint: Joint, job: int) -> int:
     """The scheduler with the least load besides a job's own, of those whose nodes would hold it.
 
     Load is how many jobs wait, or GPU-seconds that wait per GPU; of equal ones the scheduler with
     the most free GPUs, then the one where the job is, then the first.
     """
+    owners = joint.owners
     schedulers = len(owners.gpus)
     load, free = np.zeros(schedulers), np.zeros(schedulers)
     other = state.clock[0].head
     while other != NONE:
         its = owners.home[other]
         if its != NONE and other != job:
-            queue = rule.arrival == SHORTEST_QUEUE
-            load[its] += 1.0 if queue else gpu_seconds(state, memory, other) / owners.gpus[its]
+            queue, work = (
+                joint.rule.arrival == SHORTEST_QUEUE,
+                gpu_seconds(state, joint.memory, other),
+            )
+            load[its] += 1.0 if queue else work / owners.gpus[its]
         other = state.jobs[other].after
     for node in range(len(state.nodes)):
         free[owners.of_node[node]] += state.nodes[node].free
@@ -185,21 +193,20 @@ def least_loaded(state: ClusterState, owners: Owners, memory: Memory, rule: Rule
 
 
 @compiled_inner
-def best_offer(
-    state: ClusterState, believed: RateTables, owners: Owners, rule: Rule, room: Room, job: int
-) -> int:
+def best_offer(state: ClusterState, joint: Joint, job: int) -> int:
     """The scheduler with the best place for `job` that is good enough and free now, or NONE.
 
     A gain counts in GPUs times rate, whatever GPUs a scheduler has. Of equal ones the first.
     """
+    owners, room = joint.owners, joint.room
     before, chosen, most = owners.home[job], NONE, -np.inf
     for one in range(len(owners.gpus)):
         if not owners.holds[job, one]:
             continue
         owners.home[job] = one
-        best_places(state, believed, owners, rule, room, job, True, False)
+        best_places(state, joint, job, True, False)
         worth = room.worth[1]
-        if rule.choice == GAIN:
+        if joint.rule.choice == GAIN:
             worth *= owners.fastest[job, one]
         if room.shares[1] > 0 and worth > most:
             chosen, most = one, worth
@@ -279,22 +286,14 @@ def take(state: ClusterState, room: Room, which: int, job: int, count: int) -> N
 
 
 @compiled_inner
-def best_places(
-    state: ClusterState,
-    tables: RateTables,
-    owners: Owners,
-    rule: Rule,
-    room: Room,
-    job: int,
-    strict: bool,
-    wide: bool,
-) -> None:
+def best_places(state: ClusterState, joint: Joint, job: int, strict: bool, wide: bool) -> None:
     """Find the best places for `job`, into rows of `room`.
 
     A place is a node, or a set of GPUs there; for gangs that are larger than all nodes a rack, or
     all nodes. Row 1 is the best of those that are good enough; unless `strict`, every place is. If
     `wide`, row 2 is the place anywhere, and row 3 that on free GPUs, with the greatest gain.
     """
+    owners, rule, room = joint.owners, joint.rule, joint.room
     record, scheduler = state.jobs[job], owners.home[job]
     fastest = owners.fastest[job, scheduler]
     room.shares[:], room.worth[:] = 0, -np.inf
@@ -305,11 +304,11 @@ def best_places(
             continue
         if place.gpus >= record.gpus:
             anywhere = True
-        if strict and not wide and rate_on(tables, record, place) < rule.fast * fastest:
+        if strict and not wide and rate_on(joint.believed, record, place) < rule.fast * fastest:
             continue
         if holds(place, record, record.gpus):
             room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, NONE
-            consider(state, tables, rule, room, job, 1, fastest, strict, wide)
+            consider(state, joint, job, 1, fastest, strict, wide)
         if not rule.share or record.milli == WHOLE_GPU:
             continue
         if place.cpu < record.cpu or place.memory < record.memory:
@@ -319,7 +318,7 @@ def best_places(
             there = state.partials[index]
             if there.gpus == record.gpus and there.left >= record.milli:
                 room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, index
-                consider(state, tables, rule, room, job, 1, fastest, strict, wide)
+                consider(state, joint, job, 1, fastest, strict, wide)
             index = there.next
     if anywhere:
         return
@@ -329,9 +328,9 @@ def best_places(
     for rack in range(racks + 1):  # the last: all of them, where no rack is good enough
         if rack == racks and room.shares[1] > 0:
             break
-        count = gather(state, owners, room, job, rack if rack < racks else NONE)
+        count = gather(state, joint, job, rack if rack < racks else NONE)
         if count > 0:
-            consider(state, tables, rule, room, job, count, fastest, strict, wide)
+            consider(state, joint, job, count, fastest, strict, wide)
 
 
 @pasted
@@ -346,9 +345,7 @@ def rate_on(tables: RateTables, job: Record, node: Record) -> float:
 @compiled_inner
 def consider(
     state: ClusterState,
-    tables: RateTables,
-    rule: Rule,
-    room: Room,
+    joint: Joint,
     job: int,
     count: int,
     fastest: float,
@@ -356,7 +353,8 @@ def consider(
     wide: bool,
 ) -> None:
     """Keep the shares looked at wherever they are the best so far."""
-    alone, own, least, won = effect(state, tables, room, job, count)
+    rule, room = joint.rule, joint.room
+    alone, own, least, won = effect(state, joint.believed, room, job, count)
     gpus = state.jobs[job].gpus
     gain = won / (max(gpus, 1) * fastest)
     if wide:
@@ -390,12 +388,13 @@ def keep(room: Room, row: int, count: int, worth: float) -> None:
 
 
 @compiled_inner
-def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int) -> int:
+def gather(state: ClusterState, joint: Joint, job: int, rack: int) -> int:
     """Free GPUs for a gang on several nodes of a rack, or NONE: of all; the fewest nodes.
 
     Returns:
         How many nodes, written as the shares looked at; 0: there are not enough GPUs.
     """
+    owners, room = joint.owners, joint.room
     record, scheduler = state.jobs[job], owners.home[job]
     left, count = int(record.gpus), 0
     while left > 0:
@@ -425,32 +424,31 @@ def gather(state: ClusterState, owners: Owners, room: Room, job: int, rack: int)
 
 
 @compiled_inner
-def look(
-    state: ClusterState, owners: Owners, memory: Memory, rule: Rule, room: Room, scheduler: int
-) -> int:
-    """The pending jobs of a scheduler that it looks at, in their order; how many."""
+def look(state: ClusterState, joint: Joint, first: int, scheduler: int) -> int:
+    """The `first` pending jobs of a scheduler, which it looks at, in their order; how many."""
+    owners, room, order = joint.owners, joint.room, joint.rule.order
     filled = 0
     job = state.clock[0].head
     while job != NONE:
         if owners.home[job] == scheduler:
             key = 0.0
-            if rule.order == SHORTEST:
-                key = predicted(memory, job)
-            elif rule.order == SMALLEST:
-                key = gpu_seconds(state, memory, job)
-            elif rule.order == DOMINANT:
+            if order == SHORTEST:
+                key = predicted(joint.memory, job)
+            elif order == SMALLEST:
+                key = gpu_seconds(state, joint.memory, job)
+            elif order == DOMINANT:
                 key = dominant_share(state, owners, job)
             place = filled
             while place > 0 and key < room.key[place - 1]:
-                if place < rule.first:
+                if place < first:
                     room.key[place], room.window[place] = (
                         room.key[place - 1],
                         room.window[place - 1],
                     )
                 place -= 1
-            if place < rule.first:
+            if place < first:
                 room.key[place], room.window[place] = key, job
-                filled = min(filled + 1, rule.first)
+                filled = min(filled + 1, first)
         job = state.jobs[job].after
     return filled
 
@@ -465,15 +463,7 @@ def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
 
 
 @compiled_inner
-def choose(
-    state: ClusterState,
-    believed: RateTables,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
-    room: Room,
-    scheduler: int,
-) -> tuple[int, int]:
+def choose(state: ClusterState, joint: Joint, scheduler: int) -> tuple[int, int]:
     """The job that a scheduler starts next, judged by what it believes; NONE: nothing.
 
     Where none of its jobs runs, every place is good enough: waiting would be for nothing.
@@ -481,12 +471,13 @@ def choose(
     Returns:
         The job, and of how many shares its place is: the second row of `room`.
     """
-    strict = owns_running(state, owners, scheduler)
-    filled = look(state, owners, memory, rule, room, scheduler)
+    rule, room = joint.rule, joint.room
+    strict = owns_running(state, joint.owners, scheduler)
+    filled = look(state, joint, rule.first, scheduler)
     chosen, most = NONE, -np.inf
     for row in range(filled):
         job = int(room.window[row])
-        best_places(state, believed, owners, rule, room, job, strict, False)
+        best_places(state, joint, job, strict, False)
         if room.shares[1] == 0:
             if rule.blocking:
                 break
@@ -497,5 +488,5 @@ def choose(
         if not rule.joint:
             break
     if rule.joint and chosen != NONE:
-        best_places(state, believed, owners, rule, room, chosen, strict, False)
+        best_places(state, joint, chosen, strict, False)
     return chosen, (int(room.shares[1]) if chosen != NONE else 0)

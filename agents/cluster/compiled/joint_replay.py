@@ -6,16 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.cluster.compiled.joint_choice import (
-    Memory,
-    Owners,
-    Room,
-    Rule,
-    choose,
-    learn,
-    route,
-    take,
-)
+from agents.cluster.compiled.joint_choice import Joint, Owners, choose, learn, route, take
 from agents.cluster.compiled.pairs import FloatRows, Pairs, Weights, find, pairs_of, put, scores
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
@@ -41,21 +32,14 @@ def scorer_of(weights: Weights, nodes: int, first: int, sure: float, patience: f
 
 @compiled
 def next_start(
-    state: ClusterState,
-    believed: RateTables,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
-    scorer: Scorer,
-    room: Room,
-    scheduler: int,
+    state: ClusterState, joint: Joint, scorer: Scorer, scheduler: int
 ) -> tuple[int, int]:
     """See `choose`, and what the network prefers to it."""
     pairs = scorer.pairs
-    if pairs.first == 0 or out_of_patience(state, owners, scorer, scheduler):
-        job, shares = choose(state, believed, owners, memory, rule, room, scheduler)
+    if pairs.first == 0 or out_of_patience(state, joint.owners, scorer, scheduler):
+        job, shares = choose(state, joint, scheduler)
         return int(job), int(shares)
-    count = find(state, believed, owners, memory, rule, room, pairs, scheduler)
+    count = find(state, joint, pairs, scheduler)
     best = 0
     if count > 1:
         scores(scorer.weights, pairs, count, len(state.nodes), scorer.score)
@@ -63,7 +47,7 @@ def next_start(
         for k in range(1, count):
             if scorer.score[k] > most:
                 best, most = k, scorer.score[k]
-    put(pairs, best, room, 1)
+    put(pairs, best, joint.room, 1)
     return int(pairs.job[best]), int(pairs.shares[best])
 
 
@@ -82,41 +66,32 @@ def out_of_patience(state: ClusterState, owners: Owners, scorer: Scorer, schedul
 def decide(
     state: ClusterState,
     tables: RateTables,
-    believed: RateTables,
     overheads: Overheads,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
+    joint: Joint,
     scorer: Scorer,
-    room: Room,
     scheduler: int,
-) -> int:
-    """Start jobs of a scheduler while any has a good place; how many."""
-    started = 0
+) -> None:
+    """Start jobs of a scheduler while any has a good place."""
     while True:
-        chosen, shares = next_start(state, believed, owners, memory, rule, scorer, room, scheduler)
+        chosen, shares = next_start(state, joint, scorer, scheduler)
         if chosen == NONE:
-            return started
-        take(state, room, 1, chosen, shares)
+            return
+        take(state, joint.room, 1, chosen, shares)
         begin(state, tables, overheads, chosen)
-        started += 1
 
 
 @compiled
 def run(
     state: ClusterState,
     tables: RateTables,
-    believed: RateTables,
     overheads: Overheads,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
+    joint: Joint,
     scorer: Scorer,
-    room: Room,
     schedulers: int,
 ) -> bool:
     """Simulate until nothing is to come; False: the log must be lengthened first."""
-    state, tables, believed = borrowed(state), borrowed(tables), borrowed(believed)
+    state, tables, room, memory = borrowed(state), borrowed(tables), joint.room, joint.memory
+    joint = Joint(borrowed(joint.believed), joint.owners, memory, joint.rule, room)
     clock = state.clock[0]
     while True:
         if log_is_short(state):
@@ -132,8 +107,6 @@ def run(
                 finished += 1
         for job in np.sort(room.running[:finished]):
             learn(memory, job, state.jobs[job].attained)
-        route(state, believed, owners, memory, rule, room)
+        route(state, joint)
         for scheduler in range(schedulers):
-            decide(
-                state, tables, believed, overheads, owners, memory, rule, scorer, room, scheduler
-            )
+            decide(state, tables, overheads, joint, scorer, scheduler)

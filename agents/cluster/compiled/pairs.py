@@ -10,10 +10,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.joint_choice import (
+    Joint,
     Memory,
-    Owners,
     Room,
-    Rule,
     best_places,
     effect,
     gpu_seconds,
@@ -23,11 +22,10 @@ from agents.cluster.compiled.joint_choice import (
     rate_on,
 )
 from envs.arrays import IntArray
-from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner, pasted
+from envs.compilation import compiled, compiled_inner
 
 FloatRows = NDArray[np.float32]
 
@@ -113,32 +111,24 @@ def swap(pairs: Pairs, one: int, other: int) -> None:
 
 
 @compiled
-def find(
-    state: ClusterState,
-    tables: RateTables,
-    owners: Owners,
-    memory: Memory,
-    rule: Rule,
-    room: Room,
-    pairs: Pairs,
-    scheduler: int,
-) -> int:
+def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int) -> int:
     """Write what the rule does, and the alternatives to it; how many.
 
     Of each of the first jobs: its best place by the rule, anywhere, and anywhere on free GPUs.
     And to wait, where anything of the scheduler runs.
     """
-    first, running = pairs.first, owns_running(state, owners, scheduler)
+    rule, room = joint.rule, joint.room
+    first, running = pairs.first, owns_running(state, joint.owners, scheduler)
     deciding, usual, most = True, 0, -np.inf
     pairs.job[0], pairs.shares[0] = NONE, 0
     count = 1
-    filled = look(state, owners, memory, at_least(rule, first), room, scheduler)
+    filled = look(state, joint, max(rule.first, first), scheduler)
     for row in range(filled):
         job = int(room.window[row])
         wide = row < first
         if not wide and not (deciding and row < rule.first):
             break
-        best_places(state, tables, owners, rule, room, job, running, wide)
+        best_places(state, joint, job, running, wide)
         before = count
         if wide or room.worth[1] - rule.hurry * row > most:
             count = add(pairs, room, count, job, 1)
@@ -159,27 +149,8 @@ def find(
             count -= 1
             swap(pairs, usual, count)
     if count > 1:
-        describe(state, tables, owners, memory, room, pairs, scheduler, count, filled)
+        describe(state, joint, pairs, scheduler, count, filled)
     return count
-
-
-@pasted
-def at_least(rule: Rule, first: int) -> Rule:
-    """The same rule, which looks at so many jobs or more."""
-    return Rule(
-        rule.order,
-        max(rule.first, first),
-        rule.joint,
-        rule.blocking,
-        rule.share,
-        rule.own,
-        rule.others,
-        rule.fast,
-        rule.choice,
-        rule.hurry,
-        rule.arrival,
-        rule.forward_s,
-    )
 
 
 @compiled_inner
@@ -196,16 +167,9 @@ def ratio(one: float, other: float) -> float:
 
 @compiled_inner
 def describe(
-    state: ClusterState,
-    tables: RateTables,
-    owners: Owners,
-    memory: Memory,
-    room: Room,
-    pairs: Pairs,
-    scheduler: int,
-    count: int,
-    filled: int,
+    state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int, count: int, filled: int
 ) -> None:
+    tables, owners, memory, room = joint.believed, joint.owners, joint.memory, joint.room
     jobs, nodes, clock = state.jobs, state.nodes, state.clock[0]
     soonest, latest = np.zeros(len(nodes)), np.zeros(len(nodes))
     free, gpus = 0, 0

@@ -18,14 +18,39 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.compiled.waiting import Waiting, ahead, first, join, leave
 from agents.cluster.compiled.whole_trace import NOTHING
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_state import NONE
-from envs.compilation import compiled, compiled_inner
+from envs.compilation import compiled, compiled_inner, pasted
 
 JobArray = NDArray[np.int32]
+
+
+class Waiting(NamedTuple):
+    """One heap for each of C gang sizes, of jobs by key and, where equal, by turn."""
+
+    kind: JobArray  # (J,) index of its size
+    size: IntArray  # (C,) GPUs
+    base: IntArray  # (C + 1,) where its heap begins
+    heap: JobArray  # (J,)
+    number: IntArray  # (C,) of jobs that wait
+    key: FloatArray  # (J,) priority, the least first; constant while the job waits
+    turn: IntArray  # (J,) which of equal keys comes first; distinct
+
+
+def nobody_waiting(gpus: JobArray) -> Waiting:
+    """Empty heaps for J jobs that ask for `gpus` (J,)."""
+    size, kind, jobs = np.unique(gpus, return_inverse=True, return_counts=True)
+    return Waiting(
+        kind=kind.astype(np.int32),
+        size=size.astype(np.int64),
+        base=np.concatenate([[0], np.cumsum(jobs)]).astype(np.int64),
+        heap=np.zeros(len(gpus), np.int32),
+        number=np.zeros(len(jobs), np.int64),
+        key=np.zeros(len(gpus)),
+        turn=np.zeros(len(gpus), np.int64),
+    )
 
 
 class Running(NamedTuple):
@@ -317,3 +342,57 @@ def insert(running: Running, c: int, first_of_equals: bool, ending: int, number:
         high[c] += 1
     end[first] = ending
     job[first] = number
+
+
+@pasted
+def first(waiting: Waiting, kind: int) -> int:
+    """The first waiting job of a size, or NONE."""
+    job: int = waiting.heap[waiting.base[kind]] if waiting.number[kind] else NONE
+    return job
+
+
+@pasted
+def ahead(waiting: Waiting, a: int, b: int) -> bool:
+    """Whether waiting job `a` comes before waiting job `b`."""
+    first_key, second_key = waiting.key[a], waiting.key[b]
+    earlier: bool = waiting.turn[a] < waiting.turn[b]
+    return bool(first_key < second_key or (first_key == second_key and earlier))
+
+
+@compiled_inner
+def join(waiting: Waiting, job: int, key: float, turn: int) -> None:
+    """A job waits, with priority `key` and, among equals, `turn`."""
+    kind = waiting.kind[job]
+    heap = waiting.heap[waiting.base[kind] : waiting.base[kind + 1]]
+    waiting.key[job] = key
+    waiting.turn[job] = turn
+    place = waiting.number[kind]
+    waiting.number[kind] += 1
+    while place > 0:
+        parent = (place - 1) >> 1
+        if not ahead(waiting, job, heap[parent]):
+            break
+        heap[place] = heap[parent]
+        place = parent
+    heap[place] = job
+
+
+@compiled_inner
+def leave(waiting: Waiting, kind: int) -> None:
+    """The first waiting job of a size waits no longer."""
+    heap = waiting.heap[waiting.base[kind] : waiting.base[kind + 1]]
+    waiting.number[kind] -= 1
+    size = waiting.number[kind]
+    job = heap[size]
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and ahead(waiting, heap[child + 1], heap[child]):
+            child += 1
+        if not ahead(waiting, heap[child], job):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = job

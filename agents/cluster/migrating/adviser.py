@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -16,22 +15,15 @@ from agents.cluster.migrating.policy import (
     STOP,
     check_whole_gpus,
     plan,
-    plan_spec,
     startable,
 )
-from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, Spec
+from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
-from envs.errors import InputError
 
-
-class MakesPriority(Protocol):
-    """A fresh order of priority for an episode."""
-
-    def __call__(self) -> Priority:
-        """The order."""
+MakesPriority = Callable[[], Priority]  # a fresh order of an episode
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,19 +44,6 @@ class MigrationAdviser:
     def knows(self) -> Knowledge:
         """What its order looks at of a job that has not finished."""
         return self.priority().knows
-
-    def spec(self) -> Spec:
-        """What a checkpoint says of it.
-
-        Raises:
-            InputError: it cannot make its order, or no checkpoint can describe that.
-        """
-        try:
-            inspect.signature(self.priority).bind()
-        except TypeError as error:
-            message = f"cannot make its order ({error})"
-            raise InputError(message, field="adviser.priority") from error
-        return plan_spec(self.priority(), gain=self.gain, least_run_s=self.least_run_s)
 
     def begin(self, episode: Situation) -> MigrationAdvice:
         """At the start of an episode.

@@ -10,17 +10,15 @@ one that many wait to learn from had better run.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Mapping
 from math import exp, log
 from pathlib import Path
-from reprlib import repr as shortened
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import create_model
 
-from agents.cluster.migrating.priorities import Spec
 from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.duration_features import DurationFeatures, newly_finished
@@ -31,6 +29,7 @@ from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
+from envs.forms import Form, read_form
 from models.artifacts import read_json_object
 from models.durations.index import read_posterior
 
@@ -189,6 +188,7 @@ WEIGHTS: Mapping[str, float] = MappingProxyType({
     "behind_running": 0.0, "behind_together": 0.0, "before": 0.0, "before_together": 0.0,
     "overdue": 1.0,
 })  # fmt: skip
+Weights = create_model("Weights", __base__=Form, **dict.fromkeys(NAMES, (float, ...)))
 WEIGHTS_KIND = "meshwright.priority_weights"
 
 
@@ -234,11 +234,6 @@ class LearnedPriority:
         self.weights = checked(weights)
         self._columns = np.array([self.weights[name] for name in COLUMNS])
 
-    def spec(self) -> Spec:
-        if self.folder is None:
-            raise InputError("its posterior is in no folder", field="adviser.priority")
-        return Spec({"kind": self.name, "weights": self.weights}, self.folder)
-
     def reset(self, simulator: ClusterSimulator) -> None:
         self._durations = DurationFeatures(simulator, self.history)
         self._features = PriorityFeatures(simulator)
@@ -277,19 +272,7 @@ def checked(weights: Mapping[str, float]) -> dict[str, float]:
     Raises:
         InputError: one is missing, unknown or not finite.
     """
-    for name in weights:
-        if name not in NAMES:
-            told = f"is unknown (known: {', '.join(NAMES)})"
-            raise InputError(told, field=f"weights.{name}")
-    for name in NAMES:
-        if name not in weights:
-            raise InputError("is missing", field=f"weights.{name}")
-        value = weights[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not abs(value) <= sys.float_info.max:
-            told = f"{shortened(value)} is no finite number"
-            raise InputError(told, field=f"weights.{name}")
-    return {name: float(weights[name]) for name in NAMES}
+    return read_form(Weights, dict(weights), inside="weights").model_dump()
 
 
 def from_folder(path: str, weights: Mapping[str, float] | str = WEIGHTS) -> LearnedPriority:

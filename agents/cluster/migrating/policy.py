@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, Spec, spec_of
+from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.cluster.policy import Scheduler
 from agents.solver import Knowledge
 from envs.arrays import IntArray
@@ -25,7 +25,6 @@ from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
 KEEP, WAIT, STOP, START = 0, 1, 2, 3  # what becomes of a job
-PLAN_KIND = "migration"  # in a checkpoint
 NOWHERE, SERVER, RACK, ALL_SERVERS = 0, 1, 2, 3  # kinds of targets; their index: slot, rack, 0
 
 
@@ -287,16 +286,6 @@ def startable(state: ClusterState, view: View, job: int, kind: int, index: int) 
     return bool(in_all >= wanted and not in_a_rack)
 
 
-def plan_spec(order: Priority, **numbers: float) -> Spec:
-    """What a checkpoint says of a plan in an order.
-
-    Raises:
-        InputError: no checkpoint can describe the order.
-    """
-    priority, folder = spec_of(order)
-    return Spec({"kind": PLAN_KIND, **numbers, "priority": priority}, folder)
-
-
 @bounded
 class Migrating(Scheduler):
     """Jobs in an order of priority get the fastest GPUs there are, and move to faster ones.
@@ -329,10 +318,6 @@ class Migrating(Scheduler):
         self.priority, self.gain = priority, gain
         self.least_run_s, self.wake_s = least_run_s, wake_s
         self.knows: Knowledge = priority.knows
-
-    def spec(self) -> Spec:
-        numbers = {"gain": self.gain, "least_run_s": self.least_run_s, "wake_s": self.wake_s}
-        return plan_spec(self.priority, **numbers)
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """All servers are its own.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -13,38 +12,6 @@ from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.errors import InputError
-
-
-class Spec(NamedTuple):
-    """What a checkpoint says of an adviser or its order, and the folder that it reads."""
-
-    document: dict[str, Any]  # JSON
-    folder: Path | None = None
-
-
-@runtime_checkable
-class Described(Protocol):
-    """What a checkpoint can describe."""
-
-    def spec(self) -> Spec:
-        """Its description.
-
-        Raises:
-            InputError: this one cannot be described.
-        """
-
-
-def spec_of(what: object) -> Spec:
-    """The description of an adviser or an order.
-
-    Raises:
-        InputError: no checkpoint can describe it.
-    """
-    if not isinstance(what, Described):
-        told = f"{type(what).__name__} cannot go into a checkpoint (it has no spec)"
-        raise InputError(told, field="adviser")
-    return what.spec()
 
 
 class Priority(Protocol):
@@ -65,11 +32,6 @@ class Priority(Protocol):
 
 class Stateless:
     """Priorities that depend on the present alone."""
-
-    name: str
-
-    def spec(self) -> Spec:
-        return Spec({"kind": self.name})
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """Nothing to forget."""
@@ -98,9 +60,6 @@ class AttainedServiceClasses(Stateless):
 
     def __init__(self, first: Positive = 600.0) -> None:
         self.first = first
-
-    def spec(self) -> Spec:
-        return Spec({"kind": self.name, "first": float(self.first)})
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
         records = state.jobs[jobs]

@@ -7,13 +7,14 @@ GPU. A rule sees `Bins`, whoever changes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from agents.cluster.rules.bins import (
     NOWHERE,
     Bins,
+    Capacity,
     Request,
     RequestClasses,
     fits,
@@ -61,32 +62,43 @@ class FractionalRule(Protocol):
         """
 
 
+class _LeastLeft:
+    """The node with the least weighted sum of free cores and GPUs, the tightest GPU there.
+
+    What the request itself takes is the same on every node, so it does not matter here.
+    """
+
+    packs: ClassVar[bool] = False  # by what is left of the GPU, or how much there is of the node
+
+    def weights(self, most: Capacity, request: Request) -> tuple[float, float]:
+        """Of a thousandth of a core and of a GPU."""
+        return 0.0, 0.0
+
+    def chooser(
+        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
+    ) -> Chooser:
+        return _Least(self, bins, largest_node(cluster))
+
+
 @dataclass(frozen=True)
-class FirstFit:
+class FirstFit(_LeastLeft):
     """The lowest node on which the job fits, and the tightest GPU there."""
 
     name: str = "first_fit"
 
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> LeastLeft:
-        return LeastLeft(bins, 0.0, 0.0)
-
 
 @dataclass(frozen=True)
-class BestFit:
+class BestFit(_LeastLeft):
     """The node on which the least is left, cores and GPUs over the most that any node has."""
 
     name: str = "best_fit"
 
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> LeastLeft:
-        return LeastLeft(bins, *largest_node(cluster))
+    def weights(self, most: Capacity, request: Request) -> tuple[float, float]:
+        return most
 
 
 @dataclass(frozen=True)
-class DotProduct:
+class DotProduct(_LeastLeft):
     """The node whose free resources point least along the job's request.
 
     After Tetris (Grandl et al., SIGCOMM 2014), whose rule takes the largest product: cores and GPUs
@@ -95,84 +107,47 @@ class DotProduct:
 
     name: str = "dot_product"
 
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> LeastLeft:
-        per_cpu, per_gpu = largest_node(cluster)
-        return LeastLeft(bins, per_cpu**2, per_gpu**2, times_request=True)
-
-
-@dataclass(frozen=True, eq=False)
-class LeastLeft:
-    """The node with the least weighted sum of free cores and GPUs, the tightest GPU there.
-
-    What the request itself takes is the same on every node, so it does not matter here.
-    """
-
-    bins: Bins
-    per_cpu: float  # of a thousandth
-    per_gpu: float
-    times_request: bool = False  # each resource times what is asked of it
-
-    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        per_cpu, per_gpu = self.per_cpu, self.per_gpu
-        if self.times_request:
-            per_cpu, per_gpu = per_cpu * request.cpu, per_gpu * request.gpus * request.milli
-        node, gpu = _least_left(self.bins, request, per_cpu, per_gpu)
-        return None if node == NOWHERE else Spot(node, gpu)
-
-
-@compiled
-def _least_left(bins: Bins, request: Request, per_cpu: float, per_gpu: float) -> tuple[int, int]:
-    best, least = NOWHERE, np.inf
-    for node in range(len(bins.cpu)):
-        if not fits(bins, node, request):
-            continue
-        left = bins.cpu[node] * per_cpu + bins.left[node].sum() * per_gpu
-        if left < least:
-            best, least = node, left
-        if per_cpu == 0.0 and per_gpu == 0.0:
-            break
-    if best == NOWHERE:
-        return best, NOWHERE
-    return best, tightest_gpu(bins.left[best], request)
+    def weights(self, most: Capacity, request: Request) -> tuple[float, float]:
+        asked = request.gpus * request.milli
+        return most.per_cpu_milli**2 * request.cpu, most.per_gpu_milli**2 * asked
 
 
 @dataclass(frozen=True)
-class GpuPacking:
+class GpuPacking(_LeastLeft):
     """The tightest GPU in use, else a free one of a node in use, else the smallest idle node."""
 
     name: str = "gpu_packing"
-
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> LeastRank:
-        return LeastRank(bins)
+    packs = True
 
 
 @dataclass(frozen=True, eq=False)
-class LeastRank:
-    """See `GpuPacking`."""
+class _Least:
+    """See `_LeastLeft`."""
 
+    rule: _LeastLeft
     bins: Bins
+    most: Capacity
 
     def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        node, gpu = _least_rank(self.bins, request)
+        weights = self.rule.weights(self.most, request)
+        node, gpu = _least(self.bins, request, *weights, self.rule.packs)
         return None if node == NOWHERE else Spot(node, gpu)
 
 
 @compiled
-def _least_rank(bins: Bins, request: Request) -> tuple[int, int]:
-    best, least, chosen = NOWHERE, np.iinfo(np.int64).max, NOWHERE
+def _least(
+    bins: Bins, request: Request, per_cpu: float, per_gpu: float, packs: bool
+) -> tuple[int, int]:
+    best, least, chosen = NOWHERE, np.inf, NOWHERE
     for node in range(len(bins.cpu)):
         if not fits(bins, node, request):
             continue
         gpu = tightest_gpu(bins.left[node], request)
-        rank = _rank(bins, node, gpu)
-        if rank < least:
-            best, least, chosen = node, rank, gpu
-        if request.gpus == 0:
-            break
+        left = bins.cpu[node] * per_cpu + bins.left[node].sum() * per_gpu
+        if packs:
+            left = float(_rank(bins, node, gpu))
+        if left < least:
+            best, least, chosen = node, left, gpu
     return best, chosen
 
 

@@ -24,9 +24,9 @@ from small_clusters import Speeds, check_schedule
 
 from agents.cluster.checkpoint import (
     CheckpointScheduler,
-    MostProbableAction,
-    MostProbableJob,
     Trimmed,
+    most_probable_action,
+    most_probable_job,
 )
 from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.interference.rates import NoInterference
@@ -66,9 +66,11 @@ def speeds(trace: Trace) -> Speeds:
 def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointScheduler:
     arguments: dict[str, Any] = {
         "window": 512, "partition": MixedRacks(), "routing": FirstQueue(), "forwards": 1,
-        "forward_s": 0.0, "greedy": MostProbableAction(), "seed": 0, **more,
+        "forward_s": 0.0, "seed": 0, **more,
     }  # fmt: skip
-    return CheckpointScheduler(str(folder), schedulers=schedulers, **arguments)
+    found = CheckpointScheduler(str(folder), schedulers=schedulers, **arguments)
+    found.greedy = most_probable_action  # as the policies are played here
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def test_is_a_schedule_and_says_what_it_knows(
 ) -> None:
     trace = jobs(3)
     folder = as_if_trained(made[0], tmp_path / "c", trained_config(known=known))
-    agent = scheduler(folder, greedy=MostProbableJob())
+    agent = scheduler(folder)
     assert agent.knows == knows
     found = agent.play(
         CLUSTER, trace, rates=NoInterference(), overheads=Overheads(0.0, 0.0), keep_runs=True
@@ -187,11 +189,11 @@ def test_greedy_choices() -> None:
     """Two jobs on two groups each: the second job's share is split; half or more is to wait."""
     for shares, action, job in (([30, 1, 19, 15, 35], 0, 2), ([20, 10, 10, 10, 50], 4, 4)):
         logits = np.log(np.array(shares, np.float32))
-        assert MostProbableAction()(logits, 2, 2) == action
-        assert MostProbableJob()(logits, 2, 2) == job
+        assert most_probable_action(logits, 2, 2) == action
+        assert most_probable_job(logits, 2, 2) == job
     forbidden = np.array([-np.inf, -np.inf, -np.inf, -np.inf, 0.0], np.float32)
     with np.errstate(all="raise"):
-        assert MostProbableJob()(forbidden, 2, 2) == 4
+        assert most_probable_job(forbidden, 2, 2) == 4
 
 
 def test_trimming_changes_no_decision(made: tuple[Path, HierarchicalPolicy]) -> None:

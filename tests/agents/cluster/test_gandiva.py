@@ -139,22 +139,11 @@ def random_simulator(seed: int, *, keep_runs: bool) -> ClusterSimulator:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_turn_after_turn_is_event_by_event(seed: int) -> None:
-    """Compiled to the next change of residents, one event at a time, and job by job in Python."""
-    by_event, by_job = (
-        random_simulator(seed, keep_runs=True),
-        random_simulator(seed, keep_runs=True),
-    )
-    policy = Gandiva(60.0, 0.75)
-    assert not policy.run(by_event)
-    expected = simulate(policy, by_event)
-    fused = random_simulator(seed, keep_runs=False)
-    assert policy.run(fused)
-    assert fused.done
-    found = [fused.schedule(), simulate(JobByJob(60.0, 0.75), by_job)]
-    for schedule in found:
-        for name in ("start", "finish", "held", "preemptions"):
-            assert getattr(schedule, name).tolist() == getattr(expected, name).tolist()
+def test_turns_of_whole_gpus_are_those_of_jobs_that_may_share(seed: int) -> None:
+    expected = simulate(Gandiva(60.0, 0.75), random_simulator(seed, keep_runs=True))
+    found = simulate(JobByJob(60.0, 0.75), random_simulator(seed, keep_runs=True))
+    for name in ("start", "finish", "held", "preemptions"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
     assert expected.preemptions.sum() > 40
 
 

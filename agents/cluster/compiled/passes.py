@@ -1,0 +1,455 @@
+"""The queue policies, compiled: in their order of priority jobs meet the GPUs that are free."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.cluster.rules.gangs import HELIOS_CONSOLIDATE, Room, choose
+from envs.arrays import FloatArray, IntArray
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.simulation.borrowed import borrowed
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import (
+    NOTHING,
+    advance,
+    begin,
+    give,
+    log_is_short,
+    part,
+    settle,
+    stop,
+)
+from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
+from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import compiled, compiled_inner
+
+# Orders: a constant key, seconds left, GPU-seconds left, queues by attained service, and these with
+# the arithmetic of Tiresias' simulator.
+BY_KEY, BY_TIME, BY_SERVICE, BY_QUEUE, BY_PUBLISHED_QUEUE = range(5)
+# Passes: a job that does not fit blocks those behind it, is passed over, has a reservation; or jobs
+# give way to those before them.
+BLOCKING, PASSING, RESERVING, PREEMPTING = range(4)
+
+
+class Queue(NamedTuple):
+    """The jobs that wait, and in preempting passes those that run, of J with C requests."""
+
+    kind: IntArray  # (J,) index of the job's request
+    size: IntArray  # (C,) GPUs of the request
+    gpus: FloatArray  # (J,) of the job's gang
+    key: FloatArray  # (J,) constant priority, the least first
+    number: IntArray  # (1,) how many `ranked`, or in an order by queues how many of `order`
+    ranked: IntArray  # (J,) of the pass, in its order
+    keys: FloatArray  # (J,) of `ranked`
+    listed: IntArray  # (J,) jobs demoted, then those that are to start
+    victims: IntArray  # (J,) running jobs that need not go on
+    order: IntArray  # (J,) queue by queue
+    level: IntArray  # (J,) queue of the job, or NONE: it has not arrived
+    ran: NDArray[np.bool_]  # (J,) it ran after the last pass
+
+
+def empty_queue(simulator: ClusterSimulator, key: FloatArray) -> Queue:
+    """Nobody waits, of the jobs of a simulator and their constant priorities (J,)."""
+    jobs, trace = simulator.state.jobs, simulator.trace
+    columns = (trace.num_gpus, trace.gpu_milli, trace.cpu_milli, trace.memory_mib, jobs["types"])
+    asked = np.stack(columns, axis=1).astype(np.int64)
+    requests, kind = np.unique(asked, axis=0, return_inverse=True)
+    ranked, listed, victims, order = np.zeros((4, len(trace)), np.int64)
+    return Queue(
+        kind=kind.reshape(-1).astype(np.int64),
+        size=np.ascontiguousarray(requests[:, 0]),
+        gpus=jobs["gpus"] * (jobs["milli"] / WHOLE_GPU),
+        key=key.astype(np.float64),
+        number=np.zeros(1, np.int64),
+        ranked=ranked,
+        keys=np.zeros(len(trace)),
+        listed=listed,
+        victims=victims,
+        order=order,
+        level=np.full(len(trace), NONE, np.int64),
+        ran=np.zeros(len(trace), np.bool_),
+    )
+
+
+@compiled
+def run(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    queue: Queue,
+    order: int,
+    limits: IntArray,
+    mode: int,
+    rule: int,
+    room: Room,
+) -> bool:
+    """Simulate until nothing is to come; False: the log must be lengthened first.
+
+    Args:
+        state: of the simulator.
+        tables: rates.
+        overheads: what stopping costs.
+        queue: nobody waits, or as the last call left it.
+        order: of priority, by its code.
+        limits: GPU-seconds at which a job leaves a queue for the next, ascending.
+        mode: of the pass, by its code.
+        rule: of placement, by its code.
+        room: of the rule.
+    """
+    state, tables, queue, room = (
+        borrowed(state),
+        borrowed(tables),
+        borrowed(queue),
+        borrowed(room),
+    )
+    hopeless = np.zeros(len(queue.size), np.bool_)  # requests that do not fit
+    published = order == BY_PUBLISHED_QUEUE
+    clock = state.clock[0]
+    while True:
+        if log_is_short(state):
+            return False
+        arrived, finished, incident = clock.arrived, clock.finished, clock.incident
+        until = np.inf
+        if order >= BY_QUEUE:
+            until = next_demotion(state.jobs, state.heap, clock.now, clock.running, queue,
+                                  limits, published)  # fmt: skip
+        if advance(state, tables, overheads, until) == NOTHING:
+            return True
+        if mode >= RESERVING:
+            settle(state)
+        released = clock.finished > finished or clock.incident > incident
+        if order >= BY_QUEUE:
+            jobs = rank(state.jobs, arrived, clock.arrived, queue, limits, published)
+        else:
+            if clock.incident > incident and mode != PREEMPTING:
+                arrived = list_pending(state, queue)
+            jobs = sort(state, queue, order, mode, arrived)
+        if mode == PREEMPTING:
+            give_way(state, tables, overheads, queue, jobs, rule, room)
+        if mode == PREEMPTING or released or rule == HELIOS_CONSOLIDATE:
+            hopeless[:] = False
+        fill(state, tables, overheads, queue, jobs, mode, hopeless, rule, room)
+        if order >= BY_QUEUE:
+            put_running_first(state.jobs, queue, jobs)
+
+
+@compiled_inner
+def list_pending(state: ClusterState, queue: Queue) -> int:
+    """List all jobs that wait, by number; how many have arrived."""
+    count, job = 0, state.clock[0].head
+    while job != NONE:
+        queue.ranked[count] = job
+        count += 1
+        job = state.jobs[job].after
+    queue.ranked[:count].sort()
+    queue.number[0] = count
+    return int(state.clock[0].arrived)
+
+
+@compiled_inner
+def sort(state: ClusterState, queue: Queue, order: int, mode: int, first: int) -> int:
+    """Put the jobs of the last pass and those from `first` on in order; how many.
+
+    They nearly are in order. Equal ones stay in the order of the pass before, new ones come last.
+    """
+    jobs, ranked, keys = state.jobs, queue.ranked, queue.keys
+    last = RUNNING if mode == PREEMPTING else PENDING
+    count, size = queue.number[0], 0
+    for i in range(count + state.clock[0].arrived - first):
+        job = ranked[i] if i < count else first + i - count
+        record = jobs[job]
+        if not PENDING <= record.status <= last:
+            continue
+        key = queue.key[job]
+        if order != BY_KEY:
+            key = record.remaining
+        if order == BY_SERVICE:
+            key *= record.gpus
+        place = size
+        while place > 0 and key < keys[place - 1]:
+            ranked[place], keys[place] = ranked[place - 1], keys[place - 1]
+            place -= 1
+        ranked[place], keys[place] = job, key
+        size += 1
+    queue.number[0] = size
+    return size
+
+
+@compiled_inner
+def give_way(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    queue: Queue,
+    jobs: int,
+    rule: int,
+    room: Room,
+) -> None:
+    """Start the jobs that are to run by numbers alone, and stop others for them where needed."""
+    picked, victims = choose_greedily(state, queue, jobs)
+    for i in range(picked):
+        job = queue.listed[i]
+        needed = 0
+        while not start_if_it_fits(state, tables, overheads, job, rule, room):
+            if needed > 0 or victims == 0:
+                break
+            needed = needed_victims(state, tables, job, queue.victims, victims, rule, room)
+            if needed == 0:
+                break
+            for _ in range(needed):
+                victims -= 1
+                stop(state, tables, queue.victims[victims])
+
+
+@compiled_inner
+def choose_greedily(state: ClusterState, queue: Queue, number: int) -> tuple[int, int]:
+    """Choose by numbers alone who is to run: greedily, in order.
+
+    Returns:
+        How many `queue.listed`, who are to start, and how many `queue.victims`.
+    """
+    jobs, clock = state.jobs, state.clock[0]
+    budget, running = clock.free + clock.held // WHOLE_GPU, clock.running
+    least = queue.size.min() if len(queue.size) else np.int64(0)
+    picked = victims = 0
+    for i in range(number):
+        if running == 0 and budget < least:
+            break
+        job = queue.ranked[i]
+        runs = jobs[job].status == RUNNING
+        running -= runs
+        if jobs[job].gpus <= budget:
+            budget -= jobs[job].gpus
+            if not runs:
+                queue.listed[picked] = job
+                picked += 1
+        elif runs:
+            queue.victims[victims] = job
+            victims += 1
+    return picked, victims
+
+
+@compiled_inner
+def needed_victims(
+    state: ClusterState,
+    tables: RateTables,
+    job: int,
+    victims: IntArray,
+    count: int,
+    rule: int,
+    room: Room,
+) -> int:
+    """How many of the last of `count` victims must stop so that a pending job fits; 0: it cannot.
+
+    Nothing is stopped.
+    """
+    without = room.without
+    without[:] = state.nodes
+    free = state.clock[0].free
+    imagined = ClusterState(
+        state.jobs,
+        without,
+        state.shares,
+        state.partials,
+        state.heap,
+        state.clock,
+        state.incidents,
+        state.runs,
+    )
+    for stopped in range(1, count + 1):
+        victim = victims[count - stopped]
+        record = state.jobs[victim]
+        index = record.share
+        while index != NONE:
+            share = state.shares[index]
+            without[share.node].free += share.gpus
+            without[share.node].cpu += part(record.cpu, share.gpus, record.gpus)
+            without[share.node].memory += part(record.memory, share.gpus, record.gpus)
+            index = share.next
+        free += record.gpus
+        if free >= state.jobs[job].gpus and choose(rule, imagined, tables, job, room) > 0:
+            return stopped
+    return 0
+
+
+@compiled_inner
+def start_if_it_fits(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    job: int,
+    rule: int,
+    room: Room,
+) -> bool:
+    """Start a pending job if rule finds GPUs for it; whether it did."""
+    shares: int = choose(rule, state, tables, job, room)
+    for i in range(shares):
+        give(state, job, room.nodes[i], room.gpus[i])
+    if shares > 0:
+        begin(state, tables, overheads, job)
+    return shares > 0
+
+
+@compiled_inner
+def fill(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    queue: Queue,
+    jobs: int,
+    mode: int,
+    hopeless: NDArray[np.bool_],
+    rule: int,
+    room: Room,
+) -> None:
+    """What is free goes to jobs that wait, in order.
+
+    In a pass with reservations the first that does not fit is promised the time at which enough
+    GPUs are free. Another may start before it if it ends by then, or if it takes only GPUs that
+    the promise leaves over.
+    """
+    clock, size = state.clock[0], queue.size
+    least = size.min() if len(size) else np.int64(0)
+    promised, until, spare = False, np.inf, np.inf
+    for i in range(jobs):
+        if clock.free < least:
+            break
+        job = queue.ranked[i]
+        if state.jobs[job].status != PENDING:
+            continue
+        asked = queue.kind[job]
+        fits = not hopeless[asked] and size[asked] <= clock.free
+        late = promised and clock.now + state.jobs[job].remaining > until
+        if late and size[asked] > spare:
+            continue
+        if fits:
+            fits = start_if_it_fits(state, tables, overheads, job, rule, room)
+            hopeless[asked] = not fits
+        if fits:
+            if late:
+                spare -= size[asked]
+        elif mode == BLOCKING:
+            break
+        elif mode == RESERVING and not promised:
+            promised = True
+            until, spare = promise(state, size[asked])
+
+
+@compiled_inner
+def promise(state: ClusterState, need: int) -> tuple[float, float]:
+    """When `need` GPUs will be free, and how many more; (inf, inf): not that nodes are down."""
+    clock, running = state.clock[0], state.heap[: state.clock[0].running]
+    ends = np.empty(len(running))
+    for i in range(len(running)):
+        ends[i] = state.jobs[running[i]].end
+    free, until = float(clock.free), float(clock.now)
+    for i in np.argsort(ends):
+        if free >= need and ends[i] > until:
+            break
+        until = ends[i]
+        free += state.jobs[running[i]].gpus
+    if free < need:
+        return np.inf, np.inf
+    return until, free - need
+
+
+@compiled
+def next_demotion(
+    jobs: NDArray[np.void],
+    running: NDArray[np.int32],
+    now: float,
+    number: int,
+    queue: Queue,
+    limits: IntArray,
+    published: bool,
+) -> float:
+    """When a settled running job may have to leave its queue; inf: never."""
+    least = np.inf
+    for place in range(number):
+        job = running[place]
+        record, gpus, level = jobs[job], queue.gpus[job], queue.level[job]
+        if gpus == 0.0 or level == len(limits):
+            continue
+        limit = limits[level]
+        if published:
+            seconds = np.floor((limit - record.executed) / gpus)
+        else:
+            seconds = np.ceil((limit - record.executed * gpus) / gpus)
+        if seconds > 0.0:
+            least = min(least, seconds)
+    return now + least
+
+
+@compiled
+def rank(
+    jobs: NDArray[np.void],
+    first: int,
+    last: int,
+    queue: Queue,
+    limits: IntArray,
+    published: bool,
+) -> int:
+    """Demote, add the jobs from `first` to before `last`, and put all in order; how many."""
+    order, level, ranked, demoted = queue.order, queue.level, queue.ranked, queue.listed
+    kept = gone = 0
+    for i in range(queue.number[0]):
+        job = order[i]
+        record = jobs[job]
+        if not PENDING <= record.status <= RUNNING:
+            continue
+        lower = level[job]
+        if queue.ran[job]:
+            service = record.executed * queue.gpus[job]
+            while lower < len(limits) and service >= limits[lower]:
+                lower += 1
+                if published:
+                    break
+        if lower == level[job]:
+            order[kept] = job
+            kept += 1
+        else:
+            level[job] = lower
+            demoted[gone] = job
+            gone += 1
+    demoted[:gone].sort()
+    i = size = 0
+    for k in range(len(limits) + 1):
+        while i < kept and level[order[i]] == k:
+            ranked[size] = order[i]
+            size += 1
+            i += 1
+        for m in range(gone):
+            if level[demoted[m]] == k:
+                ranked[size] = demoted[m]
+                size += 1
+        if k == 0:
+            for job in range(first, last):
+                if PENDING <= jobs[job].status <= RUNNING:
+                    level[job] = 0
+                    ranked[size] = job
+                    size += 1
+    return size
+
+
+@compiled
+def put_running_first(jobs: NDArray[np.void], queue: Queue, number: int) -> None:
+    """In each queue the jobs that wait go behind those that run, in the same order."""
+    level, ranked, size, i = queue.level, queue.ranked, 0, 0
+    while i < number:
+        k, end = level[ranked[i]], i
+        while end < number and level[ranked[end]] == k:
+            job = ranked[end]
+            queue.ran[job] = jobs[job].status == RUNNING
+            if queue.ran[job]:
+                queue.order[size] = job
+                size += 1
+            end += 1
+        for m in range(i, end):
+            if not queue.ran[ranked[m]]:
+                queue.order[size] = ranked[m]
+                size += 1
+        i = end
+    queue.number[0] = size
