@@ -12,11 +12,9 @@ from agents.hybrid.machines import Groups, HybridSolver, Rates, few_groups, plan
 from agents.hybrid.pipedream import Cuts
 from agents.pipeline.published import early_backward, one_f_one_b
 from agents.solver import Budget, Result
-from envs.arrays import sums_before
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import clock, compiled
-from envs.graphs.op_graph import BoolArray, FloatArray, IntArray
-from envs.hybrid.plan import HybridPlan, Stage, ordered
-from envs.hybrid.plan import HybridProblem
+from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
 from envs.hybrid.simulation import pipeline_of
 from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import play

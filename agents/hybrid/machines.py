@@ -12,8 +12,7 @@ from agents.solver import DirectSolver, Result
 from envs.arrays import FloatArray, sums_before
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridPlan
-from envs.hybrid.plan import HybridProblem
+from envs.hybrid.plan import HybridPlan, HybridProblem
 
 PREDICTED = "predicted_s"  # the figure of a result: what the solver's own formula says of its plan
 

@@ -12,7 +12,7 @@ import numpy as np
 from agents.hybrid.machines import HybridSolver, Rates, planned, servers_of
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
-from envs.arrays import sums_before
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.hardware.topology import Topology

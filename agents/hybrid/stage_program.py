@@ -12,8 +12,7 @@ import numpy as np
 from agents.hybrid.machines import servers_of
 from agents.linear_program import LinearProgram, best_values
 from envs.arrays import sums_before
-from envs.hybrid.plan import Stage
-from envs.hybrid.plan import HybridProblem
+from envs.hybrid.plan import HybridProblem, Stage
 from envs.hybrid.timing import all_reduce_seconds, layer_seconds
 
 _SAME = 1e-9  # relative; a column that is better by less is not

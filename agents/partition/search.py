@@ -21,9 +21,7 @@ from envs.arrays import IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE
-from envs.partition.problem import LatencyProblem
-from envs.partition.problem import MaxLoadProblem
-from envs.partition.problem import PartitionProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 from envs.placement.generator import toy_pipeline
 from envs.step.plans import Plan
 

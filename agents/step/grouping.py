@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows

@@ -17,7 +17,7 @@ from annotated_types import Ge
 
 from agents.bandwidth.enforcement.hosts import Framing
 from envs.bounds import Count, Positive
-from envs.synchronisation.plan import SynchronisationPlan, Tree
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
 from envs.synchronisation.playing import play
 from envs.units import parse_bandwidth, parse_bytes, read_quantity
 from experiments.execution.namespaces import fewest_links, real_links

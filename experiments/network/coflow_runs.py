@@ -22,16 +22,10 @@ from agents.coflows.orders import (
     fair,
     lower_bound,
 )
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, Share
 from envs.coflows.coflowsim import quantised, simulate_coflowsim
-from envs.coflows.simulation import (
-    CoflowProblem,
-    CoflowTimes,
-    FloatArray,
-    Rates,
-    simulate,
-    simulate_fair,
-)
+from envs.coflows.simulation import CoflowProblem, CoflowTimes, Rates, simulate, simulate_fair
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
 from envs.coflows.trace import CoflowTrace, read_coflows
 from envs.errors import InputError, require_one_of

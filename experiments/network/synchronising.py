@@ -15,6 +15,7 @@ from agents.synchronisation.classical import DoubleTree, Hierarchical, Ring
 from agents.synchronisation.forest import Forest
 from agents.synchronisation.optimum import optimum
 from agents.synchronisation.ways import Synchroniser
+from envs.arrays import FloatArray
 from envs.errors import InputError, require_one_of
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import LinkGraph, links_of_topology, residual

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from agents.hybrid.machines import PREDICTED
 from agents.hybrid.sharding import sharding_of
-from agents.solver import Budget, Solver
-from agents.solver import Result as Found
+from agents.solver import Budget
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.arrays import BoolArray
-from envs.cluster.interference.rates import SPANNING, FloatArray
+from envs.arrays import BoolArray, FloatArray
+from envs.cluster.interference.rates import SPANNING
 from models.interference.measurements import Fold, Measurements
 
 GRID = np.linspace(0.0, 1.0, 41)  # of demands

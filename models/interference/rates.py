@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.interference.cases import assign, nearest_below
 from envs.cluster.interference.rates import ON_GPU, SPANNING, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates

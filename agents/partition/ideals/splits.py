@@ -14,8 +14,7 @@ from agents.partition.ideals.search import ROUNDING, Effort, LoadSearch, Split, 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE
-from envs.partition.problem import MaxLoadProblem
-from envs.partition.problem import HostTraffic
+from envs.partition.problem import HostTraffic, MaxLoadProblem
 from envs.placement.generator import toy_pipeline
 
 _SOURCES = 64  # ideals made sources between two looks at the clock

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agents.placement.list_scheduling.rank import add_behind
-from agents.placement.neighbourhood.moves import BoolArray, FloatArray, IndexArray, IntArray, Units
+from agents.placement.neighbourhood.moves import IndexArray, Units
 from agents.step.grouping import GroupedProblem, fused_around, mean_seconds, topological
-from envs.arrays import sums_before
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, OpGraph

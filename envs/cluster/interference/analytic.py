@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.arrays import FloatArray
 from envs.bounds import NonNegative, Positive, Share, bounded
 from envs.cluster.interference.cases import Cases
 from envs.cluster.interference.profiles import JobProfile, Profiles

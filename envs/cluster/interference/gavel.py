@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Gt, Le
 
-from envs.arrays import BoolArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import bounded
 from envs.cluster.interference.cases import (
     Cases,

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 

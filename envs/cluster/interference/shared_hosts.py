@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from envs.arrays import BoolArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.interference.analytic import JobSums, StepModel
 from envs.cluster.interference.cases import Cases, assign

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import bounded
 from envs.cluster.interference.kernel import LARGEST, NOBODY, count, multisets, rank
-from envs.cluster.interference.rates import SETS, FloatArray, RateModel, RateTables, with_rows
+from envs.cluster.interference.rates import SETS, RateModel, RateTables, with_rows
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError

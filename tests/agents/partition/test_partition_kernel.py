@@ -10,8 +10,7 @@ from numpy.random import default_rng
 
 from agents.partition.kernel import in_line, latency, move, propose, settle
 from agents.partition.search import PartitionWalk
-from envs.partition.problem import LatencyProblem
-from envs.partition.problem import MaxLoadProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem
 from tests.agents.partition.dp_graphs import braided, small_problem
 from tests.strength import SEEDS, examples
 
