@@ -77,7 +77,8 @@ def plan(config: PlanConfig, run: Run) -> Result:
 
 def _told(result: Result, config: PlanConfig, run: Run) -> Result:
     """What is wrong with the plan is printed; who made it stands in the result."""
-    for violation in result.values["violations"]:
+    found: Any = result.values["violations"]
+    for violation in found:
         run.console.print(f"violated: {violation}", highlight=False, markup=False, soft_wrap=True)
     return replace(result, values={"agent": run.choice("agent", config.agent), **result.values})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -55,7 +56,7 @@ class _Plan(_Adviser):
     wake_s: AboveZero
 
 
-ORDERS: dict[str, tuple[type[Any], type[_Order]]] = {
+ORDERS: dict[str, tuple[Callable[..., Any], type[_Order]]] = {
     AttainedServiceClasses.name: (AttainedServiceClasses, _Classes),
     RemainingTime.name: (RemainingTime, _Order),
     RemainingService.name: (RemainingService, _Order),
@@ -72,11 +73,12 @@ def described(adviser: Adviser | Migrating | None) -> AdviserSpec | None:
     """
     if adviser is None:
         return None
-    plans = isinstance(adviser, MigrationAdviser | Migrating)
-    order: Any = adviser.priority if plans else adviser
+    order: Any = adviser
     if isinstance(adviser, MigrationAdviser):
         order = adviser.priority()
-    if not plans or getattr(order, "name", None) not in ORDERS:
+    elif isinstance(adviser, Migrating):
+        order = adviser.priority
+    if order is adviser or getattr(order, "name", None) not in ORDERS:
         message = f"{type(order).__name__} cannot go into a checkpoint (nothing reads its spec)"
         raise InputError(message, field="adviser")
     numbers = (_Plan if isinstance(adviser, Migrating) else _Adviser).model_fields

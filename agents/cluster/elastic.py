@@ -60,7 +60,9 @@ class ApatheticFutureShare(_GpuByGpu):
     def given(
         self, simulator: ClusterSimulator, jobs: IntArray, gangs: IntArray, gpus: int
     ) -> IntArray:
-        return apathetic_gpus(simulator.state.jobs["remaining"][jobs] * gangs, gangs, gpus)
+        work = simulator.state.jobs["remaining"][jobs] * gangs
+        found: IntArray = apathetic_gpus(work, gangs, gpus)
+        return found
 
 
 @compiled
@@ -131,7 +133,9 @@ class Optimus(_GpuByGpu):
         self, simulator: ClusterSimulator, jobs: IntArray, gangs: IntArray, gpus: int
     ) -> IntArray:
         self.remaining.observe(simulator)
-        return gainful_gpus(self.remaining.predict(simulator, jobs) * gangs, gangs, gpus)
+        work = self.remaining.predict(simulator, jobs) * gangs
+        found: IntArray = gainful_gpus(work, gangs, gpus)
+        return found
 
 
 @compiled

@@ -45,13 +45,12 @@ from experiments.run.artifacts import METRICS_FILE, write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.comparison import Comparison, row_of
-from experiments.step.evaluation import evaluation_values
-from experiments.step.objectives import learnable, placement_task
+from experiments.step.evaluate_step import evaluation_values
+from experiments.step.objectives import Makespan, learnable, placement_task
 from experiments.step.plan_file import write_plan
-from experiments.step.planning import ask_beside
+from experiments.step.planning import ask_in_turn, ask_side_by_side
 from experiments.step.problem import BUILDING, communication_of, load_problem
-from experiments.step.search import describe, search_in_turn, search_side_by_side
-from experiments.step.tasks import LearnedTask
+from experiments.step.tasks import LearnedTask, StepTask
 from experiments.study.display import ProgressDisplay
 from experiments.study.tables import write_markdown
 
@@ -256,12 +255,9 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     )
     task.subject(training).architectures(training.model)  # before the baselines take their time
     words = {**WORDS, **own_words(not hasattr(training.model, "checkpoint"))}
-    found, budget_s = {}, config.baseline_budget_s
+    budget_s = config.baseline_budget_s
     with ProgressDisplay(run.console, words) as display:
-        for name, node in config.baselines.items():
-            shown = display.begin(name, budget_s)
-            found[name] = ask_beside(node, f"baselines.{name}", objective, task, budget_s)
-            display.end(shown, describe(found[name]))
+        found = ask_in_turn(config.baselines, "baselines", objective, task, budget_s, display)
         learned = learn(config, tracking, training, task, run, display, provenance)
     run.begin("drawing and exporting")
     result, met = learned.training, learned.found
@@ -372,9 +368,12 @@ def main_job(config: MainConfig, run: Run) -> Result:
         soft_wrap=True,
     )
     with ProgressDisplay(console, words) as display:
-        found = search_in_turn(config.quick, problem, config.budget_s, display)
+        alone = StepTask(problem)
+        found = ask_in_turn(config.quick, "quick", Makespan(), alone, config.budget_s, display)
         learned = learn(config, tracking, training, task, run, display, provenance)
-        searched = search_side_by_side(config.searching, problem, config.budget_s, display)
+        searched = ask_side_by_side(
+            config.searching, "searching", problem, config.budget_s, display
+        )
     (policy,) = learned.training.policies.values()
     assert isinstance(policy, PlacerPolicy)
     found |= {MET: learned.found, **searched, **own_plans(learned.training, task, run.folder)}

@@ -20,7 +20,6 @@ from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from models.artifacts import atomic_folder, read_checked_spec, save_weights, write_spec
-from models.interference.crossval import Calibration
 from models.interference.fit import Fitted, InterferenceNetwork
 from models.interference.measurements import Fold, MeasuredJob, Measurements
 
@@ -74,9 +73,7 @@ class InterferencePredictor:
         return np.concatenate(found) if found else np.zeros(0)
 
 
-def predictor_of(
-    measurements: Measurements, known: Fold, fitted: Fitted, calibration: Calibration
-) -> InterferencePredictor:
+def predictor_of(measurements: Measurements, known: Fold, fitted: Fitted) -> InterferencePredictor:
     """The predictor of an ensemble that was fitted to a fold."""
     profiles = torch.tensor(known.inputs, dtype=torch.float32).contiguous()
     network = _network(fitted.weights, profiles.shape[-1])

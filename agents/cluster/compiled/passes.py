@@ -51,7 +51,7 @@ class Queue(NamedTuple):
     ran: NDArray[np.bool_]  # (J,) it ran after the last pass
 
 
-def empty_queue(simulator: ClusterSimulator, key: FloatArray) -> Queue:
+def empty_queue(simulator: ClusterSimulator, key: FloatArray | IntArray) -> Queue:
     """Nobody waits, of the jobs of a simulator and their constant priorities (J,)."""
     jobs, trace = simulator.state.jobs, simulator.trace
     columns = (trace.num_gpus, trace.gpu_milli, trace.cpu_milli, trace.memory_mib, jobs["types"])

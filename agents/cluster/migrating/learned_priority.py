@@ -188,7 +188,7 @@ WEIGHTS: Mapping[str, float] = MappingProxyType({
     "behind_running": 0.0, "behind_together": 0.0, "before": 0.0, "before_together": 0.0,
     "overdue": 1.0,
 })  # fmt: skip
-Weights = create_model("Weights", __base__=Form, **dict.fromkeys(NAMES, (float, ...)))
+Weights: type[Form] = create_model("Weights", __base__=Form, **dict.fromkeys(NAMES, float))
 WEIGHTS_KIND = "meshwright.priority_weights"
 
 
@@ -272,7 +272,8 @@ def checked(weights: Mapping[str, float]) -> dict[str, float]:
     Raises:
         InputError: one is missing, unknown or not finite.
     """
-    return read_form(Weights, dict(weights), inside="weights").model_dump()
+    numbers: dict[str, float] = read_form(Weights, dict(weights), inside="weights").model_dump()
+    return numbers
 
 
 def from_folder(path: str, weights: Mapping[str, float] | str = WEIGHTS) -> LearnedPriority:

@@ -130,7 +130,7 @@ class SchedulingEpisode:
         """An independent episode in the same state, to look ahead with."""
         twin = copy.copy(self)
         twin.simulator = self.simulator.copy()
-        twin.book = Bookkeeping(*(column.copy() for column in self.book))
+        twin.book = Bookkeeping._make(column.copy() for column in self.book)
         twin._summaries, twin._passed = self._summaries.copy(), self._passed.copy()
         if self.advice is not None:
             twin.advice = self.advice.copy()

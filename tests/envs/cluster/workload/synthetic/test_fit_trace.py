@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agreement_of_traces import Agreement, agreement, kolmogorov_smirnov
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -18,9 +17,12 @@ from shipped_workloads import document
 from envs.cluster.workload.synthetic.arrivals import EPOCH_S, WeeklyClock
 from envs.cluster.workload.synthetic.fit import (
     LEAST_OF_SIZE,
+    Agreement,
     _groups,
     _memory,
+    agreement,
     fit,
+    kolmogorov_smirnov,
 )
 from envs.cluster.workload.synthetic.generate import _latent, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters

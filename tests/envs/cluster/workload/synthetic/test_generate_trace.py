@@ -4,13 +4,13 @@ import hashlib
 
 import numpy as np
 import pytest
-from agreement_of_traces import agreement
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from shipped_workloads import document
 
 from envs.cluster.workload.synthetic.arrivals import DAY_S, HOUR_S, SessionShape
+from envs.cluster.workload.synthetic.fit import agreement
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
 from envs.cluster.workload.trace import Trace

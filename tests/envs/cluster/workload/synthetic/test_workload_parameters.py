@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement_of_traces import kolmogorov_smirnov
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from shipped_workloads import document
 
+from envs.cluster.workload.synthetic.fit import kolmogorov_smirnov
 from envs.cluster.workload.synthetic.parameters import (
     LEAST_JOBS,
     QuantileTable,
