@@ -11,7 +11,8 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from agents.cluster.allocation.placing import AllocationSolver, Slot, SlotBySlot, outcome
-from agents.cluster.allocation.relaxation import Level, Pricing, levels_of
+from agents.cluster.allocation.relaxation import Pricing, levels_of
+from agents.cluster.allocation.sizes import Sizes
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray
 from envs.bounds import bounded
@@ -164,10 +165,10 @@ class PrimalDual(AllocationSolver):
         for j in sorted(range(len(problem.jobs)), key=lambda j: problem.jobs[j].arrival):
             job = problem.jobs[j]
             prices = low * (high / low) ** (1.0 - left.sum(axis=1) / total)
-            made, paid, put = np.zeros(problem.slots), 0.0, []
+            made, paid, put, some = np.zeros(problem.slots), 0.0, [], levels[j]
             for t, number in pricing.alone(j, prices):
-                level = levels[j][number]
-                placement = placed(job, level.workers, level.servers, left[t])
+                size = int(some.workers[number]), int(some.servers[number])
+                placement = placed(job, *size, left[t])
                 if placement is not None:
                     made[t] = problem.progress(job, *placement)
                     demand = job.demand(*placement)
@@ -181,17 +182,16 @@ class PrimalDual(AllocationSolver):
 
 
 def _prices(
-    problem: AllocationProblem, levels: tuple[tuple[Level, ...], ...], total: FloatArray
+    problem: AllocationProblem, levels: tuple[Sizes, ...], total: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """(R,) the least and the most that a job is worth for a unit of each resource it takes."""
     low, high = np.full(len(total), np.inf), np.full(len(total), 0.0)
     for job, some in zip(problem.jobs, levels, strict=True):
         best = job.utility.of(1.0) if job.utility.partial else job.utility.at(1)
-        for level in some:
-            taken = level.demand > 0.0
-            unit = best * level.progress / np.where(taken, level.demand, 1.0)
-            low = np.where(taken, np.minimum(low, unit), low)
-            high = np.where(taken, np.maximum(high, unit), high)
+        taken = some.demand > 0.0
+        unit = best * some.progress[:, None] / np.where(taken, some.demand, 1.0)
+        low = np.minimum(low, np.where(taken, unit, np.inf).min(axis=0, initial=np.inf))
+        high = np.maximum(high, np.where(taken, unit, 0.0).max(axis=0, initial=0.0))
     spent = (low < np.inf) & (high > 0.0)
     low = np.where(spent, low, 1.0) / (4.0 * len(total))
     return low, np.where(spent, np.maximum(high, low * np.e), low * np.e)

@@ -38,16 +38,6 @@ _SMOOTH = 0.6  # weight of the best prices so far
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
-    """A way to run a job in a slot, wherever its machines are."""
-
-    workers: int
-    servers: int
-    progress: float  # of the job, in a slot
-    demand: FloatArray  # (R,) of all machines together, the least that it can take
-
-
-@dataclass(frozen=True, eq=False)
 class Relaxed:
     """A fractional plan: entry i has job `job[i]` at its level `level[i]` in `slot[i]`.
 
@@ -55,7 +45,7 @@ class Relaxed:
     machines have together. It is worth `value`; no plan is worth more than `bound`.
     """
 
-    levels: tuple[tuple[Level, ...], ...]  # of each job
+    levels: tuple[Sizes, ...]  # of each job
     job: IntArray  # (N,)
     slot: IntArray  # (N,)
     level: IntArray  # (N,) number in levels[job]
@@ -84,7 +74,7 @@ def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2
     return master.relaxed(levels, value, bound)
 
 
-def levels_of(problem: AllocationProblem, j: int) -> tuple[Level, ...]:
+def levels_of(problem: AllocationProblem, j: int) -> Sizes:
     """Those of a job's `Sizes` that some prices could make the best, by ascending progress.
 
     Left out are those of which a larger one has a share that is as good but for `_COVER` of the
@@ -93,42 +83,41 @@ def levels_of(problem: AllocationProblem, j: int) -> tuple[Level, ...]:
     sizes = Sizes.of(problem, problem.jobs[j])
     progress, demand = sizes.progress, sizes.demand
     kept: list[int] = []
-    for i in np.argsort(-progress, kind="stable"):
+    for i in np.argsort(-progress, kind="stable").tolist():
         share = progress[i] / (progress[kept] * (1.0 + _COVER))
         if not (share[:, None] * demand[kept] <= demand[i] * (1.0 + 1e-12)).all(axis=1).any():
-            kept.append(int(i))
+            kept.append(i)
     apart, widest = demand[:, NIC] > 0.0, sizes.workers == sizes.workers.max(initial=0)
-    chosen: list[Level] = []
+    raised = progress * (1.0 + _COVER) ** 2
+    chosen: list[int] = []
     for group in (apart & widest, apart & ~widest, ~apart):
-        chosen += _covering(
-            [Level(int(sizes.workers[i]), int(sizes.servers[i]),
-                   float(progress[i]) * (1.0 + _COVER) ** 2, demand[i])
-             for i in kept if group[i]]
-        )  # fmt: skip
-    return tuple(sorted(chosen, key=lambda level: level.progress))
+        own = sorted((i for i in kept if group[i]), key=lambda i: float(raised[i]))
+        chosen += [own[k] for k in _covering(raised[own], demand[own])]
+    order = sorted(chosen, key=lambda i: float(raised[i]))
+    return Sizes(sizes.workers[order], sizes.servers[order], raised[order], demand[order])
 
 
-def _covering(levels: list[Level]) -> list[Level]:
-    """Levels of which two, or one and idling, are as good in shares as any that is left out."""
-    none = Level(0, 0, 0.0, np.zeros(len(RESOURCES)))
-    order = [none, *sorted(levels, key=lambda level: level.progress)]
+def _covering(progress: FloatArray, demand: FloatArray) -> list[int]:
+    """Levels of which two, or one and idling, are as good in shares as any that is left out.
+
+    Progress ascends.
+    """
+    progress = np.concatenate([[0.0], progress])
+    demand = np.concatenate([np.zeros((1, demand.shape[1])), demand])
     kept, i = [], 0
-    while i < len(order) - 1:
+    while i < len(progress) - 1:
         k = i + 1
-        while k + 1 < len(order) and all(
-            _covers(order[i], order[k + 1], c) for c in order[i + 1 : k + 1]
-        ):
+        while k + 1 < len(progress):
+            between = slice(i + 1, k + 1)
+            needed = progress[between] / (1.0 + _COVER) - progress[i]
+            share = np.maximum(0.0, needed) / max(progress[k + 1] - progress[i], 1e-300)
+            mixed = demand[i] + share[:, None] * (demand[k + 1] - demand[i])
+            if (share > 1.0).any() or (mixed > demand[between] * (1.0 + 1e-12)).any():
+                break
             k += 1
-        kept.append(order[k])
+        kept.append(k - 1)
         i = k
     return kept
-
-
-def _covers(low: Level, high: Level, level: Level) -> bool:
-    needed = level.progress / (1.0 + _COVER) - low.progress
-    share = max(0.0, needed) / max(high.progress - low.progress, 1e-300)
-    mixed = low.demand + share * (high.demand - low.demand)
-    return share <= 1.0 and bool(np.all(mixed <= level.demand * (1.0 + 1e-12)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +139,7 @@ class Pricing:
     A row is a job in a slot of its window; number C of a row's levels is to idle.
     """
 
-    def __init__(self, problem: AllocationProblem, levels: tuple[tuple[Level, ...], ...]) -> None:
+    def __init__(self, problem: AllocationProblem, levels: tuple[Sizes, ...]) -> None:
         self._problem = problem
         jobs = [j for j, window in enumerate(problem.windows) if levels[j] for _ in window]
         self._job = np.array(jobs, np.int64)
@@ -159,9 +148,8 @@ class Pricing:
         self._progress = np.full((len(levels), most), -1.0)
         self._demand = np.zeros((len(levels), most, len(RESOURCES)))
         for j, some in enumerate(levels):
-            self._progress[j, 0] = 0.0
-            for c, level in enumerate(some, start=1):
-                self._progress[j, c], self._demand[j, c] = level.progress, level.demand
+            self._progress[j, : len(some) + 1] = [0.0, *some.progress]
+            self._demand[j, 1 : len(some) + 1] = some.demand
         self._start = np.searchsorted(self._job, np.arange(len(levels) + 1))
 
     def respond(self, prices: FloatArray) -> tuple[_Columns, FloatArray]:
@@ -308,7 +296,7 @@ class _Master:
         value = -self._solver.getInfo().objective_function_value
         return value, np.maximum(-duals.reshape(self.capacity.shape), 0.0) / self._scale
 
-    def relaxed(self, levels: tuple[tuple[Level, ...], ...], value: float, bound: float) -> Relaxed:
+    def relaxed(self, levels: tuple[Sizes, ...], value: float, bound: float) -> Relaxed:
         """What the master has found."""
         chosen = np.array(self._solver.getSolution().col_value)[1:]
         job, slot, level, share = [], [], [], []

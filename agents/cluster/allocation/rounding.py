@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,9 +39,10 @@ class Draws:
         order = np.lexsort((plan.level, plan.slot, plan.job))
         self.problem = problem
         self.job, self.slot, self.share = plan.job[order], plan.slot[order], plan.share[order]
-        self.level = [plan.levels[j][lv] for j, lv in zip(self.job, plan.level[order], strict=True)]
-        self.progress = np.array([level.progress for level in self.level])
-        demand = np.array([level.demand for level in self.level]).reshape(-1, len(RESOURCES))
+        levels = list(zip(self.job, plan.level[order], strict=True))
+        self.progress = np.array([plan.levels[j].progress[level] for j, level in levels])
+        demand = np.array([plan.levels[j].demand[level] for j, level in levels])
+        demand = demand.reshape(-1, len(RESOURCES))
         self.demand = demand / np.maximum(problem.capacity.sum(axis=0), 1e-9)
         self.group = self.job * problem.slots + self.slot
         self.partial = np.array([job.utility.partial for job in problem.jobs], bool)
@@ -142,14 +143,9 @@ class RandomisedRounding(AllocationSolver):
         draws = Draws(problem, found)
         safe = draws.safe_scale(self.chance)
         sizes = {
-            j: Sizes(
-                np.array([each.workers for each in levels], np.int64),
-                np.array([each.servers for each in levels], np.int64),
-                np.array([each.progress for each in levels]) / _COVER,
-                np.array([each.demand for each in levels]),
-            )
+            j: replace(levels, progress=levels.progress / _COVER)
             for j, levels in enumerate(found.levels)
-            if levels
+            if len(levels)
         }
         trials = []
         for draw in range(self.draws):

@@ -29,6 +29,9 @@ class Sizes:
     progress: FloatArray  # (C,) fraction of the job
     demand: FloatArray  # (C, R) of all machines together
 
+    def __len__(self) -> int:
+        return len(self.progress)
+
     @staticmethod
     def of(problem: AllocationProblem, job: MalleableJob) -> Sizes:
         """Those of a job on empty machines."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ class Queue(NamedTuple):
     size: IntArray  # (C,) GPUs of the request
     gpus: FloatArray  # (J,) of the job's gang
     key: FloatArray  # (J,) constant priority, the least first
-    number: IntArray  # (1,) how many `ranked`, or in an order by queues how many of `order`
+    number: IntArray  # (2,) where `ranked` begins and ends, in an order by queues `order`
+    waits: IntArray  # (C,) how many wait, but in preempting passes
     ranked: IntArray  # (J,) of the pass, in its order
     keys: FloatArray  # (J,) of `ranked`
     listed: IntArray  # (J,) jobs demoted, then those that are to start
@@ -54,16 +55,22 @@ class Queue(NamedTuple):
 def empty_queue(simulator: ClusterSimulator, key: FloatArray | IntArray) -> Queue:
     """Nobody waits, of the jobs of a simulator and their constant priorities (J,)."""
     jobs, trace = simulator.state.jobs, simulator.trace
+    code = np.zeros(len(trace), np.int64)
+    columns: tuple[NDArray[Any], ...]
     columns = (trace.num_gpus, trace.gpu_milli, trace.cpu_milli, trace.memory_mib, jobs["types"])
-    asked = np.stack(columns, axis=1).astype(np.int64)
-    requests, kind = np.unique(asked, axis=0, return_inverse=True)
+    for column in columns:
+        if (column != column[:1]).any():
+            values, place = np.unique(column, return_inverse=True)
+            code = code * len(values) + place
+    _, member, kind = np.unique(code, return_index=True, return_inverse=True)
     ranked, listed, victims, order = np.zeros((4, len(trace)), np.int64)
     return Queue(
-        kind=kind.reshape(-1).astype(np.int64),
-        size=np.ascontiguousarray(requests[:, 0]),
+        kind=kind.astype(np.int64),
+        size=trace.num_gpus[member].astype(np.int64),
         gpus=jobs["gpus"] * (jobs["milli"] / WHOLE_GPU),
         key=key.astype(np.float64),
-        number=np.zeros(1, np.int64),
+        number=np.zeros(2, np.int64),
+        waits=np.zeros(len(member), np.int64),
         ranked=ranked,
         keys=np.zeros(len(trace)),
         listed=listed,
@@ -121,60 +128,73 @@ def run(
         if mode >= RESERVING:
             settle(state)
         released = clock.finished > finished or clock.incident > incident
+        if mode == PREEMPTING or released or rule == HELIOS_CONSOLIDATE:
+            hopeless[:] = False
+        if mode != PREEMPTING:
+            if clock.incident > incident:
+                arrived = list_pending(state, queue)
+            line_up(queue, arrived, clock.arrived)
+            start_in_order(state, tables, overheads, queue, mode, hopeless, rule, room)
+            continue
         if order >= BY_QUEUE:
             jobs = rank(state.jobs, arrived, clock.arrived, queue, limits, published)
         else:
-            if clock.incident > incident and mode != PREEMPTING:
-                arrived = list_pending(state, queue)
-            jobs = sort(state, queue, order, mode, arrived)
-        if mode == PREEMPTING:
-            give_way(state, tables, overheads, queue, jobs, rule, room)
-        if mode == PREEMPTING or released or rule == HELIOS_CONSOLIDATE:
-            hopeless[:] = False
-        fill(state, tables, overheads, queue, jobs, mode, hopeless, rule, room)
+            jobs = sort(state, queue, order, arrived)
+        give_way(state, tables, overheads, queue, jobs, rule, room)
+        fill(state, tables, overheads, queue, jobs, hopeless, rule, room)
         if order >= BY_QUEUE:
             put_running_first(state.jobs, queue, jobs)
 
 
 @compiled_inner
 def list_pending(state: ClusterState, queue: Queue) -> int:
-    """List all jobs that wait, by number; how many have arrived."""
+    """Line all jobs up that wait; how many have arrived."""
     count, job = 0, state.clock[0].head
     while job != NONE:
-        queue.ranked[count] = job
+        queue.listed[count] = job
         count += 1
         job = state.jobs[job].after
-    queue.ranked[:count].sort()
-    queue.number[0] = count
+    queue.number[:], queue.waits[:] = 0, 0
+    for job in np.sort(queue.listed[:count]):
+        line_up(queue, job, job + 1)
     return int(state.clock[0].arrived)
 
 
 @compiled_inner
-def sort(state: ClusterState, queue: Queue, order: int, mode: int, first: int) -> int:
+def line_up(queue: Queue, first: int, last: int) -> None:
+    """Put the jobs from `first` to before `last` behind those of equal keys."""
+    ranked, keys = queue.ranked, queue.keys
+    for job in range(first, last):
+        place, key = queue.number[1], queue.key[job]
+        while place > queue.number[0] and key < keys[place - 1]:
+            ranked[place], keys[place] = ranked[place - 1], keys[place - 1]
+            place -= 1
+        ranked[place], keys[place] = job, key
+        queue.number[1] += 1
+        queue.waits[queue.kind[job]] += 1
+
+
+@compiled_inner
+def sort(state: ClusterState, queue: Queue, order: int, first: int) -> int:
     """Put the jobs of the last pass and those from `first` on in order; how many.
 
     They nearly are in order. Equal ones stay in the order of the pass before, new ones come last.
     """
     jobs, ranked, keys = state.jobs, queue.ranked, queue.keys
-    last = RUNNING if mode == PREEMPTING else PENDING
-    count, size = queue.number[0], 0
+    count, size = queue.number[1], 0
     for i in range(count + state.clock[0].arrived - first):
         job = ranked[i] if i < count else first + i - count
         record = jobs[job]
-        if not PENDING <= record.status <= last:
+        if not PENDING <= record.status <= RUNNING:
             continue
-        key = queue.key[job]
-        if order != BY_KEY:
-            key = record.remaining
-        if order == BY_SERVICE:
-            key *= record.gpus
+        key = record.remaining * record.gpus if order == BY_SERVICE else record.remaining
         place = size
         while place > 0 and key < keys[place - 1]:
             ranked[place], keys[place] = ranked[place - 1], keys[place - 1]
             place -= 1
         ranked[place], keys[place] = job, key
         size += 1
-    queue.number[0] = size
+    queue.number[1] = size
     return size
 
 
@@ -300,27 +320,57 @@ def fill(
     overheads: Overheads,
     queue: Queue,
     jobs: int,
+    hopeless: NDArray[np.bool_],
+    rule: int,
+    room: Room,
+) -> None:
+    """What is still free goes to jobs that wait, in order."""
+    clock, size = state.clock[0], queue.size
+    least = size.min() if len(size) else np.int64(0)
+    i = 0
+    while i < jobs and clock.free >= least:
+        job = queue.ranked[i]
+        i += 1
+        asked = queue.kind[job]
+        if hopeless[asked] or size[asked] > clock.free or state.jobs[job].status != PENDING:
+            continue
+        hopeless[asked] = not start_if_it_fits(state, tables, overheads, job, rule, room)
+
+
+@compiled_inner
+def somebody_fits(queue: Queue, hopeless: NDArray[np.bool_], free: int) -> bool:
+    """Whether any job waits that may fit."""
+    for kind in range(len(hopeless)):
+        if queue.waits[kind] > 0 and not hopeless[kind] and queue.size[kind] <= free:
+            return True
+    return False
+
+
+@compiled_inner
+def start_in_order(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    queue: Queue,
     mode: int,
     hopeless: NDArray[np.bool_],
     rule: int,
     room: Room,
 ) -> None:
-    """What is free goes to jobs that wait, in order.
+    """Start jobs that wait, in order, where they fit.
 
     In a pass with reservations the first that does not fit is promised the time at which enough
     GPUs are free. Another may start before it if it ends by then, or if it takes only GPUs that
     the promise leaves over.
     """
-    clock, size = state.clock[0], queue.size
-    least = size.min() if len(size) else np.int64(0)
+    clock, size, ranked, keys = state.clock[0], queue.size, queue.ranked, queue.keys
     promised, until, spare = False, np.inf, np.inf
-    for i in range(jobs):
-        if clock.free < least:
-            break
-        job = queue.ranked[i]
-        if state.jobs[job].status != PENDING:
-            continue
+    low, high = queue.number[0], queue.number[1]
+    i, trying = low, somebody_fits(queue, hopeless, clock.free)
+    while trying and i < high:
+        job = ranked[i]
         asked = queue.kind[job]
+        i += 1
         fits = not hopeless[asked] and size[asked] <= clock.free
         late = promised and clock.now + state.jobs[job].remaining > until
         if late and size[asked] > spare:
@@ -328,14 +378,23 @@ def fill(
         if fits:
             fits = start_if_it_fits(state, tables, overheads, job, rule, room)
             hopeless[asked] = not fits
-        if fits:
-            if late:
+            if fits:
+                ranked[i - 1] = NONE
+                queue.waits[asked] -= 1
+            if fits and late:
                 spare -= size[asked]
-        elif mode == BLOCKING:
+            trying = somebody_fits(queue, hopeless, clock.free)
+        if not fits and mode == BLOCKING:
             break
-        elif mode == RESERVING and not promised:
+        if not fits and mode == RESERVING and not promised:
             promised = True
             until, spare = promise(state, size[asked])
+    place = i  # those that were passed over stay before the others
+    for at in range(i - 1, low - 1, -1):
+        if ranked[at] != NONE:
+            place -= 1
+            ranked[place], keys[place] = ranked[at], keys[at]
+    queue.number[0] = place
 
 
 @compiled_inner
@@ -395,7 +454,7 @@ def rank(
     """Demote, add the jobs from `first` to before `last`, and put all in order; how many."""
     order, level, ranked, demoted = queue.order, queue.level, queue.ranked, queue.listed
     kept = gone = 0
-    for i in range(queue.number[0]):
+    for i in range(queue.number[1]):
         job = order[i]
         record = jobs[job]
         if not PENDING <= record.status <= RUNNING:
@@ -452,4 +511,4 @@ def put_running_first(jobs: NDArray[np.void], queue: Queue, number: int) -> None
                 queue.order[size] = ranked[m]
                 size += 1
         i = end
-    queue.number[0] = size
+    queue.number[1] = size

@@ -81,7 +81,7 @@ def test_levels_in_shares_are_as_good_as_any_configuration(speed: SpeedName) -> 
                 prices = rng.exponential(size=4) * rng.integers(0, 2, 4) / problem.capacity.sum(0)
                 worth = rng.exponential() * 3.0 / ways[0].progress
                 gains = [worth * way.progress - way.demand.sum(axis=0) @ prices for way in ways]
-                best = max([0.0, *(worth * one.progress - one.demand @ prices for one in levels)])
+                best = max([0.0, *(worth * levels.progress - levels.demand @ prices)])
                 assert best >= max(gains) - 1e-9
 
 
@@ -93,8 +93,9 @@ def test_the_relaxation_is_the_linear_program() -> None:
     runs = [(e, t, c) for e, (j, end) in enumerate(ends) for t in problem.windows[j] if t <= end
             for c in range(len(levels[j]))]  # fmt: skip
     end, slot, _ = np.array(runs).T
-    run = [levels[ends[e][0]][c] for e, _, c in runs]
-    progress, demand = np.array([r.progress for r in run]), np.array([r.demand for r in run])
+    run = [(levels[ends[e][0]], c) for e, _, c in runs]
+    progress, demand = (np.array([getattr(own, name)[c] for own, c in run])
+                        for name in ("progress", "demand"))  # fmt: skip
     rows, right = [], []
     for e, (j, last) in enumerate(ends):  # one level in a slot, and all progress by the end
         one = -(np.arange(len(ends)) == e).astype(float)
