@@ -188,7 +188,8 @@ WEIGHTS: Mapping[str, float] = MappingProxyType({
     "behind_running": 0.0, "behind_together": 0.0, "before": 0.0, "before_together": 0.0,
     "overdue": 1.0,
 })  # fmt: skip
-Weights: type[Form] = create_model("Weights", __base__=Form, **dict.fromkeys(NAMES, float))
+_columns: dict[str, Any] = dict.fromkeys(NAMES, float)
+Weights: type[Form] = create_model("Weights", __base__=Form, **_columns)
 WEIGHTS_KIND = "meshwright.priority_weights"
 
 
