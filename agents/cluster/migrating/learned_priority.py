@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from math import exp, log
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
