@@ -24,7 +24,7 @@ from envs.cluster.simulation.cluster_kernel import (
 )
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner
+from envs.compilation import compiled, compiled_inner, joined_inner
 
 # Orders: a constant key, seconds left, GPU-seconds left, queues by attained service, and these with
 # the arithmetic of Tiresias' simulator.
@@ -160,7 +160,7 @@ def list_pending(state: ClusterState, queue: Queue) -> int:
     return int(state.clock[0].arrived)
 
 
-@compiled_inner
+@joined_inner
 def line_up(queue: Queue, first: int, last: int) -> None:
     """Put the jobs from `first` to before `last` behind those of equal keys."""
     ranked, keys = queue.ranked, queue.keys
@@ -337,7 +337,7 @@ def fill(
         hopeless[asked] = not start_if_it_fits(state, tables, overheads, job, rule, room)
 
 
-@compiled_inner
+@joined_inner
 def somebody_fits(queue: Queue, hopeless: NDArray[np.bool_], free: int) -> bool:
     """Whether any job waits that may fit."""
     for kind in range(len(hopeless)):
@@ -346,7 +346,7 @@ def somebody_fits(queue: Queue, hopeless: NDArray[np.bool_], free: int) -> bool:
     return False
 
 
-@compiled_inner
+@joined_inner
 def start_in_order(
     state: ClusterState,
     tables: RateTables,
