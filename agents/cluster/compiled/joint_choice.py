@@ -250,7 +250,7 @@ def effect(
     take(state, room, 0, job, count)
     for i in range(count):
         nodes[room.nodes[0, i]].spanning += spans
-    alone = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
+    alone, _ = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
     own = left_by_neighbours(jobs, nodes, shares, tables, job, True)
     least, won = 1.0, record.gpus * alone * own
     for i in range(count):
@@ -260,7 +260,7 @@ def effect(
             if other != job:
                 left = left_by_neighbours(jobs, nodes, shares, tables, other, True)
                 least = min(least, left / room.before[share])
-                rate = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, other)
+                rate, _ = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, other)
                 won -= jobs[other].gpus * rate * (room.before[share] - left)
                 held = jobs[other].share
                 while held != NONE:  # a gang on several of the nodes loses once
