@@ -15,6 +15,7 @@ from envs.arrays import BoolArray, FloatArray
 from envs.bandwidth.instance import BandwidthInstance
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
+from envs.spaces import check_sizes, flags
 
 OCTAVES = 5.0  # weights from 2^-5 to 2^5
 LEVELS = 21  # a factor of sqrt(2) from each to the next
@@ -204,15 +205,15 @@ class BandwidthObservation:
         c, k, i = bounds.channels, bounds.links, bounds.incidences
         boxes: dict[str, spaces.Space[NDArray[np.generic]]] = {
             "channel_features": _features(c, CHANNEL_WIDTH),
-            "channel_mask": _flags(c),
+            "channel_mask": flags(c),
             "channel_ends": spaces.Box(0, bounds.servers, (2, c), np.int64),
-            "active": _flags(c),
+            "active": flags(c),
             "link_features": _features(k, LINK_WIDTH),
-            "link_mask": _flags(k),
+            "link_mask": flags(k),
             "incidence": spaces.Box(
                 0, np.repeat([[c], [k]], i, axis=1).astype(np.int64), (2, i), np.int64
             ),
-            "incidence_mask": _flags(i),
+            "incidence_mask": flags(i),
             "phase_features": _features(PHASE_WIDTH),
         }
         self.space = spaces.Dict(boxes)
@@ -236,7 +237,15 @@ class _Static:
         self.instance = instance
         network = instance.problem.topology.network
         self.incidence = network.incidence
-        _check(instance, bounds)
+        check_sizes(
+            bounds,
+            f"graph {instance.problem.graph.name}",
+            channels=network.num_channels,
+            links=network.num_links,
+            incidences=len(network.channel_links),
+            servers=network.num_servers,
+            phases=instance.num_phases,
+        )
         servers = network.num_servers
         self.pipe = network.channel_pipe  # (C,)
         pipes = servers * servers
@@ -373,23 +382,6 @@ def _busiest_device(instance: BandwidthInstance) -> FloatArray:
     return np.asarray(load.max(axis=1))
 
 
-def _check(instance: BandwidthInstance, bounds: BandwidthBounds) -> None:
-    network = instance.problem.topology.network
-    for field, size, limit in (
-        ("channels", network.num_channels, bounds.channels),
-        ("links", network.num_links, bounds.links),
-        ("incidences", len(network.channel_links), bounds.incidences),
-        ("servers", network.num_servers, bounds.servers),
-        ("phases", instance.num_phases, bounds.phases),
-    ):
-        if size > limit:
-            raise InputError(
-                f"{size} needed, the observation has {limit}",
-                file=f"graph {instance.problem.graph.name}",
-                field=field,
-            )
-
-
 def _clip(values: FloatArray) -> NDArray[np.float32]:
     """Features inside the bounds; not finite = above all."""
     return np.fmax(np.fmin(values, HIGH), LOW).astype(np.float32)
@@ -401,7 +393,3 @@ def _first(count: int, size: int) -> NDArray[np.int8]:
 
 def _features(*shape: int) -> spaces.Box:
     return spaces.Box(LOW, HIGH, shape, np.float32)
-
-
-def _flags(size: int) -> spaces.Box:
-    return spaces.Box(0, 1, (size,), np.int8)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from envs.step.problem import StepProblem
 _CPU = re.compile(r"cpu\b|cpu[-_]", re.IGNORECASE)
 
 
-class PartitionProblem(Protocol):
+@dataclass(frozen=True, eq=False)
+class PartitionProblem(ABC):
     """Put each of the N operators of `step.graph` on one of the D devices of `step.topology`.
 
     One of the devices may be the host CPU; the others are accelerators. All traffic passes through
@@ -27,21 +28,23 @@ class PartitionProblem(Protocol):
     link to the host (`HostTraffic`), and the host pays nothing.
     """
 
-    @property
-    def step(self) -> StepProblem:
-        """Graph, topology, durations and capacities."""
+    step: StepProblem  # graph, topology, durations and capacities
 
-    @property
+    @cached_property
     def host(self) -> int:
         """The device that is the host CPU, NONE where no device is."""
+        return host_of(self.step.topology)
 
-    @property
+    @cached_property
     def traffic(self) -> HostTraffic:
         """The messages, and how long each accelerator is busy with each of them."""
+        return HostTraffic.of(self.step, self.host)
 
+    @abstractmethod
     def objective(self, device: IntArray) -> float:
         """Seconds of placement `device` (N,), which need not be feasible; inf if unsupported."""
 
+    @abstractmethod
     def violations(self, device: IntArray) -> list[str]:
         """What is wrong with placement `device` (N,), a sentence each; empty: feasible."""
 
@@ -175,7 +178,7 @@ def _messages(graph: OpGraph) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class LatencyProblem:
+class LatencyProblem(PartitionProblem):
     """Minimise when the last operator ends, each accelerator being called once.
 
     All operators on an accelerator are one call. It waits until every message it reads is there;
@@ -188,18 +191,6 @@ class LatencyProblem:
     Paravecino, "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020,
     section 4 (q = 1).
     """
-
-    step: StepProblem
-
-    @cached_property
-    def host(self) -> int:
-        """The device that is the host CPU, NONE where no device is."""
-        return host_of(self.step.topology)
-
-    @cached_property
-    def traffic(self) -> HostTraffic:
-        """The messages, and how long each accelerator is busy with each of them."""
-        return HostTraffic.of(self.step, self.host)
 
     def objective(self, device: IntArray) -> float:
         """Seconds until the last operator ends; inf when unsupported or not in single calls."""
@@ -261,7 +252,7 @@ def _longest_paths(duration: FloatArray, arcs: IntArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class MaxLoadProblem:
+class MaxLoadProblem(PartitionProblem):
     """Minimise the largest load of a device, over placements and, if asked, contiguous ones.
 
     The load of a device is the compute seconds of its operators, forward and backward together,
@@ -278,18 +269,7 @@ class MaxLoadProblem:
     as in a backward pass that runs down the same line. Operators of the optimizer are not bound.
     """
 
-    step: StepProblem
     contiguous: bool
-
-    @cached_property
-    def host(self) -> int:
-        """The device that is the host CPU, NONE where no device is."""
-        return host_of(self.step.topology)
-
-    @cached_property
-    def traffic(self) -> HostTraffic:
-        """The messages, and how long each accelerator is busy with each of them."""
-        return HostTraffic.of(self.step, self.host)
 
     @cached_property
     def precedence(self) -> IntArray:

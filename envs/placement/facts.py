@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, mean_able
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import Phase
 from envs.hardware.topology import Topology
@@ -17,7 +17,6 @@ from envs.placement.groups import (
     group_seconds,
     group_state_bytes,
     group_traffic,
-    mean_able,
 )
 from envs.step.problem import StepProblem
 

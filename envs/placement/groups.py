@@ -84,13 +84,6 @@ def group_live_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
     return np.asarray(held / max(graph.num_micro_batches, 1))
 
 
-def mean_able(seconds: FloatArray) -> FloatArray:
-    """Mean over the last axis of the finite entries; 0 where there are none."""
-    able = np.isfinite(seconds)
-    total = np.where(able, seconds, 0.0).sum(axis=-1)
-    return np.asarray(total / np.maximum(able.sum(axis=-1), 1))
-
-
 class GroupPlacement:
     """Groups that are decided one by one, or a run of consecutive ones together.
 
