@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -298,13 +299,13 @@ class JointEnv(DecisionsEnv[Observation]):
         problem = allocated_problem(self.instance.problem, self.allocation)
         simulator = self._simulator(problem, order_rule=self._order_rule)
         device = self.placement.device
-        order = simulator.order(device)
-        timeline = simulator.run(device, order)
-        fits = bool((timeline.peak_memory <= problem.capacity).all())
-        if not fits:
-            order = simulator.order_rule(problem.graph, device)
+        by_rule = partial(simulator.order_rule, problem.graph)
+        for order_of in (simulator.order, by_rule):
+            order = order_of(device)
             timeline = simulator.run(device, order)
             fits = bool((timeline.peak_memory <= problem.capacity).all())
+            if fits:
+                break
         return order, timeline.step_time, fits
 
     @property

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
+import networkx
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
@@ -69,28 +70,13 @@ def host_of(topology: Topology) -> int:
     return hosts[0] if hosts else NONE
 
 
-def cycle(size: int, arcs: IntArray) -> list[int]:
-    """Some of 0..size-1 that `arcs` (A, 2) join to a cycle, in its order; empty: acyclic."""
-    following: list[list[int]] = [[] for _ in range(size)]
-    for u, v in np.unique(arcs[arcs[:, 0] != arcs[:, 1]], axis=0).tolist():
-        following[u].append(v)
-    visited, place = [False] * size, [NONE] * size  # place on the path being followed
-    for root in range(size):
-        path = [root] if not visited[root] else []
-        while path:
-            node = path[-1]
-            if not visited[node]:
-                visited[node], place[node] = True, len(path) - 1
-            if not following[node]:
-                place[node] = NONE
-                path.pop()
-                continue
-            v = following[node].pop()
-            if place[v] != NONE:
-                return path[place[v] :]
-            if not visited[v]:
-                path.append(v)
-    return []
+def cycle(arcs: IntArray) -> list[int]:
+    """Nodes that `arcs` (A, 2) join to a cycle, in its order; empty: acyclic."""
+    graph = networkx.DiGraph(np.unique(arcs[arcs[:, 0] != arcs[:, 1]], axis=0).tolist())
+    try:
+        return [node for node, _ in networkx.find_cycle(graph)]
+    except networkx.NetworkXNoCycle:
+        return []
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +198,7 @@ class LatencyProblem(PartitionProblem):
             return found
         names = [d.name for d in self.step.topology.devices]
         names += [repr(name) for name in self.step.graph.op_names]
-        ring = cycle(len(names), self._arcs(self._blocks(device)))
+        ring = cycle(self._arcs(self._blocks(device)))
         if ring:
             route = " -> ".join(names[b] for b in [*ring, ring[0]])
             found.append(f"needs more than one call of a device: data goes round {route}")
@@ -295,7 +281,7 @@ class MaxLoadProblem(PartitionProblem):
         if found or not self.contiguous:
             return found
         names = [d.name for d in self.step.topology.devices]
-        ring = cycle(len(names), device[self.precedence])
+        ring = cycle(device[self.precedence])
         if ring:
             route = " -> ".join(names[d] for d in [*ring, ring[0]])
             found.append(f"is not contiguous: the forward pass goes round {route}")
