@@ -104,11 +104,16 @@ class PaddedGraphLayout:
 
     def clip(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """Features inside the bounds; not finite = above all."""
-        inside = np.fmax(np.fmin(values, self.high), self.low)  # fmin takes the number beside nan
-        return inside.astype(np.float32)
+        return clipped(values, self.low, self.high)
 
     def _features(self, *shape: int) -> spaces.Box:
         return spaces.Box(self.low, self.high, shape, np.float32)
+
+
+def clipped(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float32]:
+    """Values inside the bounds; not finite = above all."""
+    inside = np.fmax(np.fmin(values, high), low)  # fmin takes the number beside nan
+    return inside.astype(np.float32)
 
 
 def check_sizes(limits: object, file: str | None, **sizes: int) -> None:

@@ -18,7 +18,7 @@ from envs.hardware.builders import planes
 from envs.hardware.devices import Device
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.placement.generator import random_graph
+from envs.placement.generator import ETHERNET, PCIE, random_graph
 from envs.step.fusion import fuse, fused_problem
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
@@ -45,13 +45,7 @@ def bounds_of(topology: Topology, cut: PhaseCut) -> BandwidthBounds:
         raise InputError(
             "has one server, and no network to share", file=f"topology {topology.name}"
         )
-    return BandwidthBounds(
-        channels=network.num_channels,
-        links=network.num_links,
-        incidences=len(network.channel_links),
-        servers=network.num_servers,
-        phases=cut.most,
-    )
+    return BandwidthBounds.of(network, cut.most)
 
 
 class FixedStep:
@@ -115,9 +109,7 @@ class SyntheticSteps:
 
 def two_planes() -> Topology:
     """Four servers of one V100, with two 25 Gb/s links each."""
-    pcie = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
-    network = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
-    return planes("two_planes", PcieServer("V100-16GB", 1, pcie, nics=2), 4, network)
+    return planes("two_planes", PcieServer("V100-16GB", 1, PCIE, nics=2), 4, ETHERNET)
 
 
 def default_generator() -> SyntheticSteps:

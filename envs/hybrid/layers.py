@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hybrid.plan import HybridProblem, Sharding
@@ -94,7 +94,7 @@ def layers_of(step: StepProblem, most: int) -> IntArray:
     position = np.full(graph.num_operators, NONE)
     position[forward] = np.arange(len(forward))
     width = _passing(graph, position, len(forward))
-    work = np.concatenate([[0.0], np.cumsum(step.op_seconds[forward].min(axis=1))])
+    work = sums_before(step.op_seconds[forward].min(axis=1))
     near = NEAR * work[-1] / most
     cuts = [c for c in range(1, len(forward)) if not _between_narrower(c, width, work, near)]
     while cuts:

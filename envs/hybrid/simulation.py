@@ -97,10 +97,7 @@ def pipeline_of(problem: HybridProblem, plan: HybridPlan) -> Pipeline:
         slowest(s.forward for s in seconds),
         slowest(s.input_gradient for s in seconds),
         slowest(s.weight_gradient for s in seconds),
-        tuple(
-            cut_seconds(problem.topology, moves(a, b), float(problem.cut_bytes[a.end]))
-            for a, b in pairwise(plan.stages)
-        ),
+        tuple(cut_seconds(problem, a, b) for a, b in pairwise(plan.stages)),
         (tuple(range(len(plan.stages))),),
     )
 
@@ -131,7 +128,7 @@ class _MacroStep:
         self._facts: list[tuple[Kind, Phase, int, float]] = []  # kind, phase, micro-batch, seconds
         self._tensors: list[tuple[int, int, float]] = []  # producer, consumer, bytes
         self._seconds = [stage_seconds(problem, stage) for stage in plan.stages]
-        self._parts = [_parts(a, b) for a, b in pairwise(plan.stages)]
+        self._parts = [moves(a, b) for a, b in pairwise(plan.stages)]
         self._stream = streams(problem, plan.stages)
         self._last: dict[tuple[str, int, int], dict[int, int]] = {}  # what passes on -> operators
         self._summed: dict[int, int] = {}  # stage -> its last all-reduce
@@ -273,12 +270,6 @@ class _MacroStep:
             pair = lower[below], upper[above]
             sender, receiver = pair if way == "F" else pair[::-1]
             self._tensors.append((sender, receiver, share * nbytes))
-
-
-def _parts(before: Stage, after: Stage) -> list[tuple[int, int, float]]:
-    """(replica, replica, share) of what one stage passes to the next."""
-    numbers = [{s.replica(r)[0]: r for r in range(s.replicas)} for s in (before, after)]
-    return [(numbers[0][a], numbers[1][b], share) for a, b, share in moves(before, after)]
 
 
 def _of_work(seconds: StageSeconds, work: Work) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from envs.joint.weighted_step import MakeSimulator, WeightedStep
 from envs.placement.generator import PlacementInstance
 from envs.placement.groups import GroupPlacement
 from envs.placement.observation import PlacementObservation, over_largest
-from envs.spaces import PaddedGraph
+from envs.spaces import PaddedGraph, clipped
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation
 
@@ -134,6 +135,7 @@ PipeTableau = dict[str, NDArray[np.generic]]
 
 PIPE_WIDTH, SERVER_WIDTH = 11, 8
 LOW, HIGH = -4.0, 4.0
+_clip = partial(clipped, low=LOW, high=HIGH)
 
 
 class PlacerObservation(PlacementObservation):
@@ -277,7 +279,3 @@ def _signed_log(values: FloatArray) -> FloatArray:
 def _positive(values: FloatArray | np.floating) -> FloatArray:
     """The values, 1 for 0: a denominator for what is then 0 everywhere."""
     return np.where(np.asarray(values) > 0, values, 1.0)
-
-
-def _clip(values: FloatArray) -> NDArray[np.float32]:
-    return np.fmax(np.fmin(values, HIGH), LOW).astype(np.float32)

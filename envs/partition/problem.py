@@ -10,7 +10,7 @@ from functools import cached_property
 import networkx
 import numpy as np
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hardware.topology import Topology
@@ -45,9 +45,13 @@ class PartitionProblem(ABC):
     def objective(self, device: IntArray) -> float:
         """Seconds of placement `device` (N,), which need not be feasible; inf if unsupported."""
 
-    @abstractmethod
     def violations(self, device: IntArray) -> list[str]:
         """What is wrong with placement `device` (N,), a sentence each; empty: feasible."""
+        return Placement(device).violations(self.step) or self._circles(device)
+
+    @abstractmethod
+    def _circles(self, device: IntArray) -> list[str]:
+        """What is wrong with a supported placement that fits."""
 
 
 def host_of(topology: Topology) -> int:
@@ -68,6 +72,12 @@ def host_of(topology: Topology) -> int:
             field="devices",
         )
     return hosts[0] if hosts else NONE
+
+
+def route(names: list[str], arcs: IntArray) -> str:
+    """The names of the nodes of a cycle of `arcs`, the first again at its end; empty: acyclic."""
+    ring = cycle(arcs)
+    return " -> ".join(names[node] for node in ring + ring[:1])
 
 
 def cycle(arcs: IntArray) -> list[int]:
@@ -119,9 +129,7 @@ class HostTraffic:
         return cls(
             tensor=first,
             producer=graph.producer[first],
-            consumer_ptr=np.concatenate(
-                [[0], np.cumsum(np.bincount(used[:, 0], minlength=total))]
-            ).astype(np.int64),
+            consumer_ptr=sums_before(np.bincount(used[:, 0], minlength=total)),
             consumer=np.ascontiguousarray(used[:, 1]),
             seconds=seconds,
         )
@@ -191,18 +199,12 @@ class LatencyProblem(PartitionProblem):
         duration[:count] += self.traffic.busy_seconds(device)
         return _longest_paths(duration, self._arcs(block))[block]
 
-    def violations(self, device: IntArray) -> list[str]:
-        """What is wrong with placement `device` (N,): those of `Placement`, and single calls."""
-        found = Placement(device).violations(self.step)
-        if found:
-            return found
+    def _circles(self, device: IntArray) -> list[str]:
+        """Accelerators that are called more than once."""
         names = [d.name for d in self.step.topology.devices]
         names += [repr(name) for name in self.step.graph.op_names]
-        ring = cycle(self._arcs(self._blocks(device)))
-        if ring:
-            route = " -> ".join(names[b] for b in [*ring, ring[0]])
-            found.append(f"needs more than one call of a device: data goes round {route}")
-        return found
+        around = route(names, self._arcs(self._blocks(device)))
+        return [f"needs more than one call of a device: data goes round {around}"] if around else []
 
     def _blocks(self, device: IntArray) -> IntArray:
         """(N,) what runs as one: the device 0..D-1, or D + operator on the host."""
@@ -275,17 +277,11 @@ class MaxLoadProblem(PartitionProblem):
         """Seconds of the busiest device under placement `device` (N,)."""
         return float(self.loads(device).max())
 
-    def violations(self, device: IntArray) -> list[str]:
-        """What is wrong with placement `device` (N,): those of `Placement`, and contiguity."""
-        found = Placement(device).violations(self.step)
-        if found or not self.contiguous:
-            return found
+    def _circles(self, device: IntArray) -> list[str]:
+        """Where a placement that has to be contiguous is not."""
         names = [d.name for d in self.step.topology.devices]
-        ring = cycle(device[self.precedence])
-        if ring:
-            route = " -> ".join(names[d] for d in [*ring, ring[0]])
-            found.append(f"is not contiguous: the forward pass goes round {route}")
-        return found
+        around = route(names, device[self.precedence]) if self.contiguous else ""
+        return [f"is not contiguous: the forward pass goes round {around}"] if around else []
 
 
 def _precedence(graph: OpGraph) -> IntArray:

@@ -177,12 +177,14 @@ class SyntheticInstances:
         return PlacementInstance.build(problem, self.max_groups, self.completion)
 
 
+PCIE = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
+ETHERNET = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
+
+
 def default_generator() -> SyntheticInstances:
     """Random training graphs on a server of two V100 and one of two P100, 25 Gb/s between."""
-    pcie = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
-    network = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
-    servers = [PcieServer("V100-16GB", 2, pcie), PcieServer("P100-16GB", 2, pcie)]
-    return SyntheticInstances(mixed("two_v100_two_p100", servers, network), RooflineCost())
+    servers = [PcieServer(name, 2, PCIE) for name in ("V100-16GB", "P100-16GB")]
+    return SyntheticInstances(mixed("two_v100_two_p100", servers, ETHERNET), RooflineCost())
 
 
 LAYERS, MICRO_BATCHES = 6, 3

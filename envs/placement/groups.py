@@ -70,6 +70,14 @@ def group_state_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
     return sum_rows(fused.graph.state_bytes, fusion.piece_group, fusion.num_groups)
 
 
+def group_returns(fused: StepProblem, fusion: Fusion) -> IntArray:
+    """(G,) how often the forward pass of a micro-batch comes back to each group."""
+    graph = fused.graph
+    first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
+    pieces = np.bincount(fusion.piece_group[first], minlength=fusion.num_groups)
+    return np.maximum(pieces - 1, 0)
+
+
 def group_live_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
     """(G,) bytes of activations that a group holds for each micro-batch under way.
 

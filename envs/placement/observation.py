@@ -12,6 +12,7 @@ from envs.placement.generator import PlacementInstance
 from envs.placement.groups import (
     GroupPlacement,
     GroupTraffic,
+    group_returns,
     group_seconds,
     group_state_bytes,
     group_traffic,
@@ -250,9 +251,7 @@ class _Static:
         features[:, 8] = place
         phases = np.pi * place[:, None] * 2.0 ** np.arange(_WAVES)
         features[:, 12::2], features[:, 13::2] = np.sin(phases), np.cos(phases)
-        first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
-        returns = np.bincount(fusion.piece_group[first], minlength=groups) - 1
-        features[:, 9] = np.maximum(returns, 0)
+        features[:, 9] = group_returns(fused, fusion)
         return features
 
     def _stash_bytes(self, instance: PlacementInstance) -> FloatArray:
