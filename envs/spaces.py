@@ -68,18 +68,18 @@ class PaddedGraphLayout:
         n, e, d, w = self.max_nodes, self.max_edges, self.num_devices, self.widths
         return {
             "node_features": self._features(n, w.node),
-            "node_mask": _flags(n),
+            "node_mask": flags(n),
             "node_device_features": self._features(n, d, w.node_device),
             "edge_index": _indices(n, 2, e),
             "edge_features": self._features(e, w.edge),
-            "edge_mask": _flags(e),
+            "edge_mask": flags(e),
             "device_features": self._features(d, w.device),
             "link_features": self._features(d, d, w.link),
             "placement": _indices(d - 1, n),
-            "placed": _flags(n),
+            "placed": flags(n),
             "current": _indices(n - 1, 1),
             "candidate_features": self._features(d, w.candidate),
-            "action_mask": _flags(d),
+            "action_mask": flags(d),
         }
 
     def empty(self) -> PaddedGraph:
@@ -94,16 +94,7 @@ class PaddedGraphLayout:
         Raises:
             InputError: naming the size that is too small.
         """
-        for field, size, limit in (
-            ("max_nodes", nodes, self.max_nodes),
-            ("max_edges", edges, self.max_edges),
-        ):
-            if size > limit:
-                raise InputError(
-                    f"{size} needed, the observation has {limit}",
-                    file=f"graph {name}",
-                    field=field,
-                )
+        check_sizes(self, f"graph {name}", max_nodes=nodes, max_edges=edges)
         if devices != self.num_devices:
             raise InputError(
                 f"{devices} devices, the observation has {self.num_devices}",
@@ -113,11 +104,28 @@ class PaddedGraphLayout:
 
     def clip(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """Features inside the bounds; not finite = above all."""
-        inside = np.fmax(np.fmin(values, self.high), self.low)  # fmin takes the number beside nan
-        return inside.astype(np.float32)
+        return clipped(values, self.low, self.high)
 
     def _features(self, *shape: int) -> spaces.Box:
         return spaces.Box(self.low, self.high, shape, np.float32)
+
+
+def clipped(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float32]:
+    """Values inside the bounds; not finite = above all."""
+    inside = np.fmax(np.fmin(values, high), low)  # fmin takes the number beside nan
+    return inside.astype(np.float32)
+
+
+def check_sizes(limits: object, file: str | None, **sizes: int) -> None:
+    """Raise where a size is beyond the attribute of that name of `limits`.
+
+    Raises:
+        InputError: naming the size that is too small.
+    """
+    for field, size in sizes.items():
+        if size > (limit := getattr(limits, field)):
+            message = f"{size} needed, the observation has {limit}"
+            raise InputError(message, file=file, field=field)
 
 
 def begun(episode: Begun | None) -> Begun:
@@ -150,7 +158,7 @@ def checked_actions(
     return chosen
 
 
-def _flags(size: int) -> spaces.Box:
+def flags(size: int) -> spaces.Box:
     return spaces.Box(0, 1, (size,), np.int8)
 
 

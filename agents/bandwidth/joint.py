@@ -92,16 +92,17 @@ class JointIncumbent(StepIncumbent):
 
         Returns (D,) bytes as `StepIncumbent.offer`.
         """
+        nothing = np.zeros(len(self.problem.capacity))
         device = np.array(device, dtype=np.int64)
         if order is None:
             order = self.simulator.order(device)
         plan = Plan(Placement(device), np.array(order, dtype=np.int64))
         self.evaluations += 1
         if self.simulator.step_time(device, plan.order) > self.promising * self.step_time:
-            return np.zeros(len(self.problem.capacity))
+            return nothing
         key = (device.tobytes(), plan.order.tobytes())
         if key in self._allocated:
-            return np.zeros(len(self.problem.capacity))
+            return nothing
         excess = self.offer_with(plan, self.simulator.allocation(device))
         if excess.any():
             return excess
@@ -134,6 +135,10 @@ class JointIncumbent(StepIncumbent):
         if self.take(step_time, lambda: made, lambda plan: plan.violations(allocated, simulator)):
             return np.zeros(len(self.problem.capacity))
         return self.excess(simulator, device, plan.order)
+
+    def mixed(self, found: BandwidthAllocation, spared: float) -> BandwidthAllocation:
+        """`found`, with a share spared for uniform rates; feasible, as links are linear."""
+        return BandwidthAllocation(spared * self.uniform.rate + (1.0 - spared) * found.rate)
 
 
 class JointRefinement(SimulatedRefinement):
@@ -287,17 +292,11 @@ class Alternation:
                 break
             incumbent.offer_with(plan, allocation)
             vain = 0 if incumbent.step_time < before * (1.0 - _LEAST_GAIN) else vain + 1
-            rates = self._towards(incumbent.uniform, allocation)
+            rates = incumbent.mixed(allocation, self.spared)
             left -= limit or 0
             if limit is not None and left <= 0:
                 break
         return incumbent.result(reason)
-
-    def _towards(
-        self, uniform: BandwidthAllocation, found: BandwidthAllocation
-    ) -> BandwidthAllocation:
-        """A mixture of two feasible allocations, which is feasible: links are linear."""
-        return BandwidthAllocation(self.spared * uniform.rate + (1.0 - self.spared) * found.rate)
 
 
 @bounded

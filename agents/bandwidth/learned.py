@@ -135,8 +135,7 @@ class LearnedJoint:
             step, rates, best = incumbent.whole, None, incumbent.plan
             given = best and best.allocation
             if turns % 2 == 0 and isinstance(given, BandwidthAllocation):
-                mixed = (1.0 - self.spared) * given.rate + self.spared * incumbent.uniform.rate
-                rates = BandwidthAllocation(mixed)
+                rates = incumbent.mixed(given, self.spared)
                 step = allocated_problem(step, rates)
             turn = StepIncumbent(step)
             if best is not None:

@@ -273,16 +273,12 @@ def _earlier(problem: HybridProblem, plan: HybridPlan) -> HybridPlan:
 
 def _planned(problem: HybridProblem, groups: Groups, recompute: bool) -> tuple[Cuts, Weights]:
     """The problem's columns for all micro-batches, on devices that are alike."""
-    count, layers = problem.micro_batches, problem.num_layers
+    count = problem.micro_batches
     passes = (1 + recompute) * problem.forward + problem.input_gradient + problem.weight_gradient
 
-    gradients = sums_before(problem.gradient_bytes)
-    cuts = Cuts(
-        sums_before(count * passes.mean(axis=1)), gradients, count * problem.cut_bytes,
-        ~np.tri(layers + 1, dtype=np.bool_),
-    )  # fmt: skip
+    cuts = Cuts.in_a_row(problem, count * passes.mean(axis=1), count)
     weights = Weights(
-        *speeds(groups, Rates.slowest(problem.topology)), gradients,
+        *speeds(groups, Rates.slowest(problem.topology)), cuts.parameters,
         state=sums_before(problem.state_bytes),
         saved=sums_before((not recompute) * problem.saved_bytes),
         capacity=float(problem.capacity.min()),

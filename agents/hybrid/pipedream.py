@@ -50,6 +50,16 @@ class Cuts:
             states.contains,
         )
 
+    @staticmethod
+    def in_a_row(problem: HybridProblem, seconds: FloatArray, times: int = 1) -> Cuts:
+        """Those of layers in a row that take `seconds` (L,); what they send counts `times`."""
+        return Cuts(
+            sums_before(seconds),
+            sums_before(problem.gradient_bytes),
+            times * problem.cut_bytes,
+            ~np.tri(problem.num_layers + 1, dtype=np.bool_),
+        )
+
 
 @dataclass(frozen=True)
 class Replicated:
@@ -167,12 +177,7 @@ class PipeDream(HybridSolver):
         """It is exact, and takes as long as it takes."""
         servers, levels = _levels(problem.topology)
         seconds = (problem.forward + problem.input_gradient + problem.weight_gradient).mean(axis=1)
-        cuts = Cuts(
-            sums_before(seconds),
-            sums_before(problem.gradient_bytes),
-            problem.cut_bytes,
-            ~np.tri(problem.num_layers + 1, dtype=np.bool_),
-        )
+        cuts = Cuts.in_a_row(problem, seconds)
         for recompute, straight in product((False, True), (False, True)):
             found = optimize(cuts, levels, compression=1.0, straight=straight, fewer=straight)
             stages = [
@@ -191,11 +196,11 @@ def _published(profile: LayerGraph | None, levels: Sequence[Level]) -> dict[str,
 
     Nothing where there is no profile, or too many antichains.
     """
-    try:
-        states = antichain_states(profile) if profile is not None else None
-    except InputError:
+    if profile is None:
         return {}
-    if states is None:
+    try:
+        states = antichain_states(profile)
+    except InputError:
         return {}
     found = optimize(Cuts.of(states), levels, compression=1.0, straight=False, fewer=False)
     return {

@@ -17,7 +17,7 @@ from envs.bounds import Count, bounded
 from envs.compilation import compiled
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
-from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, moves, stage_seconds
+from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, stage_seconds
 from envs.step.pipeline import Action, Orders, Work
 
 _SLACK = 1e-9  # relative: sums of floats in another order
@@ -191,13 +191,10 @@ def chain_of(problem: HybridProblem, stages: Sequence[Stage]) -> Chain:
     seconds = [stage_seconds(problem, stage) for stage in stages]
     forward = np.array([s.forward.max() for s in seconds])
     backward = np.array([(s.input_gradient + s.weight_gradient).max() for s in seconds])
-    links = [
-        [cut_seconds(problem.topology, moves(*ends[::way]), problem.cut_bytes[ends[0].end])
-         for ends in pairwise(stages)]
-        for way in (1, -1)
-    ]  # fmt: skip
+    there = [cut_seconds(problem, a, b) for a, b in pairwise(stages)]
+    back = [cut_seconds(problem, b, a) for a, b in pairwise(stages)]
     backward += _sum_seconds(problem, stages) / problem.micro_batches
-    return Chain(forward, backward, *np.array(links))
+    return Chain(forward, backward, np.array(there), np.array(back))
 
 
 def _step_seconds(problem: HybridProblem, stages: Sequence[Stage], chain: Chain) -> float:

@@ -9,9 +9,9 @@ import numpy as np
 
 from agents.solver import Budget
 from agents.step.fitting import Attempt, Fitting, shapes
-from agents.step.grouping import GroupedProblem, mean_seconds
+from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent, StepSolver
-from envs.arrays import FloatArray, IntArray, sums_before
+from envs.arrays import FloatArray, IntArray, mean_able, sums_before
 from envs.bounds import Count, bounded
 
 _FINER = 3  # times that the number of groups is doubled where memory is tight
@@ -128,7 +128,7 @@ class EqualShares:
 
     def weight(self, grouped: GroupedProblem) -> FloatArray:
         """(G, D) mean seconds over the devices that can run the group."""
-        return np.where(grouped.allowed, mean_seconds(grouped.seconds)[:, None], np.inf)
+        return np.where(grouped.allowed, mean_able(grouped.seconds)[:, None], np.inf)
 
 
 class SpeedShares:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, mean_able
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.problem import HostTraffic
@@ -72,8 +72,8 @@ class GroupedProblem:
             send_port=topology.send_port[pairs],
             receive_port=topology.receive_port[pairs],
         )
-        return GroupedProblem(
-            fusion=self.fusion,
+        return replace(
+            self,
             problem=replace(
                 problem,
                 topology=fewer,
@@ -81,7 +81,6 @@ class GroupedProblem:
                 capacity=problem.capacity[chosen],
             ),
             seconds=self.seconds[:, chosen],
-            state=self.state,
             allowed=self.allowed[:, chosen],
         )
 
@@ -126,7 +125,7 @@ class GroupedProblem:
         """
         topology = self.problem.topology
         finite = np.isfinite(self.seconds)
-        mean = mean_seconds(self.seconds)
+        mean = mean_able(self.seconds)
         relative = np.where(finite, self.seconds, 0.0).sum(axis=0) / np.maximum(
             np.where(finite, mean[:, None], 0.0).sum(axis=0), np.finfo(np.float64).tiny
         )
@@ -140,13 +139,6 @@ def fused_around(problem: StepProblem, fusion: Fusion, device: IntArray) -> IntA
     """(N,) groups: those of `fusion`, each split where placement `device` (N,) divides it."""
     keys = fusion.group * problem.topology.num_devices + device
     return np.asarray(np.unique(keys, return_inverse=True)[1].reshape(-1), dtype=np.int64)
-
-
-def mean_seconds(seconds: FloatArray) -> FloatArray:
-    """(N,) means of the rows over the devices that can run them; `seconds` (N, D) may be inf."""
-    able = np.isfinite(seconds)
-    total = np.where(able, seconds, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(able.sum(axis=1), 1))
 
 
 def atoms(problem: StepProblem) -> IntArray:

@@ -129,7 +129,7 @@ class MemoryMoves:
         if found.fits or len(self.options) == 1:
             return found
         items = _Items.build(self, device, timeline, excess > 0.0)
-        move = np.where(items.of >= 0, int(self.options[-1].inside), _KEEP)
+        move = np.where(items.of >= 0, self.options[-1].inside, _KEEP)
         found = min(found, self.play(device, order, move), key=_rank)
         if (found.excess > _HOPELESS * problem.capacity).any():
             return found
@@ -284,7 +284,7 @@ class _Items:
         item = of[graph.producer]
         sums = np.empty((5, count, len(moves.options)))
         for number, option in enumerate(moves.options):
-            residence = np.where(border, int(option.border), int(option.inside))
+            residence = np.where(border, option.border, option.inside)
             residence[of < 0] = _KEEP
             again = run_again(graph, device, residence)
             what = np.where(total > 0.0, residence[graph.producer], _KEEP)
@@ -332,15 +332,15 @@ class _Items:
 
     def residence(self, chosen: IntArray) -> IntArray:
         """(N,) what options `chosen` (I,) mean for each operator."""
-        inside = np.array([int(option.inside) for option in self.options])
-        border = np.array([int(option.border) for option in self.options])
+        inside = np.array([option.inside for option in self.options])
+        border = np.array([option.border for option in self.options])
         option = np.where(self.of < 0, 0, chosen[self.of])
         return np.where(self.border, border[option], inside[option])
 
     def changed(self, residence: IntArray, item: int, option: int) -> IntArray:
         """`residence` (N,) with one item changed to an option."""
         chosen = self.options[option]
-        move = np.where(self.border, int(chosen.border), int(chosen.inside))
+        move = np.where(self.border, chosen.border, chosen.inside)
         return np.where(self.of == item, move, residence)
 
 

@@ -14,11 +14,11 @@ from envs.bandwidth.observation import BandwidthBounds
 from envs.cost import RooflineCost, link_transfer_seconds
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import planes
 from envs.hardware.devices import Device
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
+from envs.placement.generator import ETHERNET, PCIE, random_graph
 from envs.step.fusion import fuse, fused_problem
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
@@ -45,13 +45,7 @@ def bounds_of(topology: Topology, cut: PhaseCut) -> BandwidthBounds:
         raise InputError(
             "has one server, and no network to share", file=f"topology {topology.name}"
         )
-    return BandwidthBounds(
-        channels=network.num_channels,
-        links=network.num_links,
-        incidences=len(network.channel_links),
-        servers=network.num_servers,
-        phases=cut.most,
-    )
+    return BandwidthBounds.of(network, cut.most)
 
 
 class FixedStep:
@@ -86,9 +80,6 @@ class SyntheticSteps:
         cost: CostModel,
         cut: PhaseCut,
         *,
-        layers: tuple[int, int] = (4, 8),
-        width: int = 2,
-        micro_batches: tuple[int, int] = (2, 4),
         max_groups: int = 8,
     ) -> None:
         self.bounds = bounds_of(topology, cut)
@@ -97,15 +88,11 @@ class SyntheticSteps:
                 f"{max_groups} groups for {topology.num_devices} devices", field="max_groups"
             )
         self.topology, self.cost, self.cut = topology, cost, cut
-        self.layers, self.width, self.micro_batches = layers, width, micro_batches
         self.max_groups = max_groups
 
     def __call__(self, rng: np.random.Generator) -> BandwidthInstance:
         """A random placed step."""
-        layers = int(rng.integers(*self.layers, endpoint=True))
-        micro_batches = int(rng.integers(*self.micro_batches, endpoint=True))
-        graph = synthetic_training_graph(rng, layers, self.width, micro_batches)
-        whole = StepProblem.build(graph, self.topology, self.cost, ("one_f_one_b",))
+        whole = StepProblem.build(random_graph(rng), self.topology, self.cost, ("one_f_one_b",))
         fusion = fuse(whole, self.max_groups)
         problem = fused_problem(whole, fusion)
         device = fusion.expand_pieces(self._stages(rng, fusion.num_groups))
@@ -120,12 +107,14 @@ class SyntheticSteps:
         return rng.permutation(self.topology.num_devices)[stage].astype(np.int64)
 
 
+def two_planes() -> Topology:
+    """Four servers of one V100, with two 25 Gb/s links each."""
+    return planes("two_planes", PcieServer("V100-16GB", 1, PCIE, nics=2), 4, ETHERNET)
+
+
 def default_generator() -> SyntheticSteps:
-    """Random training graphs on four servers of one V100, with two 25 Gb/s links each."""
-    pcie = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
-    network = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
-    topology = planes("two_planes", PcieServer("V100-16GB", 1, pcie, nics=2), 4, network)
-    return SyntheticSteps(topology, RooflineCost(), PassBoundaries())
+    """Random training graphs on `two_planes`."""
+    return SyntheticSteps(two_planes(), RooflineCost(), PassBoundaries())
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,13 @@ class PhaseTraffic:
     count: IntArray  # (P, S * S) transfers
 
 
+def phase_of(order: IntArray, begins: IntArray) -> IntArray:
+    """(N,) the phase of every operator; `begins` (P,) as in `PhaseCut`."""
+    phase = np.empty(len(order), dtype=np.int64)
+    phase[order] = np.searchsorted(begins, np.arange(len(order)), side="right") - 1
+    return phase
+
+
 def phase_traffic(problem: StepProblem, plan: Plan, begins: IntArray) -> PhaseTraffic:
     """The traffic of `plan` cut at `begins` (P,).
 
@@ -137,8 +144,6 @@ def phase_traffic(problem: StepProblem, plan: Plan, begins: IntArray) -> PhaseTr
     """
     graph, topology = problem.graph, problem.topology
     device, server, servers = plan.placement.device, topology.server, topology.num_servers
-    position = np.empty(graph.num_operators, dtype=np.int64)
-    position[plan.order] = np.arange(graph.num_operators)
     u, v, tensor = graph.edges.T
     across = server[device[u]] != server[device[v]]
     deliveries = np.unique(tensor[across] * topology.num_devices + device[v[across]])
@@ -150,7 +155,7 @@ def phase_traffic(problem: StepProblem, plan: Plan, begins: IntArray) -> PhaseTr
     sent = moving > 0.0
     nbytes = moving[sent] * bandwidth[sent]
     pipe = (server[source] * servers + server[target])[sent]
-    phase = np.searchsorted(begins, position[graph.producer[tensor[sent]]], side="right") - 1
+    phase = phase_of(plan.order, begins)[graph.producer[tensor[sent]]]
     volume = np.zeros((len(begins), servers * servers))
     count = np.zeros((len(begins), servers * servers), dtype=np.int64)
     np.add.at(volume, (phase, pipe), nbytes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -12,9 +13,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray
-from envs.bandwidth.instance import BandwidthInstance
+from envs.bandwidth.instance import BandwidthInstance, phase_of
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
+from envs.hardware.network import Network
+from envs.spaces import check_sizes, clipped, flags
 
 OCTAVES = 5.0  # weights from 2^-5 to 2^5
 LEVELS = 21  # a factor of sqrt(2) from each to the next
@@ -112,6 +115,7 @@ ChannelGraph = dict[str, NDArray[np.generic]]
 
 CHANNEL_WIDTH, LINK_WIDTH, PHASE_WIDTH = 14, 5, 9
 LOW, HIGH = -1.0, 4.0
+_clip = partial(clipped, low=LOW, high=HIGH)
 
 
 @bounded
@@ -124,6 +128,17 @@ class BandwidthBounds:
     incidences: Count  # I: pairs of a channel and a link it runs over
     servers: Count  # S
     phases: Count  # P
+
+    @classmethod
+    def of(cls, network: Network, phases: int) -> BandwidthBounds:
+        """Those of steps of `phases` phases on `network`."""
+        return cls(
+            channels=network.num_channels,
+            links=network.num_links,
+            incidences=len(network.channel_links),
+            servers=network.num_servers,
+            phases=phases,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,15 +219,15 @@ class BandwidthObservation:
         c, k, i = bounds.channels, bounds.links, bounds.incidences
         boxes: dict[str, spaces.Space[NDArray[np.generic]]] = {
             "channel_features": _features(c, CHANNEL_WIDTH),
-            "channel_mask": _flags(c),
+            "channel_mask": flags(c),
             "channel_ends": spaces.Box(0, bounds.servers, (2, c), np.int64),
-            "active": _flags(c),
+            "active": flags(c),
             "link_features": _features(k, LINK_WIDTH),
-            "link_mask": _flags(k),
+            "link_mask": flags(k),
             "incidence": spaces.Box(
                 0, np.repeat([[c], [k]], i, axis=1).astype(np.int64), (2, i), np.int64
             ),
-            "incidence_mask": _flags(i),
+            "incidence_mask": flags(i),
             "phase_features": _features(PHASE_WIDTH),
         }
         self.space = spaces.Dict(boxes)
@@ -236,7 +251,8 @@ class _Static:
         self.instance = instance
         network = instance.problem.topology.network
         self.incidence = network.incidence
-        _check(instance, bounds)
+        needed = BandwidthBounds.of(network, instance.num_phases)
+        check_sizes(bounds, f"graph {instance.problem.graph.name}", **asdict(needed))
         servers = network.num_servers
         self.pipe = network.channel_pipe  # (C,)
         pipes = servers * servers
@@ -347,10 +363,8 @@ def _uniform_windows(instance: BandwidthInstance) -> FloatArray:
     start, finish = timeline.transfer_start, timeline.transfer_finish
     sent = (server[source] != server[target]) & (finish > start)
     pipe = (server[source] * servers + server[target])[sent]
-    position = np.empty(len(instance.plan.order), dtype=np.int64)
-    position[instance.plan.order] = np.arange(len(position))
     producer = instance.problem.graph.producer[timeline.transfer_tensor[sent]]
-    phase = np.searchsorted(instance.begins, position[producer], side="right") - 1
+    phase = phase_of(instance.plan.order, instance.begins)[producer]
     shape = (instance.num_phases, servers * servers)
     first, last, busy = np.full(shape, np.inf), np.full(shape, -np.inf), np.zeros(shape)
     np.minimum.at(first, (phase, pipe), start[sent])
@@ -367,32 +381,10 @@ def _busiest_device(instance: BandwidthInstance) -> FloatArray:
     """(P,) most compute seconds of a phase's operators on one device."""
     problem, order = instance.problem, instance.plan.order
     device = instance.plan.placement.device[order]
-    phase = np.searchsorted(instance.begins, np.arange(len(order)), side="right") - 1
+    phase = phase_of(order, instance.begins)[order]
     load = np.zeros((instance.num_phases, problem.topology.num_devices))
     np.add.at(load, (phase, device), problem.op_seconds[order, device])
     return np.asarray(load.max(axis=1))
-
-
-def _check(instance: BandwidthInstance, bounds: BandwidthBounds) -> None:
-    network = instance.problem.topology.network
-    for field, size, limit in (
-        ("channels", network.num_channels, bounds.channels),
-        ("links", network.num_links, bounds.links),
-        ("incidences", len(network.channel_links), bounds.incidences),
-        ("servers", network.num_servers, bounds.servers),
-        ("phases", instance.num_phases, bounds.phases),
-    ):
-        if size > limit:
-            raise InputError(
-                f"{size} needed, the observation has {limit}",
-                file=f"graph {instance.problem.graph.name}",
-                field=field,
-            )
-
-
-def _clip(values: FloatArray) -> NDArray[np.float32]:
-    """Features inside the bounds; not finite = above all."""
-    return np.fmax(np.fmin(values, HIGH), LOW).astype(np.float32)
 
 
 def _first(count: int, size: int) -> NDArray[np.int8]:
@@ -401,7 +393,3 @@ def _first(count: int, size: int) -> NDArray[np.int8]:
 
 def _features(*shape: int) -> spaces.Box:
     return spaces.Box(LOW, HIGH, shape, np.float32)
-
-
-def _flags(size: int) -> spaces.Box:
-    return spaces.Box(0, 1, (size,), np.int8)

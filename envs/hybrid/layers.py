@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hybrid.plan import HybridProblem, Sharding
@@ -37,7 +37,8 @@ def hybrid_problem(
         return total
 
     one = layer != NONE
-    backward = one & (graph.phase == Phase.BACKWARD)
+    forward, backward = (one & (graph.phase == p) for p in (Phase.FORWARD, Phase.BACKWARD))
+    first = np.where(forward & (graph.micro_batch == 0), layer, NONE)
     kept = layer[graph.parameter_owner] != NONE
     owner = layer[graph.parameter_owner[kept]]
     held = graph.parameter_bytes + graph.gradient_bytes + graph.optimizer_bytes
@@ -45,11 +46,11 @@ def hybrid_problem(
         name=graph.name,
         layer_names=_names(graph, layer, count),
         topology=step.topology,
-        forward=seconds(one & (graph.phase == Phase.FORWARD)),
+        forward=seconds(forward),
         input_gradient=seconds(backward & ~weight),
         weight_gradient=seconds(backward & weight),
         update=seconds(one & (graph.phase == Phase.OPTIMIZER)),
-        cut_bytes=_cut_bytes(graph, layer, count),
+        cut_bytes=_passing(graph, first, count),
         gradient_bytes=_sums(owner, graph.gradient_bytes[kept], count),
         state_bytes=_sums(owner, held[kept], count),
         saved_bytes=_saved_bytes(graph, layer, count),
@@ -92,8 +93,8 @@ def layers_of(step: StepProblem, most: int) -> IntArray:
         raise InputError("has no forward pass", file=f"graph {graph.name}")
     position = np.full(graph.num_operators, NONE)
     position[forward] = np.arange(len(forward))
-    width = _crossing(graph, position, len(forward))
-    work = np.concatenate([[0.0], np.cumsum(step.op_seconds[forward].min(axis=1))])
+    width = _passing(graph, position, len(forward))
+    work = sums_before(step.op_seconds[forward].min(axis=1))
     near = NEAR * work[-1] / most
     cuts = [c for c in range(1, len(forward)) if not _between_narrower(c, width, work, near)]
     while cuts:
@@ -133,24 +134,13 @@ def _extended(graph: OpGraph, layer: IntArray) -> IntArray:
     return found
 
 
-def _crossing(graph: OpGraph, position: IntArray, count: int) -> FloatArray:
-    """(count + 1,) bytes of forward tensors that pass each place between two positions."""
+def _passing(graph: OpGraph, place: IntArray, count: int) -> FloatArray:
+    """(count + 1,) bytes that pass each border between two places, each tensor once.
+
+    `place` (N,) is NONE for operators that are not looked at.
+    """
     edges = graph.edges
-    edges = edges[(position[edges[:, 0]] != NONE) & (position[edges[:, 1]] != NONE)]
-    return _passing(graph, edges, position, count)
-
-
-def _cut_bytes(graph: OpGraph, layer: IntArray, count: int) -> FloatArray:
-    """(L + 1,) bytes that the forward pass brings from each layer to the next."""
-    edges = graph.edges
-    forward = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0)
-    forward &= layer != NONE
-    edges = edges[forward[edges[:, 0]] & forward[edges[:, 1]]]
-    return _passing(graph, edges, layer, count)
-
-
-def _passing(graph: OpGraph, edges: IntArray, place: IntArray, count: int) -> FloatArray:
-    """(count + 1,) bytes of the tensors of `edges`, each once, at every border they cross."""
+    edges = edges[(place[edges[:, 0]] != NONE) & (place[edges[:, 1]] != NONE)]
     farthest = np.full(graph.num_tensors, NONE)
     np.maximum.at(farthest, edges[:, 2], place[edges[:, 1]])
     used = np.flatnonzero(farthest != NONE)

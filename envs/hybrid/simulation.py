@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -90,21 +91,15 @@ def pipeline_of(problem: HybridProblem, plan: HybridPlan) -> Pipeline:
     def slowest(columns: Iterable[FloatArray]) -> tuple[float, ...]:
         return tuple(float(column.max()) for column in columns)
 
-    between = zip(plan.stages[:-1], plan.stages[1:], problem_cuts(problem, plan), strict=True)
     return Pipeline(
         plan.rank,
         plan.micro_batches,
         slowest(s.forward for s in seconds),
         slowest(s.input_gradient for s in seconds),
         slowest(s.weight_gradient for s in seconds),
-        tuple(cut_seconds(problem.topology, moves(a, b), nbytes) for a, b, nbytes in between),
+        tuple(cut_seconds(problem, a, b) for a, b in pairwise(plan.stages)),
         (tuple(range(len(plan.stages))),),
     )
-
-
-def problem_cuts(problem: HybridProblem, plan: HybridPlan) -> list[float]:
-    """(S - 1,) bytes of a whole micro-batch from each stage to the next."""
-    return [float(problem.cut_bytes[stage.end]) for stage in plan.stages[:-1]]
 
 
 def streams(problem: HybridProblem, stages: Sequence[Stage]) -> list[int]:
@@ -133,7 +128,7 @@ class _MacroStep:
         self._facts: list[tuple[Kind, Phase, int, float]] = []  # kind, phase, micro-batch, seconds
         self._tensors: list[tuple[int, int, float]] = []  # producer, consumer, bytes
         self._seconds = [stage_seconds(problem, stage) for stage in plan.stages]
-        self._parts = [_parts(a, b) for a, b in zip(plan.stages[:-1], plan.stages[1:], strict=True)]
+        self._parts = [moves(a, b) for a, b in pairwise(plan.stages)]
         self._stream = streams(problem, plan.stages)
         self._last: dict[tuple[str, int, int], dict[int, int]] = {}  # what passes on -> operators
         self._summed: dict[int, int] = {}  # stage -> its last all-reduce
@@ -149,16 +144,17 @@ class _MacroStep:
         count, devices = len(self._names), self.hybrid.num_devices
         topology = _with_streams(self.hybrid.topology, max(self._stream) + 1)
         seconds = np.full((count, topology.num_devices), np.inf)
-        seconds[np.arange(count), self.device] = [fact[3] for fact in self._facts]
+        kind, phase, batch, own = zip(*self._facts, strict=True)
+        seconds[np.arange(count), self.device] = own
         tensors = np.array(self._tensors, dtype=np.float64).reshape(-1, 3)
         tensors = tensors[np.argsort(tensors[:, 0], kind="stable")]
         zeros = np.zeros(count)
         graph = OpGraph(
             name=self.hybrid.name,
             op_names=tuple(self._names),
-            kind=np.array([fact[0] for fact in self._facts], dtype=np.int64),
-            phase=np.array([fact[1] for fact in self._facts], dtype=np.int64),
-            micro_batch=np.array([fact[2] for fact in self._facts], dtype=np.int64),
+            kind=np.array(kind, dtype=np.int64),
+            phase=np.array(phase, dtype=np.int64),
+            micro_batch=np.array(batch, dtype=np.int64),
             replica=np.zeros(count, dtype=np.int64),
             flop=zeros,
             bytes_read=zeros,
@@ -274,12 +270,6 @@ class _MacroStep:
             pair = lower[below], upper[above]
             sender, receiver = pair if way == "F" else pair[::-1]
             self._tensors.append((sender, receiver, share * nbytes))
-
-
-def _parts(before: Stage, after: Stage) -> list[tuple[int, int, float]]:
-    """(replica, replica, share) of what one stage passes to the next."""
-    numbers = [{s.replica(r)[0]: r for r in range(s.replicas)} for s in (before, after)]
-    return [(numbers[0][a], numbers[1][b], share) for a, b, share in moves(before, after)]
 
 
 def _of_work(seconds: StageSeconds, work: Work) -> FloatArray:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, sums_before
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import HybridProblem, Stage
 
@@ -29,8 +29,8 @@ class StageSeconds(NamedTuple):
 class Move(NamedTuple):
     """A part of what one stage passes to the next."""
 
-    source: int  # device
-    destination: int
+    sender: int  # replica
+    receiver: int
     share: float  # of the bytes of a whole micro-batch
 
 
@@ -110,27 +110,27 @@ def all_reduce_seconds(problem: HybridProblem, stage: Stage, nbytes: float) -> f
 
 
 def moves(before: Stage, after: Stage) -> list[Move]:
-    """Which replica passes which part of a micro-batch to which: where their shares overlap.
-
-    The first shard of a replica speaks for it.
-    """
-    ends = [np.concatenate([[0.0], np.cumsum(stage.share)]) for stage in (before, after)]
+    """Which replica passes which part of a micro-batch to which: where their shares overlap."""
+    ends = [sums_before(stage.share) for stage in (before, after)]
     found = []
     for i in range(before.replicas):
         for j in range(after.replicas):
             share = min(ends[0][i + 1], ends[1][j + 1]) - max(ends[0][i], ends[1][j])
             if share > 1e-12:
-                found.append(Move(before.replica(i)[0], after.replica(j)[0], float(share)))
+                found.append(Move(i, j, float(share)))
     return found
 
 
-def cut_seconds(topology: Topology, parts: Sequence[Move], nbytes: float) -> float:
-    """Seconds of passing a micro-batch of `nbytes` on, if nothing else is under way.
+def cut_seconds(problem: HybridProblem, before: Stage, after: Stage) -> float:
+    """Seconds of passing a micro-batch on, forward or back, if nothing else is under way.
 
-    Every port carries its parts one after the other; the fullest one is waited for.
+    The first shard of a replica speaks for it. Every port carries its parts one after the other;
+    the fullest one is waited for.
     """
+    topology, nbytes = problem.topology, float(problem.cut_bytes[min(before.end, after.end)])
     busy: dict[int, float] = defaultdict(float)
-    for source, destination, share in parts:
+    for sender, receiver, share in moves(before, after):
+        source, destination = before.replica(sender)[0], after.replica(receiver)[0]
         if source != destination and nbytes > 0:
             seconds = float(
                 topology.latency[source, destination]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,12 +18,12 @@ from envs.joint.render import joint_frame
 from envs.joint.state import AllocatorObservation, JointState, PlacerObservation
 from envs.joint.weighted_step import MakeSimulator
 from envs.joint.whole import LAYERS, default_generator, toy_stages
-from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
+from envs.parallel_env import Begun, DecisionsEnv, Terms
 from envs.placement.env import Outcome, PlacementReward
 from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
 from envs.placement.groups import CompletionRule, FastestDevice
 from envs.reward import memory_overflow
-from envs.spaces import begun, checked_actions
+from envs.spaces import begun
 from envs.step.allocated import allocated_problem
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation, Placement, Plan
@@ -43,7 +44,7 @@ METADATA: dict[str, Any] = {
 
 
 @bounded
-class JointEnv(AgentsEnv[Observation]):
+class JointEnv(DecisionsEnv[Observation]):
     """Place the groups of a training step, and share the links between its servers meanwhile.
 
     ## Description
@@ -241,8 +242,14 @@ class JointEnv(AgentsEnv[Observation]):
             InputError: the instance has another number of servers or does not fit the observation,
                 its step takes no time, or an option is not what it should be.
         """
+        return self.begin(self.randomness(seed), options)
+
+    def begin(
+        self, rng: np.random.Generator, options: dict[str, Any] | None = None
+    ) -> Begun[Observation]:
+        """`reset` with a source of randomness of the caller's."""
         options = options or {}
-        instance = self.generator(self.randomness(seed))
+        instance = self.generator(rng)
         if self._state is None or not self._state.follows(instance):
             self._state = self._new_state(instance)
         level = np.zeros((self.servers, self.servers), dtype=np.int64)
@@ -253,21 +260,16 @@ class JointEnv(AgentsEnv[Observation]):
         self._sweep = 0
         self._feasible = False
         self._held = self._state.groups.used  # (D,) bytes: placed state; at the end the peak
-        return self._observe(), self._infos({})
+        return self.observe(), self.infos([{}] * len(self.possible_agents))
 
-    def step(self, actions: Mapping[str, Any]) -> Stepped[Observation]:
-        """Place the current run and change the weights, all at once.
-
-        Raises:
-            InputError: an agent has no action, or one that is not in its space.
-        """
+    def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
+        """Place the current run and change the weights, all at once."""
         self.require_running()
-        chosen = checked_actions(actions, self.action_spaces)
-        state, groups = self.current, self.current.groups
-        before, device = state.step_time, chosen[PLACER]
+        state, groups, device = self.current, self.current.groups, chosen[0]
+        before = state.step_time
         supported = bool(groups.able_now[device])
         fits = bool(groups.fits[device])
-        state.decide(device, [chosen[agent] for agent in self._allocators])
+        state.decide(device, list(chosen[1:]))
         following = groups.run.stop % len(groups.device)
         self._sweep += following == 0
         self._decided += 1
@@ -275,21 +277,11 @@ class JointEnv(AgentsEnv[Observation]):
         overflow = None
         if ended:
             overflow = self._finish()
+            self.agents = []
         else:
             state.advance(following, self.sweeps[self._sweep], self._turn)
         outcome = Outcome(before, state.step_time, state.reference, overflow, not supported)
-        terms = self.reward.terms(outcome)
-        reward = float(sum(terms.values()))
-        agents = self.agents
-        if ended:
-            self.agents = []
-        return (
-            self._observe(),
-            dict.fromkeys(agents, reward),
-            dict.fromkeys(agents, ended),
-            dict.fromkeys(agents, False),
-            self._infos({f"reward_{name}": value for name, value in terms.items()}),
-        )
+        return [self.reward.terms(outcome)] * len(chosen), ended, False
 
     def render(self) -> Any:
         """(H, W, 3) uint8 timeline of the present plan and rates; None without a render mode."""
@@ -307,13 +299,13 @@ class JointEnv(AgentsEnv[Observation]):
         problem = allocated_problem(self.instance.problem, self.allocation)
         simulator = self._simulator(problem, order_rule=self._order_rule)
         device = self.placement.device
-        order = simulator.order(device)
-        timeline = simulator.run(device, order)
-        fits = bool((timeline.peak_memory <= problem.capacity).all())
-        if not fits:
-            order = simulator.order_rule(problem.graph, device)
+        by_rule = partial(simulator.order_rule, problem.graph)
+        for order_of in (simulator.order, by_rule):
+            order = order_of(device)
             timeline = simulator.run(device, order)
             fits = bool((timeline.peak_memory <= problem.capacity).all())
+            if fits:
+                break
         return order, timeline.step_time, fits
 
     @property
@@ -344,31 +336,24 @@ class JointEnv(AgentsEnv[Observation]):
         self._feasible = overflow is None and bool(self.current.groups.placed.all())
         return overflow
 
-    def _observe(self) -> dict[str, Observation]:
+    def observe(self) -> dict[str, Observation]:
+        """What every agent sees."""
         state = self.current
         within = state.groups.current / len(state.groups.device) if self.agents else 0.0
         decided = (self._sweep + within) / len(self.sweeps)
-        tables = self.allocator_observation(state.allocation_state(decided))
-        placer = self.placer_observation(state.placement_state(), state.piped.class_seconds)
-        seen: dict[str, Observation] = {
-            PLACER: placer,
-            **dict(zip(self._allocators, tables, strict=True)),
-        }
-        self._masks = {agent: one["action_mask"] for agent, one in seen.items()}
-        return seen
+        tables = self.allocator_observation(state, decided)
+        every = [self.placer_observation.observe(state), *tables]
+        self._masks = [one["action_mask"] for one in every]
+        return dict(zip(self.possible_agents, every, strict=True))
 
-    def _infos(self, terms: Mapping[str, float]) -> Infos:
-        facts = {
+    def facts(self) -> dict[str, Any]:
+        """Where the episode stands."""
+        return {
             "step_time_s": self.current.step_time,
             "reference_step_time_s": self.current.reference,
             "feasible": self._feasible,
             "peak_memory_bytes": float(self._held.max()),
             "placed": int(self.current.groups.placed.sum()),
-            **terms,
-        }
-        return {
-            agent: {**facts, "action_mask": self._masks[agent].copy()}
-            for agent in self.possible_agents
         }
 
 

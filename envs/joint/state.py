@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.joint.weighted_step import MakeSimulator, WeightedStep
 from envs.placement.generator import PlacementInstance
 from envs.placement.groups import GroupPlacement
-from envs.placement.observation import PlacementObservation, PlacementState
-from envs.spaces import PaddedGraph
+from envs.placement.observation import PlacementObservation, over_largest
+from envs.spaces import PaddedGraph, clipped
 from envs.step.order import OrderRule
 from envs.step.plans import BandwidthAllocation
 
@@ -39,16 +40,13 @@ class JointState:
         simulator: MakeSimulator,
         order_rule: OrderRule | None,
     ) -> None:
-        topology = instance.problem.topology
         self._given = instance.fused
         self.piped = WeightedStep(
             instance.problem, instance.fusion, top, step, simulator, order_rule
         )
         self.instance = replace(instance, fused=self.piped.problem)
         self.groups = GroupPlacement(self.piped.problem, instance.fusion)
-        self._alone_rate = self.piped.alone_rate()
-        self._server = topology.server
-        self._devices_of = np.bincount(topology.server, minlength=topology.num_servers)  # (S,)
+        self.alone_rate = self.piped.alone_rate()
 
     def follows(self, instance: PlacementInstance) -> bool:
         """Take over `instance` if it is about the same fused problem; whether it is."""
@@ -120,119 +118,46 @@ class JointState:
         timeline = self.piped.simulator.run(self.groups.pieces, self._order)
         return timeline.peak_memory
 
-    def placement_state(self) -> PlacementState:
-        """What the placer's observation is made of."""
-        return PlacementState(
-            instance=self.instance,
-            device=self.groups.device,
-            placed=self.groups.placed,
-            current=self.groups.current,
-            used_bytes=self.groups.used,
-            action_mask=self.groups.mask,
-            candidate_s=self._candidate_s,
-            reference_s=self.reference,
-            length=self.groups.run.stop - self.groups.run.start,
-        )
-
-    def allocation_state(self, decided: float) -> AllocationState:
-        """What the allocators' observations are made of; `decided`: share of the episode."""
-        piped, groups = self.piped, self.groups
-        shape = piped.level.shape
-        compute = np.bincount(
-            self._server, weights=groups.compute_seconds(), minlength=len(self._devices_of)
-        )
-        return AllocationState(
-            level=piped.level,
-            top=piped.top,
-            rate=piped.rate,
-            equal_rate=piped.equal_rate,
-            alone_rate=self._alone_rate,
-            seconds=piped.crossings.seconds.reshape(shape),
-            nbytes=piped.crossings.nbytes.reshape(shape),
-            transfers=piped.crossings.transfers.reshape(shape),
-            changed_s=self._changed_s,
-            step_time_s=self.step_time,
-            reference_s=self.reference,
-            compute_s=compute / self._devices_of,
-            decided=decided,
-            placed=float(groups.placed.mean()),
-            current_server=int(self._server[groups.device[groups.current]]),
-        )
-
     def _play(self) -> None:
         self.step_time, self._order = self.piped.play(self.groups.pieces)
 
     def _look(self, turn: int | None) -> None:
         """What the agents' actions would do: (D,) for the placer, (S, S, 2) for the allocators."""
         devices, variants = self.groups.variants()
-        self._candidate_s = np.full(self.groups.able.shape[1], np.inf)
+        self.candidate_s = np.full(self.groups.able.shape[1], np.inf)
         moved = (variants != self.groups.pieces).any(axis=1)
-        self._candidate_s[devices] = self.step_time
-        self._candidate_s[devices[moved]] = self.piped.simulator.step_times(variants[moved])
-        self._changed_s = self.piped.look(self.groups.pieces, self._order, turn)
+        self.candidate_s[devices] = self.step_time
+        self.candidate_s[devices[moved]] = self.piped.simulator.step_times(variants[moved])
+        self.changed_s = self.piped.look(self.groups.pieces, self._order, turn)
 
 
 PipeTableau = dict[str, NDArray[np.generic]]
 
 PIPE_WIDTH, SERVER_WIDTH = 11, 8
 LOW, HIGH = -4.0, 4.0
+_clip = partial(clipped, low=LOW, high=HIGH)
 
 
-class PlacerObservation:
+class PlacerObservation(PlacementObservation):
     """The `PaddedGraph` of `meshwright/Placement-v0`, on the network as the allocators share it.
 
     As `envs.placement.observation.PlacementObservation`, where transfer seconds are those with
     equal weights of all pipes, and T is the step time at the start. Two features follow the present
     rates: `link_features` 1 (seconds all tensors of the step would take) and `candidate_features`
     6, the look-ahead.
-
-    Args:
-        max_groups: padded number of groups N.
-        max_edges: padded number of edges E.
-        num_devices: number of devices D.
     """
 
-    def __init__(self, max_groups: int, max_edges: int, num_devices: int) -> None:
-        self._placement = PlacementObservation(max_groups, max_edges, num_devices)
-        self.layout = self._placement.layout
-        self.space: spaces.Dict = self._placement.space
-
-    def __call__(self, state: PlacementState, class_seconds: FloatArray) -> PaddedGraph:
+    def observe(self, state: JointState) -> PaddedGraph:
         """The observation of `state`: fresh arrays.
-
-        Args:
-            class_seconds: (L,) seconds all tensors would take on each link class now.
 
         Raises:
             InputError: the instance does not fit into the padded shapes.
         """
-        seen = self._placement(state)
-        largest = class_seconds[np.isfinite(class_seconds)].max(initial=0.0)
-        by_class = class_seconds / (largest if largest > 0 else 1.0)
+        seen = self(state.instance, state.groups, state.candidate_s, state.reference)
+        by_class = over_largest(state.piped.class_seconds)
         link_class = state.instance.fused.topology.link_class
         seen["link_features"][:, :, 1] = self.layout.clip(by_class[link_class])
         return seen
-
-
-@dataclass(frozen=True, eq=False)
-class AllocationState:
-    """The pipes at a decision; everything in it belongs to the environment."""
-
-    level: IntArray  # (S, S)
-    top: int  # levels go from -top to top
-    rate: FloatArray  # (S, S) bytes/s
-    equal_rate: FloatArray  # (S, S) bytes/s at equal weights
-    alone_rate: FloatArray  # (S, S) bytes/s of a pipe that has its links to itself
-    seconds: FloatArray  # (S, S) of the transfers of each pipe, one after another
-    nbytes: FloatArray  # (S, S)
-    transfers: IntArray  # (S, S)
-    changed_s: FloatArray  # (S, S, 2) step time with the level one higher, lower; inf: impossible
-    step_time_s: float
-    reference_s: float  # step time at the start
-    compute_s: FloatArray  # (S,) mean compute seconds of a server's devices
-    decided: float  # share of the decisions of the episode
-    placed: float  # share of the groups
-    current_server: int  # where the current group stands
 
 
 class AllocatorObservation:
@@ -289,44 +214,49 @@ class AllocatorObservation:
         number = np.arange(servers)
         self._others = np.array([number[number != s] for s in range(servers)])  # (S, S - 1)
 
-    def __call__(self, state: AllocationState) -> list[PipeTableau]:
-        """The observation of every server: fresh arrays."""
-        row = np.arange(self.servers)[:, None], self._others
-        sent, received = state.nbytes.sum(axis=1), state.nbytes.sum(axis=0)
-        changed = state.changed_s[row]  # (S, S - 1, 2)
-        change = changed / state.step_time_s - 1.0
+    def __call__(self, state: JointState, decided: float) -> list[PipeTableau]:
+        """The observation of every server: fresh arrays; `decided`: share of the episode."""
+        piped, groups, step_time = state.piped, state.groups, state.step_time
+        row, shape = (np.arange(self.servers)[:, None], self._others), piped.level.shape
+        nbytes = piped.crossings.nbytes.reshape(shape)
+        transfers = piped.crossings.transfers.reshape(shape)
+        sent, received = nbytes.sum(axis=1), nbytes.sum(axis=0)
+        changed = state.changed_s[row]  # (S, S - 1, 2): (seconds one level higher, lower)
+        change = changed / step_time - 1.0
         best = changed.min(axis=(1, 2))
         reaches = changed.min(axis=2) == best[:, None]
-        nbytes = state.nbytes[row]
+        own = nbytes[row]
         alone = state.alone_rate[row]
         pipes = np.stack(
             [
-                state.level[row] / state.top,
-                state.rate[row] / alone,
-                state.equal_rate[row] / alone,
-                state.seconds[row] / state.step_time_s,
-                nbytes / alone / state.reference_s,
-                state.transfers[row] / max(int(state.transfers.max()), 1),
-                nbytes / _positive(sent)[:, None],
-                nbytes / _positive(received)[self._others],
+                piped.level[row] / piped.top,
+                piped.rate[row] / alone,
+                piped.equal_rate[row] / alone,
+                piped.crossings.seconds.reshape(shape)[row] / step_time,
+                own / alone / state.reference,
+                transfers[row] / max(int(transfers.max()), 1),
+                own / _positive(sent)[:, None],
+                own / _positive(received)[self._others],
                 _signed_log(change[:, :, 0]),
                 _signed_log(change[:, :, 1]),
-                reaches & (best < state.step_time_s)[:, None],
+                reaches & (best < step_time)[:, None],
             ],
             axis=2,
         )
-        here = np.arange(self.servers) == state.current_server
+        server = state.instance.problem.topology.server
+        here = np.arange(self.servers) == server[groups.device[groups.current]]
+        compute = np.bincount(server, weights=groups.compute_seconds(), minlength=self.servers)
         total = float(_positive(sent.sum()))
         servers = np.stack(
             [
-                np.full(self.servers, state.decided),
-                np.full(self.servers, state.placed),
-                np.full(self.servers, state.step_time_s / state.reference_s),
-                state.compute_s / state.step_time_s,
+                np.full(self.servers, decided),
+                np.full(self.servers, float(groups.placed.mean())),
+                np.full(self.servers, step_time / state.reference),
+                compute / np.bincount(server, minlength=self.servers) / step_time,
                 sent / total,
                 received / total,
                 here,
-                state.rate.sum(axis=1) / state.equal_rate.sum(axis=1),
+                piped.rate.sum(axis=1) / piped.equal_rate.sum(axis=1),
             ],
             axis=1,
         )
@@ -349,7 +279,3 @@ def _signed_log(values: FloatArray) -> FloatArray:
 def _positive(values: FloatArray | np.floating) -> FloatArray:
     """The values, 1 for 0: a denominator for what is then 0 everywhere."""
     return np.where(np.asarray(values) > 0, values, 1.0)
-
-
-def _clip(values: FloatArray) -> NDArray[np.float32]:
-    return np.fmax(np.fmin(values, HIGH), LOW).astype(np.float32)

@@ -12,15 +12,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.bandwidth.generator import star
+from envs.bandwidth.generator import star, two_planes
 from envs.bounds import Count, NonNegative, bounded
 from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.contraction import Fusion
 from envs.graphs.op_graph import OpGraph
-from envs.hardware.builders import planes
-from envs.hardware.servers import PcieServer
 from envs.joint.weighted_step import crossings_of, find_crossings
 from envs.placement.env import GroupPricer
 from envs.placement.episodes import DrawnProblems, Judged, Tokens, WholeProblem
@@ -267,11 +265,8 @@ class DrawnJointProblems(DrawnProblems):
 
 
 def default_generator() -> SyntheticInstances:
-    """Random training graphs on four servers of one V100, with two 25 Gb/s links each."""
-    pcie = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
-    network = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
-    topology = planes("two_planes", PcieServer("V100-16GB", 1, pcie, nics=2), 4, network)
-    return SyntheticInstances(topology, RooflineCost())
+    """Random training graphs on `two_planes`."""
+    return SyntheticInstances(two_planes(), RooflineCost())
 
 
 LAYERS, MICRO_BATCHES, SERVERS = 5, 2, 3

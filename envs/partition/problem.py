@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
+import networkx
 import numpy as np
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hardware.topology import Topology
@@ -19,7 +20,8 @@ from envs.step.problem import StepProblem
 _CPU = re.compile(r"cpu\b|cpu[-_]", re.IGNORECASE)
 
 
-class PartitionProblem(Protocol):
+@dataclass(frozen=True, eq=False)
+class PartitionProblem(ABC):
     """Put each of the N operators of `step.graph` on one of the D devices of `step.topology`.
 
     One of the devices may be the host CPU; the others are accelerators. All traffic passes through
@@ -27,23 +29,29 @@ class PartitionProblem(Protocol):
     link to the host (`HostTraffic`), and the host pays nothing.
     """
 
-    @property
-    def step(self) -> StepProblem:
-        """Graph, topology, durations and capacities."""
+    step: StepProblem  # graph, topology, durations and capacities
 
-    @property
+    @cached_property
     def host(self) -> int:
         """The device that is the host CPU, NONE where no device is."""
+        return host_of(self.step.topology)
 
-    @property
+    @cached_property
     def traffic(self) -> HostTraffic:
         """The messages, and how long each accelerator is busy with each of them."""
+        return HostTraffic.of(self.step, self.host)
 
+    @abstractmethod
     def objective(self, device: IntArray) -> float:
         """Seconds of placement `device` (N,), which need not be feasible; inf if unsupported."""
 
     def violations(self, device: IntArray) -> list[str]:
         """What is wrong with placement `device` (N,), a sentence each; empty: feasible."""
+        return Placement(device).violations(self.step) or self._circles(device)
+
+    @abstractmethod
+    def _circles(self, device: IntArray) -> list[str]:
+        """What is wrong with a supported placement that fits."""
 
 
 def host_of(topology: Topology) -> int:
@@ -66,28 +74,19 @@ def host_of(topology: Topology) -> int:
     return hosts[0] if hosts else NONE
 
 
-def cycle(size: int, arcs: IntArray) -> list[int]:
-    """Some of 0..size-1 that `arcs` (A, 2) join to a cycle, in its order; empty: acyclic."""
-    following: list[list[int]] = [[] for _ in range(size)]
-    for u, v in np.unique(arcs[arcs[:, 0] != arcs[:, 1]], axis=0).tolist():
-        following[u].append(v)
-    visited, place = [False] * size, [NONE] * size  # place on the path being followed
-    for root in range(size):
-        path = [root] if not visited[root] else []
-        while path:
-            node = path[-1]
-            if not visited[node]:
-                visited[node], place[node] = True, len(path) - 1
-            if not following[node]:
-                place[node] = NONE
-                path.pop()
-                continue
-            v = following[node].pop()
-            if place[v] != NONE:
-                return path[place[v] :]
-            if not visited[v]:
-                path.append(v)
-    return []
+def route(names: list[str], arcs: IntArray) -> str:
+    """The names of the nodes of a cycle of `arcs`, the first again at its end; empty: acyclic."""
+    ring = cycle(arcs)
+    return " -> ".join(names[node] for node in ring + ring[:1])
+
+
+def cycle(arcs: IntArray) -> list[int]:
+    """Nodes that `arcs` (A, 2) join to a cycle, in its order; empty: acyclic."""
+    graph = networkx.DiGraph(np.unique(arcs[arcs[:, 0] != arcs[:, 1]], axis=0).tolist())
+    try:
+        return [node for node, _ in networkx.find_cycle(graph)]
+    except networkx.NetworkXNoCycle:
+        return []
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +129,7 @@ class HostTraffic:
         return cls(
             tensor=first,
             producer=graph.producer[first],
-            consumer_ptr=np.concatenate(
-                [[0], np.cumsum(np.bincount(used[:, 0], minlength=total))]
-            ).astype(np.int64),
+            consumer_ptr=sums_before(np.bincount(used[:, 0], minlength=total)),
             consumer=np.ascontiguousarray(used[:, 1]),
             seconds=seconds,
         )
@@ -175,7 +172,7 @@ def _messages(graph: OpGraph) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class LatencyProblem:
+class LatencyProblem(PartitionProblem):
     """Minimise when the last operator ends, each accelerator being called once.
 
     All operators on an accelerator are one call. It waits until every message it reads is there;
@@ -188,18 +185,6 @@ class LatencyProblem:
     Paravecino, "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020,
     section 4 (q = 1).
     """
-
-    step: StepProblem
-
-    @cached_property
-    def host(self) -> int:
-        """The device that is the host CPU, NONE where no device is."""
-        return host_of(self.step.topology)
-
-    @cached_property
-    def traffic(self) -> HostTraffic:
-        """The messages, and how long each accelerator is busy with each of them."""
-        return HostTraffic.of(self.step, self.host)
 
     def objective(self, device: IntArray) -> float:
         """Seconds until the last operator ends; inf when unsupported or not in single calls."""
@@ -214,18 +199,12 @@ class LatencyProblem:
         duration[:count] += self.traffic.busy_seconds(device)
         return _longest_paths(duration, self._arcs(block))[block]
 
-    def violations(self, device: IntArray) -> list[str]:
-        """What is wrong with placement `device` (N,): those of `Placement`, and single calls."""
-        found = Placement(device).violations(self.step)
-        if found:
-            return found
+    def _circles(self, device: IntArray) -> list[str]:
+        """Accelerators that are called more than once."""
         names = [d.name for d in self.step.topology.devices]
         names += [repr(name) for name in self.step.graph.op_names]
-        ring = cycle(len(names), self._arcs(self._blocks(device)))
-        if ring:
-            route = " -> ".join(names[b] for b in [*ring, ring[0]])
-            found.append(f"needs more than one call of a device: data goes round {route}")
-        return found
+        around = route(names, self._arcs(self._blocks(device)))
+        return [f"needs more than one call of a device: data goes round {around}"] if around else []
 
     def _blocks(self, device: IntArray) -> IntArray:
         """(N,) what runs as one: the device 0..D-1, or D + operator on the host."""
@@ -261,7 +240,7 @@ def _longest_paths(duration: FloatArray, arcs: IntArray) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class MaxLoadProblem:
+class MaxLoadProblem(PartitionProblem):
     """Minimise the largest load of a device, over placements and, if asked, contiguous ones.
 
     The load of a device is the compute seconds of its operators, forward and backward together,
@@ -278,18 +257,7 @@ class MaxLoadProblem:
     as in a backward pass that runs down the same line. Operators of the optimizer are not bound.
     """
 
-    step: StepProblem
     contiguous: bool
-
-    @cached_property
-    def host(self) -> int:
-        """The device that is the host CPU, NONE where no device is."""
-        return host_of(self.step.topology)
-
-    @cached_property
-    def traffic(self) -> HostTraffic:
-        """The messages, and how long each accelerator is busy with each of them."""
-        return HostTraffic.of(self.step, self.host)
 
     @cached_property
     def precedence(self) -> IntArray:
@@ -309,17 +277,11 @@ class MaxLoadProblem:
         """Seconds of the busiest device under placement `device` (N,)."""
         return float(self.loads(device).max())
 
-    def violations(self, device: IntArray) -> list[str]:
-        """What is wrong with placement `device` (N,): those of `Placement`, and contiguity."""
-        found = Placement(device).violations(self.step)
-        if found or not self.contiguous:
-            return found
+    def _circles(self, device: IntArray) -> list[str]:
+        """Where a placement that has to be contiguous is not."""
         names = [d.name for d in self.step.topology.devices]
-        ring = cycle(len(names), device[self.precedence])
-        if ring:
-            route = " -> ".join(names[d] for d in [*ring, ring[0]])
-            found.append(f"is not contiguous: the forward pass goes round {route}")
-        return found
+        around = route(names, device[self.precedence]) if self.contiguous else ""
+        return [f"is not contiguous: the forward pass goes round {around}"] if around else []
 
 
 def _precedence(graph: OpGraph) -> IntArray:

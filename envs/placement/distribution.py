@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from envs.arrays import sums_before
 from envs.bounds import Count, Share, bounded
 from envs.cost import CostByGraph
 from envs.graphs.motifs import draw_network, step_graph
@@ -193,7 +194,7 @@ def first_micro_batches(graph: OpGraph, count: int) -> OpGraph:
         tensor_bytes=graph.tensor_bytes[tensor],
         tensor_dtype=graph.tensor_dtype[tensor],
         producer=number[graph.producer[tensor]],
-        consumer_ptr=np.concatenate([[0], np.cumsum(rows)]),
+        consumer_ptr=sums_before(rows),
         consumer=number[used[:, 1]],
         parameter_owner=number[graph.parameter_owner],
         profile_seconds=graph.profile_seconds[kept[: len(graph.profile_seconds)]],

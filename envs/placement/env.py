@@ -23,7 +23,7 @@ from envs.placement.generator import (
     toy_pipeline,
 )
 from envs.placement.groups import CompletionRule, FastestDevice, GroupPlacement
-from envs.placement.observation import PlacementObservation, PlacementState
+from envs.placement.observation import PlacementObservation
 from envs.placement.render import timeline_frame
 from envs.reward import WeightedTerms, memory_overflow, memory_violation
 from envs.spaces import PaddedGraph, begun
@@ -381,18 +381,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         return overflow
 
     def _observe(self) -> PaddedGraph:
-        return self.observation(
-            PlacementState(
-                instance=self.instance,
-                device=self._groups.device,
-                placed=self._groups.placed,
-                current=self._groups.current,
-                used_bytes=self._groups.used,
-                action_mask=self._groups.mask,
-                candidate_s=self._candidate_s,
-                reference_s=self._reference,
-            )
-        )
+        return self.observation(self.instance, self._groups, self._candidate_s, self._reference)
 
     def _info(self) -> dict[str, Any]:
         return {

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, mean_able, sums_before
 from envs.graphs.contraction import Fusion, sum_rows
 from envs.graphs.op_graph import Phase
 from envs.hardware.topology import Topology
 from envs.placement.groups import (
     GroupTraffic,
     group_live_bytes,
+    group_returns,
     group_seconds,
     group_state_bytes,
     group_traffic,
-    mean_able,
 )
 from envs.step.problem import StepProblem
 
@@ -192,9 +192,7 @@ def _node_features(
         nodes[:, phase] = sum_rows(part, fusion.piece_group, groups)
     nodes[:, 5], nodes[:, 6] = _log(flow.sum(axis=0) * devices), _log(flow.sum(axis=1) * devices)
     nodes[:, 7] = place
-    first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
-    returns = np.bincount(fusion.piece_group[first], minlength=groups) - 1
-    nodes[:, 8] = np.maximum(returns, 0)
+    nodes[:, 8] = group_returns(fused, fusion)
     late = sum_rows(np.where(graph.weight_gradient, seconds, 0.0), fusion.piece_group, groups)
     nodes[:, 9] = late / np.maximum(nodes[:, :3].sum(axis=1), 1e-300)
     nodes[:, 11] = np.bincount(traffic.target, minlength=groups) / 8
@@ -277,6 +275,5 @@ def _incident(source: IntArray, target: IntArray, groups: int) -> tuple[IntArray
         axis=1,
     )
     order = np.argsort(owner, kind="stable")
-    ptr = np.zeros(groups + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owner, minlength=groups), out=ptr[1:])
+    ptr = sums_before(np.bincount(owner, minlength=groups))
     return ptr, np.ascontiguousarray(rows[order])

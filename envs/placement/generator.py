@@ -142,6 +142,13 @@ class RandomStarts:
         return instance
 
 
+def random_graph(rng: np.random.Generator) -> OpGraph:
+    """A training graph of 4 to 8 layers, 2 to 4 micro-batches."""
+    layers = int(rng.integers(4, 8, endpoint=True))
+    micro_batches = int(rng.integers(2, 4, endpoint=True))
+    return synthetic_training_graph(rng, layers, 2, micro_batches)
+
+
 class SyntheticInstances:
     """A fresh random training graph in every episode, on one topology.
 
@@ -155,14 +162,10 @@ class SyntheticInstances:
         topology: Topology,
         cost: CostModel,
         *,
-        layers: tuple[int, int] = (4, 8),
-        width: int = 2,
-        micro_batches: tuple[int, int] = (2, 4),
         max_groups: int = 16,
         completion: CompletionRule = FastestDevice(),
     ) -> None:
         self.topology, self.cost = topology, cost
-        self.layers, self.width, self.micro_batches = layers, width, micro_batches
         self.max_groups = max_groups
         self.max_edges = max(1, max_groups * (max_groups - 1))
         self.num_devices = topology.num_devices
@@ -170,19 +173,18 @@ class SyntheticInstances:
 
     def __call__(self, rng: np.random.Generator) -> PlacementInstance:
         """A random instance."""
-        layers = int(rng.integers(*self.layers, endpoint=True))
-        micro_batches = int(rng.integers(*self.micro_batches, endpoint=True))
-        graph = synthetic_training_graph(rng, layers, self.width, micro_batches)
-        problem = StepProblem.build(graph, self.topology, self.cost)
+        problem = StepProblem.build(random_graph(rng), self.topology, self.cost)
         return PlacementInstance.build(problem, self.max_groups, self.completion)
+
+
+PCIE = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
+ETHERNET = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
 
 
 def default_generator() -> SyntheticInstances:
     """Random training graphs on a server of two V100 and one of two P100, 25 Gb/s between."""
-    pcie = {"medium": "PCIe 3.0 x16", "bandwidth": "15.75GB/s", "latency": "2us"}
-    network = {"medium": "Ethernet 25G", "bandwidth": "25Gbps", "latency": "5us"}
-    servers = [PcieServer("V100-16GB", 2, pcie), PcieServer("P100-16GB", 2, pcie)]
-    return SyntheticInstances(mixed("two_v100_two_p100", servers, network), RooflineCost())
+    servers = [PcieServer(name, 2, PCIE) for name in ("V100-16GB", "P100-16GB")]
+    return SyntheticInstances(mixed("two_v100_two_p100", servers, ETHERNET), RooflineCost())
 
 
 LAYERS, MICRO_BATCHES = 6, 3

@@ -70,6 +70,14 @@ def group_state_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
     return sum_rows(fused.graph.state_bytes, fusion.piece_group, fusion.num_groups)
 
 
+def group_returns(fused: StepProblem, fusion: Fusion) -> IntArray:
+    """(G,) how often the forward pass of a micro-batch comes back to each group."""
+    graph = fused.graph
+    first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
+    pieces = np.bincount(fusion.piece_group[first], minlength=fusion.num_groups)
+    return np.maximum(pieces - 1, 0)
+
+
 def group_live_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
     """(G,) bytes of activations that a group holds for each micro-batch under way.
 
@@ -82,13 +90,6 @@ def group_live_bytes(fused: StepProblem, fusion: Fusion) -> FloatArray:
     group = fusion.piece_group[graph.producer[kept]]
     held = np.bincount(group, weights=graph.tensor_bytes[kept], minlength=fusion.num_groups)
     return np.asarray(held / max(graph.num_micro_batches, 1))
-
-
-def mean_able(seconds: FloatArray) -> FloatArray:
-    """Mean over the last axis of the finite entries; 0 where there are none."""
-    able = np.isfinite(seconds)
-    total = np.where(able, seconds, 0.0).sum(axis=-1)
-    return np.asarray(total / np.maximum(able.sum(axis=-1), 1))
 
 
 class GroupPlacement:

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from gymnasium import spaces
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, mean_able
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import Phase
 from envs.placement.generator import PlacementInstance
 from envs.placement.groups import (
+    GroupPlacement,
     GroupTraffic,
+    group_returns,
     group_seconds,
     group_state_bytes,
     group_traffic,
-    mean_able,
 )
 from envs.spaces import FeatureWidths, PaddedGraph, PaddedGraphLayout
 
 WIDTHS = FeatureWidths(node=22, node_device=2, edge=2, device=8, link=3, candidate=7)
 _PLACED, _CURRENT = 10, 11  # columns of node_features that change
 _WAVES = 5  # wavelengths of the positional encoding, each half of the one before
-
-
-@dataclass(frozen=True, eq=False)
-class PlacementState:
-    """A partial placement at a decision; everything in it belongs to the environment."""
-
-    instance: PlacementInstance
-    device: IntArray  # (G,) where each group stands now
-    placed: BoolArray  # (G,) decided, at least once
-    current: int  # the group to decide
-    used_bytes: FloatArray  # (D,) parameters, gradients, optimizer state of placed groups
-    action_mask: BoolArray  # (D,)
-    candidate_s: FloatArray  # (D,) step time with the current group there, seconds; inf: unable
-    reference_s: float  # step time at the start, seconds
-    length: int = 1  # groups decided together, `current` being the first
 
 
 class PlacementObservation:
@@ -107,41 +91,51 @@ class PlacementObservation:
         self.space: spaces.Dict = self.layout.space()
         self._static: _Static | None = None
 
-    def __call__(self, state: PlacementState) -> PaddedGraph:
-        """The observation of `state`: fresh arrays.
+    def __call__(
+        self,
+        instance: PlacementInstance,
+        state: GroupPlacement,
+        candidate_s: FloatArray,
+        reference_s: float,
+    ) -> PaddedGraph:
+        """The observation of a partial placement: fresh arrays.
+
+        Args:
+            candidate_s: (D,) step time with the current run on each device, seconds; inf: unable.
+            reference_s: step time at the start, seconds.
 
         Raises:
             InputError: the instance does not fit into the padded shapes.
         """
-        if self._static is None or self._static.instance.fused is not state.instance.fused:
-            self._static = _Static(state.instance, self.layout)
+        if self._static is None or self._static.instance.fused is not instance.fused:
+            self._static = _Static(instance, self.layout)
         static, current = self._static, state.current
         groups, clip = static.num_groups, self.layout.clip
         observation = {key: values.copy() for key, values in static.padded.items()}
 
         nodes = observation["node_features"]
         nodes[:groups, _PLACED] = state.placed
-        nodes[current : current + state.length, _CURRENT] = 1.0
+        nodes[state.run, _CURRENT] = 1.0
         observation["placement"][:groups] = state.device
         observation["placed"][:groups] = state.placed
         observation["current"][0] = current
-        observation["action_mask"][:] = state.action_mask
+        observation["action_mask"][:] = state.mask
 
         standing = static.standing(state.device)
         resident = standing & state.placed[:, None]
-        needed = state.used_bytes[None, :] + np.where(resident, 0.0, static.state_bytes[:, None])
-        fits = (needed <= state.instance.fused.capacity[None, :]) & static.able
+        needed = state.used[None, :] + np.where(resident, 0.0, static.state_bytes[:, None])
+        fits = (needed <= state.capacity[None, :]) & static.able
         observation["node_device_features"][:groups, :, 1] = fits
 
         load = np.where(standing, static.seconds, 0.0)
         leaving, arriving = static.port_seconds(state.device)
         stands = state.device[current]
         devices = observation["device_features"]
-        devices[:, 2] = clip(1.0 - state.used_bytes / static.capacity)
-        devices[:, 3] = clip(load.sum(axis=0) / state.reference_s)
-        devices[:, 4] = clip(load[state.placed].sum(axis=0) / state.reference_s)
-        devices[:, 5] = clip(leaving / state.reference_s)
-        devices[:, 6] = clip(arriving / state.reference_s)
+        devices[:, 2] = clip(1.0 - state.used / static.capacity)
+        devices[:, 3] = clip(load.sum(axis=0) / reference_s)
+        devices[:, 4] = clip(load[state.placed].sum(axis=0) / reference_s)
+        devices[:, 5] = clip(leaving / reference_s)
+        devices[:, 6] = clip(arriving / reference_s)
         devices[:, 7] = static.server == static.server[stands]
 
         transfers, share = static.neighbours(current, state.device)
@@ -150,11 +144,11 @@ class PlacementObservation:
         candidates[:, 1] = clip(transfers / static.mean_seconds)
         candidates[:, 2] = share
         candidates[stands, 3] = 1.0
-        candidates[:, 4] = state.action_mask
+        candidates[:, 4] = state.mask
         after = load.sum(axis=0) - load[current] + static.seconds[current]
-        candidates[:, 5] = clip(after / state.reference_s)
-        best = state.candidate_s.min()
-        worse = (state.candidate_s - best) / _positive(best)
+        candidates[:, 5] = clip(after / reference_s)
+        best = candidate_s.min()
+        worse = (candidate_s - best) / _positive(best)
         candidates[:, 6] = clip(np.log1p(1000.0 * worse) / 2.0)
         return observation
 
@@ -184,7 +178,7 @@ class _Static:
         self.server = topology.server
         self.link_class = topology.link_class
         self._incident = _incident_edges(self.traffic, self.num_groups)
-        self.edge_seconds = _mean_link(self.traffic.seconds)  # (E,)
+        self.edge_seconds = mean_able(self.traffic.seconds[:, 1:])  # (E,)
         self.padded = layout.empty()
         self._fill(instance, layout, raw)
 
@@ -233,9 +227,9 @@ class _Static:
         ratio = np.divide(fastest, raw, out=np.ones_like(raw), where=self.able & (raw > 0))
         padded["device_features"][:, 0] = np.where(self.able, ratio, 0.0).mean(axis=0)
         padded["device_features"][:, 1] = self.capacity / self.capacity.max()
-        padded["link_features"][:, :, 0] = layout.clip(_over_largest(topology.latency))
+        padded["link_features"][:, :, 0] = layout.clip(over_largest(topology.latency))
         by_class = instance.fused.transfer_seconds.sum(axis=0)
-        padded["link_features"][:, :, 1] = layout.clip(_over_largest(by_class)[self.link_class])
+        padded["link_features"][:, :, 1] = layout.clip(over_largest(by_class)[self.link_class])
         padded["link_features"][:, :, 2] = self.server[:, None] == self.server[None, :]
 
     def _node_features(self, instance: PlacementInstance) -> FloatArray:
@@ -257,9 +251,7 @@ class _Static:
         features[:, 8] = place
         phases = np.pi * place[:, None] * 2.0 ** np.arange(_WAVES)
         features[:, 12::2], features[:, 13::2] = np.sin(phases), np.cos(phases)
-        first = (graph.phase == Phase.FORWARD) & (graph.micro_batch == 0) & (graph.replica == 0)
-        returns = np.bincount(fusion.piece_group[first], minlength=groups) - 1
-        features[:, 9] = np.maximum(returns, 0)
+        features[:, 9] = group_returns(fused, fusion)
         return features
 
     def _stash_bytes(self, instance: PlacementInstance) -> FloatArray:
@@ -284,19 +276,12 @@ def _incident_edges(traffic: GroupTraffic, groups: int) -> list[tuple[IntArray, 
     ]
 
 
-def _mean_link(seconds: FloatArray) -> FloatArray:
-    """(E,) mean over the link classes between different devices."""
-    if seconds.shape[1] < 2:
-        return np.zeros(len(seconds))
-    return mean_able(seconds[:, 1:])
-
-
 def _relative(values: FloatArray) -> FloatArray:
     """Values over their mean; 0 where the mean is 0."""
     return values / _positive(float(values.mean()) if len(values) else 0.0)
 
 
-def _over_largest(values: FloatArray) -> FloatArray:
+def over_largest(values: FloatArray) -> FloatArray:
     """Values over the largest finite one; 0 where all are 0."""
     return values / _positive(values[np.isfinite(values)].max(initial=0.0))
 

@@ -11,7 +11,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.bounds import Count, bounded
-from envs.errors import InputError
 from envs.placement.facts import (
     DEVICE,
     HIGH,
@@ -24,6 +23,7 @@ from envs.placement.facts import (
     PlacementFacts,
 )
 from envs.placement.sweeps import Boards
+from envs.spaces import check_sizes
 
 FEATURES = (
     "node_features", "node_device_features", "flow", "device_features", "link_features",
@@ -88,15 +88,10 @@ class WholeLayout:
             InputError: naming the size that is too small.
         """
         edges, classes = facts.edge_seconds.shape
-        for field, size in (
-            ("groups", facts.num_groups),
-            ("devices", facts.num_devices),
-            ("edges", edges),
-            ("classes", classes),
-        ):
-            if size > getattr(self, field):
-                limit = getattr(self, field)
-                raise InputError(f"{size} needed, the observation has {limit}", field=field)
+        check_sizes(
+            self, None, groups=facts.num_groups, devices=facts.num_devices, edges=edges,
+            classes=classes,
+        )  # fmt: skip
 
     def observe(
         self,

@@ -20,13 +20,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, sums_before
 from envs.errors import InputError
 from envs.hardware.network import NO_CHANNEL, Network
 from envs.hardware.topology import Topology
 
 IndexArray = NDArray[np.uint32]
 
+Paths = list[tuple[int, tuple[int, ...]]]  # pair, links
+Merged = tuple[list[tuple[int, int]], list[dict[int, int]], FloatArray]  # classes: see `_merged`
+Use = dict[int, dict[int, float]]  # link -> class -> share of the link one subflow takes
 _ROUNDING = 1e-12  # relative; by how much a dominated link may be the tighter one
 
 
@@ -60,7 +63,7 @@ def bottlenecks(topology: Topology, multipath: bool) -> Bottlenecks:
     Raises:
         InputError: no path leads from a device to another one.
     """
-    paths: list[tuple[int, tuple[int, ...]]]  # pair, links
+    paths: Paths
     d = topology.num_devices
     away = ~np.eye(d, dtype=bool)
     if np.isinf(topology.bandwidth[away]).any():
@@ -117,9 +120,7 @@ def _one_path(topology: Topology, network: Network, pair: int) -> list[int]:
     return [near[j % len(near)]]
 
 
-def _merged(
-    paths: list[tuple[int, tuple[int, ...]]], capacity: FloatArray
-) -> tuple[list[tuple[int, int]], list[dict[int, int]], FloatArray]:
+def _merged(paths: Paths, capacity: FloatArray) -> Merged:
     """Classes of paths as (pair, number of paths) with their loads by link, and the capacities."""
     crossed: dict[int, list[int]] = {}
     for path, (_, links) in enumerate(paths):
@@ -168,9 +169,9 @@ def _numbered(values: Mapping[int, Hashable]) -> dict[int, int]:
 
 def _fewer(
     pairs: list[tuple[int, int]], loads: list[dict[int, int]], capacity: FloatArray
-) -> tuple[list[tuple[int, int]], list[dict[int, int]], FloatArray]:
+) -> Merged:
     """The same without links that change no rate."""
-    use: dict[int, dict[int, float]] = {}  # link -> class -> share of the link one subflow takes
+    use: Use = {}
     for path, load in enumerate(loads):
         for link, times in load.items():
             use.setdefault(link, {})[path] = times / float(capacity[link])
@@ -194,9 +195,7 @@ def _fewer(
     )
 
 
-def _tightest(
-    load: dict[int, int], link: int, path: int, use: dict[int, dict[int, float]], way: int
-) -> int | None:
+def _tightest(load: dict[int, int], link: int, path: int, use: Use, way: int) -> int | None:
     """The link on the way to `link` (1), or from it on (-1), that a path fills first."""
     found = None
     for other in list(load)[::way]:
@@ -207,9 +206,7 @@ def _tightest(
     return found
 
 
-def _covered(
-    mine: dict[int, float], family: list[int | None], use: dict[int, dict[int, float]]
-) -> bool:
+def _covered(mine: dict[int, float], family: list[int | None], use: Use) -> bool:
     """Whether a weighted mean of the links of `family` is always at least as full as `mine`."""
     weight: dict[int, float] = {}
     for (path, part), other in zip(mine.items(), family, strict=True):
@@ -221,7 +218,7 @@ def _covered(
 
 def _arrays(
     num_pairs: int,
-    merged: tuple[list[tuple[int, int]], list[dict[int, int]], FloatArray],
+    merged: Merged,
     scale: FloatArray,
 ) -> Bottlenecks:
     pairs, loads, capacity = merged
@@ -234,7 +231,7 @@ def _arrays(
         pair_ptr=np.searchsorted(pair, np.arange(num_pairs + 1)).astype(np.uint32),
         pair=pair,
         size=np.array([pairs[path][1] for path in order], dtype=np.float64),
-        path_ptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32),
+        path_ptr=sums_before(sizes).astype(np.uint32),
         path_link=path_link,
         path_load=np.array(
             [times for path in order for times in loads[path].values()], dtype=np.float64

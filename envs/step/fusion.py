@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, mean_able
 from envs.bounds import Count, bounded
 from envs.compilation import compiled
 from envs.graphs.contraction import Fusion, contract, receivers, sum_rows
@@ -28,10 +30,10 @@ def fuse(problem: StepProblem, max_groups: Count) -> Fusion:
     """
     graph = problem.graph
     atom = _atoms(graph)
-    count = int(atom.max(initial=NONE)) + 1
-    first = np.full(count, graph.num_operators, dtype=np.int64)
-    np.minimum.at(first, atom, np.arange(graph.num_operators))
-    size = sum_rows(np.stack([_mean_seconds(problem), graph.state_bytes], axis=1), atom, count)
+    first = _first(atom)
+    count = len(first)
+    mean = mean_able(problem.op_seconds)
+    size = sum_rows(np.stack([mean, graph.state_bytes], axis=1), atom, count)
     pairs, seconds = _traffic(problem, atom)
     group = merge(size, pairs, seconds, _arcs(graph, atom, count), first, max_groups)
     return contract(graph, group[atom], weight_gradients=problem.defers)
@@ -44,9 +46,8 @@ def fuse_chains(problem: StepProblem) -> Fusion:
     """
     graph = problem.graph
     atom = _atoms(graph)
-    count = int(atom.max(initial=NONE)) + 1
-    first = np.full(count, graph.num_operators, dtype=np.int64)
-    np.minimum.at(first, atom, np.arange(graph.num_operators))
+    first = _first(atom)
+    count = len(first)
     arcs = _arcs(graph, atom, count)
     source, readers = np.arange(count), np.bincount(arcs[:, 0], minlength=count)
     sources = np.bincount(arcs[:, 1], minlength=count)
@@ -70,14 +71,11 @@ def fused_problem(problem: StepProblem, fusion: Fusion) -> StepProblem:
     piece. Capacities are unchanged.
     """
     graph = fusion.graph
-    return StepProblem(
+    return replace(
+        problem,
         graph=graph,
-        topology=problem.topology,
         op_seconds=sum_rows(problem.op_seconds, fusion.piece, graph.num_operators),
         transfer_seconds=sum_rows(problem.transfer_seconds, fusion.tensor, graph.num_tensors),
-        capacity=problem.capacity,
-        orders=problem.orders,
-        memory_moves=problem.memory_moves,
     )
 
 
@@ -90,6 +88,13 @@ def _atoms(graph: OpGraph) -> IntArray:
         models_first, graph.colocation, template, forward, graph.mirror, _heaviest_input(graph)
     )
     return atom
+
+
+def _first(atom: IntArray) -> IntArray:
+    """(A,) the first operator of every atom."""
+    first = np.full(int(atom.max(initial=NONE)) + 1, len(atom), dtype=np.int64)
+    np.minimum.at(first, atom, np.arange(len(atom)))
+    return first
 
 
 @compiled
@@ -147,14 +152,6 @@ def _heaviest_input(graph: OpGraph) -> IntArray:
     return heaviest
 
 
-def _mean_seconds(problem: StepProblem) -> FloatArray:
-    """(N,) mean compute seconds over the devices that can run the operator."""
-    seconds = problem.op_seconds
-    able = np.isfinite(seconds)
-    total = np.where(able, seconds, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(able.sum(axis=1), 1))
-
-
 def _arcs(graph: OpGraph, atom: IntArray, count: int) -> IntArray:
     """(E, 2) dependencies between atoms in the forward pass; atoms without a part in it: in any."""
     forward = graph.phase == Phase.FORWARD
@@ -175,11 +172,7 @@ def _traffic(problem: StepProblem, atom: IntArray) -> tuple[IntArray, FloatArray
     Each tensor once per receiving atom.
     """
     graph = problem.graph
-    classes = problem.transfer_seconds[:, 1:]
-    seconds = np.zeros(graph.num_tensors)
-    if classes.shape[1]:
-        able = np.isfinite(classes)
-        seconds = np.where(able, classes, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
+    seconds = mean_able(problem.transfer_seconds[:, 1:])
     sender = atom[graph.producer]
     ptr, receiver = receivers(sender, graph.consumer_ptr, graph.consumer, atom)
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(ptr))

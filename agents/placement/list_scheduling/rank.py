@@ -6,8 +6,7 @@ import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from agents.step.grouping import mean_seconds
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, mean_able
 from envs.compilation import compiled
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
@@ -32,7 +31,7 @@ def upward_rank(problem: StepProblem) -> FloatArray:
     Computing and transfers count with their means (Topcuoglu et al. 2002, equation 8).
     """
     graph = problem.graph
-    rank = mean_seconds(problem.op_seconds)
+    rank = mean_able(problem.op_seconds)
     add_behind(graph.use_ptr, graph.use_op, mean_transfer(problem)[graph.uses[:, 1]], rank)
     return rank
 
@@ -86,7 +85,7 @@ def favourite_children(
     model = template[pairs] == pairs  # both ends in the first micro-batch or the optimizer
     chosen = model.all(axis=1)
     favoured = _solve(
-        pairs[chosen], seconds[chosen], mean_seconds(problem.op_seconds),
+        pairs[chosen], seconds[chosen], mean_able(problem.op_seconds),
         float(upward_rank(problem).max()), time_limit, iteration_limit,
     )  # fmt: skip
     if favoured is None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from agents.placement.list_scheduling.rank import add_behind
 from agents.placement.neighbourhood.moves import IndexArray, Units
-from agents.step.grouping import GroupedProblem, fused_around, mean_seconds, topological
-from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
+from agents.step.grouping import GroupedProblem, fused_around, topological
+from envs.arrays import BoolArray, FloatArray, IntArray, mean_able, sums_before
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.contraction import Fusion, contract, sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
@@ -175,7 +175,7 @@ def list_schedule(level: Level, room: FloatArray) -> tuple[IntArray, IntArray] |
     moved = np.zeros(problem.graph.num_tensors)
     if len(apart):
         moved = problem.transfer_seconds[:, apart].mean(axis=1)
-    rank, graph = mean_seconds(problem.op_seconds), problem.graph
+    rank, graph = mean_able(problem.op_seconds), problem.graph
     add_behind(graph.use_ptr, graph.use_op, moved[graph.uses[:, 1]], rank)
     order = np.lexsort((np.arange(len(rank)), -rank))
     device = np.full(len(units.state), _NOWHERE, dtype=np.uint32)
@@ -271,7 +271,7 @@ def splits(grouped: GroupedProblem) -> Iterator[IntArray]:
     problem = grouped.problem
     devices = problem.topology.num_devices
     able = np.isfinite(grouped.seconds)
-    work = mean_seconds(grouped.seconds)
+    work = mean_able(grouped.seconds)
     speed = 1.0 / np.maximum(np.where(able, grouped.seconds, 0.0).sum(axis=0), 1e-300)
     maker = grouped.fusion.piece_group[problem.graph.producer]
     made = sum_rows(problem.graph.tensor_bytes, maker, grouped.num_groups)

@@ -15,7 +15,7 @@ from agents.placement.list_scheduling.rank import (
     mean_transfer,
     upward_rank,
 )
-from agents.step.grouping import mean_seconds
+from envs.arrays import mean_able
 from envs.graphs.op_graph import NONE, Phase
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline
@@ -38,7 +38,7 @@ def test_devices_and_links_that_cannot_serve_do_not_count() -> None:
     assert mean_transfer(problem)[0] == pytest.approx((2 * 0.01 + 4 * 0.05) / 6)
     seconds[:, 2], transfers[:, 2] = np.inf, np.inf
     problem = replace(problem, op_seconds=seconds, transfer_seconds=transfers)
-    assert mean_seconds(problem.op_seconds)[0] == 0.75
+    assert mean_able(problem.op_seconds)[0] == 0.75
     assert mean_transfer(problem)[0] == pytest.approx(0.01)
 
 

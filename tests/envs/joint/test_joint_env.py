@@ -230,9 +230,9 @@ def test_what_agents_see_is_played_by_the_simulator_of_the_environment() -> None
         gained += simulator.step_time(pieces) < StepSimulator(fused).step_time(pieces)
         devices, variants = env.current.groups.variants()
         assert_allclose(
-            env.current._candidate_s[devices], simulator.step_times(variants), rtol=1e-12
+            env.current.candidate_s[devices], simulator.step_times(variants), rtol=1e-12
         )
-        changed = env.current._changed_s
+        changed = env.current.changed_s
         trial = env.levels
         trial[0, 1] += 1
         piped = env.current.piped
@@ -307,7 +307,7 @@ def test_a_run_of_groups_is_decided_together_and_looked_ahead_together() -> None
         device = int(rng.choice(np.flatnonzero(seen["action_mask"])))
         expected = env.group_device
         expected[first : first + length] = device
-        at_once = env.current._candidate_s[device]
+        at_once = env.current.candidate_s[device]
         keep = dict.fromkeys(env.agents, KEEP) | {PLACER: device}
         observations, _, _, _, infos = env.step(keep)
         decisions += 1

@@ -52,7 +52,7 @@ def test_two_cpus_are_refused_by_name() -> None:
 )
 def test_a_cycle_is_found_where_there_is_one(size: int, pairs: list[tuple[int, int]]) -> None:
     arcs = np.array([p for p in pairs if max(p) < size], dtype=np.int64).reshape(-1, 2)
-    found = cycle(size, arcs)
+    found = cycle(arcs)
     graph = nx.DiGraph([(u, v) for u, v in arcs.tolist() if u != v])
     assert bool(found) == (not nx.is_directed_acyclic_graph(graph))
     known = {(u, v) for u, v in arcs.tolist()}
