@@ -60,13 +60,15 @@ def plot(config: PlotConfig, run: Run) -> Result:
     write_figure(run.folder / GANTT_FILE, draw_gantt(played, timeline, title), provenance)
     trace = stamp(trace_document(played, timeline), provenance, kind="trace")
     write_json(run.folder / TRACE_FILE, trace)
-    values: dict[str, object] = {
-        "step_time_s": evaluation.step_time,
-        "feasible": evaluation.feasible,
-        "gantt": str(run.folder / GANTT_FILE),
-        "trace": str(run.folder / TRACE_FILE),
-    }
-    return Result(values, provenance)
+    return Result(
+        {
+            "step_time_s": evaluation.step_time,
+            "feasible": evaluation.feasible,
+            "gantt": str(run.folder / GANTT_FILE),
+            "trace": str(run.folder / TRACE_FILE),
+        },
+        provenance,
+    )
 
 
 main = main_of("plot")

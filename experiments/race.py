@@ -61,8 +61,10 @@ def race(config: RaceConfig, run: Run) -> Result:
             )
             found[label] = {"budget_s": budget_s, **planned.document()}
             display.end(task, f"{planned.seconds:.2f} s")
-    values = {"problem": objective.name, **loaded.facts(), "entrants": found}
-    return Result(values, loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()))
+    return Result(
+        {"problem": objective.name, **loaded.facts(), "entrants": found},
+        loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()),
+    )
 
 
 main = main_of("race")

@@ -124,19 +124,22 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     assert plan is not None
     figures = {PICTURE_FILE: draw_workers(problem, plan, title)}
     write_tables(run, title, [table], provenance, figures=figures)
-    values = {
-        **(loaded.counts() if loaded is not None else {}),
-        "jobs": len(problem.jobs),
-        "machines": problem.machines,
-        "slots": problem.slots,
-        "best": best["planner"],
-        "utility": best["utility"],
-        "upper_bound": bound,
-        "of_bound": best["of_bound"],
-        "planners": documents,
-        "picture": str(run.folder / PICTURE_FILE),
-    }
-    return Result(values, provenance, ("utility", "upper_bound", "of_bound", "picture"))
+    return Result(
+        {
+            **(loaded.counts() if loaded is not None else {}),
+            "jobs": len(problem.jobs),
+            "machines": problem.machines,
+            "slots": problem.slots,
+            "best": best["planner"],
+            "utility": best["utility"],
+            "upper_bound": bound,
+            "of_bound": best["of_bound"],
+            "planners": documents,
+            "picture": str(run.folder / PICTURE_FILE),
+        },
+        provenance,
+        ("utility", "upper_bound", "of_bound", "picture"),
+    )
 
 
 def _of_trace(

@@ -510,14 +510,17 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
         run, title, summary.tables, provenance, caption=summary.caption, width=WIDTH,
         figures=figures,
     )  # fmt: skip
-    values: dict[str, object] = {
-        "split": config.split.name,
-        "window": config.window,
-        "information": config.information,
-        "checkpoints": list(config.checkpoints),
-        **summary.values,
-        "left_out_jobs": left_out,
-        "table": str(run.folder / TABLE_FILE),
-        "picture": str(run.folder / summary.file),
-    }
-    return Result(values, provenance, ["split", *summary.shown, "table", "picture"])
+    return Result(
+        {
+            "split": config.split.name,
+            "window": config.window,
+            "information": config.information,
+            "checkpoints": list(config.checkpoints),
+            **summary.values,
+            "left_out_jobs": left_out,
+            "table": str(run.folder / TABLE_FILE),
+            "picture": str(run.folder / summary.file),
+        },
+        provenance,
+        ["split", *summary.shown, "table", "picture"],
+    )

@@ -113,19 +113,21 @@ class TraceDownload:
         if laid_out and Path(os.environ.get(DATA_VARIABLE, "")).resolve() != folder.resolve():
             told = f"splits and studies look there with: export {DATA_VARIABLE}={folder.resolve()}"
             run.console.say(told)
-        values: dict[str, object] = {
-            "file": str(path),
-            "bytes": path.stat().st_size,
-            "sha256": found,
-            "checked": download.checked,
-            "fetched": fetched,
-            "format": public.format,
-            "unpack": public.unpack,
-            "laid_out": laid_out,
-            "licence": public.licence,
-            "url": public.url,
-        }
-        return Result(values, run.provenance.with_inputs(**{path.name: found}))
+        return Result(
+            {
+                "file": str(path),
+                "bytes": path.stat().st_size,
+                "sha256": found,
+                "checked": download.checked,
+                "fetched": fetched,
+                "format": public.format,
+                "unpack": public.unpack,
+                "laid_out": laid_out,
+                "licence": public.licence,
+                "url": public.url,
+            },
+            run.provenance.with_inputs(**{path.name: found}),
+        )
 
     def _lines(self) -> Iterator[str]:
         for name, source in self.sources.items():

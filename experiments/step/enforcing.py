@@ -81,17 +81,20 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     lanes = lanes_of(allocation, network, hosts)
     if not config.json:
         print_lanes(run.console, lanes)
-    values: dict[str, object] = {
-        "plan": config.plan,
-        "hosts": config.hosts,
-        "graph": problem.graph.name,
-        "topology": problem.topology.name,
-        "backend": run.choice("backend", config.backend),
-        "servers": len({lane["server"] for lane in lanes}),
-        "files": files,
-        "lanes": lanes,
-    }
-    return Result(values, provenance, SHOWN)
+    return Result(
+        {
+            "plan": config.plan,
+            "hosts": config.hosts,
+            "graph": problem.graph.name,
+            "topology": problem.topology.name,
+            "backend": run.choice("backend", config.backend),
+            "servers": len({lane["server"] for lane in lanes}),
+            "files": files,
+            "lanes": lanes,
+        },
+        provenance,
+        SHOWN,
+    )
 
 
 class _Nic(Form):

@@ -202,18 +202,21 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     write_tables(run, suite.title, report.tables, provenance, caption=caption, numbers=numbers)
     for name, figure in report.figures.items():
         write_figure(run.folder / name, figure, provenance)
-    values: dict[str, object] = {
-        "title": suite.title,
-        "cells": len(cells),
-        "left_out": suite.left_out,
-        "table": str(run.folder / TABLE_FILE),
-        "figures": [str(run.folder / name) for name in report.figures],
-        "seconds": time.perf_counter() - start,
-        "lost_workers": sum(found.losses.values()),
-        **report.headline,
-        "report": dict(report.numbers),
-    }
-    return Result(values, provenance, shown=("table", "seconds", *report.headline))
+    return Result(
+        {
+            "title": suite.title,
+            "cells": len(cells),
+            "left_out": suite.left_out,
+            "table": str(run.folder / TABLE_FILE),
+            "figures": [str(run.folder / name) for name in report.figures],
+            "seconds": time.perf_counter() - start,
+            "lost_workers": sum(found.losses.values()),
+            **report.headline,
+            "report": dict(report.numbers),
+        },
+        provenance,
+        shown=("table", "seconds", *report.headline),
+    )
 
 
 def _resumed(config: BenchmarkConfig, run: Run) -> BenchmarkConfig:
