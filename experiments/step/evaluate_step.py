@@ -17,19 +17,15 @@ from experiments.run.provenance import file_hash
 from experiments.step.objectives import Makespan
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
 from experiments.step.planning import ask_beside
-from experiments.step.problem import load_problem, order_rule_of
+from experiments.step.problem import ProblemConfig, order_rule_of
 from experiments.step.tasks import StepTask
 
 
 @dataclass(kw_only=True)
-class EvaluateConfig:
+class EvaluateConfig(ProblemConfig):
     """`conf/evaluate.yaml`; groups are objects by `_target_`."""
 
-    env: Any
     agent: Any
-    graph: Any
-    topology: Any
-    cost: Any
     communication: Any
     order: Any
     plan: str | None = None  # a plan file to simulate in place of the agent
@@ -40,7 +36,7 @@ class EvaluateConfig:
 
 def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
     """Search (or read) a plan, simulate it, write `plan.json`."""
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance)
     allocation = None

@@ -376,6 +376,20 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
     return replace(problem_of(file, devices, cost, inputs), model=model)
 
 
+@dataclass(kw_only=True)
+class ProblemConfig:
+    """What describes the problem of a command; groups are objects by `_target_`."""
+
+    env: Any
+    graph: Any
+    topology: Any
+    cost: Any
+
+    def load(self) -> LoadedProblem:
+        """As `load_problem`."""
+        return load_problem(self.env, self.graph, self.topology, self.cost)
+
+
 def problem_of(
     file: GraphFile, devices: Topology, cost: Node, inputs: Mapping[str, str]
 ) -> LoadedProblem:
