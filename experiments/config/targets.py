@@ -388,8 +388,8 @@ def _hints(function: Any) -> dict[str, Any]:
         return {}
 
 
-def object_in_file(path: str, group: str) -> Any:
-    """The object that a YAML file describes, for the config group `group`.
+def object_in_file(path: str, group: str, *kinds: type[Kind]) -> Kind:
+    """The object of one of the kinds that a YAML file describes, for the config group `group`.
 
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
@@ -401,6 +401,9 @@ def object_in_file(path: str, group: str) -> Any:
     node = targets_here(document)
     try:
         check_targets(node, group)
-        return build(node, group)
+        built = build(node, group)
     except InputError as error:
         raise InputError(str(error), file=path) from error
+    if not isinstance(built, kinds):
+        raise InputError(f"describes no {group} but a {type(built).__name__}", file=path)
+    return built

@@ -301,10 +301,7 @@ def topology_file(path: str) -> Topology:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    built = network_file(path)
-    if not isinstance(built, Topology):
-        raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
-    return built
+    return object_in_file(path, "topology", Topology)
 
 
 def network_file(path: str) -> Topology | LinkGraph:
@@ -316,10 +313,7 @@ def network_file(path: str) -> Topology | LinkGraph:
     Raises:
         InputError: as `topology_file`.
     """
-    built = object_in_file(path, "topology")
-    if not isinstance(built, Topology | LinkGraph):
-        raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
-    return built
+    return object_in_file(path, "topology", Topology, LinkGraph)
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells at work, as many of their processes at a time as the executor has slots."""
+    """Cells at work, as many of their processes at a time as the executor has workers."""
 
     executor: Executor
     provenance: Provenance  # of the failures that are recorded
@@ -213,7 +213,7 @@ class Grid:
         with _terminated_as_interrupted(), _Counter(display, waiting) as counter:
             try:
                 while waiting or running:
-                    while len(running) < self.executor.slots and waiting:
+                    while len(running) < self.executor.workers and waiting:
                         ready = _next(waiting, found, bool(running))
                         if ready is None:
                             break

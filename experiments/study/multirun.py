@@ -104,14 +104,11 @@ class SweepCell:
         try:
             value = _value(_done(cell), self.objective, folder)
         except InputError as error:
-            self._keep(cell, {**about, "objective": None, "reason": str(error)})
+            outcome = {**about, "objective": None, "reason": str(error)}
+            write_json(cell.beside(CELL_FILE), outcome)
             raise CellFailed(str(error)) from error
-        self._keep(cell, {**about, "objective": value, "reason": ""})
+        write_json(cell.beside(CELL_FILE), {**about, "objective": value, "reason": ""})
         return value
-
-    @staticmethod
-    def _keep(cell: AppCell, outcome: Mapping[str, object]) -> None:
-        write_json(cell.beside(CELL_FILE), outcome)
 
 
 def _done(cell: AppCell) -> Mapping[str, Any]:
@@ -130,14 +127,8 @@ def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
             beside it; a plugin that is not installed; an objective that is asked for and not given.
         SystemExit: a run has failed.
     """
-    objective, given, quiet, parsed = check_sweep(config_name, schema, words)
-    fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
-    task = SweepCell(
-        JOBS[config_name].verb,
-        tuple(fixed),
-        objective,
-        tuple(own_flags()),
-    )
+    objective, given, fixed, quiet, parsed = check_sweep(config_name, schema, words)
+    task = SweepCell(JOBS[config_name].verb, tuple(fixed), objective, tuple(own_flags()))
     folder, failure = _swept(config_name, given, parsed, task)
     _report(folder, objective, failure, quiet=quiet)
 
@@ -147,6 +138,7 @@ class Asked(NamedTuple):
 
     objective: str | None
     words: list[str]  # of Hydra and of the runs
+    fixed: list[str]  # of these, what all runs have
     quiet: bool  # json=true
     parsed: dict[str, Override]
 
@@ -175,7 +167,7 @@ def check_sweep(config_name: str, schema: type[Any], words: Sequence[str]) -> As
         lines += [[*firsts[:place], word, *firsts[place + 1 :]] for word in one[1:]]
     for line in lines:
         check_command_line([*fixed, *line], config_name, schema)
-    return Asked(objective, given, bool(said) and said[-1] == "true", parsed)
+    return Asked(objective, given, fixed, bool(said) and said[-1] == "true", parsed)
 
 
 def _swept(

@@ -139,10 +139,7 @@ def suite_file(path: str) -> Suite:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    built = object_in_file(path, "suite")
-    if not isinstance(built, Suite):
-        raise InputError(f"describes no suite but a {type(built).__name__}", file=path)
-    return built
+    return object_in_file(path, "suite", Suite)
 
 
 CELL_FOLDER = "cells"
