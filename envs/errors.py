@@ -51,6 +51,11 @@ def refused_in(
         ) from error
 
 
+def in_one_line(text: object) -> str:
+    """A text, or what an error says, without its line breaks."""
+    return " ".join(str(text).split())
+
+
 def require_one_of(value: object, known: Collection[object], **where: Any) -> None:
     """Hold a value against what is known; `where` as for `InputError`.
 

@@ -219,7 +219,7 @@ class LatencyProblem:
         found = Placement(device).violations(self.step)
         if found:
             return found
-        names = [d.name for d in self.step.topology.devices]
+        names = self.step.topology.device_names
         names += [repr(name) for name in self.step.graph.op_names]
         ring = cycle(len(names), self._arcs(self._blocks(device)))
         if ring:
@@ -314,7 +314,7 @@ class MaxLoadProblem:
         found = Placement(device).violations(self.step)
         if found or not self.contiguous:
             return found
-        names = [d.name for d in self.step.topology.devices]
+        names = self.step.topology.device_names
         ring = cycle(len(names), device[self.precedence])
         if ring:
             route = " -> ".join(names[d] for d in [*ring, ring[0]])

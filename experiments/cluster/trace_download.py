@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from envs.bounds import Count, Positive, bounded
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, in_one_line, require_one_of
 from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
@@ -228,7 +228,7 @@ class Download:
                     told = f"the server answers {error.code} {error.reason}"
                     raise InputError(told, file=self.url) from error
                 cause = error.reason if isinstance(error, urllib.error.URLError) else error
-                fault = " ".join(str(cause).split()) or type(cause).__name__
+                fault = in_one_line(cause) or type(cause).__name__
                 continue
             if not whole:
                 fault = "the server closed the connection"

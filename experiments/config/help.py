@@ -11,6 +11,7 @@ from typing import Any
 from experiments.config.command_words import (
     RECIPE,
     command_words,
+    given_keys,
     recipe_choices,
     use_config_folders,
     with_recipes,
@@ -83,7 +84,7 @@ def verb_help(verb: str, words: Sequence[str], command: str) -> str:
     config = {key: x for key, x in job_config(shown.config).items() if key not in taken}
     told = _helps(shown.schema) | COMMON
     lines += _keys("", {**config, "seed": 0, "json": False}, told, width)
-    named = dict(word.split("=", 1) for word in words if "=" in word)
+    named = given_keys(words)
     for choice in choices(shown.config):
         if choice.word in named or (
             not choice.package and len(fitting(choice.group, shown.config, choice.package)) == 1
@@ -123,7 +124,7 @@ def _of_verb(verb: str, before: Sequence[str], last: str) -> Iterator[str]:
     words, _, folders = command_words(before)
     use_config_folders(folders)
     shown = chosen_job(verb, with_recipes([*words, last]))
-    named = dict(word.split("=", 1) for word in words if "=" in word)
+    named = given_keys(words)
     yield from (f"+{RECIPE}={name} " if "=" in last else f"+{RECIPE}=" for name in _recipes(shown))
     for job in jobs_of(verb) if "=" in last else ():  # the words that lead to another job
         group = job.words.partition("=")[0]

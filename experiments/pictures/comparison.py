@@ -25,14 +25,17 @@ from experiments.pictures.style import (
 from experiments.study.statistics import CONFIDENCE, Interval, half_width
 
 
-def _begun(names: Sequence[str], width: float, least: float, each: float) -> tuple[Axes, IntArray]:
-    """Axes with a row for each name, and where the rows are; a line where ratios are 1."""
-    axes = new_figure(width, least + each * len(names)).add_subplot()
+def _begun(
+    names: Sequence[str], width: float, least: float, each: float
+) -> tuple[Figure, Axes, IntArray]:
+    """A picture with a row for each name, and where the rows are; a line where ratios are 1."""
+    figure = new_figure(width, least + each * len(names))
+    axes = figure.add_subplot()
     rows = np.arange(len(names))[::-1]
     axes.axvline(1.0, **LEVEL)
     axes.set_yticks(rows, names)
     axes.set_ylim(-0.6, len(names) - 0.4)
-    return axes, rows
+    return figure, axes, rows
 
 
 def _draw_intervals(
@@ -43,10 +46,11 @@ def _draw_intervals(
     axes.errorbar(mean, rows, xerr=np.maximum(reach, 0.0), **look)
 
 
-def _labelled(axes: Axes, label: str, title: str, legend: int = 0) -> Figure:
+def _labelled(figure: Figure, label: str, title: str, legend: int = 0) -> Figure:
+    (axes,) = figure.axes
     axes.set_xlabel(f"mean job completion time / that of {label}")
     frame(axes, "x")
-    return titled(axes.get_figure(root=True), title, legend=legend)
+    return titled(figure, title, legend=legend)
 
 
 def draw_ratios(
@@ -68,7 +72,7 @@ def draw_ratios(
             where there are several. None: there is no checkpoint.
         title: of the picture.
     """
-    axes, rows = _begun(windows, 8.5, 1.6, 0.3)
+    figure, axes, rows = _begun(windows, 8.5, 1.6, 0.3)
     axes.hlines(rows, bound, 1.0, color=GRID, linewidth=5.0)
     axes.plot(bound, rows, "|", color=NOTE, markersize=11, label="proved lower bound")
     axes.plot(overall, rows, "o", mfc="none", color=ORANGE, label=f"{overall_name}, best overall")
@@ -84,7 +88,7 @@ def draw_ratios(
     found = found[np.isfinite(found)]
     margin = 0.06 * max(float(np.ptp(found)), 0.02)
     axes.set_xlim(found.min() - margin, found.max() + margin)  # where the differences are
-    return _labelled(axes, "the window's best baseline", title, 3)
+    return _labelled(figure, "the window's best baseline", title, 3)
 
 
 def draw_forest(
@@ -98,7 +102,7 @@ def draw_forest(
         against: the baseline that it is about.
         title: of the picture.
     """
-    axes, rows = _begun(conditions, 9.0, 1.5, 0.32)
+    figure, axes, rows = _begun(conditions, 9.0, 1.5, 0.32)
     _draw_intervals(axes, ratios, rows, fmt="s", color=BLUE, ms=5, capsize=3)
     low, high = min(*(r.low for r in ratios), 1.0), max(*(r.high for r in ratios), 1.0)
     axes.set_xlim(low - 0.05 * (high - low) - 0.01, high + 0.05 * (high - low) + 0.01)
@@ -109,7 +113,7 @@ def draw_forest(
             textcoords="offset points", va="center", fontsize=SMALL, annotation_clip=False,
         )  # fmt: skip
     label = f"the baseline named on the right, the best overall ({CONFIDENCE:.0%} interval)"
-    return _labelled(axes, label, title)
+    return _labelled(figure, label, title)
 
 
 def draw_headroom(regimes: Mapping[str, Mapping[str, Interval]], bound: str, title: str) -> Figure:
@@ -121,7 +125,7 @@ def draw_headroom(regimes: Mapping[str, Mapping[str, Interval]], bound: str, tit
         title: of the picture.
     """
     columns = list(dict.fromkeys(x for found in regimes.values() for x in found if x != bound))
-    axes, places = _begun([*regimes], 9.0, 1.7, 0.55)
+    figure, axes, places = _begun([*regimes], 9.0, 1.7, 0.55)
     shifts = np.linspace(0.32, -0.32, len(columns))
     proved = np.array([found[bound].mean for found in regimes.values()])
     axes.hlines(places, proved, 1.0, color=GRID, linewidth=30.0)
@@ -137,4 +141,4 @@ def draw_headroom(regimes: Mapping[str, Mapping[str, Interval]], bound: str, tit
             elinewidth=0.9, color=colour(number), label=column.replace("_", " "),
         )  # fmt: skip
     axes.set_xlim(proved.min() - 0.05, None)
-    return _labelled(axes, f"the best baseline ({CONFIDENCE:.0%} interval)", title, 4)
+    return _labelled(figure, f"the best baseline ({CONFIDENCE:.0%} interval)", title, 4)

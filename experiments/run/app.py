@@ -21,6 +21,7 @@ from experiments.config.command_words import (
     CONFIG_DIR,
     TRUST,
     command_words,
+    given_keys,
     listed,
     use_command_line,
     with_recipes,
@@ -89,7 +90,7 @@ def run_job(config: str, arguments: Sequence[str]) -> int:
 def job_of(verb: str, words: Sequence[str]) -> Job:
     """The job that a command line means; a run that is resumed is of the job with its keys."""
     meant = chosen_job(verb, with_recipes(words))
-    chosen = dict(word.split("=", 1) for word in words if "=" in word)
+    chosen = given_keys(words)
     keys = saved_keys(chosen["resume"].strip("'\"")) if "resume" in chosen else None
     same = (x for x in jobs_of(verb) if keys == {knob.name for knob in knobs(x.schema) or ()})
     return meant if keys is None else next(same, jobs_of(verb)[0])

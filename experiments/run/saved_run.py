@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.errors import InputError, refused_in
+from envs.errors import InputError, in_one_line, refused_in
 from experiments.config.composing import CONFIG_FILE, saved_keys, typed
 from experiments.config.targets import check_names, check_targets, targets_here
 from experiments.config.yaml_files import yaml_document, yaml_text
@@ -47,7 +47,7 @@ def saved_config(
                 raise InputError("is no mapping")
             config = typed(loaded, schema)
         except (OmegaConfBaseException, ValueError, OSError) as error:
-            raise InputError(" ".join(str(error).split())) from error
+            raise InputError(in_one_line(error)) from error
     return config
 
 
@@ -99,7 +99,7 @@ def saved_nodes(folder: str | Path, groups: Sequence[str]) -> dict[str, dict[str
     try:
         plain = targets_here(OmegaConf.to_container(_saved(path)))
     except (OmegaConfBaseException, ValueError, OSError) as error:
-        raise InputError(" ".join(str(error).split()), file=path) from error
+        raise InputError(in_one_line(error), file=path) from error
     found: dict[str, dict[str, Any]] = {}
     for group in groups:
         node = plain.get(group) if isinstance(plain, dict) else None

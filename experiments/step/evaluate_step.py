@@ -74,7 +74,7 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
 def evaluation_values(evaluation: Evaluation, bound: LowerBound) -> dict[str, object]:
     """The figures of an evaluation, for `result.json`."""
     problem = evaluation.problem
-    names = [device.name for device in problem.topology.devices]
+    names = problem.topology.device_names
     peak = evaluation.timeline.peak_memory
     with np.errstate(invalid="ignore"):  # of a step that never ends
         busy = evaluation.timeline.busy_seconds(len(names))

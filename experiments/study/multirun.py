@@ -28,7 +28,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from envs.files import read_json
 from experiments.config.command_words import (
     command_words,
@@ -342,7 +342,7 @@ def _runs(override: Override) -> int:
 
 
 def _refusal(error: Exception) -> InputError:
-    text = " ".join(str(error).split())
+    text = in_one_line(error)
     for group in PLUGINS:
         if f"{group}/" in text:
             return InputError(f"{group}: needs the extra 'sweep': pip install 'meshwright[sweep]'")

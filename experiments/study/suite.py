@@ -15,7 +15,6 @@ from envs.bounds import Count
 from envs.errors import InputError
 from experiments.config.composing import check_command_line, check_words
 from experiments.config.targets import SEEDS, build, build_as, no_such_thing, object_in_file
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
 from experiments.study.display import ProgressDisplay
@@ -196,9 +195,10 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     report = suite.summary({cell: found.documents[cell] for cell in cells})
     caption = "\n\n".join(filter(None, (left_out if suite.left_out else "", report.caption)))
     numbers = {"left_out": suite.left_out, **report.numbers}
-    write_tables(run, suite.title, report.tables, provenance, caption=caption, numbers=numbers)
-    for name, figure in report.figures.items():
-        write_figure(run.folder / name, figure, provenance)
+    write_tables(
+        run, suite.title, report.tables, provenance, caption=caption, numbers=numbers,
+        figures=report.figures,
+    )  # fmt: skip
     return Result(
         {
             "title": suite.title,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
-from envs.errors import InputError, refused_in
+from envs.errors import InputError, in_one_line, refused_in
 from envs.files import UNPRINTABLE, parse_json, read_content, unprintable, write_atomically
 
 FORMAT = "meshwright.trace"
@@ -159,4 +159,4 @@ def _numbers(column: pl.Series, kind: type[np.integer], path: str | Path) -> NDA
 
 
 def _unreadable(path: str | Path, error: PolarsError) -> InputError:
-    return InputError(f"is no Parquet ({' '.join(str(error).split())[:200]})", file=path)
+    return InputError(f"is no Parquet ({in_one_line(error)[:200]})", file=path)
