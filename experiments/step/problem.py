@@ -313,7 +313,8 @@ def network_file(path: str) -> Topology | LinkGraph:
     Raises:
         InputError: as `topology_file`.
     """
-    return object_in_file(path, "topology", Topology, LinkGraph)
+    kinds: Sequence[type[Topology | LinkGraph]] = (Topology, LinkGraph)
+    return object_in_file(path, "topology", *kinds)
 
 
 @dataclass(frozen=True)
