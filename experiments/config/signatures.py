@@ -218,7 +218,7 @@ def _bases(found: Definition) -> Iterator[Definition]:
 
 def _knobs(found: Definition) -> Iterator[Knob]:
     node = found.node
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, Function):
         bound = any(_called(x) == "classmethod" for x in node.decorator_list)
         yield from _arguments(found, node, skipped=int(bound), about=found.about)
         return
