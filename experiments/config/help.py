@@ -69,7 +69,8 @@ def verb_help(verb: str, words: Sequence[str], command: str) -> str:
 
     `command` is what it was called by, `python -m experiments.plan` for example.
     """
-    shown, width = chosen_job(verb, with_recipes(words)), _width()
+    shown = chosen_job(verb, with_recipes(words))
+    width = max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
     about = shown.about.replace("python -m experiments.", command.removesuffix(verb))
     lines = [about, "", f"{command} key=value ...", ""]
     others = [job for job in jobs_of(verb) if job.words and not shown.words]
@@ -223,10 +224,6 @@ def _keys(
         text = "[...]" if objects else value
         text = text if isinstance(text, str) else json.dumps(text, default=str)
         yield from _entry(name if value is NOTHING else f"{name}={text}", meaning, width)
-
-
-def _width() -> int:
-    return max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
 
 
 def _entry(name: str, meaning: str, width: int) -> list[str]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from agents.step.lower_bound import LowerBound
 from agents.step.problems import Evaluation, evaluate_plan, require_fit
-from envs.arrays import FloatArray
 from envs.bounds import Positive
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
@@ -87,14 +86,10 @@ def evaluation_values(evaluation: Evaluation, bound: LowerBound) -> dict[str, ob
         "work_bound_s": bound.work,
         "times_lower_bound": step_time / bound.seconds if bound.seconds > 0 else None,
         "peak_memory_bytes": float(evaluation.peak_memory.max()),
-        "peak_memory_bytes_by_device": _by_name(names, peak),
-        "capacity_bytes_by_device": _by_name(names, problem.capacity),
-        "busy_s_by_device": _by_name(names, busy),
+        "peak_memory_bytes_by_device": dict(zip(names, peak.tolist(), strict=True)),
+        "capacity_bytes_by_device": dict(zip(names, problem.capacity.tolist(), strict=True)),
+        "busy_s_by_device": dict(zip(names, busy.tolist(), strict=True)),
         "transfers": len(evaluation.timeline.transfer_tensor),
         "feasible": evaluation.feasible,
         "violations": list(evaluation.violations),
     }
-
-
-def _by_name(names: list[str], values: FloatArray) -> dict[str, float]:
-    return {name: float(value) for name, value in zip(names, values, strict=True)}

@@ -265,8 +265,9 @@ class Grid:
             found.faults[cell] = fault
             return f"failed: {fault}"
         found.documents[cell] = _document(cell.record)
+        took = f"done, {one.seconds:.0f} s"
         reason = found.documents[cell].get("reason")
-        return f"no result: {reason}" if "exit_code" in found.documents[cell] else one.took
+        return f"no result: {reason}" if "exit_code" in found.documents[cell] else took
 
 
 @dataclass(frozen=True)
@@ -311,10 +312,6 @@ class _Started:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
-
-    @property
-    def took(self) -> str:
-        return f"done, {self.seconds:.0f} s"
 
     def poll(self) -> int | None:
         self.display.update(self.task, self.seconds, "")
