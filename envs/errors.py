@@ -46,9 +46,14 @@ def refused_in(
         raise InputError(
             error.message,
             file=file or error.file,
-            record=error.record or record,
+            record=record if error.record is None else error.record,
             field=error.field or field,
         ) from error
+
+
+def in_one_line(text: object) -> str:
+    """A text, or what an error says, without its line breaks."""
+    return " ".join(str(text).split())
 
 
 def require_one_of(value: object, known: Collection[object], **where: Any) -> None:

@@ -44,25 +44,27 @@ def capture(config: CaptureConfig, run: Run) -> Result:
     provenance = run.provenance.with_inputs(**source.inputs())
     save_graph(graph, path, provenance.document())
     kinds = Counter(Kind(kind).name.lower() for kind in graph.kind)
-    values: dict[str, object] = {
-        "graph": graph.name,
-        "operators": graph.num_operators,
-        "tensors": graph.num_tensors,
-        "edges": len(graph.consumer),
-        "parameters": graph.num_parameters,
-        "forward_flop": graph.forward_flop(),
-        "backward_flop": graph.backward_flop(),
-        "parameter_bytes": float(graph.parameter_bytes.sum()),
-        "gradient_bytes": float(graph.gradient_bytes.sum()),
-        "optimizer_bytes": float(graph.optimizer_bytes.sum()),
-        "micro_batches": graph.num_micro_batches,
-        "operators_by_kind": dict(sorted(kinds.items())),
-        "seconds": seconds,
-        "peak_rss_bytes": peak_rss_bytes(),
-        "graph_file": str(path),
-        "graph_sha256": graph_hash(graph),
-    }
-    return Result(values, provenance)
+    return Result(
+        {
+            "graph": graph.name,
+            "operators": graph.num_operators,
+            "tensors": graph.num_tensors,
+            "edges": len(graph.consumer),
+            "parameters": graph.num_parameters,
+            "forward_flop": graph.forward_flop(),
+            "backward_flop": graph.backward_flop(),
+            "parameter_bytes": float(graph.parameter_bytes.sum()),
+            "gradient_bytes": float(graph.gradient_bytes.sum()),
+            "optimizer_bytes": float(graph.optimizer_bytes.sum()),
+            "micro_batches": graph.num_micro_batches,
+            "operators_by_kind": dict(sorted(kinds.items())),
+            "seconds": seconds,
+            "peak_rss_bytes": peak_rss_bytes(),
+            "graph_file": str(path),
+            "graph_sha256": graph_hash(graph),
+        },
+        provenance,
+    )
 
 
 main = main_of("capture")

@@ -67,14 +67,16 @@ def claims(config: ClaimsConfig, run: Run) -> Result:
     page.table(table, wide=True)
     mark = stamp({"title": "Claims"}, run.provenance, kind="claims")
     write_text(run.folder / PAGE, page.html(mark))
-    values: dict[str, object] = {
-        "claims": len(known),
-        "do_not_hold": [name for name, own in known.items() if own.verdict == "does not hold"],
-        "reruns": reruns,
-        "all_in_their_intervals": all(x["in_the_interval"] for x in reruns) if reruns else None,
-        "page": str(run.folder / PAGE),
-    }
-    return Result(values, run.provenance)
+    return Result(
+        {
+            "claims": len(known),
+            "do_not_hold": [name for name, own in known.items() if own.verdict == "does not hold"],
+            "reruns": reruns,
+            "all_in_their_intervals": all(x["in_the_interval"] for x in reruns) if reruns else None,
+            "page": str(run.folder / PAGE),
+        },
+        run.provenance,
+    )
 
 
 main = main_of("claims")

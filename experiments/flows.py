@@ -45,18 +45,21 @@ def flows(config: FlowsConfig, run: Run) -> Result:
     difference = None
     if file.fct_ns is not None and not np.all(np.isnan(file.fct_ns)):
         difference = float(np.nanmax(np.abs(found - file.fct_ns) / file.fct_ns))
-    values: dict[str, object] = {
-        "flows": file.num_flows,
-        "shards": len(file.shards),
-        "mean_slow_down": float(slow_down.mean()),
-        "p50_slow_down": float(np.quantile(slow_down, 0.5)),
-        "p99_slow_down": float(np.quantile(slow_down, 0.99)),
-        "largest_relative_difference": difference,
-        "read_seconds": read - start,
-        "simulation_seconds": simulated - read,
-        "fct_ns": found,
-    }
-    return Result(values, run.provenance.with_files(path), SHOWN)
+    return Result(
+        {
+            "flows": file.num_flows,
+            "shards": len(file.shards),
+            "mean_slow_down": float(slow_down.mean()),
+            "p50_slow_down": float(np.quantile(slow_down, 0.5)),
+            "p99_slow_down": float(np.quantile(slow_down, 0.99)),
+            "largest_relative_difference": difference,
+            "read_seconds": read - start,
+            "simulation_seconds": simulated - read,
+            "fct_ns": found,
+        },
+        run.provenance.with_files(path),
+        SHOWN,
+    )
 
 
 main = main_of("flows")

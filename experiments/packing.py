@@ -87,19 +87,22 @@ def packing(config: PackingConfig, run: Run) -> Result:
     columns = COLUMNS if config.runs > 1 else {**COLUMNS, "sd": ""}
     figures = {PICTURE_FILE: draw_packing(demand, curves, title)}
     write_tables(run, title, [Table.of("Rules", columns, rows)], provenance, figures=figures)
-    values = {
-        "nodes": cluster.num_nodes,
-        "gpus": cluster.num_gpus,
-        "pods": len(pods),
-        "seeds": list(seeds),
-        "mean_arrivals": float(np.mean([len(jobs) for jobs in arrivals])),
-        "demand_percent": demand,
-        "load": load,
-        "rules": rows,
-        "picture": str(run.folder / PICTURE_FILE),
-        "seconds": time.perf_counter() - start,
-    }
-    return Result(values, provenance, shown=("pods", "mean_arrivals", "picture", "seconds"))
+    return Result(
+        {
+            "nodes": cluster.num_nodes,
+            "gpus": cluster.num_gpus,
+            "pods": len(pods),
+            "seeds": list(seeds),
+            "mean_arrivals": float(np.mean([len(jobs) for jobs in arrivals])),
+            "demand_percent": demand,
+            "load": load,
+            "rules": rows,
+            "picture": str(run.folder / PICTURE_FILE),
+            "seconds": time.perf_counter() - start,
+        },
+        provenance,
+        shown=("pods", "mean_arrivals", "picture", "seconds"),
+    )
 
 
 def filled(

@@ -19,7 +19,7 @@ from experiments.run.one_run import Result, Run
 from experiments.step.hybrid import Pipeline, plan_hybrid
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask, rehearse
-from experiments.step.problem import BUILDING, load_problem
+from experiments.step.problem import BUILDING, ProblemConfig
 
 SHOWN = (
     "graph", "operators", "topology", "devices", "problem", "agent", "status", "reason",
@@ -29,15 +29,11 @@ SHOWN = (
 
 
 @dataclass(kw_only=True)
-class PlanConfig:
+class PlanConfig(ProblemConfig):
     """`conf/plan.yaml`; groups are objects by `_target_`."""
 
-    env: Any
     agent: Any
     problem: Any
-    graph: Any
-    topology: Any
-    cost: Any
     budget_s: Positive = 30.0  # wall time of the search, for agents that use it
     # work in the agent's own units, so that two runs agree; null: no limit
     deterministic_limit: Count | None = None
@@ -52,13 +48,13 @@ def plan(config: PlanConfig, run: Run) -> Result:
     budget = Budget(config.budget_s, config.deterministic_limit)
     if isinstance(asked, Pipeline):
         run.begin(BUILDING)
-        layers = asked.load(config.env, config.graph, config.topology, config.cost)
+        layers = asked.load(config)
         return _told(plan_hybrid(agent, target, asked, layers, budget, run), config, run)
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     run.begin("searching on a toy, to compile")
     solver = rehearse(agent, objective, target)
     run.begin(BUILDING)
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())
     run.begin(f"searching, budget {config.budget_s:g} s")
     planned = ask(solver, objective, loaded, budget, target)

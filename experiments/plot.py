@@ -19,19 +19,15 @@ from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan
-from experiments.step.problem import load_problem, order_rule_of
+from experiments.step.problem import ProblemConfig, order_rule_of
 
 GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"
 
 
 @dataclass(kw_only=True)
-class PlotConfig:
+class PlotConfig(ProblemConfig):
     """`conf/plot.yaml`; groups are objects by `_target_`."""
 
-    env: Any
-    graph: Any
-    topology: Any
-    cost: Any
     communication: Any
     order: Any
     plan: str  # the plan file
@@ -41,7 +37,7 @@ class PlotConfig:
 
 def plot(config: PlotConfig, run: Run) -> Result:
     """Simulate the plan and write both pictures of it."""
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance).with_inputs(plan=file_hash(config.plan))
     rule = order_rule_of(config.order)
@@ -60,13 +56,15 @@ def plot(config: PlotConfig, run: Run) -> Result:
     write_figure(run.folder / GANTT_FILE, draw_gantt(played, timeline, title), provenance)
     trace = stamp(trace_document(played, timeline), provenance, kind="trace")
     write_json(run.folder / TRACE_FILE, trace)
-    values: dict[str, object] = {
-        "step_time_s": evaluation.step_time,
-        "feasible": evaluation.feasible,
-        "gantt": str(run.folder / GANTT_FILE),
-        "trace": str(run.folder / TRACE_FILE),
-    }
-    return Result(values, provenance)
+    return Result(
+        {
+            "step_time_s": evaluation.step_time,
+            "feasible": evaluation.feasible,
+            "gantt": str(run.folder / GANTT_FILE),
+            "trace": str(run.folder / TRACE_FILE),
+        },
+        provenance,
+    )
 
 
 main = main_of("plot")

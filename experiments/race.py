@@ -16,19 +16,15 @@ from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.step.objectives import Objective
 from experiments.step.planning import ask_warm
-from experiments.step.problem import load_problem
+from experiments.step.problem import ProblemConfig
 from experiments.study.display import ProgressDisplay
 
 
 @dataclass(kw_only=True)
-class RaceConfig:
+class RaceConfig(ProblemConfig):
     """`conf/race.yaml`; groups are objects by `_target_`."""
 
-    env: Any
     problem: Any
-    graph: Any
-    topology: Any
-    cost: Any
     # who plans, in turn: +agent@entrants.<label>=<name>
     entrants: dict[str, Any] = field(default_factory=dict)
     budget_s: Positive = 30.0  # wall time of the search of an entrant ...
@@ -49,7 +45,7 @@ def race(config: RaceConfig, run: Run) -> Result:
             raise InputError(unknown_key(f"budgets_s.{label}", config.entrants))
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     agents = {label: build(node, f"entrants.{label}") for label, node in config.entrants.items()}
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     found: dict[str, object] = {}
     with ProgressDisplay(run.console) as display:
         for label, agent in agents.items():
@@ -61,8 +57,10 @@ def race(config: RaceConfig, run: Run) -> Result:
             )
             found[label] = {"budget_s": budget_s, **planned.document()}
             display.end(task, f"{planned.seconds:.2f} s")
-    values = {"problem": objective.name, **loaded.facts(), "entrants": found}
-    return Result(values, loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()))
+    return Result(
+        {"problem": objective.name, **loaded.facts(), "entrants": found},
+        loaded.stamp_on(run.provenance).with_inputs(**objective.inputs()),
+    )
 
 
 main = main_of("race")

@@ -42,16 +42,18 @@ def report(config: ReportConfig, run: Run) -> Result:
     write_text(run.folder / PAGE, page.html(mark))
     write_markdown(run, config.title, made.markdown(), provenance, MARKDOWN)
     write_text(run.folder / LATEX, made.latex(mark))
-    values: dict[str, object] = {
-        "runs": len(made.runs),
-        "configs": len(made.jobs),
-        "tables": page.tables,
-        "figures": page.figures,
-        "page": str(run.folder / PAGE),
-        "markdown": str(run.folder / MARKDOWN),
-        "latex": str(run.folder / LATEX),
-    }
-    return Result(values, provenance)
+    return Result(
+        {
+            "runs": len(made.runs),
+            "configs": len(made.jobs),
+            "tables": page.tables,
+            "figures": page.figures,
+            "page": str(run.folder / PAGE),
+            "markdown": str(run.folder / MARKDOWN),
+            "latex": str(run.folder / LATEX),
+        },
+        provenance,
+    )
 
 
 main = main_of("report")

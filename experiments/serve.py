@@ -18,7 +18,6 @@ from annotated_types import Gt, Le
 from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
 from experiments.run.app import main_of
-from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run
 from experiments.serving.limits import DecisionLimits
 
@@ -73,8 +72,7 @@ def serving(config: ServeConfig, run: Run) -> Result:
     name = Path(config.checkpoint).resolve().name  # where it lies is nobody else's business
     service = Service(decider, limits, f"Meshwright: {name}", run.provenance.package_version)
     borne = ConnectionLimits(config.connections, config.connections_per_peer, config.headers_s)
-    if isinstance(run.console, RunConsole):
-        run.console.live = True  # nobody asks, nothing is said
+    run.console.live = True  # nobody asks, nothing is said
     serve(service, borne, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
     answered = service.registry.get_sample_value(
         "meshwright_requests_total", {"path": "/v1/decide", "status": "200"}

@@ -148,8 +148,9 @@ def split(config: SplitAppConfig, run: Run) -> Result:
     text = header + yaml.safe_dump(facts, sort_keys=False, width=200, default_flow_style=None)
     write_text(path, text)
     gaps = {f"gap {name}": found["gap"] for name, found in facts["gaps"].items()}
-    values = {"split": config.split.name, "windows": len(best), "facts": str(path), **gaps}
-    return Result(values, provenance)
+    return Result(
+        {"split": config.split.name, "windows": len(best), "facts": str(path), **gaps}, provenance
+    )
 
 
 main = main_of("split")

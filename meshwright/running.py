@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import InputError
-from experiments.config.command_words import CONFIG_DIR, TRUST
+from experiments.config.command_words import CONFIG_DIR, TRUST, given_keys
 from experiments.config.verbs import EXPERIMENTS, VERBS
 from experiments.run.faults import EXIT_BAD_INPUT
 
@@ -42,7 +42,7 @@ def run(verb: str, *words: str) -> dict[str, Any]:
     for word in words:
         if word.startswith("-") and word.partition("=")[0] not in (*CONFIG_DIR, TRUST):
             raise InputError(f"{word!r} is for the command alone", field="words")
-    given = dict(word.split("=", 1) for word in words if "=" in word)
+    given = given_keys(words)
     folder = given.get("hydra.run.dir") or given.get("resume")
     if folder is None:
         folder = f"outputs/{verb}/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"

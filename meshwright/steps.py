@@ -223,7 +223,7 @@ class PlanResult:
         evaluation = self._evaluation
         if evaluation is None:
             return {}
-        names = [device.name for device in self.loaded.problem.topology.devices]
+        names = self.loaded.problem.topology.device_names
         return dict(zip(names, evaluation.timeline.peak_memory.tolist(), strict=True))
 
     @cached_property
@@ -232,7 +232,7 @@ class PlanResult:
         plan, problem = self._plan, self.loaded.problem
         if plan is None:
             return {}
-        devices = [device.name for device in problem.topology.devices]
+        devices = problem.topology.device_names
         return {
             name: devices[device]
             for name, device in zip(problem.graph.op_names, plan.placement.device, strict=True)

@@ -38,7 +38,7 @@ from envs.cluster.nodes import MAX_GPU_TYPES, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from envs.files import read_content
 from envs.forms import Form, read_form
 from models.export.checkpoint import (
@@ -393,7 +393,7 @@ def _config(path: Path) -> object:
     try:
         return yaml.load(read_content(path), Loader=SafeLoader)
     except (RecursionError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"cannot be read ({' '.join(str(error).split())})", file=path) from error
+        raise InputError(f"cannot be read ({in_one_line(error)})", file=path) from error
 
 
 def _most_running(cluster: Cluster, trace: Trace) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, bounded, check_bounds
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from models.artifacts import read_json_object
 
 Numbers = dict[str, Any]  # by the name of a policy's argument
@@ -120,8 +120,6 @@ def read_numbers(path: str, known: Mapping[str, Any], hints: Mapping[str, Any]) 
         if type(value) is not type(known[name]):
             kind = type(known[name]).__name__
             raise InputError(f"{value!r} is no {kind}", file=path, field=field)
-        try:
+        with refused_in(path):
             check_bounds(value, hints[name], field)
-        except InputError as error:
-            raise InputError(error.message, file=path, field=field) from error
     return numbers

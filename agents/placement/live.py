@@ -217,7 +217,7 @@ class PlacementDecider:
             plan = Plan(Placement(device), BestOrder(problem).order(device))
         placed = np.zeros(grouped.num_groups, np.int64)
         placed[group] = plan.placement.device
-        names = [device.name for device in problem.topology.devices]
+        names = problem.topology.device_names
         actions = [
             {
                 "action": "place",

@@ -8,7 +8,7 @@ import threading
 
 import ray
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CONNECT_S = 10.0  # within which a Ray cluster must answer
@@ -37,5 +37,5 @@ def connect(address: str | None) -> None:
             for number, handler in handled.items():  # Ray's own prints a stack and exits with 1
                 signal.signal(number, handler)
     except (OSError, ValueError, RuntimeError) as error:
-        message = " ".join(str(error).split())
+        message = in_one_line(error)
         raise InputError(f"{address!r}: {message}", field="ray.address") from error

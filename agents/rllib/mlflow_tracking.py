@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from agents.rllib.metrics import Tracker
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 
 RUN_FILE = "mlflow_run.txt"  # in the run folder: the run's id, by which it goes on
 CONFIG_FILE = "config.yaml"
@@ -59,7 +59,7 @@ class MLflow:
         try:
             return _MLflowRun(self, run_folder)
         except (mlflow.MlflowException, OSError) as error:
-            message = " ".join(str(error).split())
+            message = in_one_line(error)
             raise InputError(f"{self.uri!r}: {message}", field="tracking.uri") from error
 
 
@@ -90,7 +90,7 @@ class _MLflowRun:
             self._mlflow.log_metrics(finite, step)
         except (self._mlflow.MlflowException, OSError) as error:
             if not self._failed:
-                message = " ".join(str(error).split())
+                message = in_one_line(error)
                 print(f"MLflow takes no metrics, metrics.csv has them: {message}", file=sys.stderr)
             self._failed = True
 

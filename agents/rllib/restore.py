@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from agents.rllib.ppo import under
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from models.architecture import Policy
 from models.artifacts import atomic_folder, check_hashes, hashes_of, read_json_object
 
@@ -106,7 +106,7 @@ def load_best(run_folder: Path, policies: Mapping[str, Policy], which: str = BES
         for module, policy in policies.items():
             policy.load_state_dict(under(tensors, f"{module}/"))
     except RuntimeError as error:
-        raise InputError(" ".join(str(error).split()), file=path) from error
+        raise InputError(in_one_line(error), file=path) from error
 
 
 def _write(folder: Path, name: str, document: Mapping[str, Any], files: Files) -> None:

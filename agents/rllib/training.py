@@ -21,7 +21,7 @@ from agents.rllib.runner import Seats, forced, masks_of, most_probable, within
 from agents.rllib.subject import Array, ArrayMemory, Solution, Subject
 from envs.arrays import IntArray
 from envs.compilation import clock
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from models.architecture import Policy
 
 OnIteration = Callable[[Row], None]
@@ -286,7 +286,7 @@ class _Run:
             self.algorithm.restore_learning(files)
             self.algorithm.restore_sampling(state["sampling"], files.get("episodes", {}))
         except (TypeError, ValueError, KeyError, RuntimeError) as error:
-            message = " ".join(str(error).split())
+            message = in_one_line(error)
             raise InputError(f"is not what a run writes ({message})", file=path) from error
 
     def _save(self) -> None:

@@ -42,7 +42,7 @@ class Evaluation:
     @property
     def peak_memory(self) -> FloatArray:
         """(D,) bytes on each device; what hosts hold stands in the timeline, after them."""
-        names = [device.name for device in self.problem.topology.devices]
+        names = self.problem.topology.device_names
         return self.timeline.peak_memory[[not name.endswith(HOST) for name in names]]
 
     @property

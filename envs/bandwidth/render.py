@@ -33,7 +33,7 @@ def pipes_frame(
     pipe = topology.server[source] * servers + topology.server[target]
     lasting = timeline.transfer_finish - timeline.transfer_start
     used = np.flatnonzero(instance.traffic.count.any(axis=0))
-    names = [device.name for device in topology.devices]
+    names = topology.device_names
     for row, number in enumerate(used, start=len(names)):
         names.append(f"server {number // servers} → {number % servers}")
         shown = (pipe == number) & (lasting > 0)

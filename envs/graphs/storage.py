@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from envs.arrays import FloatArray, IntArray
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.files import parse_json, read_content, write_atomically
 from envs.forms import Form, read_form
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
@@ -70,12 +70,8 @@ def load_graph(path: str | Path) -> OpGraph:
     """
     path = Path(path)
     content, header = _open(path)
-    try:
+    with refused_in(path):
         graph = _from_arrays(content, header) if _is_archive(content) else from_records(header)
-    except InputError as error:
-        raise InputError(
-            error.message, file=path, record=error.record, field=error.field
-        ) from error
     return _checked(graph, header, path)
 
 
@@ -91,12 +87,8 @@ def graph_of(document: Json, name: str = "graph") -> OpGraph:
         InputError: as `load_graph`.
     """
     _check_header(document, name)
-    try:
+    with refused_in(name):
         graph = from_records(document)
-    except InputError as error:
-        raise InputError(
-            error.message, file=name, record=error.record, field=error.field
-        ) from error
     return _checked(graph, document, name)
 
 
@@ -178,10 +170,8 @@ def _open(path: Path) -> tuple[bytes, Json]:
     """The (decompressed) content and its checked JSON header."""
     content = text = read_content(path)
     if _is_archive(content):
-        try:
+        with refused_in(path):
             text = _read_archive(content, ("header",), np.uint8)["header"].tobytes()
-        except InputError as error:
-            raise InputError(error.message, file=path, field=error.field) from error
     header = parse_json(text, path)
     _check_header(header, path)
     return content, header

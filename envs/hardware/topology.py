@@ -40,7 +40,7 @@ class Topology:
     fabric: Fabric | None = None  # what the topology was routed from; None: only ports are known
 
     def __post_init__(self) -> None:
-        names = [device.name for device in self.devices]
+        names = self.device_names
         if not names:
             raise InputError("has no devices", file=f"topology {self.name}")
         if (wrong := unprintable([self.name, *names])) is not None:
@@ -65,6 +65,11 @@ class Topology:
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         memory = self.memory_bytes.sum() / 2**30
         return f"Topology {self.name}: {counts} in {self.num_servers} servers, {memory:.4g} GiB"
+
+    @property
+    def device_names(self) -> list[str]:
+        """(D,)."""
+        return [device.name for device in self.devices]
 
     @property
     def num_devices(self) -> int:
@@ -119,7 +124,7 @@ class Topology:
         for number, device in enumerate(self.devices):
             if device.name == name:
                 return number
-        known = ", ".join(device.name for device in self.devices)
+        known = ", ".join(self.device_names)
         raise InputError(f"unknown device {name!r} (known: {known})", file=f"topology {self.name}")
 
 

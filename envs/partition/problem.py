@@ -199,9 +199,12 @@ class LatencyProblem(PartitionProblem):
         duration[:count] += self.traffic.busy_seconds(device)
         return _longest_paths(duration, self._arcs(block))[block]
 
-    def _circles(self, device: IntArray) -> list[str]:
-        """Accelerators that are called more than once."""
-        names = [d.name for d in self.step.topology.devices]
+    def violations(self, device: IntArray) -> list[str]:
+        """What is wrong with placement `device` (N,): those of `Placement`, and single calls."""
+        found = Placement(device).violations(self.step)
+        if found:
+            return found
+        names = self.step.topology.device_names
         names += [repr(name) for name in self.step.graph.op_names]
         around = route(names, self._arcs(self._blocks(device)))
         return [f"needs more than one call of a device: data goes round {around}"] if around else []
@@ -277,11 +280,17 @@ class MaxLoadProblem(PartitionProblem):
         """Seconds of the busiest device under placement `device` (N,)."""
         return float(self.loads(device).max())
 
-    def _circles(self, device: IntArray) -> list[str]:
-        """Where a placement that has to be contiguous is not."""
-        names = [d.name for d in self.step.topology.devices]
-        around = route(names, device[self.precedence]) if self.contiguous else ""
-        return [f"is not contiguous: the forward pass goes round {around}"] if around else []
+    def violations(self, device: IntArray) -> list[str]:
+        """What is wrong with placement `device` (N,): those of `Placement`, and contiguity."""
+        found = Placement(device).violations(self.step)
+        if found or not self.contiguous:
+            return found
+        names = self.step.topology.device_names
+        ring = cycle(len(names), device[self.precedence])
+        if ring:
+            route = " -> ".join(names[d] for d in [*ring, ring[0]])
+            found.append(f"is not contiguous: the forward pass goes round {route}")
+        return found
 
 
 def _precedence(graph: OpGraph) -> IntArray:

@@ -35,7 +35,7 @@ def draw_timeline(axes: Any, problem: StepProblem, timeline: Timeline) -> None:
         color="#888888",
         linewidth=1.5,
     )
-    label_rows(axes, [device.name for device in problem.topology.devices], timeline)
+    label_rows(axes, problem.topology.device_names, timeline)
 
 
 def draw_operators(axes: Any, problem: StepProblem, timeline: Timeline) -> None:

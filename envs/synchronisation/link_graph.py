@@ -232,7 +232,7 @@ def links_of_topology(
         InputError: as `LinkGraph`.
     """
     taking = set(range(topology.num_devices) if devices is None else devices)
-    names = [device.name for device in topology.devices]
+    names = topology.device_names
     vertices = [VertexSpec(x, d in taking, True, relay) for d, x in enumerate(names)]
     links: list[tuple[str, str, float, float]] = []
     fabric = topology.fabric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -67,9 +67,9 @@ class AllocateConfig:
     # gadget, rounding, smd, exact
     agent: str = "all"
     problem: str = "random"  # random: drawn from the seed; trace: the jobs of trace, made malleable
-    speed: str = "ring"  # ring, parameter_server, layered
+    speed: SpeedName = "ring"  # ring, parameter_server, layered
     # of jobs: linear or sigmoid in the slot in which they end, log of what is done; mixed
-    utility: str = "mixed"
+    utility: UtilityName = "mixed"
     jobs: Jobs = 20  # of problem=random
     machines: Count = 4
     gpus: Workers = 8  # of a machine
@@ -124,19 +124,22 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     assert plan is not None
     figures = {PICTURE_FILE: draw_workers(problem, plan, title)}
     write_tables(run, title, [table], provenance, figures=figures)
-    values = {
-        **(loaded.counts() if loaded is not None else {}),
-        "jobs": len(problem.jobs),
-        "machines": problem.machines,
-        "slots": problem.slots,
-        "best": best["planner"],
-        "utility": best["utility"],
-        "upper_bound": bound,
-        "of_bound": best["of_bound"],
-        "planners": documents,
-        "picture": str(run.folder / PICTURE_FILE),
-    }
-    return Result(values, provenance, ("utility", "upper_bound", "of_bound", "picture"))
+    return Result(
+        {
+            **(loaded.counts() if loaded is not None else {}),
+            "jobs": len(problem.jobs),
+            "machines": problem.machines,
+            "slots": problem.slots,
+            "best": best["planner"],
+            "utility": best["utility"],
+            "upper_bound": bound,
+            "of_bound": best["of_bound"],
+            "planners": documents,
+            "picture": str(run.folder / PICTURE_FILE),
+        },
+        provenance,
+        ("utility", "upper_bound", "of_bound", "picture"),
+    )
 
 
 def _of_trace(
@@ -144,7 +147,7 @@ def _of_trace(
 ) -> tuple[AllocationProblem, Mapping[str, int]]:
     """Jobs of a trace made malleable, and how many are left out for which reason."""
     problem = problem_of_trace(
-        jobs, rng, speed, cast(UtilityName, config.utility), config.machines, config.slots,
+        jobs, rng, speed, config.utility, config.machines, config.slots,
         gpus=config.gpus, slot_s=config.slot_s, growth=config.growth,
     )  # fmt: skip
     return problem, left_out(
@@ -154,18 +157,17 @@ def _of_trace(
 
 def _problem(config: AllocateConfig) -> tuple[AllocationProblem, LoadedTrace | None]:
     rng = np.random.default_rng(config.seed)
-    names = cast(SpeedName, config.speed), cast(UtilityName, config.utility)
     try:
         if config.problem == RANDOM:
             problem = random_problem(
-                rng, *names, config.jobs, config.machines, config.slots,
+                rng, config.speed, config.utility, config.jobs, config.machines, config.slots,
                 gpus=config.gpus, most_workers=config.most_workers, slot_s=config.slot_s,
             )  # fmt: skip
             return problem, None
         if config.trace.path is None:
             raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
         loaded = load_trace(config.trace)
-        problem, others = _of_trace(config, loaded.trace, rng, names[0])
+        problem, others = _of_trace(config, loaded.trace, rng, config.speed)
         return problem, replace(loaded, left_out={**loaded.left_out, **others})
     except InputError as error:
         if error.file is None and error.record is None and error.field is not None:
@@ -193,7 +195,7 @@ class StudyConfig:
     study: Count  # random instances with a proved optimum
     windows: Count = 6  # of the trace, disjoint, evenly over it
     jobs: Jobs = 300  # of a window, evenly from those submitted in it
-    utility: str = "mixed"  # of the windows: linear, sigmoid, log, mixed
+    utility: UtilityName = "mixed"  # of the windows: linear, sigmoid, log, mixed
     machines: Count = 8
     gpus: Workers = 8  # of a machine
     growth: Workers = 4  # most workers of a job, over the GPUs that it asks for

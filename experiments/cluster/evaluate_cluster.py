@@ -250,11 +250,14 @@ def compare(config: CompareConfig, run: Run) -> Result:
     source.tell_changes(run.console)
     least, *others = written["policies"]
     ties = [x["policy"] for x in others if x["mean_jct_s"] <= least["mean_jct_s"] * (1 + 1e-9)]
-    values: dict[str, object] = {
-        **source.counts(),
-        "gpus": problem.cluster.num_gpus,
-        **written,
-        "as_good": ", ".join(ties),
-        "seconds": time.perf_counter() - start,
-    }
-    return Result(values, provenance, shown=("jobs", "best", "as_good", "table", "seconds"))
+    return Result(
+        {
+            **source.counts(),
+            "gpus": problem.cluster.num_gpus,
+            **written,
+            "as_good": ", ".join(ties),
+            "seconds": time.perf_counter() - start,
+        },
+        provenance,
+        shown=("jobs", "best", "as_good", "table", "seconds"),
+    )

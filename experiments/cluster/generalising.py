@@ -17,7 +17,7 @@ from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.workload.slicing import at_most_gpus
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, refused_in, require_one_of
 from envs.forms import Form, read_form
 from experiments.cluster.baselines import (
     CLASSES,
@@ -90,11 +90,8 @@ class Condition(NamedTuple):
             rates = build_as(RateModel, node, key, "interference model")
         found: list[SplitWindow] = []
         for part in split.traces.values():
-            try:
+            with refused_in(f"{where}, trace {part.name}"):
                 found += changed(part, changes, rates, window).parts(window)
-            except InputError as error:
-                key = f"{where}, trace {part.name}"
-                raise InputError(error.message, file=key, field=error.field) from error
         if not found:
             told = f"no window {window!r} has {split.config.least_jobs} jobs that fit one GPU type"
             raise InputError(told, file=where)
@@ -455,10 +452,9 @@ def exported(config: GeneraliseConfig, folder: str, schedulers: int | None) -> C
 
 def folder_of(checkpoint: str) -> Path:
     """The folder of an exported scheduler, or of a shipped one by its name."""
-    try:
-        return scheduler_folder(checkpoint)
-    except InputError as error:
-        raise InputError(f"config key 'checkpoints': {error.message}") from error
+    with refused_in("config key 'checkpoints'"):
+        folder = scheduler_folder(checkpoint)
+    return folder  # noqa: RET504, not inside, where mypy takes the refusal for swallowed
 
 
 def generalise(config: GeneraliseConfig, run: Run) -> Result:
@@ -514,14 +510,17 @@ def generalise(config: GeneraliseConfig, run: Run) -> Result:
         run, title, summary.tables, provenance, caption=summary.caption, width=WIDTH,
         figures=figures,
     )  # fmt: skip
-    values: dict[str, object] = {
-        "split": config.split.name,
-        "window": config.window,
-        "information": config.information,
-        "checkpoints": list(config.checkpoints),
-        **summary.values,
-        "left_out_jobs": left_out,
-        "table": str(run.folder / TABLE_FILE),
-        "picture": str(run.folder / summary.file),
-    }
-    return Result(values, provenance, ["split", *summary.shown, "table", "picture"])
+    return Result(
+        {
+            "split": config.split.name,
+            "window": config.window,
+            "information": config.information,
+            "checkpoints": list(config.checkpoints),
+            **summary.values,
+            "left_out_jobs": left_out,
+            "table": str(run.folder / TABLE_FILE),
+            "picture": str(run.folder / summary.file),
+        },
+        provenance,
+        ["split", *summary.shown, "table", "picture"],
+    )

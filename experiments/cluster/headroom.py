@@ -120,13 +120,16 @@ def headroom(config: HeadroomConfig, run: Run) -> Result:
     ]
     figures = {PICTURE_FILE: draw_headroom(ratios, BOUND, title)}
     write_tables(run, title, tables, provenance, caption=CAPTION, width=WIDTH, figures=figures)
-    values: dict[str, object] = {
-        "regimes": found,
-        "table": str(run.folder / TABLE_FILE),
-        "picture": str(run.folder / PICTURE_FILE),
-        "seconds": time.perf_counter() - began,
-    }
-    return Result(values, provenance, shown=("table", "picture", "seconds"))
+    return Result(
+        {
+            "regimes": found,
+            "table": str(run.folder / TABLE_FILE),
+            "picture": str(run.folder / PICTURE_FILE),
+            "seconds": time.perf_counter() - began,
+        },
+        provenance,
+        shown=("table", "picture", "seconds"),
+    )
 
 
 def _each(config: HeadroomConfig, run: Run) -> dict[str, Any]:

@@ -91,9 +91,9 @@ class SplitConfig:
         for path in paths:
             check_file(Path(str(self.data), path))
 
-    def require_window(self, window: str, key: str = "window") -> None:
+    def require_window(self, window: str) -> None:
         """Refuse what is no window of this split, which a config has under `key`."""
-        require_one_of(window, self.shares, file=f"config key '{key}', split {self.name}")
+        require_one_of(window, self.shares, file=f"config key 'window', split {self.name}")
 
     def cluster(self, nodes: int) -> Cluster:
         """Equal nodes, the GPU types in equal consecutive shares."""

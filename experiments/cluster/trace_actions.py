@@ -86,8 +86,11 @@ def _written(trace: TraceConfig, output: str, run: Run) -> Result:
     else:
         write_csv(loaded.trace, path)
         write_sidecar(path, provenance, "trace")
-    values = {**loaded.counts(), "output": str(path), "sha256": file_hash(path)}
-    return Result(values, provenance, ("trace", "rows", "rejected_rows", "jobs", "output"))
+    return Result(
+        {**loaded.counts(), "output": str(path), "sha256": file_hash(path)},
+        provenance,
+        ("trace", "rows", "rejected_rows", "jobs", "output"),
+    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from envs.bounds import Count, Positive, bounded
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, in_one_line, require_one_of
 from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
@@ -113,19 +113,21 @@ class TraceDownload:
         if laid_out and Path(os.environ.get(DATA_VARIABLE, "")).resolve() != folder.resolve():
             told = f"splits and studies look there with: export {DATA_VARIABLE}={folder.resolve()}"
             run.console.say(told)
-        values: dict[str, object] = {
-            "file": str(path),
-            "bytes": path.stat().st_size,
-            "sha256": found,
-            "checked": download.checked,
-            "fetched": fetched,
-            "format": public.format,
-            "unpack": public.unpack,
-            "laid_out": laid_out,
-            "licence": public.licence,
-            "url": public.url,
-        }
-        return Result(values, run.provenance.with_inputs(**{path.name: found}))
+        return Result(
+            {
+                "file": str(path),
+                "bytes": path.stat().st_size,
+                "sha256": found,
+                "checked": download.checked,
+                "fetched": fetched,
+                "format": public.format,
+                "unpack": public.unpack,
+                "laid_out": laid_out,
+                "licence": public.licence,
+                "url": public.url,
+            },
+            run.provenance.with_inputs(**{path.name: found}),
+        )
 
     def _lines(self) -> Iterator[str]:
         for name, source in self.sources.items():
@@ -226,7 +228,7 @@ class Download:
                     told = f"the server answers {error.code} {error.reason}"
                     raise InputError(told, file=self.url) from error
                 cause = error.reason if isinstance(error, urllib.error.URLError) else error
-                fault = " ".join(str(cause).split()) or type(cause).__name__
+                fault = in_one_line(cause) or type(cause).__name__
                 continue
             if not whole:
                 fault = "the server closed the connection"

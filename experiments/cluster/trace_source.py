@@ -387,7 +387,4 @@ def read_workload(path: str) -> WorkloadParameters:
     Raises:
         InputError: the file holds something else, or what it holds is wrong.
     """
-    found = object_in_file(path, "workload")
-    if not isinstance(found, WorkloadParameters):
-        raise InputError("holds no parameters of a workload", file=path)
-    return found
+    return object_in_file(path, "workload", WorkloadParameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,11 @@ def own_flags() -> list[str]:
     """The user's own folders and names, for the apps that this process starts."""
     folders = [f"{CONFIG_DIR[0]}={folder}" for folder in _given]
     return [*folders, *(word for word in _typed if word.startswith(TRUST))]
+
+
+def given_keys(words: Iterable[str]) -> dict[str, str]:
+    """The values of `key=value` words by their keys."""
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def names_in(text: str) -> set[str]:

@@ -366,8 +366,7 @@ def _option(
         if path.suffix in {".yaml", ".yml"} and group not in _RECIPES:
             return [f"{key}={_stored_file(path.resolve(), group)}"]
     elif _DOTTED.fullmatch(value):
-        node = OmegaConf.create({"_target_": value}, flags={"struct": False})  # takes any key
-        ConfigStore.instance().store(group=group, name=value, node=node)
+        _store(group, value, {"_target_": value})
         return [argument]
     fit = fitting(group, config_name, package)
     known = list(dict.fromkeys([*near(value, options), *fit]))
@@ -399,10 +398,15 @@ def _stored_file(path: Path, group: str) -> str:
     given = OmegaConf.to_container(OmegaConf.create(yaml_text(path)), resolve=False)
     assert isinstance(given, dict)
     whole = with_defaults({str(key): value for key, value in given.items()}, group)
-    stored = OmegaConf.create(whole, flags={"struct": False})
-    ConfigStore.instance().store(group=group, name=name, node=stored)
+    _store(group, name, whole)
     _files[name] = path.name
     return name
+
+
+def _store(group: str, name: str, node: Mapping[str, Any]) -> None:
+    """Have Hydra know one more option of a group, which takes any key."""
+    stored = OmegaConf.create(dict(node), flags={"struct": False})
+    ConfigStore.instance().store(group=group, name=name, node=stored)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

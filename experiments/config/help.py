@@ -11,6 +11,7 @@ from typing import Any
 from experiments.config.command_words import (
     RECIPE,
     command_words,
+    given_keys,
     recipe_choices,
     use_config_folders,
     with_recipes,
@@ -68,7 +69,8 @@ def verb_help(verb: str, words: Sequence[str], command: str) -> str:
 
     `command` is what it was called by, `python -m experiments.plan` for example.
     """
-    shown, width = chosen_job(verb, with_recipes(words)), _width()
+    shown = chosen_job(verb, with_recipes(words))
+    width = max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
     about = shown.about.replace("python -m experiments.", command.removesuffix(verb))
     lines = [about, "", f"{command} key=value ...", ""]
     others = [job for job in jobs_of(verb) if job.words and not shown.words]
@@ -83,7 +85,7 @@ def verb_help(verb: str, words: Sequence[str], command: str) -> str:
     config = {key: x for key, x in job_config(shown.config).items() if key not in taken}
     told = _helps(shown.schema) | COMMON
     lines += _keys("", {**config, "seed": 0, "json": False}, told, width)
-    named = dict(word.split("=", 1) for word in words if "=" in word)
+    named = given_keys(words)
     for choice in choices(shown.config):
         if choice.word in named or (
             not choice.package and len(fitting(choice.group, shown.config, choice.package)) == 1
@@ -123,7 +125,7 @@ def _of_verb(verb: str, before: Sequence[str], last: str) -> Iterator[str]:
     words, _, folders = command_words(before)
     use_config_folders(folders)
     shown = chosen_job(verb, with_recipes([*words, last]))
-    named = dict(word.split("=", 1) for word in words if "=" in word)
+    named = given_keys(words)
     yield from (f"+{RECIPE}={name} " if "=" in last else f"+{RECIPE}=" for name in _recipes(shown))
     for job in jobs_of(verb) if "=" in last else ():  # the words that lead to another job
         group = job.words.partition("=")[0]
@@ -222,10 +224,6 @@ def _keys(
         text = "[...]" if objects else value
         text = text if isinstance(text, str) else json.dumps(text, default=str)
         yield from _entry(name if value is NOTHING else f"{name}={text}", meaning, width)
-
-
-def _width() -> int:
-    return max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
 
 
 def _entry(name: str, meaning: str, width: int) -> list[str]:

@@ -8,13 +8,12 @@ is one row here. What differs from the defaults is a file of the group's folder 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from experiments.config.signatures import PREFIX, local
 
 PARTIAL = "partial "  # before what the program calls with arguments of its own
 
-_ROOMS: Mapping[str, Mapping[str, str]] = {
+GROUPS: Mapping[str, Mapping[str, str]] = {
     "agent": {
         # step planners
         "contiguous": "agents.placement.baselines:ContiguousSplit",
@@ -177,7 +176,6 @@ _ROOMS: Mapping[str, Mapping[str, str]] = {
     },
     "workload": {"file": "experiments.cluster.trace_source:read_workload"},
 }
-GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(_ROOMS)
 
 # What a file may have made, though no group has a name for it.
 OF_FILES = (

@@ -218,11 +218,11 @@ def _bases(found: Definition) -> Iterator[Definition]:
 
 def _knobs(found: Definition) -> Iterator[Knob]:
     node = found.node
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, Function):
         bound = any(_called(x) == "classmethod" for x in node.decorator_list)
         yield from _arguments(found, node, skipped=int(bound), about=found.about)
         return
-    inits = _inits(found)
+    inits = [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
     is_record = any(_called(x) == "dataclass" for x in node.decorator_list)
     is_record = is_record or any(_called(x) == "NamedTuple" for x in node.bases)
     if inits:
@@ -274,11 +274,6 @@ def _handed_on(found: Definition, node: Function, given: set[str]) -> Iterator[K
         for knob in _knobs(target):
             if knob.by_keyword and not knob.required and knob.name not in given | said:
                 yield knob
-
-
-def _inits(found: Definition) -> list[ast.FunctionDef]:
-    body = found.node.body if isinstance(found.node, ast.ClassDef) else []
-    return [x for x in body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
 
 
 def _fields(found: Definition) -> Iterator[Knob]:

@@ -20,7 +20,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
-from envs.errors import InputError, meant
+from envs.errors import InputError, in_one_line, meant
 from experiments.config.command_words import TRUST, config_folders, names_in, names_typed
 from experiments.config.extras import missing_extra
 from experiments.config.registry import GROUPS, OF_FILES, dotted
@@ -185,10 +185,10 @@ def build(node: Mapping[str, object], key: str | None = None) -> Any:
         if isinstance(cause, MemoryError):
             raise cause from error
         if cause is error:  # Hydra will not make it
-            raise InputError(" ".join(str(error).split())) from error
+            raise InputError(in_one_line(error)) from error
         if isinstance(cause, ValueError | ArithmeticError | TypeError):
             refused = f"{node.get('_target_')} refuses its arguments"
-            raise InputError(f"{refused} ({' '.join(str(cause).split())})") from error
+            raise InputError(f"{refused} ({in_one_line(cause)})") from error
         raise
 
 
@@ -241,7 +241,7 @@ def _check_call(node: Mapping[str, object], key: str) -> None:
         where, told = f"{key}._target_", missing_extra(error)
         if told is not None:
             raise InputError(f"{target!r} {told}", file=where) from error
-        cause = " ".join(str(error).split()) or type(error).__name__
+        cause = in_one_line(error) or type(error).__name__
         raise InputError(f"cannot import {target!r} ({cause})", file=where) from error
     try:
         parameters = inspect.signature(function).parameters
@@ -388,8 +388,8 @@ def _hints(function: Any) -> dict[str, Any]:
         return {}
 
 
-def object_in_file(path: str, group: str) -> Any:
-    """The object that a YAML file describes, for the config group `group`.
+def object_in_file(path: str, group: str, *kinds: type[Kind]) -> Kind:
+    """The object of one of the kinds that a YAML file describes, for the config group `group`.
 
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
@@ -401,6 +401,9 @@ def object_in_file(path: str, group: str) -> Any:
     node = targets_here(document)
     try:
         check_targets(node, group)
-        return build(node, group)
+        built = build(node, group)
     except InputError as error:
         raise InputError(str(error), file=path) from error
+    if not isinstance(built, kinds):
+        raise InputError(f"describes no {group} but a {type(built).__name__}", file=path)
+    return built

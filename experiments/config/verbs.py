@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from experiments.config.command_words import given_keys
 from experiments.config.signatures import definition, module_about
 
 EXPERIMENTS = __name__.rpartition(".config.")[0]
@@ -140,6 +141,6 @@ def jobs_of(verb: str) -> list[Job]:
 def chosen_job(verb: str, words: Iterable[str]) -> Job:
     """The job that the words of a command line mean; of several the first."""
     own, *others = jobs_of(verb)
-    chosen = dict(word.split("=", 1) for word in words if "=" in word)
+    chosen = given_keys(words)
     meant = (job for job in others for group in chosen if job.is_meant(chosen[group], group))
     return next(meant, own)

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from envs.files import read_content
 
 MOST_NODES = 1_000_000  # of a YAML file, each counted as often as it is meant
@@ -37,7 +37,7 @@ def yaml_text(path: str | Path) -> str:
         _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, (), count(1))
         yaml.safe_load(text)  # which refuses more
     except (RecursionError, ValueError, yaml.YAMLError) as error:
-        told = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
+        told = in_one_line(error).replace('in "<unicode string>", ', "in ")
         raise InputError(f"cannot be read ({told})", file=path) from error
     return text
 

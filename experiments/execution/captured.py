@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from envs.graphs.capture import Workload, reference_kernels, unique_names
 from envs.graphs.fake_module import faked
 from envs.graphs.op_graph import NONE, Phase
@@ -64,7 +64,7 @@ class CapturedLayers:
         try:
             exported = torch.export.export(self._whole, (), self._data, strict=False)
         except Exception as error:  # anything that the module's own code raises
-            told = " ".join(str(error).split())[:200]
+            told = in_one_line(error)[:200]
             raise InputError(f"the module cannot be exported by torch ({told})") from error
         self._program = exported.module(check_guards=False)
         self._layer = self._assigned()

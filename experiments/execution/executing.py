@@ -103,17 +103,20 @@ def execute(config: ExecuteConfig, run: Run) -> Result:
     write_json(run.folder / TRACE_FILE, trace)
     write_tables(run, "Plans that ran", _tables(found), provenance)
     fastest = sorted(found, key=itemgetter("step_time_s"))
-    values: Document = {
-        "plans": found,
-        "equal": all(x["equal"] for x in found),
-        "fastest_first": [x["name"] for x in fastest],
-        "same_order": all(
-            a["simulated_again_s"] < b["simulated_again_s"]
-            for a, b in combinations(fastest, 2)
-            if b["step_time_s"] > APART * a["step_time_s"]
-        ),
-    }
-    return Result(values, provenance, ("equal", "same_order"))
+    return Result(
+        {
+            "plans": found,
+            "equal": all(x["equal"] for x in found),
+            "fastest_first": [x["name"] for x in fastest],
+            "same_order": all(
+                a["simulated_again_s"] < b["simulated_again_s"]
+                for a, b in combinations(fastest, 2)
+                if b["step_time_s"] > APART * a["step_time_s"]
+            ),
+        },
+        provenance,
+        ("equal", "same_order"),
+    )
 
 
 def outcome(

@@ -83,16 +83,19 @@ def export_plan(config: ExportPlanConfig, run: Run) -> Result:
     else:
         with atomic_folder(folder) as temporary:
             _write(temporary, files)
-    values = {
-        "folder": str(folder),
-        "files": sorted(path.name for path in folder.iterdir()),
-        "processes": split.processes,
-        "ranks": split.ranks,
-        "replicas": split.replicas,
-        "stages": [list(stage) for stage in split.layers],
-        "rank": list(split.rank),
-    }
-    return Result(values, provenance, ("folder", "processes", "ranks", "replicas"))
+    return Result(
+        {
+            "folder": str(folder),
+            "files": sorted(path.name for path in folder.iterdir()),
+            "processes": split.processes,
+            "ranks": split.ranks,
+            "replicas": split.replicas,
+            "stages": [list(stage) for stage in split.layers],
+            "rank": list(split.rank),
+        },
+        provenance,
+        ("folder", "processes", "ranks", "replicas"),
+    )
 
 
 def write_split(folder: Path, split: Split, provenance: Provenance) -> None:

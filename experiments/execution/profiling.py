@@ -71,8 +71,11 @@ def profile(config: ProfileConfig, run: Run) -> Result:
     columns = ["layer", *(f"{key} (ms)" for key in PASSES)]
     write_tables(run, "Layers", [Table("Layers", columns, rows)], run.provenance)
     seconds = {f"{key}_s": [layer.seconds[key] for layer in layers] for key in PASSES}
-    values = {"profile": str(file), "layers": len(layers), **seconds}
-    return Result(values, run.provenance, ("profile", "layers"))
+    return Result(
+        {"profile": str(file), "layers": len(layers), **seconds},
+        run.provenance,
+        ("profile", "layers"),
+    )
 
 
 def measure(model: Any, warm_up: int, repeats: int) -> list[Layer]:

@@ -104,18 +104,21 @@ def execute_synchronisation(config: ExecuteSynchronisationConfig, run: Run) -> R
         for name, one in found.items()
     ]
     write_tables(run, "Executed", [Table("Executed", COLUMNS, rows)], provenance)
-    values: Document = {
-        "name": plan.name,
-        "network": network.name,
-        "primitive": problem.primitive.value,
-        "bytes": problem.size,
-        "processes": len(seen),
-        **mine,
-        "equal": all(one["equal"] for one in found.values()),
-        "gloo": gloos,
-        "speedup_over_gloo": gloos and gloos["time_s"] / mine["time_s"],
-    }
-    return Result(values, provenance, ("equal", "speedup_over_gloo"))
+    return Result(
+        {
+            "name": plan.name,
+            "network": network.name,
+            "primitive": problem.primitive.value,
+            "bytes": problem.size,
+            "processes": len(seen),
+            **mine,
+            "equal": all(one["equal"] for one in found.values()),
+            "gloo": gloos,
+            "speedup_over_gloo": gloos and gloos["time_s"] / mine["time_s"],
+        },
+        provenance,
+        ("equal", "speedup_over_gloo"),
+    )
 
 
 def gloo_ring(problem: SynchronisationProblem) -> SynchronisationPlan | None:

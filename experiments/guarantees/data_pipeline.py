@@ -35,7 +35,7 @@ from envs.data_pipeline.pipeline import (
 )
 from envs.errors import InputError
 from experiments.config.targets import build_as
-from experiments.pictures.data_pipeline import draw_stages
+from experiments.pictures.pricing import draw_bars
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import peak_rss_bytes
 from experiments.study.tables import Columns, Table, write_tables
@@ -159,8 +159,8 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         Table.of("Parts", {"part": "{part}", **COLUMNS}, shown),
         replace(Table.of("Every combination", COLUMNS, every.values()), on_console=False),
     ]
-    seconds = {name: row["stages"] for name, row in parts.items() if "without" not in name}
-    figures = {"stages.png": draw_stages(STAGES, seconds, title)}
+    ms = {name: 1e3 * row["stages"] for name, row in parts.items() if "without" not in name}
+    figures = {"stages.png": draw_bars(STAGES, ms, "ms of a batch", title)}
     write_tables(run, title, tables, run.provenance, figures=figures)
     files = [file for file in (config.input, config.labels) if file]
     return Result(values, run.provenance.with_files(*files), SHOWN)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from envs.asynchronous.simulation import Training
-from experiments.pictures.style import LEVEL, TEXT, colour, frame, new_figure, note, titled
+from experiments.pictures.style import LEVEL, colour, frame, new_figure, note, titled
 
 
 def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, title: str) -> Figure:
@@ -19,8 +19,8 @@ def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, tit
             label = policy.replace("_", " ") if axes is panels[0] else None
             axes.plot(run.times, run.losses, color=colour(number), linewidth=1.1, label=label)
         axes.axhline(target, **LEVEL)
-        axes.set_xlabel("virtual seconds", fontsize=TEXT)
+        axes.set_xlabel("virtual seconds")
         note(axes, name)
         frame(axes)
-    panels[0].set_ylabel("loss, nats", fontsize=TEXT)
+    panels[0].set_ylabel("loss, nats")
     return titled(figure, title, legend=len(next(iter(played.values()))))

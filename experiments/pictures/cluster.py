@@ -24,8 +24,7 @@ from experiments.pictures.style import (
     OTHERS,
     PALE,
     SMALL,
-    duration_formatter,
-    duration_ticks,
+    duration_axis,
     frame,
     in_words,
     line,
@@ -119,11 +118,7 @@ def draw_jct_cdf(jct_s: Mapping[str, FloatArray], title: str) -> Figure:
         )  # fmt: skip
     low = min(float(np.maximum(values, LEAST_S).min()) for values in jct_s.values())
     high = max(float(np.maximum(values, LEAST_S).max()) for values in jct_s.values())
-    axes.set_xscale("log")
-    axes.set_xlim(low / 1.15, high * 1.15)
-    axes.set_xticks(duration_ticks(low / 1.15, high * 1.15))
-    axes.xaxis.set_major_formatter(duration_formatter())
-    axes.minorticks_off()
+    duration_axis(axes, low / 1.15, high * 1.15)
     axes.set_ylim(0, 1.01)
     axes.set_xlabel("job completion time")
     axes.set_ylabel("share of the jobs")
@@ -214,11 +209,7 @@ def _draw_durations(axes: Axes, summary: TraceSummary) -> None:
     means = [gang.mean_duration_s for gang in summary.gangs]
     low = max(1.0, float(edge[:, 0].min())) / 1.3
     high = max(float(edge[:, 1].max()), *means, 2.0) * 1.3
-    axes.set_xscale("log")
-    axes.set_xlim(low, high)
-    axes.set_xticks(duration_ticks(low, high))
-    axes.xaxis.set_major_formatter(duration_formatter())
-    axes.minorticks_off()
+    duration_axis(axes, low, high)
     axes.set_yticks(range(len(summary.gangs)), [str(gang.num_gpus) for gang in summary.gangs])
     axes.set_ylim(len(summary.gangs) - 0.4, -0.6)
     axes.set_xlabel("duration: 5, 25, 50, 75, 95 %; diamond: mean; right: jobs")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from agents.hybrid.lyapunov import Played
 from envs.hybrid.batch_time import COSTS
-from experiments.pictures.style import LEVEL, TEXT, colour, frame, new_figure, titled
+from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
 
 
 def draw_dynamic(played: Mapping[str, Played], title: str) -> Figure:
@@ -27,7 +27,7 @@ def draw_dynamic(played: Mapping[str, Played], title: str) -> Figure:
     panels[1].axhline(1.0, **LEVEL)
     names = ("batch time, s", "mean rent so far / budget", "queue of rent, budgets")
     for axes, name in zip(panels, names, strict=True):
-        axes.set_ylabel(name, fontsize=TEXT)
+        axes.set_ylabel(name)
         frame(axes)
     panels[2].set_yscale("symlog")
     panels[2].set_ylim(bottom=0.0)

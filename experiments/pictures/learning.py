@@ -29,6 +29,7 @@ from experiments.pictures.style import (
     PALETTE,
     SMALL,
     TEXT,
+    apart,
     colour,
     frame,
     line,
@@ -96,10 +97,9 @@ def draw_learning_curve(
         axes.axhline(value, color=colours[name], linewidth=1.1, linestyle="--")
     axes.axhline(lower_bound * 1e3, **LIMIT)
     labels = {**shown, BOUND: lower_bound * 1e3}
-    heights = _spread(list(labels.values()), CLOSE * (high - low))
-    for (name, value), height in zip(labels.items(), heights, strict=True):
+    for name, height in apart(labels, CLOSE * (high - low)).items():
         axes.annotate(
-            f"{name}  {value:.1f}",
+            f"{name}  {labels[name]:.1f}",
             (1.01, height),
             xycoords=("axes fraction", "data"),
             va="center",
@@ -144,16 +144,6 @@ def _limits(
     top = max([start, *(value for value in baselines if value <= ABOVE_START * start)])
     margin = 0.05 * max(top - floor, 0.01 * top)
     return floor - margin, top + margin
-
-
-def _spread(values: list[float], gap: float) -> list[float]:
-    """Heights at least `gap` apart, in the order of the values."""
-    heights = [0.0] * len(values)
-    previous = -np.inf
-    for index in sorted(range(len(values)), key=values.__getitem__):
-        previous = max(values[index], previous + gap)
-        heights[index] = previous
-    return heights
 
 
 def _other(number: int) -> str:

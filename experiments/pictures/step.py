@@ -109,12 +109,9 @@ def draw_gantt(
     axes.set_yticks(positions, labels)
     axes.set_ylim(max(positions) + 0.5, -0.6)
     axes.set_xlim(0, end * 1.07)
-    axes.axvline(end, color="black", linewidth=0.8)
+    _frame_rows(axes, end, f"time since the start of the step ({unit})")
     if bound_s > 0:
         axes.axvline(bound_s * scale, **LIMIT)
-    axes.set_xlabel(f"time since the start of the step ({unit})")
-    axes.tick_params(axis="y", length=0)
-    frame(axes, "x", hidden=("top", "right", "left"))
     handles = _legend(graph.num_micro_batches, bool(ports))
     if sums.any():
         handles.insert(-1, Patch(color=SUM_COLOUR, label="sum of gradients"))
@@ -162,19 +159,15 @@ def draw_pipeline(played: PlayedPipeline, pipeline: Pipeline, title: str) -> Fig
         _bars(axes, start, finish, rank, DEVICE_HEIGHT, colours, edge="white")
         for bar in bars:
             if bar.finish - bar.start >= LABEL_WIDTH * end:
-                colour = "white" if bar.stage == stages[0] else "#222222"
-                axes.text((bar.start + bar.finish) / 2, rank, str(bar.micro_batch), ha="center",
-                          va="center", fontsize=7, color=colour, fontweight="bold")  # fmt: skip
+                middle, dark = (bar.start + bar.finish) / 2, bar.stage == stages[0]
+                _number(axes, middle, rank, bar.micro_batch, on_dark=dark)
         span = finish.max() - start.min()
         busy = (finish - start).sum() / span if span else 0.0
         axes.text(end * 1.006, rank, f"{busy:.1%} of its span", va="center", fontsize=SMALL)
     axes.set_yticks(range(len(played.bars)), [f"rank {rank}" for rank in range(len(played.bars))])
     axes.set_ylim(len(played.bars) - 0.5, -0.6)
     axes.set_xlim(0, end * 1.09)
-    axes.axvline(end, color="black", linewidth=0.8)
-    axes.set_xlabel("time")
-    axes.tick_params(axis="y", length=0)
-    frame(axes, "x", hidden=("top", "right", "left"))
+    _frame_rows(axes, end, "time")
     used = {bar.work for row in played.bars for bar in row}
     handles = [Patch(color=WORK_COLOURS[w], label=WORK_NAMES[w]) for w in Work if w in used]
     if len(pipeline.rank) > len(played.bars):
@@ -245,9 +238,22 @@ def _numbers(
     dark_from = int(batch.max(initial=0)) / 2
     for a, b, number in zip(start, finish, batch, strict=True):
         if b - a >= width:
-            colour = "white" if number >= dark_from else "#222222"
-            axes.text((a + b) / 2, row, str(number), ha="center", va="center", fontsize=7,
-                      color=colour, fontweight="bold")  # fmt: skip
+            _number(axes, (a + b) / 2, row, number, on_dark=number >= dark_from)
+
+
+def _number(axes: Axes, x: float, y: float, number: int, *, on_dark: bool) -> None:
+    axes.text(
+        x, y, str(number), ha="center", va="center", fontsize=7, fontweight="bold",
+        color="white" if on_dark else "#222222",
+    )  # fmt: skip
+
+
+def _frame_rows(axes: Axes, end: float, label: str) -> None:
+    """Rows over time, with a line at the end."""
+    axes.axvline(end, color="black", linewidth=0.8)
+    axes.set_xlabel(label)
+    axes.tick_params(axis="y", length=0)
+    frame(axes, "x", hidden=("top", "right", "left"))
 
 
 def _shades(colour: str, count: int) -> list[str]:

@@ -55,13 +55,20 @@ def name_at_end(axes: Axes, names: Mapping[str, tuple[float, str]]) -> None:
         name: float(axes.transAxes.inverted().transform(axes.transData.transform((1.0, at)))[1])
         for name, (at, _) in names.items()
     }
-    previous = -np.inf
-    for name in sorted(places, key=places.__getitem__):
-        previous = max(places[name], previous + NAME_HEIGHT)
+    for name, height in apart(places, NAME_HEIGHT).items():
         axes.annotate(
-            name, (1.01, previous), xycoords="axes fraction", va="center", fontsize=SMALL - 1,
+            name, (1.01, height), xycoords="axes fraction", va="center", fontsize=SMALL - 1,
             color=names[name][1], annotation_clip=False,
         )  # fmt: skip
+
+
+def apart(places: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Heights at least `gap` apart, in the order of the places."""
+    heights: dict[str, float] = {}
+    previous = -np.inf
+    for name in sorted(places, key=places.__getitem__):
+        previous = heights[name] = max(places[name], previous + gap)
+    return heights
 
 
 NAME_HEIGHT = 0.052  # share of the axes between two names
@@ -145,6 +152,10 @@ def duration_ticks(low_s: float, high_s: float) -> list[float]:
     return [float(step) for step in steps if low_s <= step <= high_s]
 
 
-def duration_formatter() -> FuncFormatter:
-    """Ticks of a logarithmic axis in seconds, each in its own unit."""
-    return FuncFormatter(lambda value, _: in_words(float(value)))
+def duration_axis(axes: Axes, low_s: float, high_s: float) -> None:
+    """A logarithmic horizontal axis of seconds, each tick in its own unit."""
+    axes.set_xscale("log")
+    axes.set_xlim(low_s, high_s)
+    axes.set_xticks(duration_ticks(low_s, high_s))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_words(float(value))))
+    axes.minorticks_off()

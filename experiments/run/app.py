@@ -21,6 +21,7 @@ from experiments.config.command_words import (
     CONFIG_DIR,
     TRUST,
     command_words,
+    given_keys,
     listed,
     use_command_line,
     with_recipes,
@@ -89,7 +90,7 @@ def run_job(config: str, arguments: Sequence[str]) -> int:
 def job_of(verb: str, words: Sequence[str]) -> Job:
     """The job that a command line means; a run that is resumed is of the job with its keys."""
     meant = chosen_job(verb, with_recipes(words))
-    chosen = dict(word.split("=", 1) for word in words if "=" in word)
+    chosen = given_keys(words)
     keys = saved_keys(chosen["resume"].strip("'\"")) if "resume" in chosen else None
     same = (x for x in jobs_of(verb) if keys == {knob.name for knob in knobs(x.schema) or ()})
     return meant if keys is None else next(same, jobs_of(verb)[0])
@@ -126,12 +127,14 @@ def _run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> No
     stdout = _claim_stdout() if config.json else sys.stdout
     provenance = Provenance(seed=config.seed, command=command)
     text = to_yaml(plain_config(config), provenance)
+    found = shutil.which("python") == sys.executable
+    python = "python" if found else shlex.quote(sys.executable)  # as it is typed
     with claimed(folder, config, text):
         before = set(os.listdir(folder))
         if getattr(config, "resume", None) is not None:
             provenance, text = _gone_on_with(folder, provenance), ""  # its config is there already
         try:
-            _run(composed, task, _called(verb, _python()), stdout, provenance, text)
+            _run(composed, task, _called(verb, python), stdout, provenance, text)
         except Exception as error:
             fault = _without_extra(error, verb) or fault_of(error)
             if fault is not None:
@@ -180,12 +183,6 @@ def _called(verb: str, python: str = "python") -> str:
     return words if words.startswith("meshwright ") else f"{python} -m {EXPERIMENTS}.{verb}"
 
 
-def _python() -> str:
-    """What is typed for the Python that runs."""
-    typed = shutil.which("python") == sys.executable
-    return "python" if typed else shlex.quote(sys.executable)
-
-
 def _run(
     composed: Composed[Any],
     task: Callable[[Any, Run], Result],
@@ -198,9 +195,15 @@ def _run(
     config, folder = composed.config, Path(os.path.abspath(composed.folder))
     console = RunConsole(stderr=config.json)
     if text:
-        environment = stamp(_environment(), provenance, kind="environment")
+        environment = {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processor_cores": os.cpu_count(),
+            "packages": package_versions(),
+        }
         write_text(folder / CONFIG_FILE, text)
-        write_json(folder / ENVIRONMENT_FILE, environment)
+        document = stamp(environment, provenance, kind="environment")
+        write_json(folder / ENVIRONMENT_FILE, document)
     run = Run(folder, console, provenance, composed.choices, composed.overrides)
     work = [folder / name for name in ("checkpoints", "cells") if hasattr(config, "resume")]
     if kept := [] if text else sorted((folder / "checkpoints").glob("iteration_*")):
@@ -236,15 +239,6 @@ def _print_values(console: Console, values: Mapping[str, object]) -> None:
     for key, text in shown.items():  # paths whole, so that they can be copied
         words = "none" if text in {"nan", "inf", "-inf"} else text
         console.print(f" {key:{width}}  {words}", soft_wrap=True, markup=False)
-
-
-def _environment() -> dict[str, object]:
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor_cores": os.cpu_count(),
-        "packages": package_versions(),
-    }
 
 
 def _claim_stdout() -> TextIO:

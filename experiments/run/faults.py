@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from experiments.run.interrupts import Interrupts, last_word
 
 EXIT_BAD_INPUT = 2
@@ -41,7 +41,7 @@ def told(work: Callable[[], None], *, last: bool) -> int:
             fault = fault_of(error)
             if fault is None:
                 raise
-            _say(f"error: {' '.join(str(fault).split())}")
+            _say(f"error: {in_one_line(fault)}")
             _settle_stdout()
             return EXIT_BAD_INPUT
     return 0
@@ -49,7 +49,7 @@ def told(work: Callable[[], None], *, last: bool) -> int:
 
 def fault_of(error: BaseException) -> InputError | None:
     """What a user can mend; None of a fault of this program."""
-    cause = " ".join(str(error).split())
+    cause = in_one_line(error)
     fault = None
     if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough
         return None

@@ -28,8 +28,7 @@ class Run:
 
     def begin(self, stage: str) -> None:
         """What is done from now on, as the console says where nothing else is said for long."""
-        if isinstance(self.console, RunConsole):
-            self.console.doing = stage
+        self.console.doing = stage
 
     def choice(self, group: str, node: Mapping[str, object]) -> str:
         """The option chosen for `group`; the `_target_` of its `node` where there is no option."""

@@ -156,7 +156,6 @@ def stamp(
     *,
     kind: str,
     schema_version: int = 1,
-    units: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """`document` with its kind, schema version, units and provenance; its own keys come first.
 
@@ -166,7 +165,7 @@ def stamp(
     mark: dict[str, object] = {
         "kind": f"{DISTRIBUTION}.{kind}",
         "schema_version": schema_version,
-        "units": dict(UNITS if units is None else units),
+        "units": dict(UNITS),
         "provenance": provenance.document(),
     }
     taken = mark.keys() & document.keys()

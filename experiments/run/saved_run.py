@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line, refused_in
 from experiments.config.composing import CONFIG_FILE, saved_keys, typed
 from experiments.config.targets import check_names, check_targets, targets_here
 from experiments.config.yaml_files import yaml_document, yaml_text
@@ -40,17 +40,15 @@ def saved_config(
     """
     path = Path(folder) / CONFIG_FILE
     keys = {change.partition("=")[0] for change in (*changes, *replaced)}
-    try:
-        loaded = OmegaConf.merge(_saved(path, keys), OmegaConf.from_dotlist(list(changes)))
-        if not isinstance(loaded, DictConfig):
-            raise InputError("is no mapping")
-        return typed(loaded, schema)
-    except InputError as error:
-        if error.file == path:
-            raise
-        raise InputError(error.message, file=path) from error
-    except (OmegaConfBaseException, ValueError, OSError) as error:
-        raise InputError(" ".join(str(error).split()), file=path) from error
+    with refused_in(path):
+        try:
+            loaded = OmegaConf.merge(_saved(path, keys), OmegaConf.from_dotlist(list(changes)))
+            if not isinstance(loaded, DictConfig):
+                raise InputError("is no mapping")
+            config = typed(loaded, schema)
+        except (OmegaConfBaseException, ValueError, OSError) as error:
+            raise InputError(in_one_line(error)) from error
+    return config
 
 
 def _saved(path: Path, given: Collection[str] = ()) -> DictConfig | ListConfig:
@@ -101,7 +99,7 @@ def saved_nodes(folder: str | Path, groups: Sequence[str]) -> dict[str, dict[str
     try:
         plain = targets_here(OmegaConf.to_container(_saved(path)))
     except (OmegaConfBaseException, ValueError, OSError) as error:
-        raise InputError(" ".join(str(error).split()), file=path) from error
+        raise InputError(in_one_line(error), file=path) from error
     found: dict[str, dict[str, Any]] = {}
     for group in groups:
         node = plain.get(group) if isinstance(plain, dict) else None

@@ -54,24 +54,22 @@ def read_hosts(names: Sequence[str], host: str) -> frozenset[str]:
         InputError: one is no name or address of a host.
     """
     for name in names:
-        if not re.fullmatch(r"[\w.-]+", name) and not _is_address(name):
+        if not re.fullmatch(r"[\w.-]+", name) and _address(name) is None:
             told = f"{name!r} is no name of a host (no scheme, no port)"
             raise InputError(told, file="config key 'hosts'")
     return frozenset(name.lower() for name in (*names, host))
 
 
-def _is_address(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return bool(ipaddress.ip_address(host))
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
 
 
 def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    found = _address(host)
+    return host == "localhost" if found is None else found.is_loopback
 
 
 def listening(host: str, port: int) -> socket.socket:

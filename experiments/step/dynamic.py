@@ -81,16 +81,19 @@ def dynamic(config: DynamicConfig, run: Run) -> Result:
     slots, picture = run.folder / SLOTS_FILE, run.folder / PICTURE_FILE
     write_slots(first.slots, slots)
     write_figure(picture, draw_dynamic(first.played, title), run.provenance)
-    values = {
-        "policies": table,
-        "reduction_percent": ours["reduction_percent"],
-        "clairvoyant_bound_s": [one.yardstick.bound for one in found],
-        "beyond_the_theorem": beyond_the_theorem(found),
-        "slots": str(slots),
-        "picture": str(picture),
-        "seconds": time.perf_counter() - start,
-    }
-    return Result(values, run.provenance, SHOWN)
+    return Result(
+        {
+            "policies": table,
+            "reduction_percent": ours["reduction_percent"],
+            "clairvoyant_bound_s": [one.yardstick.bound for one in found],
+            "beyond_the_theorem": beyond_the_theorem(found),
+            "slots": str(slots),
+            "picture": str(picture),
+            "seconds": time.perf_counter() - start,
+        },
+        run.provenance,
+        SHOWN,
+    )
 
 
 @dataclass(frozen=True, eq=False)

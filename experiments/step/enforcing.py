@@ -36,7 +36,7 @@ from experiments.run.artifacts import write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
 from experiments.step.plan_file import read_bandwidth, read_kept_plan
-from experiments.step.problem import load_problem, order_rule_of
+from experiments.step.problem import ProblemConfig, order_rule_of
 from experiments.study.tables import console_table
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
@@ -45,13 +45,9 @@ _LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file
 
 
 @dataclass(kw_only=True)
-class EnforceConfig:
+class EnforceConfig(ProblemConfig):
     """`conf/enforce.yaml`; groups are objects by `_target_`."""
 
-    env: Any
-    graph: Any
-    topology: Any
-    cost: Any
     order: Any
     backend: Any
     plan: str  # a plan file with a section `bandwidth`
@@ -64,7 +60,7 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     """Read the plan and the machines, write the files of every server."""
     backend = build_as(Backend, config.backend, "backend", "backend of a bandwidth plan")
     hosts = read_hosts(config.hosts)
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     problem = loaded.problem
     read_kept_plan(config.plan, problem, order_rule_of(config.order))
     network = problem.topology.network
@@ -81,17 +77,20 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     lanes = lanes_of(allocation, network, hosts)
     if not config.json:
         print_lanes(run.console, lanes)
-    values: dict[str, object] = {
-        "plan": config.plan,
-        "hosts": config.hosts,
-        "graph": problem.graph.name,
-        "topology": problem.topology.name,
-        "backend": run.choice("backend", config.backend),
-        "servers": len({lane["server"] for lane in lanes}),
-        "files": files,
-        "lanes": lanes,
-    }
-    return Result(values, provenance, SHOWN)
+    return Result(
+        {
+            "plan": config.plan,
+            "hosts": config.hosts,
+            "graph": problem.graph.name,
+            "topology": problem.topology.name,
+            "backend": run.choice("backend", config.backend),
+            "servers": len({lane["server"] for lane in lanes}),
+            "files": files,
+            "lanes": lanes,
+        },
+        provenance,
+        SHOWN,
+    )
 
 
 class _Nic(Form):

@@ -10,26 +10,21 @@ import numpy as np
 
 from agents.step.lower_bound import LowerBound
 from agents.step.problems import Evaluation, evaluate_plan, require_fit
-from envs.arrays import FloatArray
 from envs.bounds import Positive
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.step.objectives import Makespan
 from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
 from experiments.step.planning import ask_beside
-from experiments.step.problem import load_problem, order_rule_of
+from experiments.step.problem import ProblemConfig, order_rule_of
 from experiments.step.tasks import StepTask
 
 
 @dataclass(kw_only=True)
-class EvaluateConfig:
+class EvaluateConfig(ProblemConfig):
     """`conf/evaluate.yaml`; groups are objects by `_target_`."""
 
-    env: Any
     agent: Any
-    graph: Any
-    topology: Any
-    cost: Any
     communication: Any
     order: Any
     plan: str | None = None  # a plan file to simulate in place of the agent
@@ -40,7 +35,7 @@ class EvaluateConfig:
 
 def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
     """Search (or read) a plan, simulate it, write `plan.json`."""
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance)
     allocation = None
@@ -78,7 +73,7 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
 def evaluation_values(evaluation: Evaluation, bound: LowerBound) -> dict[str, object]:
     """The figures of an evaluation, for `result.json`."""
     problem = evaluation.problem
-    names = [device.name for device in problem.topology.devices]
+    names = problem.topology.device_names
     peak = evaluation.timeline.peak_memory
     with np.errstate(invalid="ignore"):  # of a step that never ends
         busy = evaluation.timeline.busy_seconds(len(names))
@@ -91,14 +86,10 @@ def evaluation_values(evaluation: Evaluation, bound: LowerBound) -> dict[str, ob
         "work_bound_s": bound.work,
         "times_lower_bound": step_time / bound.seconds if bound.seconds > 0 else None,
         "peak_memory_bytes": float(evaluation.peak_memory.max()),
-        "peak_memory_bytes_by_device": _by_name(names, peak),
-        "capacity_bytes_by_device": _by_name(names, problem.capacity),
-        "busy_s_by_device": _by_name(names, busy),
+        "peak_memory_bytes_by_device": dict(zip(names, peak.tolist(), strict=True)),
+        "capacity_bytes_by_device": dict(zip(names, problem.capacity.tolist(), strict=True)),
+        "busy_s_by_device": dict(zip(names, busy.tolist(), strict=True)),
         "transfers": len(evaluation.timeline.transfer_tensor),
         "feasible": evaluation.feasible,
         "violations": list(evaluation.violations),
     }
-
-
-def _by_name(names: list[str], values: FloatArray) -> dict[str, float]:
-    return {name: float(value) for name, value in zip(names, values, strict=True)}

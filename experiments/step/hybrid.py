@@ -23,7 +23,7 @@ from experiments.pictures.step import draw_stages
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.step.hybrid_file import assigned, write_hybrid_plan
-from experiments.step.problem import SECOND, LoadedProblem, Node, load_problem
+from experiments.step.problem import SECOND, LoadedProblem, ProblemConfig
 from experiments.step.tasks import solver_of
 from experiments.study.tables import Table, write_tables
 
@@ -48,18 +48,18 @@ class Pipeline:
     synchronisation: Synchroniser | None = None
     aggregation: bool = False  # whether switches between servers add them
 
-    def load(self, env: Node, graph: Node, topology: Node, cost: Node) -> LoadedProblem:
+    def load(self, config: ProblemConfig) -> LoadedProblem:
         """The step of a graph; a file with a forward pass alone is read as training, if it can be.
 
         Raises:
             InputError: as `load_problem`, or the graph has no backward pass.
         """
-        loaded = load_problem(env, graph, topology, cost)
+        loaded = config.load()
         if (loaded.problem.graph.phase == Phase.BACKWARD).any():
             return loaded
-        if graph.get("micro_batches", 1) is not None:
+        if config.graph.get("micro_batches", 1) is not None:
             raise InputError("has no backward pass", file=f"graph {loaded.problem.graph.name}")
-        return load_problem(env, {**graph, "micro_batches": 1}, topology, cost)
+        return replace(config, graph={**config.graph, "micro_batches": 1}).load()
 
     def of(self, step: StepProblem) -> HybridProblem:
         """The layers of `step`.

@@ -177,7 +177,7 @@ def _numbers(names: Iterable[str], known: Sequence[str], field: str, path: str |
 def _placement(
     placement: Mapping[str, str], graph: OpGraph, topology: Topology, path: str | Path
 ) -> IntArray:
-    devices = [device.name for device in topology.devices]
+    devices = topology.device_names
     found = np.full(graph.num_operators, -1, dtype=np.int64)
     numbers = _numbers(placement, graph.op_names, "placement", path)
     for number, (name, device) in zip(numbers, placement.items(), strict=True):

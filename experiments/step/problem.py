@@ -301,10 +301,7 @@ def topology_file(path: str) -> Topology:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    built = network_file(path)
-    if not isinstance(built, Topology):
-        raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
-    return built
+    return object_in_file(path, "topology", Topology)
 
 
 def network_file(path: str) -> Topology | LinkGraph:
@@ -316,10 +313,8 @@ def network_file(path: str) -> Topology | LinkGraph:
     Raises:
         InputError: as `topology_file`.
     """
-    built = object_in_file(path, "topology")
-    if not isinstance(built, Topology | LinkGraph):
-        raise InputError(f"describes no topology but a {type(built).__name__}", file=path)
-    return built
+    kinds: Sequence[type[Topology | LinkGraph]] = (Topology, LinkGraph)
+    return object_in_file(path, "topology", *kinds)
 
 
 @dataclass(frozen=True)
@@ -374,6 +369,20 @@ def load_problem(env: Node, graph: Node, topology: Node, cost: Node) -> LoadedPr
     inputs = {**source.inputs(), f"topology {devices.name}": text_hash(to_json(topology))}
     model = source.model if isinstance(source, ZooGraph) else None
     return replace(problem_of(file, devices, cost, inputs), model=model)
+
+
+@dataclass(kw_only=True)
+class ProblemConfig:
+    """What describes the problem of a command; groups are objects by `_target_`."""
+
+    env: Any
+    graph: Any
+    topology: Any
+    cost: Any
+
+    def load(self) -> LoadedProblem:
+        """As `load_problem`."""
+        return load_problem(self.env, self.graph, self.topology, self.cost)
 
 
 def problem_of(

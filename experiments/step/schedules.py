@@ -93,15 +93,18 @@ def schedule(config: ScheduleConfig, run: Run) -> Result:
     write_figure(picture, draw_pipeline(found.played, found.pipeline, title), run.provenance)
     columns = ["rank", "first start", "last end", "span", "busy", "live until W", "live until I"]
     write_tables(run, title, [Table("Ranks", columns, found.rows())], run.provenance)
-    values = {
-        "name": config.name,
-        "ranks": config.ranks,
-        "micro_batches": config.micro_batches,
-        **found.document(),
-        "picture": str(picture),
-        "seconds": seconds,
-    }
-    return Result(values, run.provenance, SHOWN)
+    return Result(
+        {
+            "name": config.name,
+            "ranks": config.ranks,
+            "micro_batches": config.micro_batches,
+            **found.document(),
+            "picture": str(picture),
+            "seconds": seconds,
+        },
+        run.provenance,
+        SHOWN,
+    )
 
 
 @dataclass(frozen=True)

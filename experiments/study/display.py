@@ -71,8 +71,7 @@ class ProgressDisplay:
         self._name_running()
 
     def _name_running(self) -> None:
-        if isinstance(self.console, RunConsole):
-            self.console.doing = " and ".join(self._names.values())
+        self.console.doing = " and ".join(self._names.values())
 
     def _say(self, task: TaskID, text: str) -> None:
         self._said[task] = time.monotonic()

@@ -184,7 +184,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells at work, as many of their processes at a time as the executor has slots."""
+    """Cells at work, as many of their processes at a time as the executor has workers."""
 
     executor: Executor
     provenance: Provenance  # of the failures that are recorded
@@ -213,7 +213,7 @@ class Grid:
         with _terminated_as_interrupted(), _Counter(display, waiting) as counter:
             try:
                 while waiting or running:
-                    while len(running) < self.executor.slots and waiting:
+                    while len(running) < self.executor.workers and waiting:
                         ready = _next(waiting, found, bool(running))
                         if ready is None:
                             break
@@ -265,8 +265,9 @@ class Grid:
             found.faults[cell] = fault
             return f"failed: {fault}"
         found.documents[cell] = _document(cell.record)
+        took = f"done, {one.seconds:.0f} s"
         reason = found.documents[cell].get("reason")
-        return f"no result: {reason}" if "exit_code" in found.documents[cell] else one.took
+        return f"no result: {reason}" if "exit_code" in found.documents[cell] else took
 
 
 @dataclass(frozen=True)
@@ -311,10 +312,6 @@ class _Started:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
-
-    @property
-    def took(self) -> str:
-        return f"done, {self.seconds:.0f} s"
 
     def poll(self) -> int | None:
         self.display.update(self.task, self.seconds, "")

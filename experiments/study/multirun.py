@@ -28,7 +28,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from envs.files import read_json
 from experiments.config.command_words import (
     command_words,
@@ -104,14 +104,11 @@ class SweepCell:
         try:
             value = _value(_done(cell), self.objective, folder)
         except InputError as error:
-            self._keep(cell, {**about, "objective": None, "reason": str(error)})
+            outcome = {**about, "objective": None, "reason": str(error)}
+            write_json(cell.beside(CELL_FILE), outcome)
             raise CellFailed(str(error)) from error
-        self._keep(cell, {**about, "objective": value, "reason": ""})
+        write_json(cell.beside(CELL_FILE), {**about, "objective": value, "reason": ""})
         return value
-
-    @staticmethod
-    def _keep(cell: AppCell, outcome: Mapping[str, object]) -> None:
-        write_json(cell.beside(CELL_FILE), outcome)
 
 
 def _done(cell: AppCell) -> Mapping[str, Any]:
@@ -130,23 +127,20 @@ def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
             beside it; a plugin that is not installed; an objective that is asked for and not given.
         SystemExit: a run has failed.
     """
-    objective, given, quiet, parsed = check_sweep(config_name, schema, words)
-    fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
-    task = SweepCell(
-        JOBS[config_name].verb,
-        tuple(fixed),
-        objective,
-        tuple(own_flags()),
-    )
-    folder, failure = _swept(config_name, given, parsed, task)
-    _report(folder, objective, failure, quiet=quiet)
+    asked = check_sweep(config_name, schema, words)
+    verb, flags = JOBS[config_name].verb, tuple(own_flags())
+    task = SweepCell(verb, tuple(asked.fixed), asked.objective, flags)
+    folder, failure = _swept(config_name, asked, task)
+    _report(folder, asked.objective, failure, quiet=asked.quiet)
 
 
 class Asked(NamedTuple):
     """What a command line with `-m` asks for."""
 
     objective: str | None
-    words: list[str]  # of Hydra and of the runs
+    words: list[str]  # of Hydra and of the runs, but for what is swept
+    fixed: list[str]  # of these, what all runs have
+    swept: list[str]
     quiet: bool  # json=true
     parsed: dict[str, Override]
 
@@ -163,36 +157,34 @@ def check_sweep(config_name: str, schema: type[Any], words: Sequence[str]) -> As
     with hydra_over_configs() as loader:
         parsed = _parsed(given, loader)
         plain = plain_groups(loader, config_name)
-    for key in [_key(x) for x in given if parsed[x].is_sweep_override()]:
+    swept = [word for word in given if parsed[word].is_sweep_override()]
+    for key in map(_key, swept):
         if key in plain:  # Hydra takes it for a group
             raise InputError(f"config key '{key}': cannot be swept")
-    fixed = [x for x in given if not parsed[x].is_sweep_override() and not _is_hydras(parsed[x])]
-    swept = [parsed[x] for x in given if parsed[x].is_sweep_override()]
-    values = [_values(one) for one in swept if _runs(one)]
+    steady = [word for word in given if word not in swept]
+    fixed = [word for word in steady if not _is_hydras(parsed[word])]
+    values = [_values(parsed[word]) for word in swept if _runs(parsed[word])]
     firsts = [one[0] for one in values]
     lines = [firsts]
     for place, one in enumerate(values):
         lines += [[*firsts[:place], word, *firsts[place + 1 :]] for word in one[1:]]
     for line in lines:
         check_command_line([*fixed, *line], config_name, schema)
-    return Asked(objective, given, bool(said) and said[-1] == "true", parsed)
+    quiet = said[-1:] == ["true"]
+    return Asked(objective, steady, fixed, swept, quiet, parsed)
 
 
-def _swept(
-    config_name: str, given: Sequence[str], parsed: Mapping[str, Override], task: SweepCell
-) -> tuple[Path, CellFailed | None]:
+def _swept(config_name: str, asked: Asked, task: SweepCell) -> tuple[Path, CellFailed | None]:
     """Have Hydra run the sweep: its folder, and the failure that ended it."""
     with hydra_over_configs() as loader:
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        fixed = [x for x in given if not parsed[x].is_sweep_override()]
-        words = hydra_words(fixed, loader, config_name)
-        words += [x for x in given if parsed[x].is_sweep_override()]
+        words = [*hydra_words(asked.words, loader, config_name), *asked.swept]
         try:
             config = loader.load_configuration(config_name, words, RunMode.MULTIRUN)
             folder = Path(os.path.abspath(str(OmegaConf.select(config, "hydra.sweep.dir"))))
             if not str(config.hydra.sweeper._target_).endswith(OPTUNA):
-                _check_size([parsed[x] for x in given if parsed[x].is_sweep_override()])
+                _check_size([asked.parsed[word] for word in asked.swept])
             elif task.objective is None:
                 raise InputError("Optuna needs one: a key of result.json", field=OBJECTIVE)
             if not any(folder.glob("*.key")) and not (folder / HYDRA_FILE).is_file():
@@ -350,7 +342,7 @@ def _runs(override: Override) -> int:
 
 
 def _refusal(error: Exception) -> InputError:
-    text = " ".join(str(error).split())
+    text = in_one_line(error)
     for group in PLUGINS:
         if f"{group}/" in text:
             return InputError(f"{group}: needs the extra 'sweep': pip install 'meshwright[sweep]'")

@@ -70,7 +70,7 @@ class Executor(Protocol):
     """What runs commands: each in a process of its own, with one thread."""
 
     @property
-    def slots(self) -> int:
+    def workers(self) -> int:
         """How many commands run at a time."""
 
     def start(self, work: Work) -> Running: ...
@@ -81,10 +81,6 @@ class LocalProcesses:
     """Processes of this machine, `workers` at a time; they end when this process does."""
 
     workers: int  # runs at a time
-
-    @property
-    def slots(self) -> int:
-        return self.workers
 
     def start(self, work: Work) -> Running:
         """Start a command as soon as no other holds its lock."""

@@ -85,10 +85,6 @@ class RayCluster:
                 message = f"no machine of the cluster has {asked:g} {kind}s, but {most:g} at most"
                 raise InputError(message, field=f"{kind.lower()}s")
 
-    @property
-    def slots(self) -> int:
-        return self.workers
-
     def start(self, work: Work) -> Running:
         """Submit a command; Ray has it wait where no machine is free."""
         token = secrets.token_hex(8)

@@ -15,7 +15,6 @@ from envs.bounds import Count
 from envs.errors import InputError
 from experiments.config.composing import check_command_line, check_words
 from experiments.config.targets import SEEDS, build, build_as, no_such_thing, object_in_file
-from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.saved_run import resumed_config
 from experiments.study.display import ProgressDisplay
@@ -139,10 +138,7 @@ def suite_file(path: str) -> Suite:
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.
     """
-    built = object_in_file(path, "suite")
-    if not isinstance(built, Suite):
-        raise InputError(f"describes no suite but a {type(built).__name__}", file=path)
-    return built
+    return object_in_file(path, "suite", Suite)
 
 
 CELL_FOLDER = "cells"
@@ -199,21 +195,25 @@ def benchmark(config: BenchmarkConfig, run: Run) -> Result:
     report = suite.summary({cell: found.documents[cell] for cell in cells})
     caption = "\n\n".join(filter(None, (left_out if suite.left_out else "", report.caption)))
     numbers = {"left_out": suite.left_out, **report.numbers}
-    write_tables(run, suite.title, report.tables, provenance, caption=caption, numbers=numbers)
-    for name, figure in report.figures.items():
-        write_figure(run.folder / name, figure, provenance)
-    values: dict[str, object] = {
-        "title": suite.title,
-        "cells": len(cells),
-        "left_out": suite.left_out,
-        "table": str(run.folder / TABLE_FILE),
-        "figures": [str(run.folder / name) for name in report.figures],
-        "seconds": time.perf_counter() - start,
-        "lost_workers": sum(found.losses.values()),
-        **report.headline,
-        "report": dict(report.numbers),
-    }
-    return Result(values, provenance, shown=("table", "seconds", *report.headline))
+    write_tables(
+        run, suite.title, report.tables, provenance, caption=caption, numbers=numbers,
+        figures=report.figures,
+    )  # fmt: skip
+    return Result(
+        {
+            "title": suite.title,
+            "cells": len(cells),
+            "left_out": suite.left_out,
+            "table": str(run.folder / TABLE_FILE),
+            "figures": [str(run.folder / name) for name in report.figures],
+            "seconds": time.perf_counter() - start,
+            "lost_workers": sum(found.losses.values()),
+            **report.headline,
+            "report": dict(report.numbers),
+        },
+        provenance,
+        shown=("table", "seconds", *report.headline),
+    )
 
 
 def _resumed(config: BenchmarkConfig, run: Run) -> BenchmarkConfig:

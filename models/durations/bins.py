@@ -27,7 +27,7 @@ from envs.cluster.environment.duration_features import (
     OWN_WIDTH,
     columns,
 )
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from models.artifacts import read_checked_spec
 
 FloatRows = NDArray[np.float32]
@@ -143,7 +143,7 @@ def read_durations(folder: Path) -> tuple[DurationConfig, dict[str, FloatRows]]:
     try:
         expected, weights = config.shapes(), load_file(folder / WEIGHTS_FILE)
     except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise _unfit(path, " ".join(str(error).split())) from error
+        raise _unfit(path, in_one_line(error)) from error
     if set(weights) != set(expected):
         raise _unfit(path, f"its weights are not {', '.join(sorted(expected))}")
     for name, array in weights.items():

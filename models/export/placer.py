@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envs.arrays import BoolArray
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from envs.placement.env import ORDER_CLASSES
 from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
 from envs.placement.sweeps import CANDIDATE
@@ -173,6 +173,6 @@ def trained_placer(folder: Path) -> PlacerPolicy:
         policy = PlacerPolicy(PlacerConfig(**{**spec["config"], **saved}))
         policy.load_state_dict(load_file(folder / WEIGHTS_FILE))
     except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        message = " ".join(str(error).split())
+        message = in_one_line(error)
         raise InputError(f"holds no such policy ({message})", file=folder) from error
     return policy

@@ -18,7 +18,7 @@ from envs.cluster.interference.cases import assign, nearest_below
 from envs.cluster.interference.rates import ON_GPU, SPANNING, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, in_one_line, require_one_of
 from models.artifacts import atomic_folder, read_checked_spec, save_weights, write_spec
 from models.interference.fit import Fitted, InterferenceNetwork
 from models.interference.measurements import Fold, MeasuredJob, Measurements
@@ -138,7 +138,7 @@ def load_predictor(folder: Path) -> InterferencePredictor:
         tensors = load_file(folder / WEIGHTS_FILE)
         return _read(spec, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        cause = " ".join(str(error).split())
+        cause = in_one_line(error)
         raise InputError(f"does not fit {WEIGHTS_FILE} ({cause})", file=path) from error
 
 

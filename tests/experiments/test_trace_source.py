@@ -141,7 +141,7 @@ def test_a_written_file_reads_as_before(name: str, tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text("_target_: envs.cluster.interference.rates.NoInterference\n")
-    with pytest.raises(InputError, match="no parameters of a workload"):
+    with pytest.raises(InputError, match="describes no workload"):
         read_workload(str(path))
     document = yaml.safe_load((SHIPPED / "itp.yaml").read_text())
     document["burst_share"] = 7

@@ -132,7 +132,9 @@ def test_a_config_of_an_installed_run_is_read_in_a_checkout(tmp_path: Path) -> N
     text = (CONF / "topology/t4_pcie.yaml").read_text().replace(": envs.", ": meshwright.envs.")
     (tmp_path / "topology.yaml").write_text(text)
     assert "meshwright.envs.hardware" in text
-    assert isinstance(object_in_file(str(tmp_path / "topology.yaml"), "topology"), Topology)
+    assert isinstance(
+        object_in_file(str(tmp_path / "topology.yaml"), "topology", Topology), Topology
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNING, ClusterState
 from envs.compilation import compiled, compiled_inner
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.forms import Form, read_form
 from models.artifacts import read_json_object
 from models.durations.index import read_posterior
@@ -305,7 +305,6 @@ def read_weights(file: Path) -> dict[str, float]:
     document = read_json_object(file)
     if document.get("kind") != WEIGHTS_KIND or not isinstance(document.get("weights"), dict):
         raise InputError(f"is not of kind {WEIGHTS_KIND}", file=file, field="kind")
-    try:
-        return checked(document["weights"])
-    except InputError as error:
-        raise InputError(error.message, file=file, field=error.field) from error
+    with refused_in(file):
+        weights = checked(document["weights"])
+    return weights  # noqa: RET504, not inside, where mypy takes the refusal for swallowed

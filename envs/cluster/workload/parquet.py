@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line, refused_in
 from envs.files import UNPRINTABLE, parse_json, read_content, unprintable, write_atomically
 
 FORMAT = "meshwright.trace"
@@ -106,12 +106,9 @@ def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame
         row = int(np.argmax(wrong))
         raise InputError(CONTROL, file=path, record=row, field="job_id")
     columns["job_id"] = np.array(frame["job_id"].to_list(), np.str_)
-    try:
-        return Trace(name=str(header.get("name")), **columns)
-    except InputError as error:
-        raise InputError(
-            error.message, file=path, record=error.record, field=error.field
-        ) from error
+    with refused_in(path):
+        trace = Trace(name=str(header.get("name")), **columns)
+    return trace  # noqa: RET504, not inside, where mypy takes the refusal for swallowed
 
 
 def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
@@ -162,4 +159,4 @@ def _numbers(column: pl.Series, kind: type[np.integer], path: str | Path) -> NDA
 
 
 def _unreadable(path: str | Path, error: PolarsError) -> InputError:
-    return InputError(f"is no Parquet ({' '.join(str(error).split())[:200]})", file=path)
+    return InputError(f"is no Parquet ({in_one_line(error)[:200]})", file=path)

@@ -317,6 +317,12 @@ def spread(values: Iterable[float]) -> tuple[float, float, float]:
     return float(np.median(kept)), max(kept), min(kept)
 
 
+def reduction(after: Outcome, before: Outcome) -> float:
+    """1 - after / before; NaN where one of them has no plan."""
+    both = after.feasible and before.feasible
+    return 1.0 - after.objective / before.objective if both else np.nan
+
+
 def percent(ratio: float) -> str:
     """A relative difference for a reader; nothing where it is not finite."""
     return f"{ratio:+.1%}" if np.isfinite(ratio) else ""

@@ -20,6 +20,7 @@ from experiments.step.suites.cell import (
     PlanSuite,
     Row,
     percent,
+    reduction,
     require_distinct,
     rows_of,
     spread,
@@ -149,11 +150,8 @@ class JointSuite(PlanSuite):
 
 def _reduction(row: Row, method: str, reference: str) -> float:
     """1 - step time / reference, 0 for equal ones; NaN where one of them has no plan."""
-    mine, other = row.found[method], row.found[reference]
-    if not mine.feasible or not other.feasible:
-        return np.nan
-    reduction = 1.0 - mine.objective / other.objective
-    return reduction if abs(reduction) > SAME else 0.0
+    found = reduction(row.found[method], row.found[reference])
+    return 0.0 if abs(found) <= SAME else found
 
 
 def _reason(row: Row, methods: Sequence[str]) -> str:

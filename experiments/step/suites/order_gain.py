@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from envs.bounds import Positive, bounded
 from envs.errors import require_one_of
 from experiments.step.suites.cell import (
@@ -17,6 +15,7 @@ from experiments.step.suites.cell import (
     PlanSuite,
     cells_of,
     percent,
+    reduction,
     spread,
 )
 from experiments.study.suite import SUITE_KEY, Report
@@ -82,7 +81,7 @@ class OrderGain(PlanSuite):
             split = at[self.split, self.best]
             for planner in self.planners:
                 fixed, best = at[planner, self.fixed], at[planner, self.best]
-                gains = _reduction(best, fixed), _reduction(best, split)
+                gains = reduction(best, fixed), reduction(best, split)
                 gained[planner].append(gains)
                 texts.append(
                     (name, f"{max(fixed.operators, best.operators):,}", planner, fixed.text,
@@ -95,7 +94,7 @@ class OrderGain(PlanSuite):
             # 1 - the whole reduction is 1 - the order's part times 1 - the placement's
             begun, last = at[self.split, self.fixed], min(at.values(), key=lambda x: x.objective)
             whole = (last, begun), (split, begun), (last, split)
-            parts[name] = {part: _reduction(*pair) for part, pair in zip(PARTS, whole, strict=True)}
+            parts[name] = {part: reduction(*pair) for part, pair in zip(PARTS, whole, strict=True)}
         tables = [
             Table(
                 self.title, ("problem", "operators", "planner", self.fixed, self.best, *GAINS),
@@ -118,9 +117,3 @@ class OrderGain(PlanSuite):
             for word, value in zip(SPREAD, spread(x[part] for x in parts.values()), strict=True)
         }
         return Report(tables, {}, {"rows": rows, "parts": parts}, headline)
-
-
-def _reduction(after: Outcome, before: Outcome) -> float:
-    """1 - after / before; NaN where one of them has no plan."""
-    both = after.feasible and before.feasible
-    return 1.0 - after.objective / before.objective if both else np.nan
