@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from envs.graphs.fake_module import FakeScalars, FusedDropout, ModulePaths, buil
 from envs.graphs.one_operator import Calls, named_modules
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.recorder import Recorder
-from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
+from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling, numbered
 
 ModuleFactory = Callable[[], nn.Module]
 InputFactory = Callable[[], Mapping[str, Tensor]]
@@ -110,7 +109,7 @@ def capture_training_step(
     costs = OptimizerTrace(optimizer)
     uses = [_parameter_use(recorder, p, label, buffers.get(p), costs) for p, label in named.items()]
     shared = _shared_buffers(recorder, states, uses)
-    step = _micro_batch(recorder)
+    step = MicroBatch.of(unique_names(recorder), recorder.records, recorder.values)
     if whole:
         still = set(whole.values()) - {whole[ran] for ran in paths.ran}
         if still:
@@ -217,34 +216,12 @@ def _shared_buffers(
     return shared
 
 
-def _micro_batch(recorder: Recorder) -> MicroBatch:
-    records, values = recorder.records, recorder.values
-    uses = [(t, consumer) for t, value in enumerate(values) for consumer in value.consumers]
-    return MicroBatch(
-        names=unique_names(recorder),
-        kind=np.array([record.kind for record in records], dtype=np.int64),
-        phase=np.array([record.phase for record in records], dtype=np.int64),
-        flop=np.array([record.flop for record in records], dtype=np.float64),
-        bytes_read=np.array([record.bytes_read for record in records], dtype=np.float64),
-        bytes_written=np.array([record.bytes_written for record in records], dtype=np.float64),
-        dtype=np.array([record.dtype for record in records], dtype=np.int64),
-        mirror=np.array([record.mirror for record in records], dtype=np.int64),
-        tensor_bytes=np.array([value.bytes for value in values], dtype=np.float64),
-        tensor_dtype=np.array([value.dtype for value in values], dtype=np.int64),
-        producer=np.array([value.producer for value in values], dtype=np.int64),
-        uses=np.array(uses, dtype=np.int64).reshape(-1, 2),
-    )
-
-
 def unique_names(recorder: Recorder) -> tuple[str, ...]:
     """`phase/module.path/operator`, and `#2`, `#3`, ... where that repeats."""
-    seen: Counter[str] = Counter()
-    names = []
-    for record in recorder.records:
-        label = "/".join(filter(None, (record.phase.name.lower(), record.path, record.name)))
-        seen[label] += 1
-        names.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
-    return tuple(names)
+    return numbered(
+        "/".join(filter(None, (record.phase.name.lower(), record.path, record.name)))
+        for record in recorder.records
+    )
 
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from envs.arrays import FloatArray, IntArray
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+
+
+@dataclass
+class Operator:
+    """An operator of one micro-batch."""
+
+    name: str
+    kind: Kind
+    phase: Phase
+    flop: float
+    bytes_read: float
+    bytes_written: float
+    dtype: int  # index into DTYPES
+    mirror: int = NONE  # forward operator
+
+
+@dataclass
+class Value:
+    """What one operator leaves in one storage: a tensor of the graph.
+
+    A later in-place operator makes a new value of the same storage.
+    """
+
+    bytes: float
+    dtype: int  # index into DTYPES
+    producer: int  # operator
+    consumers: list[int] = field(default_factory=list)  # operators
+
+
+def numbered(labels: Iterable[str]) -> tuple[str, ...]:
+    """The labels, and `#2`, `#3`, ... where one repeats."""
+    seen: Counter[str] = Counter()
+    names = []
+    for label in labels:
+        seen[label] += 1
+        names.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
+    return tuple(names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +67,31 @@ class MicroBatch:
     tensor_dtype: IntArray  # (t,) index into DTYPES
     producer: IntArray  # (t,) operator
     uses: IntArray  # (c, 2) rows of tensor, consumer
+
+    @classmethod
+    def of(
+        cls, labels: Iterable[str], operators: Sequence[Operator], values: Sequence[Value]
+    ) -> Self:
+        """Of operators in topological order, `numbered` by their labels, and their tensors."""
+
+        def column(rows: Sequence[Any], key: str, dtype: type[Any] = np.int64) -> NDArray[Any]:
+            return np.array([getattr(row, key) for row in rows], dtype=dtype)
+
+        codes = {key: column(operators, key) for key in ("kind", "phase", "dtype", "mirror")}
+        sizes = {
+            key: column(operators, key, np.float64)
+            for key in ("flop", "bytes_read", "bytes_written")
+        }
+        uses = [(t, consumer) for t, value in enumerate(values) for consumer in value.consumers]
+        return cls(
+            names=numbered(labels),
+            **codes,
+            **sizes,
+            tensor_bytes=column(values, "bytes", np.float64),
+            tensor_dtype=column(values, "dtype"),
+            producer=column(values, "producer"),
+            uses=np.array(uses, dtype=np.int64).reshape(-1, 2),
+        )
 
 
 @dataclass(frozen=True)
@@ -81,17 +146,17 @@ class Unrolling:
         return OpGraph(
             name=self.name,
             op_names=names,
-            kind=self._ints(step.kind, _full(a, Kind.ELEMENTWISE), _full(a, Kind.UPDATE)),
-            phase=self._ints(step.phase, _full(a, Phase.BACKWARD), _full(a, Phase.OPTIMIZER)),
+            kind=self._column(step.kind, _full(a, Kind.ELEMENTWISE), _full(a, Kind.UPDATE)),
+            phase=self._column(step.phase, _full(a, Phase.BACKWARD), _full(a, Phase.OPTIMIZER)),
             micro_batch=np.concatenate([index, _full(a, NONE)]),
             replica=_full(len(names), 0),
-            flop=self._floats(step.flop, np.zeros(a), [p.update_flop for p in trained]),
-            bytes_read=self._floats(step.bytes_read, 2 * buffer, [p.update_read for p in trained]),
-            bytes_written=self._floats(
+            flop=self._column(step.flop, np.zeros(a), [p.update_flop for p in trained]),
+            bytes_read=self._column(step.bytes_read, 2 * buffer, [p.update_read for p in trained]),
+            bytes_written=self._column(
                 step.bytes_written, buffer, [p.update_written for p in trained]
             ),
-            op_dtype=self._ints(step.dtype, dtype, dtype),
-            colocation=self._ints(groups, group, group),
+            op_dtype=self._column(step.dtype, dtype, dtype),
+            colocation=self._column(groups, group, group),
             mirror=mirror,
             tensor_bytes=bytes_,
             tensor_dtype=dtypes,
@@ -139,16 +204,12 @@ class Unrolling:
         later = [self._start(m) + inside for m in range(1, self.micro_batches)]
         return np.stack([np.arange(size), *later])
 
-    def _ints(self, template: IntArray, accumulate: IntArray, update: IntArray) -> IntArray:
-        later = np.concatenate([template, accumulate])[self._order]
-        return np.concatenate([template, np.tile(later, self.micro_batches - 1), update])
-
-    def _floats(
-        self, template: FloatArray, accumulate: FloatArray, update: Sequence[float]
-    ) -> FloatArray:
-        later = np.concatenate([template, accumulate])[self._order]
-        last = np.array(update, dtype=np.float64)
-        return np.concatenate([template, np.tile(later, self.micro_batches - 1), last])
+    def _column(
+        self, template: NDArray[Any], accumulate: NDArray[Any], update: ArrayLike
+    ) -> NDArray[Any]:
+        """Of all operators, from those of the template, the accumulates and the updates."""
+        later = np.tile(np.concatenate([template, accumulate])[self._order], self.micro_batches - 1)
+        return np.concatenate([template, later, np.array(update, dtype=template.dtype)])
 
     def _names_and_mirrors(self, gradient: IntArray) -> tuple[tuple[str, ...], IntArray]:
         trained, n = self._trained, len(self.step.names)
