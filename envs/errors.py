@@ -46,7 +46,7 @@ def refused_in(
         raise InputError(
             error.message,
             file=file or error.file,
-            record=error.record or record,
+            record=record if error.record is None else error.record,
             field=error.field or field,
         ) from error
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 
 DTYPES: tuple[str, ...] = (
     "float32", "float16", "bfloat16", "float64", "float8", "int64", "int32", "int16", "int8",
@@ -86,10 +86,8 @@ def read_quantity(
     Raises:
         InputError: naming `key`, when the unit is wrong or the value is out of range.
     """
-    try:
+    with refused_in(field=key):
         number = parse(value)
-    except InputError as error:
-        raise InputError(error.message, field=key) from error
     if not math.isfinite(number) or number < at_least:
         raise InputError(f"{value!r} is too small or not finite: is its unit missing?", field=key)
     return number

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from envs.arrays import FloatArray
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.units import DTYPES
 
@@ -101,13 +101,8 @@ class GraphBuilder:
         Raises:
             InputError: the dependencies have a cycle, or `OpGraph` finds a bad column.
         """
-        try:
+        with refused_in(self.source):
             return self._build()
-        except InputError as error:
-            file = self.source or error.file
-            raise InputError(
-                error.message, file=file, record=error.record, field=error.field
-            ) from error
 
     def _build(self) -> OpGraph:
         order = self._topological()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from envs.arrays import FloatArray, IntArray
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.files import parse_json, read_content, write_atomically
 from envs.forms import Form, read_form
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
@@ -70,12 +70,8 @@ def load_graph(path: str | Path) -> OpGraph:
     """
     path = Path(path)
     content, header = _open(path)
-    try:
+    with refused_in(path):
         graph = _from_arrays(content, header) if _is_archive(content) else from_records(header)
-    except InputError as error:
-        raise InputError(
-            error.message, file=path, record=error.record, field=error.field
-        ) from error
     return _checked(graph, header, path)
 
 
@@ -91,12 +87,8 @@ def graph_of(document: Json, name: str = "graph") -> OpGraph:
         InputError: as `load_graph`.
     """
     _check_header(document, name)
-    try:
+    with refused_in(name):
         graph = from_records(document)
-    except InputError as error:
-        raise InputError(
-            error.message, file=name, record=error.record, field=error.field
-        ) from error
     return _checked(graph, document, name)
 
 
@@ -178,10 +170,8 @@ def _open(path: Path) -> tuple[bytes, Json]:
     """The (decompressed) content and its checked JSON header."""
     content = text = read_content(path)
     if _is_archive(content):
-        try:
+        with refused_in(path):
             text = _read_archive(content, ("header",), np.uint8)["header"].tobytes()
-        except InputError as error:
-            raise InputError(error.message, file=path, field=error.field) from error
     header = parse_json(text, path)
     _check_header(header, path)
     return content, header
@@ -270,51 +260,44 @@ Json = dict[str, object]
 def to_records(graph: OpGraph) -> Json:
     """Keys `operators`, `tensors` and `parameters`; operators are named, infinity is None."""
     names = graph.op_names
-    operators = [
-        {
-            "name": names[op],
-            "kind": Kind(graph.kind[op]).name,
-            "phase": Phase(graph.phase[op]).name,
-            "micro_batch": int(graph.micro_batch[op]),
-            "replica": int(graph.replica[op]),
-            "flop": float(graph.flop[op]),
-            "bytes_read": float(graph.bytes_read[op]),
-            "bytes_written": float(graph.bytes_written[op]),
-            "dtype": DTYPES[graph.op_dtype[op]],
-            "colocation": int(graph.colocation[op]),
-            "mirror": names[graph.mirror[op]] if graph.mirror[op] != NONE else None,
-            "profile_seconds": _row(graph.profile_seconds, op),
-        }
-        for op in range(graph.num_operators)
-    ]
-    tensors = [
-        {
-            "producer": names[graph.producer[tensor]],
-            "consumers": [names[op] for op in graph.consumers(tensor)],
-            "bytes": float(graph.tensor_bytes[tensor]),
-            "dtype": DTYPES[graph.tensor_dtype[tensor]],
-            "link_seconds": _row(graph.link_seconds, tensor),
-        }
-        for tensor in range(graph.num_tensors)
-    ]
-    parameters = [
-        {
-            "name": name,
-            "owner": names[graph.parameter_owner[index]],
-            "parameter_bytes": float(graph.parameter_bytes[index]),
-            "gradient_bytes": float(graph.gradient_bytes[index]),
-            "optimizer_bytes": float(graph.optimizer_bytes[index]),
-        }
-        for index, name in enumerate(graph.parameter_names)
-    ]
+
+    def values(column: str) -> list[Any]:
+        return np.asarray(getattr(graph, column), dtype=_dtype(column)).tolist()
+
+    def coded(column: str, known: Sequence[str]) -> list[str]:
+        return [known[code] for code in values(column)]
+
+    def table(column: str, rows: int) -> list[list[float | None]]:
+        filled = values(column) or [[]] * rows  # of an absent one all rows are empty
+        return [[x if np.isfinite(x) else None for x in row] for row in filled]
+
+    operators = _rows(
+        name=names,
+        kind=[Kind(code).name for code in values("kind")],
+        phase=[Phase(code).name for code in values("phase")],
+        **{key: values(key) for key in ("micro_batch", "replica", *FLOAT_COLUMNS[:3])},
+        dtype=coded("op_dtype", DTYPES),
+        colocation=values("colocation"),
+        mirror=[names[op] if op != NONE else None for op in values("mirror")],
+        profile_seconds=table("profile_seconds", graph.num_operators),
+    )
+    tensors = _rows(
+        producer=coded("producer", names),
+        consumers=[[names[op] for op in graph.consumers(t)] for t in range(graph.num_tensors)],
+        bytes=values("tensor_bytes"),
+        dtype=coded("tensor_dtype", DTYPES),
+        link_seconds=table("link_seconds", graph.num_tensors),
+    )
+    parameters = _rows(
+        name=graph.parameter_names,
+        owner=coded("parameter_owner", names),
+        **{key: values(key) for key in FLOAT_COLUMNS[4:]},
+    )
     return {"operators": operators, "tensors": tensors, "parameters": parameters}
 
 
-def _row(table: FloatArray, index: int) -> list[float | None]:
-    """One row of a table for JSON; infinity is None, an absent table an empty row."""
-    if not table.shape[1]:
-        return []
-    return [float(value) if np.isfinite(value) else None for value in table[index]]
+def _rows(**columns: Sequence[object]) -> list[Json]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 Natural = Annotated[int, Ge(-(2**63)), Lt(2**63)]

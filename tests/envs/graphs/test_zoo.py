@@ -20,7 +20,7 @@ from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.graphs.zoo import cache_key, cached_graph, capture_zoo_model, default_folder, zoo_graph
 from envs.graphs.zoo_models import ZOO, zoo_model
-from envs.graphs.zoo_modules import WORKLOADS, ExpertLayer, MixtureOfExpertsConfig
+from envs.graphs.zoo_modules import ExpertLayer, MixtureOfExpertsConfig, workload
 from tests.paths import ROOT
 from tests.refusal import refusal
 from tests.strength import at_full_strength
@@ -55,7 +55,7 @@ def captured(name: str, dtype: str = "float32") -> OpGraph:
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_every_model_has_its_published_parameters(name: str) -> None:
-    module = build_module(WORKLOADS[name](zoo_model(name)).module)
+    module = build_module(workload(zoo_model(name)).module)
     assert sum(parameter.numel() for parameter in module.parameters()) == PARAMETERS[name]
 
 
