@@ -13,7 +13,7 @@ from envs.graphs.readers.graph_file import GraphFile, GraphReader
 from envs.graphs.readers.kineto import KinetoReader
 from envs.graphs.readers.moirai import MoiraiReader, read_moirai
 from envs.graphs.readers.onnx_model import OnnxReader
-from envs.graphs.readers.pipedream import PipeDreamReader, read_pipedream
+from envs.graphs.readers.pipedream import PipeDreamReader
 from envs.graphs.storage import FORMAT, UNITS, load_graph, load_time_unit
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "read_dnn_partitioning",
     "read_graph_file",
     "read_moirai",
-    "read_pipedream",
 ]
 
 

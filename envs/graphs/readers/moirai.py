@@ -14,7 +14,7 @@ from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.readers.graph_file import GraphFile, cost, stem, tabulated_spec
 from envs.hardware.devices import Device
-from envs.hardware.topology import Topology, device_ports
+from envs.hardware.topology import Topology, port_topology
 
 _XLS = b"\xd0\xcf\x11\xe0"  # an OLE2 compound file
 
@@ -179,22 +179,11 @@ def _topology(
     link_classes: tuple[str, ...],
     path: str | Path,
 ) -> Topology:
-    names = [f"device{index}" for index in range(len(devices))]
-    link = np.zeros((len(names), len(names)), dtype=np.int64)
+    link = np.zeros((len(devices), len(devices)), dtype=np.int64)
     for number, (i, j) in enumerate(pairs, start=1):
         link[i, j] = number
-    send, receive, ports = device_ports(names)
-    return Topology(
-        name=name,
-        devices=tuple(
-            Device(names[i], tabulated_spec(device, memory[i], path), server=0)
-            for i, device in enumerate(devices)
-        ),
-        link_class=link,
-        class_names=link_classes,
-        class_latency=np.zeros(len(link_classes)),
-        class_bandwidth=np.full(len(link_classes), np.inf),
-        send_port=send,
-        receive_port=receive,
-        port_names=ports,
-    )
+    held = [
+        Device(f"device{i}", tabulated_spec(device, memory[i], path), server=0)
+        for i, device in enumerate(devices)
+    ]
+    return port_topology(name, held, link, link_classes, np.full(len(link_classes), np.inf))
