@@ -197,11 +197,8 @@ def _kind(func: Any, name: str, counted: bool) -> Kind:
         return Kind.ELEMENTWISE
     if torch.Tag.reduction in func.tags:
         return Kind.REDUCTION
-    return _KIND_OF.get(name.removesuffix("_"), Kind.ELEMENTWISE if _inplace(name) else Kind.OTHER)
-
-
-def _inplace(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
+    inplace = name.endswith("_") and not name.endswith("__")
+    return _KIND_OF.get(name.removesuffix("_"), Kind.ELEMENTWISE if inplace else Kind.OTHER)
 
 
 def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
@@ -222,10 +219,6 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *args: Any, **kwargs: 
     return int(forward * (output_mask[0] + output_mask[1]))
 
 
-def _batched_sum(input: Any, batch1: Any, batch2: Any, *args: Any, **kwargs: Any) -> int:  # noqa: A002
-    return int(2 * batch1.numel() * batch2.shape[-1])
-
-
 def _product(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
     return int(2 * a.numel() * b.shape[-1])
 
@@ -234,23 +227,7 @@ def _grouped_product(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
     """Every row of `a` meets one group of `b`, or, where only `a` has groups, the reverse."""
     if a.dim() == 3 and b.dim() == 2:
         return int(2 * a.shape[1] * b.numel())
-    return int(2 * a.numel() * b.shape[-1])
-
-
-def _grouped_product_backward(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
-    return 2 * _grouped_product(a, b)
-
-
-def _matrix_vector(matrix: Any, vector: Any, *args: Any, **kwargs: Any) -> int:
-    return int(2 * matrix.numel())
-
-
-def _added_matrix_vector(bias: Any, matrix: Any, vector: Any, *args: Any, **kwargs: Any) -> int:
-    return int(2 * matrix.numel())
-
-
-def _outer(*args: Any, out_val: Any, **kwargs: Any) -> int:
-    return int(2 * out_val.numel())
+    return _product(a, b)
 
 
 def _trilinear(
@@ -272,13 +249,10 @@ _COUNTS: dict[str, FlopCount] = {
     "_scaled_dot_product_fused_attention_overrideable": _attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "convolution_backward": _convolution_backward,
-    "addbmm": _batched_sum,
-    "mv": _matrix_vector,
-    "dot": _matrix_vector,
-    "vdot": _matrix_vector,
-    "addmv": _added_matrix_vector,
-    "addr": _outer,
-    "ger": _outer,
+    "addbmm": lambda added, a, b, *args, **kwargs: _product(a, b),
+    **dict.fromkeys(("mv", "dot", "vdot"), lambda a, *args, **kwargs: 2 * a.numel()),
+    "addmv": lambda added, matrix, *args, **kwargs: 2 * matrix.numel(),
+    **dict.fromkeys(("addr", "ger"), lambda *args, out_val, **kwargs: 2 * out_val.numel()),
     "_trilinear": _trilinear,
     "_addmm_activation": lambda bias, a, b, *args, **kwargs: _product(a, b),
     "_int_mm": _product,
@@ -287,5 +261,5 @@ _COUNTS: dict[str, FlopCount] = {
     "_scaled_grouped_mm": _grouped_product,
     "_scaled_grouped_mm_v2": _grouped_product,
     "grouped_mm_fallback": _grouped_product,  # of transformers
-    "grouped_mm_fallback_backward": _grouped_product_backward,
+    "grouped_mm_fallback_backward": lambda a, b, *args, **kwargs: 2 * _grouped_product(a, b),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -186,18 +186,9 @@ def _parameter_use(
     dtype = dtype_index(parameter.dtype)
     if buffer is None:
         return ParameterUse(label, nbytes, dtype, tuple(users))
+    users = sorted({*users, *recorder.gradient_producers(buffer)})
     update = costs.cost(parameter)
-    return ParameterUse(
-        name=label,
-        bytes=nbytes,
-        dtype=dtype,
-        users=tuple(sorted({*users, *recorder.gradient_producers(buffer)})),
-        gradient=buffer,
-        update_flop=update.flop,
-        update_read=update.bytes_read,
-        update_written=update.bytes_written,
-        state_bytes=update.state_bytes,
-    )
+    return ParameterUse(label, nbytes, dtype, tuple(users), gradient=buffer, **update)
 
 
 def _shared_buffers(
@@ -240,44 +231,26 @@ _SCALARS = {
 
 
 @dataclass(frozen=True)
-class UpdateCost:
-    """The update of one parameter as a single fused operator.
-
-    Attributes:
-        flop: matrix multiplications only (0 for SGD and Adam).
-        bytes_read: distinct tensors read once: parameter, gradient, state.
-        bytes_written: distinct tensors written once: parameter, state.
-        state_bytes: the state the optimizer keeps for the parameter (host scalars such as Adam's
-            step counter are left out).
-    """
-
-    flop: float
-    bytes_read: float
-    bytes_written: float
-    state_bytes: float
-
-
-@dataclass
 class OptimizerTrace:
     """Update costs by shape and type of the parameter; equal parameters are traced once.
 
-    The second step is costed: the first one creates the state. A norm that the optimizer reads
-    back reads as 1, which changes no cost.
+    The update of a parameter is one fused operator: FLOP of matrix multiplications only (0 for SGD
+    and Adam); parameter, gradient and state are read once, parameter and state written once. Host
+    scalars such as Adam's step counter are no state. The second step is costed: the first one
+    creates the state. A norm that the optimizer reads back reads as 1, which changes no cost.
     """
 
     factory: OptimizerFactory
+    known: dict[tuple[torch.Size, torch.dtype], dict[str, float]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._known: dict[tuple[torch.Size, torch.dtype], UpdateCost] = {}
-
-    def cost(self, parameter: nn.Parameter) -> UpdateCost:
-        """The update of a parameter of this shape and type."""
+    def cost(self, parameter: nn.Parameter) -> dict[str, float]:
+        """The update of a parameter of this shape and type, as `ParameterUse` has it."""
         key = (parameter.shape, parameter.dtype)
-        if key not in self._known:
-            self._known[key] = self._trace(*key)
-        return self._known[key]
+        if key not in self.known:
+            self.known[key] = self._trace(*key)
+        return self.known[key]
 
-    def _trace(self, shape: torch.Size, dtype: torch.dtype) -> UpdateCost:
+    def _trace(self, shape: torch.Size, dtype: torch.dtype) -> dict[str, float]:
         parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
         parameter.grad = torch.empty_like(parameter)
         optimizer = self.factory([parameter])
@@ -298,9 +271,13 @@ class OptimizerTrace:
             for value in optimizer.state[parameter].values()
             if isinstance(value, torch.Tensor) and value.device.type == "meta"
         }
-        return UpdateCost(
-            flop=sum(record.flop for record in recorder.records),
-            bytes_read=sum(sizes.get(key, 0.0) for key in recorder.external_read),
-            bytes_written=sum(sizes.get(key, 0.0) for key in recorder.external_written),
-            state_bytes=sum(state.values()),
+        read, written = (
+            sum(sizes.get(key, 0.0) for key in touched)
+            for touched in (recorder.external_read, recorder.external_written)
         )
+        return {
+            "update_flop": sum(record.flop for record in recorder.records),
+            "update_read": read,
+            "update_written": written,
+            "state_bytes": sum(state.values()),
+        }

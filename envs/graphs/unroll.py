@@ -41,6 +41,11 @@ class Value:
     consumers: list[int] = field(default_factory=list)  # operators
 
 
+def column(rows: Sequence[Any], key: str, dtype: type[Any] = np.int64) -> NDArray[Any]:
+    """One attribute of every row."""
+    return np.array([getattr(row, key) for row in rows], dtype=dtype)
+
+
 def numbered(labels: Iterable[str]) -> tuple[str, ...]:
     """The labels, and `#2`, `#3`, ... where one repeats."""
     seen: Counter[str] = Counter()
@@ -73,10 +78,6 @@ class MicroBatch:
         cls, labels: Iterable[str], operators: Sequence[Operator], values: Sequence[Value]
     ) -> Self:
         """Of operators in topological order, `numbered` by their labels, and their tensors."""
-
-        def column(rows: Sequence[Any], key: str, dtype: type[Any] = np.int64) -> NDArray[Any]:
-            return np.array([getattr(row, key) for row in rows], dtype=dtype)
-
         codes = {key: column(operators, key) for key in ("kind", "phase", "dtype", "mirror")}
         sizes = {
             key: column(operators, key, np.float64)
