@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
-from envs.errors import InputError, refused_in
+from envs.errors import InputError
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.unroll import Operator, Value, column
 from envs.units import DTYPES
@@ -32,12 +32,11 @@ class _Tensor(Value):
 class GraphBuilder:
     """Collects operators, tensors, uses and parameters; `build` sorts and checks them.
 
-    `source` names the file (or model) in error messages. Operators keep their order of insertion
+    Operators keep their order of insertion
     wherever the dependencies allow it.
     """
 
     name: str
-    source: str = ""
     profile_classes: tuple[str, ...] = ()
     link_classes: tuple[str, ...] = ()
     _operators: list[_Operator] = field(default_factory=list)
@@ -92,10 +91,6 @@ class GraphBuilder:
         Raises:
             InputError: the dependencies have a cycle, or `OpGraph` finds a bad column.
         """
-        with refused_in(self.source):
-            return self._build()
-
-    def _build(self) -> OpGraph:
         order = self._topological()
         rank = np.empty(len(order) + 1, dtype=np.int64)
         rank[order] = np.arange(len(order))
@@ -172,7 +167,7 @@ class GraphBuilder:
             stuck = next(index for index, count in enumerate(missing) if count > 0)
             raise InputError(
                 "lies on or behind a cycle: the graph is not acyclic",
-                file=self.source or f"graph {self.name}",
+                file=f"graph {self.name}",
                 record=self._operators[stuck].name,
                 field="edges",
             )

@@ -71,27 +71,24 @@ def read_dnn_partitioning(path: str | Path) -> GraphFile:
         InputError: naming file, record and field.
     """
     document = read_json(path)
-    nodes = _records(document, "nodes", path)
-    edges = _records(document, "edges", path)
+    nodes = _records(document, "nodes")
+    edges = _records(document, "edges")
     for node in nodes:
         for field, (fits, what) in _FIELDS.items():
             if not fits(value := node.get(field)):
                 record = f"node {node.get('name' if field == 'id' else 'id')}"
-                raise InputError(f"{value!r} is not {what}", file=path, record=record, field=field)
+                raise InputError(f"{value!r} is not {what}", record=record, field=field)
     identifiers = [node["id"] for node in nodes]
     for number, times in Counter(identifiers).items():
         if times > 1:
-            raise InputError(
-                f"stands {times} times", file=path, record=f"node {number}", field="id"
-            )
+            raise InputError(f"stands {times} times", record=f"node {number}", field="id")
     handle = {identifier: index for index, identifier in enumerate(identifiers)}
     mirrors = _mirrors(nodes)
-    outputs = _outputs(edges, handle, path)
+    outputs = _outputs(edges, handle)
     groups: dict[int, int] = {}
 
     builder = GraphBuilder(
         name=stem(path),
-        source=str(path),
         profile_classes=(CPU, ACCELERATOR),
         link_classes=LINK_CLASSES,
     )
@@ -100,7 +97,7 @@ def read_dnn_partitioning(path: str | Path) -> GraphFile:
         name = str(node.get("name", identifiers[index]))
         colour = node.get("colorClass")
         seconds = [
-            cost(node.get(field), path, record, field) * MILLISECOND
+            cost(node.get(field), record, field) * MILLISECOND
             for field in ("cpuLatency", "fpgaLatency")
         ]
         builder.add_operator(
@@ -112,7 +109,7 @@ def read_dnn_partitioning(path: str | Path) -> GraphFile:
             bytes_written=sum(size for _, size in outputs[index]),
             profile=(seconds[0], seconds[1] if node["supportedOnFpga"] else np.inf),
         )
-        size = cost(node.get("size"), path, record, "size")
+        size = cost(node.get("size"), record, "size")
         if size > 0:
             builder.add_parameter(name, index, parameter=size, gradient=0.0, optimizer=0.0)
     for index in range(len(nodes)):
@@ -146,14 +143,14 @@ _FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {  # of a node: wh
 }
 
 
-def _records(document: Record, field: str, path: str | Path) -> list[Record]:
+def _records(document: Record, field: str) -> list[Record]:
     records = document.get(field)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise InputError("is not a list of records", file=path, field=field)
+        raise InputError("is not a list of records", field=field)
     return records
 
 
-def _outputs(edges: list[Record], handle: dict[int, int], path: str | Path) -> Outputs:
+def _outputs(edges: list[Record], handle: dict[int, int]) -> Outputs:
     outputs: Outputs = defaultdict(lambda: defaultdict(list))
     for edge in edges:
         ends = []
@@ -161,13 +158,11 @@ def _outputs(edges: list[Record], handle: dict[int, int], path: str | Path) -> O
         for field in ("sourceId", "destId"):
             identifier = edge.get(field)
             if not isinstance(identifier, int) or identifier not in handle:
-                raise InputError(
-                    f"unknown node {identifier!r}", file=path, record=record, field=field
-                )
+                raise InputError(f"unknown node {identifier!r}", record=record, field=field)
             ends.append(handle[identifier])
         key = (
-            cost(edge.get("cost"), path, record, "cost"),
-            cost(edge.get("size", 0.0), path, record, "size"),
+            cost(edge.get("cost"), record, "cost"),
+            cost(edge.get("size", 0.0), record, "size"),
         )
         outputs[ends[0]][key].append(ends[1])
     return outputs
@@ -198,12 +193,12 @@ def _mirrors(nodes: list[Record]) -> dict[int, int]:
 
 def _topology(document: Record, outputs: Outputs, path: str | Path) -> Topology:
     limits = {
-        field: cost(document.get(field), path, "header", field)
+        field: cost(document.get(field), "header", field)
         for field in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA")
     }
     if limits["maxFPGAs"] > MOST_ACCELERATORS:
         message = f"{limits['maxFPGAs']:g} are more than {MOST_ACCELERATORS}"
-        raise InputError(message, file=path, record="header", field="maxFPGAs")
+        raise InputError(message, record="header", field="maxFPGAs")
     accelerators = int(limits["maxFPGAs"])
     names = [f"{ACCELERATOR}{index}" for index in range(accelerators)] + [CPU]
     specs = [tabulated_spec(ACCELERATOR, limits["maxSizePerFPGA"], path)] * accelerators + [

@@ -114,7 +114,7 @@ class _Reading:
         for place, node in enumerate(model.graph.node):
             self._add(node, f"{node.name or f'{node.op_type}_{place}'}")
         if not self.operators:
-            raise InputError("has no operators", file=self.path)
+            raise InputError("has no operators")
         if self.reader.training:
             self._mirror()
         weights = [self._use(name) for name in self.users]
@@ -136,7 +136,7 @@ class _Reading:
             raise
         except Exception as error:  # protobuf's and onnx's errors share no base class
             first = (str(error) or type(error).__name__).splitlines()[0]
-            raise InputError(f"is no readable ONNX model ({first})", file=self.path) from error
+            raise InputError(f"is no readable ONNX model ({first})") from error
         self.shapes: dict[str, tuple[Shape | None, int]] = {}
         for entry in (*graph.value_info, *graph.output, *graph.input):
             kind = entry.type.tensor_type
@@ -163,15 +163,15 @@ class _Reading:
                 known.add(name)
                 if name not in given:
                     told = f"axis {axis} has no size: give dims={{{name}: <size>}}"
-                    raise InputError(told, file=self.path, record=f"input {entry.name}")
+                    raise InputError(told, record=f"input {entry.name}")
                 if type(given[name]) is not int or given[name] < 1:
                     told = f"{given[name]!r} is no size"
-                    raise InputError(told, file=self.path, field=f"dims.{name}")
+                    raise InputError(told, field=f"dims.{name}")
                 dim.dim_value = given[name]
         for name in given:
             if name not in known:
                 told = f"{name!r} is no open dimension (open: {', '.join(sorted(known)) or 'none'})"
-                raise InputError(told, file=self.path, field="dims")
+                raise InputError(told, field="dims")
         for entry in (*graph.value_info, *graph.output):
             if any(not dim.HasField("dim_value") for dim in entry.type.tensor_type.shape.dim):
                 entry.type.tensor_type.ClearField("shape")
@@ -180,7 +180,7 @@ class _Reading:
         shape, kind = self.shapes.get(name, (None, 1))
         if shape is None or min(shape, default=0) < 0 or kind not in _TYPES:
             fault = "has no size that can be found out" if kind in _TYPES else "is no tensor"
-            raise InputError(fault, file=self.path, record=f"value {name!r}")
+            raise InputError(fault, record=f"value {name!r}")
         dtype, size = _TYPES[kind]
         return _Value(shape, dtype, float(prod(shape)) * size)
 
@@ -189,14 +189,14 @@ class _Reading:
         record = f"node {label}"
         if node.domain not in {"", "ai.onnx"}:
             told = f"{node.domain}.{node.op_type} is no operator of ONNX: nobody knows its FLOP"
-            raise InputError(told, file=self.path, record=record)
+            raise InputError(told, record=record)
         if node.op_type in _OPEN:
             told = f"{node.op_type} runs operators of its own; how often, the file leaves open"
-            raise InputError(told, file=self.path, record=record)
+            raise InputError(told, record=record)
         for name in filter(None, node.input):
             if name not in self.values:
                 told = f"reads {name!r}, which nothing before it writes"
-                raise InputError(told, file=self.path, record=record)
+                raise InputError(told, record=record)
         inputs = [self.values[name] if name else _ABSENT for name in node.input]
         outputs = [name for name in node.output if name]
         constant = node.op_type in _SHAPES or all(value.constant for value in inputs)
@@ -246,7 +246,7 @@ class _Reading:
             return _FLOP[node.op_type](attributes, *shapes) if node.op_type in _FLOP else 0.0
         except (LookupError, TypeError, ValueError) as error:
             told = f"{node.op_type} has arguments that do not fit"
-            raise InputError(told, file=self.path, record=record) from error
+            raise InputError(told, record=record) from error
 
     def _read(self, values: Sequence[_Value], operator: int) -> None:
         for value in values:
@@ -302,7 +302,7 @@ class _Reading:
                 self.gradients[weight] = [self._backward(summing, parts, [value])[0].tensor]
                 self.users[weight].add(len(self.operators) - 1)
         if not self.gradients:
-            raise InputError("has no weights to train", file=self.path)
+            raise InputError("has no weights to train")
 
     def _backward(
         self, operator: Operator, reads: list[_Value], targets: list[_Value]

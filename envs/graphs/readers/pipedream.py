@@ -86,7 +86,7 @@ class PipeDreamReader:
             InputError: naming file, record and field.
         """
         nodes, edges = _parse(path)
-        builder = GraphBuilder(name=stem(path), source=str(path), profile_classes=(GPU,))
+        builder = GraphBuilder(name=stem(path), profile_classes=(GPU,))
         for batch in range(self.micro_batches):
             _add_micro_batch(builder, nodes, edges, self.training, batch, self.micro_batches)
         spec = tabulated_spec(GPU, self.memory_bytes, path)
@@ -187,7 +187,7 @@ def _parse(path: str | Path) -> tuple[list[_Node], list[tuple[str, str]]]:
     try:
         text = read_content(path).decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"is not text ({error})", file=path) from error
+        raise InputError(f"is not text ({error})") from error
     nodes: dict[str, _Node] = {}
     edges = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -197,29 +197,29 @@ def _parse(path: str | Path) -> tuple[list[_Node], list[tuple[str, str]]]:
         if len(parts) == 2:
             edges.append((number, parts[0], parts[1]))
         elif len(parts) > 2:
-            node = _node(parts, path)
+            node = _node(parts)
             if node.identifier in nodes:
-                raise InputError("stands twice", file=path, record=node.identifier, field="id")
+                raise InputError("stands twice", record=node.identifier, field="id")
             nodes[node.identifier] = node
         else:
-            raise InputError("is neither a node nor an edge", file=path, record=f"line {number}")
+            raise InputError("is neither a node nor an edge", record=f"line {number}")
     for number, *ends in edges:
         for end, field in zip(ends, ("source", "destination"), strict=True):
             if end not in nodes:
                 record = f"line {number}"
-                raise InputError(f"unknown node {end!r}", file=path, record=record, field=field)
+                raise InputError(f"unknown node {end!r}", record=record, field=field)
     return list(nodes.values()), [(source, target) for _, source, target in edges]
 
 
-def _node(parts: list[str], path: str | Path) -> _Node:
+def _node(parts: list[str]) -> _Node:
     identifier, description, facts = parts[0], " -- ".join(parts[1:-1]), parts[-1]
     values = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,]*)", facts))
     for field in FIELDS:
         if field not in values:
-            raise InputError("is missing", file=path, record=identifier, field=field)
+            raise InputError("is missing", record=identifier, field=field)
 
     def number(field: str) -> float:
-        return cost(values[field].strip(), path, identifier, field)
+        return cost(values[field].strip(), identifier, field)
 
     return _Node(
         identifier=identifier,
@@ -227,7 +227,7 @@ def _node(parts: list[str], path: str | Path) -> _Node:
         forward_s=number("forward_compute_time") * MILLISECOND,
         backward_s=number("backward_compute_time") * MILLISECOND,
         activations=tuple(
-            cost(size.strip(), path, identifier, "activation_size")
+            cost(size.strip(), identifier, "activation_size")
             for size in values["activation_size"].strip("[] ").split(";")
         ),
         parameter_bytes=number("parameter_size"),
