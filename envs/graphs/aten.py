@@ -18,7 +18,7 @@ from torch.utils.flop_counter import (
 )
 
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, Kind
+from envs.graphs.op_graph import Kind
 from envs.units import DTYPES
 
 FlopCount = Callable[..., int]
@@ -63,8 +63,8 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 _BLANK = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
                     "new_empty_strided"})  # fmt: skip
 _CONSTANT = frozenset({"lift", "lift_fresh", "lift_fresh_copy"})
-_SELECTED = {"embedding": 0, "index": 0, "index_select": 0, "gather": 0, "_unsafe_index": 0,
-             "nll_loss_forward": 0}  # fmt: skip
+_SELECTS = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index",
+                      "nll_loss_forward"})  # fmt: skip
 _OVERWRITE = frozenset({"bernoulli_", "copy_", "exponential_", "fill_", "normal_", "random_",
                         "uniform_", "zero_"})  # fmt: skip
 _PRODUCT = re.compile(  # a word of the name of an operator that multiplies matrices
@@ -89,7 +89,7 @@ class Traits:
     composite: bool  # runs as its decomposition, by which it must be costed
     blank: bool  # allocates without writing: no operator
     constant: bool  # makes a constant of the program known: no operator
-    selected: int  # the tensor argument of which it reads a selected part only, or NONE
+    selects: bool  # reads a selected part only of its first tensor argument
     overwrites: bool  # writes its first argument without reading it
     written: tuple[int | str, ...]  # positions and keywords of the arguments it mutates
 
@@ -120,7 +120,7 @@ def traits(func: Any) -> Traits:
         composite=composite and flop is None,
         blank=name in _BLANK,
         constant=name in _CONSTANT,
-        selected=_SELECTED.get(name, NONE),
+        selects=name in _SELECTS,
         overwrites=name in _OVERWRITE,
         written=tuple(written),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.files import unprintable
@@ -148,7 +148,7 @@ class OpGraph:
     def output_ptr(self) -> IntArray:
         """(N + 1,) row pointer into `output`: the tensors each operator produces."""
         counts = np.bincount(self.producer, minlength=self.num_operators)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return sums_before(counts)
 
     @cached_property
     def output(self) -> IntArray:
@@ -180,7 +180,7 @@ class OpGraph:
     def use_ptr(self) -> IntArray:
         """(N + 1,) row pointer into `uses` by producing operator."""
         counts = np.bincount(self.edges[:, 0], minlength=self.num_operators)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return sums_before(counts)
 
     @cached_property
     def use_op(self) -> IntArray:

@@ -206,8 +206,8 @@ class Recorder(TorchDispatchMode):
             return reads, sum(traffic(sources).values())
         sources = [tensor for tensor in inputs if self._key(tensor) not in self._blank]
         touched = traffic(sources)
-        if known.selected != NONE:
-            key = self._key(inputs[known.selected])
+        if known.selects:
+            key = self._key(inputs[0])
             others = sum(size for other, size in touched.items() if other != key)
             selected = max(others, sum(traffic(outputs).values()))
             touched[key] = min(touched.get(key, 0.0), selected)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 
 
@@ -134,11 +134,11 @@ class Unrolling:
         """The checked graph: M (n + a) operators for a trained parameters."""
         step, trained, count = self.step, self._trained, self.micro_batches
         n, a = len(step.names), len(trained)
-        gradient = np.array([p.gradient for p in trained], dtype=np.int64)
+        gradient = column(trained, "gradient")
         buffer = step.tensor_bytes[gradient]  # (a,) bytes
         groups = _groups(n, self.parameters, self.shared)
         group = np.array([groups[p.users[0]] for p in trained], dtype=np.int64)
-        dtype = np.array([p.dtype for p in trained], dtype=np.int64)
+        dtype = column(trained, "dtype")
         bytes_, dtypes, producer, pointer, consumer = self._tensors(gradient)
         updates = dict(zip((p.name for p in trained), self._update, strict=True))
         owner = [updates.get(p.name, p.users[0] if p.users else 0) for p in self.parameters]
@@ -165,11 +165,11 @@ class Unrolling:
             consumer_ptr=pointer,
             consumer=consumer,
             parameter_names=tuple(p.name for p in self.parameters),
-            parameter_bytes=np.array([p.bytes for p in self.parameters], dtype=np.float64),
+            parameter_bytes=column(self.parameters, "bytes", np.float64),
             gradient_bytes=np.array(
                 [0.0 if p.gradient == NONE else p.bytes for p in self.parameters], dtype=np.float64
             ),
-            optimizer_bytes=np.array([p.state_bytes for p in self.parameters], dtype=np.float64),
+            optimizer_bytes=column(self.parameters, "state_bytes", np.float64),
             parameter_owner=np.array(owner, dtype=np.int64),
         )
 
@@ -262,7 +262,7 @@ class Unrolling:
             np.concatenate(bytes_)[read],
             np.concatenate(dtypes)[read],
             np.concatenate(producers)[read],
-            np.concatenate([[0], np.cumsum(count[read])]).astype(np.int64),
+            sums_before(count[read]),
             pairs[:, 1].copy(),
         )
 

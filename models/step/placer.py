@@ -19,12 +19,13 @@ from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.env import ORDER_CLASSES
 from envs.placement.facts import DEVICE, GIVEN, LINK, NODE, NODE_DEVICE, WHOLE
-from envs.placement.sweeps import CANDIDATE, Boards
+from envs.placement.sweeps import CANDIDATE
 from envs.placement.whole import FEATURES
 from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy
 from models.step.decoding import (
     PARALLEL,
     SEQUENTIAL,
+    Chunk,
     Encoded,
     FeatureArray,
     Views,
@@ -290,8 +291,8 @@ class PlacerPolicy(Policy):
             rows = torch.from_numpy(chunk.rows).unsqueeze(1)
             views = Views(*(torch.from_numpy(array).to(device) for array in chunk.views))
             own = self.read(
-                Encoded(*self.encoder(*views)), chunk.given, chunk.problem, chunk.start,
-                chunk.stands, actions[rows, tokens].cpu().numpy(), asked[rows, tokens].to(device),
+                Encoded(*self.encoder(*views)), chunk, actions[rows, tokens].cpu().numpy(),
+                asked[rows, tokens].to(device),
             )  # fmt: skip
             found = found.index_put((torch.arange(3)[:, None, None], rows, tokens), own)
         return Appraisal(found[0], found[1], found[2].bool(), torch.zeros(n, device=device))
@@ -299,21 +300,18 @@ class PlacerPolicy(Policy):
     def read(
         self,
         encoded: Encoded,
-        given: Boards,
-        problem: IntArray,
-        start: IntArray,
-        stands: IntArray,
+        chunk: Chunk,
         actions: IntArray,
         asked: Tensor,
     ) -> Tensor:
         """(3, S, A): log probabilities, entropies and 1 where there is a token, with gradients."""
-        device = asked.device
+        device, given, problem = asked.device, chunk.given, chunk.problem
         rows = torch.from_numpy(problem).to(device)
         order = torch.from_numpy(actions[:, -1].copy()).to(device)
         nodes = encoded.nodes[rows] + encoded.bent[rows, order].unsqueeze(1)
         devices = encoded.devices[rows]
         groups = given.seconds.shape[1]
-        now, masks = sweeps.standing(given, problem, stands), allowed(given, problem)
+        now, masks = sweeps.standing(given, problem, chunk.stands), allowed(given, problem)
         exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None]).to(device)
         spread = devices.unsqueeze(1).expand(-1, groups, -1, -1)
         parts = []
@@ -330,7 +328,7 @@ class PlacerPolicy(Policy):
             logits = self.head(nodes, spread, roomy, torch.from_numpy(x).to(device))
             parts.append(_appraised(logits, asked[:, here]) * exists)
         parts.append(
-            _appraised(encoded.order[rows, torch.from_numpy(start).to(device)], asked[:, -1:])
+            _appraised(encoded.order[rows, torch.from_numpy(chunk.start).to(device)], asked[:, -1:])
         )
         both = torch.cat(parts, dim=2)
         known = torch.cat([*[exists] * len(self.config.sweeps), exists[:, :1]], dim=1)

@@ -50,7 +50,6 @@ class Trace:
 
     file: str
     events: tuple[Event, ...]
-    on_device: bool  # times are those of kernels
     total_seconds: float
 
 
@@ -140,7 +139,7 @@ def _trace(file: str, document: object) -> Trace:
         raise InputError("holds no operators (events of category cpu_op)")
     external.pop(repr(None), None)
     total = _sum_up(events, kernels, external, launches)
-    return Trace(file, tuple(events), bool(kernels), total)
+    return Trace(file, tuple(events), total)
 
 
 def _sum_up(
