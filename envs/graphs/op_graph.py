@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -222,21 +222,19 @@ class OpGraph:
         import networkx
 
         made = networkx.MultiDiGraph(name=self.name)
-        for op, name in enumerate(self.op_names):
-            facts: dict[str, object] = {
-                "kind": Kind(self.kind[op]).name.lower(),
-                "phase": Phase(self.phase[op]).name.lower(),
-                "micro_batch": int(self.micro_batch[op]),
-                "flop": float(self.flop[op]),
-                "bytes_read": float(self.bytes_read[op]),
-                "bytes_written": float(self.bytes_written[op]),
-                "state_bytes": float(self.state_bytes[op]),
-                "colocation": int(self.colocation[op]),
-            }
-            if self.profile_classes:
-                measured = self.profile_seconds[op].tolist()
-                facts["seconds"] = dict(zip(self.profile_classes, measured, strict=True))
-            made.add_node(name, **facts)
+        keys = "micro_batch", "flop", "bytes_read", "bytes_written", "state_bytes", "colocation"
+        facts: dict[str, list[Any]] = {
+            "kind": [Kind(code).name.lower() for code in self.kind],
+            "phase": [Phase(code).name.lower() for code in self.phase],
+            **{key: getattr(self, key).tolist() for key in keys},
+        }
+        if self.profile_classes:
+            facts["seconds"] = [
+                dict(zip(self.profile_classes, row, strict=True))
+                for row in self.profile_seconds.tolist()
+            ]
+        for name, *row in zip(self.op_names, *facts.values(), strict=True):
+            made.add_node(name, **dict(zip(facts, row, strict=True)))
         for source, target, tensor in self.edges.tolist():
             size = float(self.tensor_bytes[tensor])
             names = (self.op_names[source], self.op_names[target])

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Lt
@@ -27,7 +27,6 @@ from envs.units import DTYPES, parse_seconds
 FORMAT = "meshwright.graph"
 SCHEMA_VERSION = 1
 UNITS = {"time": "s", "size": "byte", "work": "FLOP"}  # of what is written
-TIME_UNITS = ("s", "ms", "us", "ns")  # that times are read in
 
 TEXT_COLUMNS = ("op_names", "parameter_names", "profile_classes", "link_classes")
 INT_COLUMNS = (
@@ -105,7 +104,7 @@ def _checked(graph: OpGraph, header: Json, path: str | Path) -> OpGraph:
 
 
 def load_time_unit(path: str | Path) -> str:
-    """The unit, of `TIME_UNITS`, in which a graph file has its times; `load_graph` gives seconds.
+    """The unit in which a graph file has its times; `load_graph` gives seconds.
 
     Raises:
         InputError: as `load_graph`.
@@ -114,24 +113,19 @@ def load_time_unit(path: str | Path) -> str:
     return time_unit(path, _open(path)[1])
 
 
+class _Units(Form):
+    time: Literal["s", "ms", "us", "ns"] = "s"
+    size: Literal["byte"] = "byte"
+    work: Literal["FLOP"] = "FLOP"
+
+
 def time_unit(path: str | Path, header: Json) -> str:
     """The unit of times that a header names, seconds where it names none.
 
     Raises:
         InputError: a unit is not known.
     """
-    units = header.get("units", UNITS)
-    if not isinstance(units, dict):
-        raise InputError("is not a mapping", file=path, field="units")
-    known = {**{what: (unit,) for what, unit in UNITS.items()}, "time": TIME_UNITS}
-    for what, unit in units.items():
-        if what not in known:
-            told = f"unknown key (known: {', '.join(known)})"
-            raise InputError(told, file=path, field=f"units.{what}")
-        if unit not in known[what]:
-            told = f"{unit!r} is not one of {', '.join(known[what])}"
-            raise InputError(told, file=path, field=f"units.{what}")
-    return str(units.get("time", UNITS["time"]))
+    return read_form(_Units, header.get("units", UNITS), path, inside="units").time
 
 
 def graph_hash(graph: OpGraph) -> str:

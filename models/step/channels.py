@@ -16,7 +16,15 @@ from torch.distributions import Categorical
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.errors import InputError
 from envs.joint.whole import LEVELS, PIPE, SERVER, TOP
-from models.architecture import MASKED_LOGIT, Appraisal, Architecture, Composed, Policy, width_of
+from models.architecture import (
+    MASKED_LOGIT,
+    Appraisal,
+    Architecture,
+    Composed,
+    Policy,
+    perceptron,
+    width_of,
+)
 
 
 @bounded
@@ -183,9 +191,7 @@ class ChannelPolicy(Policy):
         self.mean = nn.Linear(hidden + channel, 1)
         self.correction = None if levels is None else nn.Linear(hidden, levels)
         self.log_deviation = nn.Parameter(torch.tensor(math.log(config.initial_deviation)))
-        self.value = nn.Sequential(
-            nn.Linear(2 * hidden + phase, hidden), nn.ReLU(), nn.Linear(hidden, 1)
-        )
+        self.value = perceptron(2 * hidden + phase, hidden, 1)
         with torch.no_grad():
             for head in (self.mean, self.correction):
                 if head is not None:

@@ -21,7 +21,7 @@ from envs.placement.env import ORDER_CLASSES
 from envs.placement.facts import DEVICE, GIVEN, LINK, NODE, NODE_DEVICE, WHOLE
 from envs.placement.sweeps import CANDIDATE
 from envs.placement.whole import FEATURES
-from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy
+from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy, perceptron
 from models.step.decoding import (
     PARALLEL,
     SEQUENTIAL,
@@ -113,16 +113,12 @@ class Round(nn.Module):
         self.messages = nn.Linear(hidden, hidden)
         self.among = Attention(hidden, heads)
         self.to_devices = Attention(hidden, heads)
-        self.node = nn.Sequential(
-            nn.Linear(4 * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
-        )
+        self.node = perceptron(4 * hidden, 2 * hidden, hidden)
         self.to_nodes = Attention(hidden, heads)
         self.between = Attention(hidden, heads)
         self.link = nn.Linear(LINK, heads, bias=False)
         self.cost = nn.Linear(NODE_DEVICE, heads, bias=False)
-        self.device = nn.Sequential(
-            nn.Linear(3 * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
-        )
+        self.device = perceptron(3 * hidden, 2 * hidden, hidden)
 
     def forward(
         self, views: Views, nodes: Tensor, devices: Tensor, into: Tensor, out: Tensor
@@ -169,11 +165,7 @@ class PlacerEncoder(nn.Module):
             nn.LayerNorm(hidden), nn.Linear(hidden, hidden, bias=False)
         )
         orders = len(ORDER_CLASSES)
-        self.order = nn.Sequential(
-            nn.Linear(2 * hidden + WHOLE, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, (GIVEN + 1) * orders),
-        )
+        self.order = perceptron(2 * hidden + WHOLE, hidden, (GIVEN + 1) * orders)
         self.bent = nn.Parameter(torch.zeros(orders, hidden))
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -65,9 +65,7 @@ def read_moirai(path: str | Path) -> GraphFile:
         raise InputError("has no columns p0, p1, ...: not a Moirai workbook")
     d = len(devices)
     pairs = [(i, j) for i in range(d) for j in range(d) if i != j]
-    for column in (*(f"pc{i}{j}" for i, j in pairs), *(f"m{i}" for i in range(d))):
-        if column not in columns:
-            raise InputError("is missing", record="header", field=column)
+    _require(columns, (*(f"pc{i}{j}" for i, j in pairs), *(f"m{i}" for i in range(d))))
     link_classes = ("same", *(f"{i}->{j}" for i, j in pairs))
 
     builder = GraphBuilder(
@@ -120,9 +118,7 @@ def _rows(path: str | Path) -> tuple[list[Row], tuple[str, ...]]:
     except Exception as error:  # xlrd raises IndexError, struct.error, ... on damaged workbooks
         raise InputError(f"is not a readable .xls workbook ({error})") from error
     columns = tuple(str(value) for value in sheet.row_values(0)) if sheet.nrows else ()
-    for column in ("task", "c_task", "dir_succ", "mi"):
-        if column not in columns:
-            raise InputError("is missing", record="header", field=column)
+    _require(columns, ("task", "c_task", "dir_succ", "mi"))
     start = columns.index("task")
     rows = []
     for index in range(1, sheet.nrows):
@@ -132,6 +128,12 @@ def _rows(path: str | Path) -> tuple[list[Row], tuple[str, ...]]:
     if not rows:
         raise InputError("has no tasks")
     return rows, columns
+
+
+def _require(columns: Sequence[str], needed: Sequence[str]) -> None:
+    for column in needed:
+        if column not in columns:
+            raise InputError("is missing", record="header", field=column)
 
 
 def _identifier(row: Row) -> int:
