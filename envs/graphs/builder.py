@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import networkx
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
@@ -146,29 +146,17 @@ class GraphBuilder:
         )
 
     def _topological(self) -> list[int]:
-        """Kahn's algorithm, earliest insertion first."""
-        successors: list[list[int]] = [[] for _ in self._operators]
-        missing = [0] * len(self._operators)
-        for tensor in self._tensors:
-            for consumer in tensor.consumers:
-                successors[tensor.producer].append(consumer)
-                missing[consumer] += 1
-        ready = [index for index, count in enumerate(missing) if count == 0]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            index = heapq.heappop(ready)
-            order.append(index)
-            for successor in successors[index]:
-                missing[successor] -= 1
-                if missing[successor] == 0:
-                    heapq.heappush(ready, successor)
-        if len(order) < len(self._operators):
-            stuck = next(index for index, count in enumerate(missing) if count > 0)
+        """The operators, earliest insertion first."""
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(range(len(self._operators)))
+        graph.add_edges_from((t.producer, user) for t in self._tensors for user in t.consumers)
+        try:
+            return list(networkx.lexicographical_topological_sort(graph))
+        except networkx.NetworkXUnfeasible:
+            first = min(op for op, _ in networkx.find_cycle(graph))
             raise InputError(
-                "lies on or behind a cycle: the graph is not acyclic",
+                "lies on a cycle: the graph is not acyclic",
                 file=f"graph {self.name}",
-                record=self._operators[stuck].name,
+                record=self._operators[first].name,
                 field="edges",
-            )
-        return order
+            ) from None

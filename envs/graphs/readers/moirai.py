@@ -14,7 +14,7 @@ from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.readers.graph_file import GraphFile, cost, stem, tabulated_spec
 from envs.hardware.devices import Device
-from envs.hardware.topology import Topology, port_topology
+from envs.hardware.topology import port_topology
 
 _XLS = b"\xd0\xcf\x11\xe0"  # an OLE2 compound file
 
@@ -100,10 +100,18 @@ def read_moirai(path: str | Path) -> GraphFile:
             link = [0.0, *(values[position] for values in times)]
             tensor = builder.add_tensor(number[task], 0.0, link=link)
             builder.add_use(tensor, number[successor])
+    link_class = np.zeros((d, d), dtype=np.int64)
+    for position, pair in enumerate(pairs, start=1):
+        link_class[pair] = position
     memory_of = [cost(rows[0][f"m{i}"], f"task {tasks[0]}", f"m{i}") for i in range(d)]
+    held = [
+        Device(f"device{i}", tabulated_spec(device, memory_of[i], path), server=0)
+        for i, device in enumerate(devices)
+    ]
+    bandwidth = np.full(len(link_classes), np.inf)
     return GraphFile(
         graph=builder.build(),
-        topology=_topology(stem(path), devices, memory_of, pairs, link_classes, path),
+        topology=port_topology(stem(path), held, link_class, link_classes, bandwidth),
         provenance={"format": "moirai", "file": Path(path).name, "time_unit": "the file's own"},
     )
 
@@ -166,21 +174,3 @@ def _times(row: Row, column: str, expected: int, task: int) -> list[float]:
             field=column,
         )
     return [cost(cell.strip(), f"task {task}", column) for cell in cells]
-
-
-def _topology(
-    name: str,
-    devices: Sequence[str],
-    memory: Sequence[float],
-    pairs: Sequence[tuple[int, int]],
-    link_classes: tuple[str, ...],
-    path: str | Path,
-) -> Topology:
-    link = np.zeros((len(devices), len(devices)), dtype=np.int64)
-    for number, (i, j) in enumerate(pairs, start=1):
-        link[i, j] = number
-    held = [
-        Device(f"device{i}", tabulated_spec(device, memory[i], path), server=0)
-        for i, device in enumerate(devices)
-    ]
-    return port_topology(name, held, link, link_classes, np.full(len(link_classes), np.inf))

@@ -120,7 +120,7 @@ def test_half_precision_halves_the_bytes() -> None:
         ("gpt5", {}, "resnet50"),
         ("gpt2", {"batch": 7, "micro_batches": 4}, "does not divide"),
         ("gpt2", {"sequence": 2048}, "1024 positions"),
-        ("gpt2", {"batch": 0}, "not a positive integer"),
+        ("gpt2", {"batch": 0}, "0 is less than 1"),
         ("gpt2", {"head": "masked_lm"}, "causal_lm, none"),
         ("gpt2", {"optimizer": "adm"}, "adamw"),
         ("gpt2", {"dtype": "int8"}, "bfloat16"),
