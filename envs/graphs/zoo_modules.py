@@ -214,20 +214,24 @@ class _Family(NamedTuple):
     decoder: bool = False  # whether it reads tokens of its own where there are no labels
 
 
-_EAGER = {"attn_implementation": "eager"}
-_UNCACHED = {"use_cache": False, **_EAGER}
-_CLASSIFIER = {"num_labels": CLASSES}
+_EAGER: dict[str, object] = {"attn_implementation": "eager"}
+_UNCACHED: dict[str, object] = {"use_cache": False, **_EAGER}
+_CLASSIFIER: dict[str, object] = {"num_labels": CLASSES}
 _UNPOOLED = {"add_pooling_layer": False}
 
 
 def _bert(layers: int, hidden: int, heads: int) -> _Family:
-    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
-    options = {**sizes, "intermediate_size": 4 * hidden, **_EAGER}
+    sizes: dict[str, object] = {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+    }
+    options: dict[str, object] = {**sizes, "intermediate_size": 4 * hidden, **_EAGER}
     return _Family("Bert", "ForMaskedLM", options, _UNPOOLED)
 
 
 def _gpt2(layers: int, hidden: int, heads: int) -> _Family:
-    sizes = {"n_layer": layers, "n_embd": hidden, "n_head": heads}
+    sizes: dict[str, object] = {"n_layer": layers, "n_embd": hidden, "n_head": heads}
     return _Family("GPT2", "LMHeadModel", {**sizes, **_UNCACHED})
 
 
@@ -268,6 +272,7 @@ def _of_library(family: _Family, bare: bool) -> nn.Module:
 def workload(model: ZooModel) -> Workload:
     """What is captured of `model`, and can be run."""
     family, bare = _FAMILIES.get(model.name), model.head == "none"
+    make: Callable[[], nn.Module]
     make = _OWN[model.name] if family is None else partial(_of_library, family, bare)
     if model.sequence is None:
         draws, labels = {"pixel_values": _pixels}, _class_labels
