@@ -256,7 +256,8 @@ def to_records(graph: OpGraph) -> Json:
     names = graph.op_names
 
     def values(column: str) -> list[Any]:
-        return np.asarray(getattr(graph, column), dtype=_dtype(column)).tolist()
+        found: list[Any] = np.asarray(getattr(graph, column), dtype=_dtype(column)).tolist()
+        return found
 
     def coded(column: str, known: Sequence[str]) -> list[str]:
         return [known[code] for code in values(column)]
