@@ -12,32 +12,16 @@ from __future__ import annotations
 
 import gymnasium
 
-gymnasium.register(id="meshwright/Placement-v0", entry_point="envs.placement.env:PlacementEnv")
-gymnasium.register(
-    id="meshwright/PlacementToy-v0", entry_point="envs.placement.env:toy_environment"
-)
-gymnasium.register(id="meshwright/Bandwidth-v0", entry_point="envs.bandwidth.env:BandwidthEnv")
-gymnasium.register(
-    id="meshwright/BandwidthContinuous-v0",
-    entry_point="envs.bandwidth.env:continuous_environment",
-)
-gymnasium.register(
-    id="meshwright/BandwidthToy-v0", entry_point="envs.bandwidth.env:toy_environment"
-)
-gymnasium.register(
-    id="meshwright/BandwidthToyContinuous-v0",
-    entry_point="envs.bandwidth.env:continuous_toy_environment",
-)
-gymnasium.register(
-    id="meshwright/Cluster-v0", entry_point="envs.cluster.environment.env:ClusterEnv"
-)
-gymnasium.register(
-    id="meshwright/ClusterPreemptive-v0",
-    entry_point="envs.cluster.environment.env:preemptive_environment",
-)
-gymnasium.register(
-    id="meshwright/ClusterToy-v0", entry_point="envs.cluster.environment.env:toy_environment"
-)
-gymnasium.register(
-    id="meshwright/Allocation-v0", entry_point="envs.cluster.allocation.env:AllocationEnv"
-)
+for _name, _entry in {
+    "Placement": "placement.env:PlacementEnv",
+    "PlacementToy": "placement.env:toy_environment",
+    "Bandwidth": "bandwidth.env:BandwidthEnv",
+    "BandwidthContinuous": "bandwidth.env:continuous_environment",
+    "BandwidthToy": "bandwidth.env:toy_environment",
+    "BandwidthToyContinuous": "bandwidth.env:continuous_toy_environment",
+    "Cluster": "cluster.environment.env:ClusterEnv",
+    "ClusterPreemptive": "cluster.environment.env:preemptive_environment",
+    "ClusterToy": "cluster.environment.env:toy_environment",
+    "Allocation": "cluster.allocation.env:AllocationEnv",
+}.items():
+    gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"envs.{_entry}")

@@ -37,8 +37,14 @@ def link_transfer_seconds(graph: OpGraph, topology: Topology) -> FloatArray:
 MEMORY_BOUND_DTYPES: tuple[str, ...] = ("int64", "int32", "int16", "int8", "uint8", "bool")
 
 
+class _LinkTransfers:
+    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
+        """(T, L) seconds; see `envs.cost.link_transfer_seconds`."""
+        return link_transfer_seconds(graph, topology)
+
+
 @dataclass(frozen=True)
-class RooflineCost:
+class RooflineCost(_LinkTransfers):
     """The roofline model (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009).
 
         seconds = max(FLOP / (peak[dtype] * compute_efficiency),
@@ -60,10 +66,6 @@ class RooflineCost:
         specs = {id(device.spec): device.spec for device in topology.devices}
         columns = {key: _seconds_on(graph, spec) for key, spec in specs.items()}
         return np.stack([columns[id(device.spec)] for device in topology.devices], axis=1)
-
-    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
-        """(T, L) seconds; see `envs.cost.link_transfer_seconds`."""
-        return link_transfer_seconds(graph, topology)
 
 
 def _seconds_on(graph: OpGraph, spec: DeviceSpec) -> FloatArray:
@@ -142,7 +144,7 @@ class TabulatedCost:
 
 
 @dataclass(frozen=True)
-class TracedCost:
+class TracedCost(_LinkTransfers):
     """Times of a trace of torch's profiler, given to the operators of the captured graph.
 
     `envs.graphs.traced_times.traced_times` says how. Transfers take latency + bytes / bandwidth.
@@ -179,10 +181,6 @@ class TracedCost:
             )
         columns = {name: self._seconds(graph, spec) for name, spec in specs.items()}
         return np.stack([columns[device.spec.name] for device in topology.devices], axis=1)
-
-    def transfer_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
-        """(T, L) seconds; see `envs.cost.link_transfer_seconds`."""
-        return link_transfer_seconds(graph, topology)
 
     def inputs(self) -> dict[str, str]:
         """The trace files, by the class of devices; "" where one is for all."""

@@ -10,6 +10,7 @@ import re
 import stat
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,8 @@ def parse_json(content: bytes, file: object) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise InputError("stands twice", record=key)
-            seen.add(key)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise InputError("stands twice", record=twice)
     return found
 
 

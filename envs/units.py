@@ -30,46 +30,44 @@ _TIME = {"s": 1.0, "ms": MILLISECOND, "us": MICROSECOND, "µs": MICROSECOND, "ns
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*$")
 
 
+def _prefixed(units: Mapping[str, float]) -> dict[str, float]:
+    return {
+        prefix + unit: scale * factor
+        for unit, factor in units.items()
+        for prefix, scale in _PREFIX.items()
+    }
+
+
+_SIZE = _prefixed({"B": 1.0})
+_RATE = _prefixed({"bps": 1 / 8, "b/s": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0})
+_SPEED = _prefixed({"FLOP/s": 1.0, "FLOPS": 1.0})
+
+
 def parse_bytes(text: str | float) -> float:
     """`"16GiB"`, `"512 MB"`, `"40B"` or a plain number of bytes, to bytes."""
-    return _parse(text, {"B": 1.0}, "a size such as 16GiB")
+    return _parse(text, _SIZE, "a size such as 16GiB")
 
 
 def parse_bandwidth(text: str | float) -> float:
     """`"25Gbps"` (bits) or `"300GB/s"` (bytes) or a plain number of bytes/s, to bytes/s."""
-    return _parse(
-        text, {"bps": 1 / 8, "b/s": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0}, "a rate such as 25Gbps"
-    )
+    return _parse(text, _RATE, "a rate such as 25Gbps")
 
 
 def parse_flops(text: str | float) -> float:
     """`"15.7TFLOP/s"` or a plain number, to FLOP/s."""
-    return _parse(text, {"FLOP/s": 1.0, "FLOPS": 1.0}, "a speed such as 15.7TFLOP/s")
+    return _parse(text, _SPEED, "a speed such as 15.7TFLOP/s")
 
 
 def parse_seconds(text: str | float) -> float:
     """`"5us"`, `"1.5 ms"`, `"2s"` or a plain number of seconds, to seconds."""
-    number, unit = _split(text, "a time such as 5us")
-    if unit not in _TIME and unit != "":
-        raise InputError(f"{text!r} is not a time such as 5us")
-    return number * _TIME.get(unit, 1.0)
+    return _parse(text, _TIME, "a time such as 5us")
 
 
-def _parse(text: str | float, units: dict[str, float], example: str) -> float:
-    number, rest = _split(text, example)
-    if rest == "":
-        return number
-    for unit, factor in units.items():
-        if rest.endswith(unit) and rest[: -len(unit)] in _PREFIX:
-            return number * _PREFIX[rest[: -len(unit)]] * factor
-    raise InputError(f"{text!r} is not {example}")
-
-
-def _split(text: str | float, example: str) -> tuple[float, str]:
+def _parse(text: str | float, units: Mapping[str, float], example: str) -> float:
     match = _NUMBER.match(str(text))
-    if match is None:
+    if match is None or (match[2] and match[2] not in units):
         raise InputError(f"{text!r} is not {example}")
-    return float(match[1]), match[2]
+    return float(match[1]) * units.get(match[2], 1.0)
 
 
 def read_quantity(

@@ -57,6 +57,11 @@ class Architecture(Protocol):
         """
 
 
+def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Two linear layers with a ReLU between them."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
 def width_of(observation_space: spaces.Dict, name: str) -> int:
     """The number of features in a row of the array called `name`.
 

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import (
 )
 
 from envs.errors import InputError
-from envs.graphs.op_graph import NONE, Kind
+from envs.graphs.op_graph import Kind
 from envs.units import DTYPES
 
 FlopCount = Callable[..., int]
@@ -63,8 +63,8 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 _BLANK = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
                     "new_empty_strided"})  # fmt: skip
 _CONSTANT = frozenset({"lift", "lift_fresh", "lift_fresh_copy"})
-_SELECTED = {"embedding": 0, "index": 0, "index_select": 0, "gather": 0, "_unsafe_index": 0,
-             "nll_loss_forward": 0}  # fmt: skip
+_SELECTS = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index",
+                      "nll_loss_forward"})  # fmt: skip
 _OVERWRITE = frozenset({"bernoulli_", "copy_", "exponential_", "fill_", "normal_", "random_",
                         "uniform_", "zero_"})  # fmt: skip
 _PRODUCT = re.compile(  # a word of the name of an operator that multiplies matrices
@@ -89,7 +89,7 @@ class Traits:
     composite: bool  # runs as its decomposition, by which it must be costed
     blank: bool  # allocates without writing: no operator
     constant: bool  # makes a constant of the program known: no operator
-    selected: int  # the tensor argument of which it reads a selected part only, or NONE
+    selects: bool  # reads a selected part only of its first tensor argument
     overwrites: bool  # writes its first argument without reading it
     written: tuple[int | str, ...]  # positions and keywords of the arguments it mutates
 
@@ -120,7 +120,7 @@ def traits(func: Any) -> Traits:
         composite=composite and flop is None,
         blank=name in _BLANK,
         constant=name in _CONSTANT,
-        selected=_SELECTED.get(name, NONE),
+        selects=name in _SELECTS,
         overwrites=name in _OVERWRITE,
         written=tuple(written),
     )
@@ -197,11 +197,8 @@ def _kind(func: Any, name: str, counted: bool) -> Kind:
         return Kind.ELEMENTWISE
     if torch.Tag.reduction in func.tags:
         return Kind.REDUCTION
-    return _KIND_OF.get(name.removesuffix("_"), Kind.ELEMENTWISE if _inplace(name) else Kind.OTHER)
-
-
-def _inplace(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
+    inplace = name.endswith("_") and not name.endswith("__")
+    return _KIND_OF.get(name.removesuffix("_"), Kind.ELEMENTWISE if inplace else Kind.OTHER)
 
 
 def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
@@ -222,10 +219,6 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *args: Any, **kwargs: 
     return int(forward * (output_mask[0] + output_mask[1]))
 
 
-def _batched_sum(input: Any, batch1: Any, batch2: Any, *args: Any, **kwargs: Any) -> int:  # noqa: A002
-    return int(2 * batch1.numel() * batch2.shape[-1])
-
-
 def _product(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
     return int(2 * a.numel() * b.shape[-1])
 
@@ -234,23 +227,7 @@ def _grouped_product(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
     """Every row of `a` meets one group of `b`, or, where only `a` has groups, the reverse."""
     if a.dim() == 3 and b.dim() == 2:
         return int(2 * a.shape[1] * b.numel())
-    return int(2 * a.numel() * b.shape[-1])
-
-
-def _grouped_product_backward(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
-    return 2 * _grouped_product(a, b)
-
-
-def _matrix_vector(matrix: Any, vector: Any, *args: Any, **kwargs: Any) -> int:
-    return int(2 * matrix.numel())
-
-
-def _added_matrix_vector(bias: Any, matrix: Any, vector: Any, *args: Any, **kwargs: Any) -> int:
-    return int(2 * matrix.numel())
-
-
-def _outer(*args: Any, out_val: Any, **kwargs: Any) -> int:
-    return int(2 * out_val.numel())
+    return _product(a, b)
 
 
 def _trilinear(
@@ -272,13 +249,10 @@ _COUNTS: dict[str, FlopCount] = {
     "_scaled_dot_product_fused_attention_overrideable": _attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "convolution_backward": _convolution_backward,
-    "addbmm": _batched_sum,
-    "mv": _matrix_vector,
-    "dot": _matrix_vector,
-    "vdot": _matrix_vector,
-    "addmv": _added_matrix_vector,
-    "addr": _outer,
-    "ger": _outer,
+    "addbmm": lambda added, a, b, *args, **kwargs: _product(a, b),
+    **dict.fromkeys(("mv", "dot", "vdot"), lambda a, *args, **kwargs: 2 * a.numel()),
+    "addmv": lambda added, matrix, *args, **kwargs: 2 * matrix.numel(),
+    **dict.fromkeys(("addr", "ger"), lambda *args, out_val, **kwargs: 2 * out_val.numel()),
     "_trilinear": _trilinear,
     "_addmm_activation": lambda bias, a, b, *args, **kwargs: _product(a, b),
     "_int_mm": _product,
@@ -287,5 +261,5 @@ _COUNTS: dict[str, FlopCount] = {
     "_scaled_grouped_mm": _grouped_product,
     "_scaled_grouped_mm_v2": _grouped_product,
     "grouped_mm_fallback": _grouped_product,  # of transformers
-    "grouped_mm_fallback_backward": _grouped_product_backward,
+    "grouped_mm_fallback_backward": lambda a, b, *args, **kwargs: 2 * _grouped_product(a, b),
 }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from envs.graphs.fake_module import FakeScalars, FusedDropout, ModulePaths, buil
 from envs.graphs.one_operator import Calls, named_modules
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.recorder import Recorder
-from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
+from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling, numbered
 
 ModuleFactory = Callable[[], nn.Module]
 InputFactory = Callable[[], Mapping[str, Tensor]]
@@ -110,7 +109,7 @@ def capture_training_step(
     costs = OptimizerTrace(optimizer)
     uses = [_parameter_use(recorder, p, label, buffers.get(p), costs) for p, label in named.items()]
     shared = _shared_buffers(recorder, states, uses)
-    step = _micro_batch(recorder)
+    step = MicroBatch.of(unique_names(recorder), recorder.records, recorder.values)
     if whole:
         still = set(whole.values()) - {whole[ran] for ran in paths.ran}
         if still:
@@ -187,18 +186,9 @@ def _parameter_use(
     dtype = dtype_index(parameter.dtype)
     if buffer is None:
         return ParameterUse(label, nbytes, dtype, tuple(users))
+    users = sorted({*users, *recorder.gradient_producers(buffer)})
     update = costs.cost(parameter)
-    return ParameterUse(
-        name=label,
-        bytes=nbytes,
-        dtype=dtype,
-        users=tuple(sorted({*users, *recorder.gradient_producers(buffer)})),
-        gradient=buffer,
-        update_flop=update.flop,
-        update_read=update.bytes_read,
-        update_written=update.bytes_written,
-        state_bytes=update.state_bytes,
-    )
+    return ParameterUse(label, nbytes, dtype, tuple(users), gradient=buffer, **update)
 
 
 def _shared_buffers(
@@ -217,34 +207,12 @@ def _shared_buffers(
     return shared
 
 
-def _micro_batch(recorder: Recorder) -> MicroBatch:
-    records, values = recorder.records, recorder.values
-    uses = [(t, consumer) for t, value in enumerate(values) for consumer in value.consumers]
-    return MicroBatch(
-        names=unique_names(recorder),
-        kind=np.array([record.kind for record in records], dtype=np.int64),
-        phase=np.array([record.phase for record in records], dtype=np.int64),
-        flop=np.array([record.flop for record in records], dtype=np.float64),
-        bytes_read=np.array([record.bytes_read for record in records], dtype=np.float64),
-        bytes_written=np.array([record.bytes_written for record in records], dtype=np.float64),
-        dtype=np.array([record.dtype for record in records], dtype=np.int64),
-        mirror=np.array([record.mirror for record in records], dtype=np.int64),
-        tensor_bytes=np.array([value.bytes for value in values], dtype=np.float64),
-        tensor_dtype=np.array([value.dtype for value in values], dtype=np.int64),
-        producer=np.array([value.producer for value in values], dtype=np.int64),
-        uses=np.array(uses, dtype=np.int64).reshape(-1, 2),
-    )
-
-
 def unique_names(recorder: Recorder) -> tuple[str, ...]:
     """`phase/module.path/operator`, and `#2`, `#3`, ... where that repeats."""
-    seen: Counter[str] = Counter()
-    names = []
-    for record in recorder.records:
-        label = "/".join(filter(None, (record.phase.name.lower(), record.path, record.name)))
-        seen[label] += 1
-        names.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
-    return tuple(names)
+    return numbered(
+        "/".join(filter(None, (record.phase.name.lower(), record.path, record.name)))
+        for record in recorder.records
+    )
 
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
@@ -263,44 +231,26 @@ _SCALARS = {
 
 
 @dataclass(frozen=True)
-class UpdateCost:
-    """The update of one parameter as a single fused operator.
-
-    Attributes:
-        flop: matrix multiplications only (0 for SGD and Adam).
-        bytes_read: distinct tensors read once: parameter, gradient, state.
-        bytes_written: distinct tensors written once: parameter, state.
-        state_bytes: the state the optimizer keeps for the parameter (host scalars such as Adam's
-            step counter are left out).
-    """
-
-    flop: float
-    bytes_read: float
-    bytes_written: float
-    state_bytes: float
-
-
-@dataclass
 class OptimizerTrace:
     """Update costs by shape and type of the parameter; equal parameters are traced once.
 
-    The second step is costed: the first one creates the state. A norm that the optimizer reads
-    back reads as 1, which changes no cost.
+    The update of a parameter is one fused operator: FLOP of matrix multiplications only (0 for SGD
+    and Adam); parameter, gradient and state are read once, parameter and state written once. Host
+    scalars such as Adam's step counter are no state. The second step is costed: the first one
+    creates the state. A norm that the optimizer reads back reads as 1, which changes no cost.
     """
 
     factory: OptimizerFactory
+    known: dict[tuple[torch.Size, torch.dtype], dict[str, float]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._known: dict[tuple[torch.Size, torch.dtype], UpdateCost] = {}
-
-    def cost(self, parameter: nn.Parameter) -> UpdateCost:
-        """The update of a parameter of this shape and type."""
+    def cost(self, parameter: nn.Parameter) -> dict[str, float]:
+        """The update of a parameter of this shape and type, as `ParameterUse` has it."""
         key = (parameter.shape, parameter.dtype)
-        if key not in self._known:
-            self._known[key] = self._trace(*key)
-        return self._known[key]
+        if key not in self.known:
+            self.known[key] = self._trace(*key)
+        return self.known[key]
 
-    def _trace(self, shape: torch.Size, dtype: torch.dtype) -> UpdateCost:
+    def _trace(self, shape: torch.Size, dtype: torch.dtype) -> dict[str, float]:
         parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
         parameter.grad = torch.empty_like(parameter)
         optimizer = self.factory([parameter])
@@ -321,9 +271,13 @@ class OptimizerTrace:
             for value in optimizer.state[parameter].values()
             if isinstance(value, torch.Tensor) and value.device.type == "meta"
         }
-        return UpdateCost(
-            flop=sum(record.flop for record in recorder.records),
-            bytes_read=sum(sizes.get(key, 0.0) for key in recorder.external_read),
-            bytes_written=sum(sizes.get(key, 0.0) for key in recorder.external_written),
-            state_bytes=sum(state.values()),
+        read, written = (
+            sum(sizes.get(key, 0.0) for key in touched)
+            for touched in (recorder.external_read, recorder.external_written)
         )
+        return {
+            "update_flop": sum(record.flop for record in recorder.records),
+            "update_read": read,
+            "update_written": written,
+            "state_bytes": sum(state.values()),
+        }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 
@@ -80,23 +80,53 @@ def contract(graph: OpGraph, group: IntArray, *, weight_gradients: bool = False)
     _, first, piece = np.unique(code, return_index=True, return_inverse=True)
     piece = piece.reshape(-1).astype(np.int64)
     tensor, producer, consumer_ptr, consumer = _fused_tensors(graph, piece)
-    fused = _fused_graph(
-        graph,
-        group[first],
-        level[first],
-        first,
-        piece,
-        tensor,
-        producer,
-        consumer_ptr,
-        consumer,
-        apart[first],
+    piece_group = group[first].astype(np.int64)
+    n, t = len(first), len(producer)
+    members = np.bincount(piece, minlength=n)
+    phase = graph.phase[first]
+    micro_batch = np.where(phase == Phase.OPTIMIZER, NONE, graph.micro_batch[first])
+    part = [p.name.lower() + w for p in Phase for w in ("", "_weight")]
+    labels = zip(
+        piece_group.tolist(), (2 * phase + apart[first]).tolist(), micro_batch.tolist(),
+        graph.replica[first].tolist(), level[first].tolist(), strict=True,
+    )  # fmt: skip
+    fused = OpGraph(
+        name=f"{graph.name}/{num_groups} groups",
+        op_names=tuple(f"group{g}/{part[p]}/m{m}/r{r}/l{level}" for g, p, m, r, level in labels),
+        kind=np.where(members == 1, graph.kind[first], int(Kind.FUSED)),
+        phase=phase,
+        micro_batch=micro_batch,
+        replica=graph.replica[first],
+        flop=sum_rows(graph.flop, piece, n),
+        bytes_read=sum_rows(graph.bytes_read, piece, n),
+        bytes_written=sum_rows(graph.bytes_written, piece, n),
+        op_dtype=_of_heaviest(graph.op_dtype, graph.flop, piece, n),
+        colocation=piece_group,
+        mirror=_mirrors(graph, piece, n),
+        tensor_bytes=sum_rows(graph.tensor_bytes, tensor, t),
+        tensor_dtype=_of_heaviest(graph.tensor_dtype, graph.tensor_bytes, tensor, t),
+        producer=producer,
+        consumer_ptr=consumer_ptr,
+        consumer=consumer,
+        parameter_names=graph.parameter_names,
+        parameter_bytes=graph.parameter_bytes,
+        gradient_bytes=graph.gradient_bytes,
+        optimizer_bytes=graph.optimizer_bytes,
+        parameter_owner=piece[graph.parameter_owner],
+        profile_classes=graph.profile_classes,
+        profile_seconds=sum_rows(graph.profile_seconds, piece, n)
+        if graph.profile_classes
+        else np.zeros((0, 0)),
+        link_classes=graph.link_classes,
+        link_seconds=sum_rows(graph.link_seconds, tensor, t)
+        if graph.link_classes
+        else np.zeros((0, 0)),
     )
     return Fusion(
         graph=fused,
         group=group.astype(np.int64),
         piece=piece,
-        piece_group=group[first].astype(np.int64),
+        piece_group=piece_group,
         num_groups=num_groups,
         tensor=tensor,
     )
@@ -152,12 +182,9 @@ def _key_rank(graph: OpGraph, group: IntArray, num_groups: int, apart: BoolArray
     optimizer = graph.phase == Phase.OPTIMIZER
     micro_batch = np.where(optimizer, NONE, graph.micro_batch)
     stage = np.where(graph.phase == Phase.BACKWARD, num_groups - 1 - group, group)
-    replica = np.where(optimizer, 0, graph.replica) if _one_replica(graph) else graph.replica
+    one = bool((graph.replica == graph.replica[:1]).all())
+    replica = np.where(optimizer, 0, graph.replica) if one else graph.replica
     return row_ranks((graph.phase, micro_batch, stage, apart.astype(np.int64), replica))
-
-
-def _one_replica(graph: OpGraph) -> bool:
-    return bool((graph.replica == graph.replica[:1]).all())
 
 
 def _levels(graph: OpGraph, rank: IntArray) -> IntArray:
@@ -196,7 +223,7 @@ def _fused_tensors(
     order = crossing[np.argsort(lead[crossing], kind="stable")]
     fused, first = _by_signature(lead, order, ptr, rows)
     length = ptr[first + 1] - ptr[first]
-    start = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    start = sums_before(length)
     place = np.repeat(ptr[first] - start[:-1], length) + np.arange(start[-1])
     return fused, maker[first], start, rows[place]
 
@@ -278,61 +305,6 @@ def _by_signature(
             number[t] = _found(t, begin, count, first, ptr, rows)[0]
         begin, i = count, j
     return number, first[:count]
-
-
-def _fused_graph(
-    graph: OpGraph,
-    piece_group: IntArray,
-    piece_level: IntArray,
-    first: IntArray,  # (N_fused,) first member of each piece
-    piece: IntArray,
-    tensor: IntArray,
-    producer: IntArray,
-    consumer_ptr: IntArray,
-    consumer: IntArray,
-    apart: BoolArray,  # (N_fused,) weight gradients by themselves
-) -> OpGraph:
-    n, t = len(first), len(producer)
-    members = np.bincount(piece, minlength=n)
-    phase = graph.phase[first]
-    micro_batch = np.where(phase == Phase.OPTIMIZER, NONE, graph.micro_batch[first])
-    part = [p.name.lower() + w for p in Phase for w in ("", "_weight")]
-    labels = zip(
-        piece_group.tolist(), (2 * phase + apart).tolist(), micro_batch.tolist(),
-        graph.replica[first].tolist(), piece_level.tolist(), strict=True,
-    )  # fmt: skip
-    return OpGraph(
-        name=f"{graph.name}/{int(piece_group.max(initial=NONE)) + 1} groups",
-        op_names=tuple(f"group{g}/{part[p]}/m{m}/r{r}/l{level}" for g, p, m, r, level in labels),
-        kind=np.where(members == 1, graph.kind[first], int(Kind.FUSED)),
-        phase=phase,
-        micro_batch=micro_batch,
-        replica=graph.replica[first],
-        flop=sum_rows(graph.flop, piece, n),
-        bytes_read=sum_rows(graph.bytes_read, piece, n),
-        bytes_written=sum_rows(graph.bytes_written, piece, n),
-        op_dtype=_of_heaviest(graph.op_dtype, graph.flop, piece, n),
-        colocation=piece_group.astype(np.int64),
-        mirror=_mirrors(graph, piece, n),
-        tensor_bytes=sum_rows(graph.tensor_bytes, tensor, t),
-        tensor_dtype=_of_heaviest(graph.tensor_dtype, graph.tensor_bytes, tensor, t),
-        producer=producer,
-        consumer_ptr=consumer_ptr,
-        consumer=consumer,
-        parameter_names=graph.parameter_names,
-        parameter_bytes=graph.parameter_bytes,
-        gradient_bytes=graph.gradient_bytes,
-        optimizer_bytes=graph.optimizer_bytes,
-        parameter_owner=piece[graph.parameter_owner],
-        profile_classes=graph.profile_classes,
-        profile_seconds=sum_rows(graph.profile_seconds, piece, n)
-        if graph.profile_classes
-        else np.zeros((0, 0)),
-        link_classes=graph.link_classes,
-        link_seconds=sum_rows(graph.link_seconds, tensor, t)
-        if graph.link_classes
-        else np.zeros((0, 0)),
-    )
 
 
 @compiled

@@ -96,15 +96,14 @@ class FakeScalars(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run the operator, or answer in its place."""
-        if func is torch.ops.aten._local_scalar_dense.default:
-            tensor = args[0]
-            if tensor.is_meta:
-                if tensor.dtype not in self._answers:
-                    raise InputError(
-                        f"a number of type {tensor.dtype} is read of a tensor that has none "
-                        "(no weight is allocated); make that tensor with device='cpu'"
-                    )
-                return self._answers[tensor.dtype]
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            dtype = args[0].dtype
+            if dtype not in self._answers:
+                raise InputError(
+                    f"a number of type {dtype} is read of a tensor that has none "
+                    "(no weight is allocated); make that tensor with device='cpu'"
+                )
+            return self._answers[dtype]
         try:
             return func(*args, **(kwargs or {}))
         except NotImplementedError as error:

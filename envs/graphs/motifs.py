@@ -6,7 +6,7 @@ the gradients of inputs and of weights apart, accumulation over micro-batches, u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.synthetic import log_uniform
-from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
+from envs.graphs.unroll import MicroBatch, Operator, ParameterUse, Unrolling, Value
 from envs.units import DTYPES, MEGA
 
 Rng = np.random.Generator
@@ -179,13 +179,7 @@ def step_graph(
     trace = _Trace(sketch)
     if state is not None:
         trace.backward(together)
-    columns = {name: np.array(column) for name, column in trace.columns.items()}
-    floats = np.full(len(trace.names), FLOAT), np.full(len(trace.tensors), FLOAT)
-    size, producer = zip(*trace.tensors, strict=True)
-    step = MicroBatch(
-        names=tuple(trace.names), dtype=floats[0], tensor_dtype=floats[1], **columns,
-        tensor_bytes=np.array(size), producer=np.array(producer), uses=np.array(trace.uses),
-    )  # fmt: skip
+    step = MicroBatch.of((op.name for op in trace.operators), trace.operators, trace.values)
     parameters = [
         ParameterUse(f"parameter{number}", nbytes, FLOAT, tuple(trace.users[number]),
                      trace.gradient[number], 4 * nbytes / WORD, 4 * nbytes, 3 * nbytes,
@@ -200,16 +194,13 @@ class _Trace:
 
     def __init__(self, sketch: Sketch) -> None:
         self.sketch = sketch
-        self.names: list[str] = []
-        columns = ("kind", "phase", "flop", "bytes_read", "bytes_written", "mirror")
-        self.columns: Mapping[str, list[float]] = {column: [] for column in columns}
-        self.tensors: list[tuple[float, int]] = []  # bytes, producer
-        self.uses: list[tuple[int, int]] = []  # tensor, consumer
+        self.operators: list[Operator] = []
+        self.values: list[Value] = []
         self.users: list[list[int]] = [[] for _ in sketch.parameters]
         self.gradient = [NONE] * len(sketch.parameters)  # tensors
         for number, layer in enumerate(sketch.layers):
             self._run(f"forward/{number}", number, layer.inputs, layer.flop, layer.written)
-            self.tensors.append((layer.written, number))
+            self._tensor(layer.written, number)
 
     def backward(self, together: bool) -> None:
         """The gradients, from the last layer to the first."""
@@ -233,7 +224,7 @@ class _Trace:
                 if not (layer.inputs and both):
                     op = self._run(f"{name}.weight", number, reads, layer.flop, size)
                 if known != NONE:  # of a tied one: added to what is there
-                    self.uses.append((known, op))
+                    self.values[known].consumers.append(op)
                 self.gradient[layer.parameter] = self._tensor(size, op)
 
     def _run(
@@ -245,19 +236,17 @@ class _Trace:
         written: float,
     ) -> int:
         """A new operator of a layer."""
-        layer, op, backward = self.sketch.layers[number], len(self.names), number < len(self.names)
-        read = sum(self.tensors[tensor][0] for tensor in reads)
+        layer, op = self.sketch.layers[number], len(self.operators)
+        read = sum(self.values[tensor].bytes for tensor in reads)
         if layer.parameter != NONE:
             self.users[layer.parameter].append(op)
             read += self.sketch.parameters[layer.parameter] * (not name.endswith("weight"))
-        row = (layer.kind, Phase.BACKWARD if backward else Phase.FORWARD, flop, read, written,
-               number if backward else NONE)  # fmt: skip
-        for column, value in zip(self.columns.values(), row, strict=True):
-            column.append(value)
-        self.names.append(name)
-        self.uses += [(tensor, op) for tensor in reads]
+        phase, mirror = (Phase.BACKWARD, number) if number < op else (Phase.FORWARD, NONE)
+        self.operators.append(Operator(name, layer.kind, phase, flop, read, written, FLOAT, mirror))
+        for tensor in reads:
+            self.values[tensor].consumers.append(op)
         return op
 
     def _tensor(self, nbytes: float, producer: int) -> int:
-        self.tensors.append((nbytes, producer))
-        return len(self.tensors) - 1
+        self.values.append(Value(nbytes, FLOAT, producer))
+        return len(self.values) - 1

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.files import unprintable
@@ -95,7 +96,9 @@ class OpGraph:
     link_seconds: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))  # (T, L) s
 
     def __post_init__(self) -> None:
-        self._check()
+        self._check_names()
+        self._check_columns()
+        self._check_edges()
 
     def __repr__(self) -> str:
         state = float(self.state_bytes.sum()) / 2**30
@@ -145,7 +148,7 @@ class OpGraph:
     def output_ptr(self) -> IntArray:
         """(N + 1,) row pointer into `output`: the tensors each operator produces."""
         counts = np.bincount(self.producer, minlength=self.num_operators)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return sums_before(counts)
 
     @cached_property
     def output(self) -> IntArray:
@@ -177,7 +180,7 @@ class OpGraph:
     def use_ptr(self) -> IntArray:
         """(N + 1,) row pointer into `uses` by producing operator."""
         counts = np.bincount(self.edges[:, 0], minlength=self.num_operators)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return sums_before(counts)
 
     @cached_property
     def use_op(self) -> IntArray:
@@ -219,53 +222,60 @@ class OpGraph:
         import networkx
 
         made = networkx.MultiDiGraph(name=self.name)
-        for op, name in enumerate(self.op_names):
-            facts: dict[str, object] = {
-                "kind": Kind(self.kind[op]).name.lower(),
-                "phase": Phase(self.phase[op]).name.lower(),
-                "micro_batch": int(self.micro_batch[op]),
-                "flop": float(self.flop[op]),
-                "bytes_read": float(self.bytes_read[op]),
-                "bytes_written": float(self.bytes_written[op]),
-                "state_bytes": float(self.state_bytes[op]),
-                "colocation": int(self.colocation[op]),
-            }
-            if self.profile_classes:
-                measured = self.profile_seconds[op].tolist()
-                facts["seconds"] = dict(zip(self.profile_classes, measured, strict=True))
-            made.add_node(name, **facts)
+        keys = "micro_batch", "flop", "bytes_read", "bytes_written", "state_bytes", "colocation"
+        facts: dict[str, list[Any]] = {
+            "kind": [Kind(code).name.lower() for code in self.kind],
+            "phase": [Phase(code).name.lower() for code in self.phase],
+            **{key: getattr(self, key).tolist() for key in keys},
+        }
+        if self.profile_classes:
+            facts["seconds"] = [
+                dict(zip(self.profile_classes, row, strict=True))
+                for row in self.profile_seconds.tolist()
+            ]
+        for name, *row in zip(self.op_names, *facts.values(), strict=True):
+            made.add_node(name, **dict(zip(facts, row, strict=True)))
         for source, target, tensor in self.edges.tolist():
             size = float(self.tensor_bytes[tensor])
             names = (self.op_names[source], self.op_names[target])
             made.add_edge(*names, tensor=tensor, bytes=size)
         return made
 
-    def _check(self) -> None:
-        n, t, p = self.num_operators, self.num_tensors, self.num_parameters
+    def _check_names(self) -> None:
         for names in (
             (self.name,), self.op_names, self.parameter_names, self.profile_classes,
             self.link_classes,
         ):  # fmt: skip
             if (place := unprintable(names)) is not None:
                 self._fail("holds a control character", repr(names[place]), "id")
-        _unique(self.op_names, "operator", self.name)
-        _unique(self.parameter_names, "parameter", self.name)
-        per_operator = (
-            "kind", "phase", "micro_batch", "replica", "flop", "bytes_read", "bytes_written",
-            "op_dtype", "colocation", "mirror",
-        )  # fmt: skip
-        for column in per_operator:
-            self._length(column, n)
-        for column in ("tensor_bytes", "tensor_dtype", "producer"):
-            self._length(column, t)
-        for column in ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "parameter_owner"):
-            self._length(column, p)
-        self._length("consumer_ptr", t + 1)
-        for column in ("flop", "bytes_read", "bytes_written"):
-            self._not_negative(column, self.op_names)
-        self._not_negative("tensor_bytes", None)
-        for column in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
-            self._not_negative(column, self.parameter_names)
+        for what, names in (("operator", self.op_names), ("parameter", self.parameter_names)):
+            if len(set(names)) != len(names):
+                twice = Counter(names).most_common(1)[0][0]
+                self._fail(f"{what} {twice!r} stands twice", twice, "id")
+
+    def _check_columns(self) -> None:
+        n, t, p = self.num_operators, self.num_tensors, self.num_parameters
+        work = "flop", "bytes_read", "bytes_written"
+        sizes = "parameter_bytes", "gradient_bytes", "optimizer_bytes"
+        codes = "kind", "phase", "micro_batch", "replica", "op_dtype", "colocation", "mirror"
+        for columns, expected in (
+            ((*codes, *work), n), (("tensor_bytes", "tensor_dtype", "producer"), t),
+            ((*sizes, "parameter_owner"), p), (("consumer_ptr",), t + 1),
+        ):  # fmt: skip
+            for column in columns:
+                held = len(getattr(self, column))
+                if held != expected:
+                    self._fail(f"has {held} entries, not {expected}", None, column)
+        records: Sequence[object]
+        for columns, records in (
+            (work, self.op_names), (("tensor_bytes",), range(t)), (sizes, self.parameter_names),
+        ):  # fmt: skip
+            for column in columns:
+                values = getattr(self, column)
+                wrong = np.flatnonzero(~(values >= 0) | ~np.isfinite(values))
+                if len(wrong):
+                    told = f"{values[wrong[0]]} is negative or not finite"
+                    self._fail(told, records[wrong[0]], column)
         for column, low, high in (
             ("kind", 0, len(Kind)), ("phase", 0, len(Phase)), ("op_dtype", 0, len(DTYPES)),
             ("micro_batch", NONE, 2**31), ("replica", 0, 2**31), ("colocation", NONE, max(n, 1)),
@@ -286,7 +296,6 @@ class OpGraph:
             if np.isnan(values).any() or (values < 0).any():
                 row = int(np.flatnonzero((np.isnan(values) | (values < 0)).any(axis=1))[0])
                 self._fail("is negative or missing", row, column)
-        self._check_edges()
 
     def _check_edges(self) -> None:
         pointer = self.consumer_ptr
@@ -306,17 +315,6 @@ class OpGraph:
         if (same & (np.diff(edges[:, 1]) <= 0)).any():
             self._fail("consumers of a tensor must ascend without repetition", None, "consumer")
 
-    def _length(self, column: str, expected: int) -> None:
-        if len(getattr(self, column)) != expected:
-            self._fail(f"has {len(getattr(self, column))} entries, not {expected}", None, column)
-
-    def _not_negative(self, column: str, names: Sequence[str] | None) -> None:
-        values = getattr(self, column)
-        wrong = np.flatnonzero(~(values >= 0) | ~np.isfinite(values))
-        if len(wrong):
-            record = names[wrong[0]] if names is not None else int(wrong[0])
-            self._fail(f"{values[wrong[0]]} is negative or not finite", record, column)
-
     def _fail(self, message: str, record: object | None, column: str) -> None:
         raise InputError(message, file=f"graph {self.name}", record=record, field=column)
 
@@ -334,14 +332,3 @@ def _unawaited(
             if backward[user] and not (last[user] and (own or part[user] != part[op])):
                 last[op] = False
     return last
-
-
-def _unique(names: Sequence[str], what: str, graph: str) -> None:
-    if len(set(names)) != len(names):
-        seen: set[str] = set()
-        for name in names:
-            if name in seen:
-                raise InputError(
-                    f"{what} {name!r} stands twice", file=f"graph {graph}", record=name, field="id"
-                )
-            seen.add(name)

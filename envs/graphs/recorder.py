@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -19,37 +19,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from envs.errors import InputError
 from envs.graphs.aten import Traits, dtype_index, stored_elements, traffic, traits
 from envs.graphs.fake_module import ModulePaths
-from envs.graphs.op_graph import NONE, Kind, Phase
+from envs.graphs.op_graph import NONE, Phase
+from envs.graphs.unroll import Operator, Value
 
 
-@dataclass
-class Record:
-    """One recorded operator."""
+@dataclass(kw_only=True)
+class Record(Operator):
+    """One recorded operator; its name is ATen's."""
 
-    name: str  # ATen name
     path: str  # module it ran in; of a backward operator: filled in from its mirror
-    kind: Kind
-    phase: Phase
-    flop: float
-    bytes_read: float
-    bytes_written: float
-    dtype: int  # index into DTYPES
     node: int  # number of the autograd node that ran it (backward), or NONE
-    mirror: int = NONE  # forward record
     call: int | None = NONE  # of a module, see `ModulePaths`; None: of its mirror
-
-
-@dataclass
-class Value:
-    """What one operator leaves in one storage: a tensor of the graph.
-
-    A later in-place operator makes a new value of the same storage.
-    """
-
-    bytes: float
-    dtype: int  # index into DTYPES
-    producer: int  # record
-    consumers: list[int] = field(default_factory=list)  # records, ascending
 
 
 _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
@@ -226,8 +206,8 @@ class Recorder(TorchDispatchMode):
             return reads, sum(traffic(sources).values())
         sources = [tensor for tensor in inputs if self._key(tensor) not in self._blank]
         touched = traffic(sources)
-        if known.selected != NONE:
-            key = self._key(inputs[known.selected])
+        if known.selects:
+            key = self._key(inputs[0])
             others = sum(size for other, size in touched.items() if other != key)
             selected = max(others, sum(traffic(outputs).values()))
             touched[key] = min(touched.get(key, 0.0), selected)

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Lt
@@ -27,7 +27,6 @@ from envs.units import DTYPES, parse_seconds
 FORMAT = "meshwright.graph"
 SCHEMA_VERSION = 1
 UNITS = {"time": "s", "size": "byte", "work": "FLOP"}  # of what is written
-TIME_UNITS = ("s", "ms", "us", "ns")  # that times are read in
 
 TEXT_COLUMNS = ("op_names", "parameter_names", "profile_classes", "link_classes")
 INT_COLUMNS = (
@@ -105,7 +104,7 @@ def _checked(graph: OpGraph, header: Json, path: str | Path) -> OpGraph:
 
 
 def load_time_unit(path: str | Path) -> str:
-    """The unit, of `TIME_UNITS`, in which a graph file has its times; `load_graph` gives seconds.
+    """The unit in which a graph file has its times; `load_graph` gives seconds.
 
     Raises:
         InputError: as `load_graph`.
@@ -114,24 +113,19 @@ def load_time_unit(path: str | Path) -> str:
     return time_unit(path, _open(path)[1])
 
 
+class _Units(Form):
+    time: Literal["s", "ms", "us", "ns"] = "s"
+    size: Literal["byte"] = "byte"
+    work: Literal["FLOP"] = "FLOP"
+
+
 def time_unit(path: str | Path, header: Json) -> str:
     """The unit of times that a header names, seconds where it names none.
 
     Raises:
         InputError: a unit is not known.
     """
-    units = header.get("units", UNITS)
-    if not isinstance(units, dict):
-        raise InputError("is not a mapping", file=path, field="units")
-    known = {**{what: (unit,) for what, unit in UNITS.items()}, "time": TIME_UNITS}
-    for what, unit in units.items():
-        if what not in known:
-            told = f"unknown key (known: {', '.join(known)})"
-            raise InputError(told, file=path, field=f"units.{what}")
-        if unit not in known[what]:
-            told = f"{unit!r} is not one of {', '.join(known[what])}"
-            raise InputError(told, file=path, field=f"units.{what}")
-    return str(units.get("time", UNITS["time"]))
+    return read_form(_Units, header.get("units", UNITS), path, inside="units").time
 
 
 def graph_hash(graph: OpGraph) -> str:
@@ -260,51 +254,45 @@ Json = dict[str, object]
 def to_records(graph: OpGraph) -> Json:
     """Keys `operators`, `tensors` and `parameters`; operators are named, infinity is None."""
     names = graph.op_names
-    operators = [
-        {
-            "name": names[op],
-            "kind": Kind(graph.kind[op]).name,
-            "phase": Phase(graph.phase[op]).name,
-            "micro_batch": int(graph.micro_batch[op]),
-            "replica": int(graph.replica[op]),
-            "flop": float(graph.flop[op]),
-            "bytes_read": float(graph.bytes_read[op]),
-            "bytes_written": float(graph.bytes_written[op]),
-            "dtype": DTYPES[graph.op_dtype[op]],
-            "colocation": int(graph.colocation[op]),
-            "mirror": names[graph.mirror[op]] if graph.mirror[op] != NONE else None,
-            "profile_seconds": _row(graph.profile_seconds, op),
-        }
-        for op in range(graph.num_operators)
-    ]
-    tensors = [
-        {
-            "producer": names[graph.producer[tensor]],
-            "consumers": [names[op] for op in graph.consumers(tensor)],
-            "bytes": float(graph.tensor_bytes[tensor]),
-            "dtype": DTYPES[graph.tensor_dtype[tensor]],
-            "link_seconds": _row(graph.link_seconds, tensor),
-        }
-        for tensor in range(graph.num_tensors)
-    ]
-    parameters = [
-        {
-            "name": name,
-            "owner": names[graph.parameter_owner[index]],
-            "parameter_bytes": float(graph.parameter_bytes[index]),
-            "gradient_bytes": float(graph.gradient_bytes[index]),
-            "optimizer_bytes": float(graph.optimizer_bytes[index]),
-        }
-        for index, name in enumerate(graph.parameter_names)
-    ]
+
+    def values(column: str) -> list[Any]:
+        found: list[Any] = np.asarray(getattr(graph, column), dtype=_dtype(column)).tolist()
+        return found
+
+    def coded(column: str, known: Sequence[str]) -> list[str]:
+        return [known[code] for code in values(column)]
+
+    def table(column: str, rows: int) -> list[list[float | None]]:
+        filled = values(column) or [[]] * rows  # of an absent one all rows are empty
+        return [[x if np.isfinite(x) else None for x in row] for row in filled]
+
+    operators = _rows(
+        name=names,
+        kind=[Kind(code).name for code in values("kind")],
+        phase=[Phase(code).name for code in values("phase")],
+        **{key: values(key) for key in ("micro_batch", "replica", *FLOAT_COLUMNS[:3])},
+        dtype=coded("op_dtype", DTYPES),
+        colocation=values("colocation"),
+        mirror=[names[op] if op != NONE else None for op in values("mirror")],
+        profile_seconds=table("profile_seconds", graph.num_operators),
+    )
+    tensors = _rows(
+        producer=coded("producer", names),
+        consumers=[[names[op] for op in graph.consumers(t)] for t in range(graph.num_tensors)],
+        bytes=values("tensor_bytes"),
+        dtype=coded("tensor_dtype", DTYPES),
+        link_seconds=table("link_seconds", graph.num_tensors),
+    )
+    parameters = _rows(
+        name=graph.parameter_names,
+        owner=coded("parameter_owner", names),
+        **{key: values(key) for key in FLOAT_COLUMNS[4:]},
+    )
     return {"operators": operators, "tensors": tensors, "parameters": parameters}
 
 
-def _row(table: FloatArray, index: int) -> list[float | None]:
-    """One row of a table for JSON; infinity is None, an absent table an empty row."""
-    if not table.shape[1]:
-        return []
-    return [float(value) if np.isfinite(value) else None for value in table[index]]
+def _rows(**columns: Sequence[object]) -> list[Json]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 Natural = Annotated[int, Ge(-(2**63)), Lt(2**63)]

@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
+
+
+@dataclass
+class Operator:
+    """An operator of one micro-batch."""
+
+    name: str
+    kind: Kind
+    phase: Phase
+    flop: float
+    bytes_read: float
+    bytes_written: float
+    dtype: int  # index into DTYPES
+    mirror: int = NONE  # forward operator
+
+
+@dataclass
+class Value:
+    """What one operator leaves in one storage: a tensor of the graph.
+
+    A later in-place operator makes a new value of the same storage.
+    """
+
+    bytes: float
+    dtype: int  # index into DTYPES
+    producer: int  # operator
+    consumers: list[int] = field(default_factory=list)  # operators
+
+
+def column(rows: Sequence[Any], key: str, dtype: type[Any] = np.int64) -> NDArray[Any]:
+    """One attribute of every row."""
+    return np.array([getattr(row, key) for row in rows], dtype=dtype)
+
+
+def numbered(labels: Iterable[str]) -> tuple[str, ...]:
+    """The labels, and `#2`, `#3`, ... where one repeats."""
+    seen: Counter[str] = Counter()
+    names = []
+    for label in labels:
+        seen[label] += 1
+        names.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
+    return tuple(names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +72,27 @@ class MicroBatch:
     tensor_dtype: IntArray  # (t,) index into DTYPES
     producer: IntArray  # (t,) operator
     uses: IntArray  # (c, 2) rows of tensor, consumer
+
+    @classmethod
+    def of(
+        cls, labels: Iterable[str], operators: Sequence[Operator], values: Sequence[Value]
+    ) -> Self:
+        """Of operators in topological order, `numbered` by their labels, and their tensors."""
+        codes = {key: column(operators, key) for key in ("kind", "phase", "dtype", "mirror")}
+        sizes = {
+            key: column(operators, key, np.float64)
+            for key in ("flop", "bytes_read", "bytes_written")
+        }
+        uses = [(t, consumer) for t, value in enumerate(values) for consumer in value.consumers]
+        return cls(
+            names=numbered(labels),
+            **codes,
+            **sizes,
+            tensor_bytes=column(values, "bytes", np.float64),
+            tensor_dtype=column(values, "dtype"),
+            producer=column(values, "producer"),
+            uses=np.array(uses, dtype=np.int64).reshape(-1, 2),
+        )
 
 
 @dataclass(frozen=True)
@@ -68,11 +134,11 @@ class Unrolling:
         """The checked graph: M (n + a) operators for a trained parameters."""
         step, trained, count = self.step, self._trained, self.micro_batches
         n, a = len(step.names), len(trained)
-        gradient = np.array([p.gradient for p in trained], dtype=np.int64)
+        gradient = column(trained, "gradient")
         buffer = step.tensor_bytes[gradient]  # (a,) bytes
         groups = _groups(n, self.parameters, self.shared)
         group = np.array([groups[p.users[0]] for p in trained], dtype=np.int64)
-        dtype = np.array([p.dtype for p in trained], dtype=np.int64)
+        dtype = column(trained, "dtype")
         bytes_, dtypes, producer, pointer, consumer = self._tensors(gradient)
         updates = dict(zip((p.name for p in trained), self._update, strict=True))
         owner = [updates.get(p.name, p.users[0] if p.users else 0) for p in self.parameters]
@@ -81,17 +147,17 @@ class Unrolling:
         return OpGraph(
             name=self.name,
             op_names=names,
-            kind=self._ints(step.kind, _full(a, Kind.ELEMENTWISE), _full(a, Kind.UPDATE)),
-            phase=self._ints(step.phase, _full(a, Phase.BACKWARD), _full(a, Phase.OPTIMIZER)),
+            kind=self._column(step.kind, _full(a, Kind.ELEMENTWISE), _full(a, Kind.UPDATE)),
+            phase=self._column(step.phase, _full(a, Phase.BACKWARD), _full(a, Phase.OPTIMIZER)),
             micro_batch=np.concatenate([index, _full(a, NONE)]),
             replica=_full(len(names), 0),
-            flop=self._floats(step.flop, np.zeros(a), [p.update_flop for p in trained]),
-            bytes_read=self._floats(step.bytes_read, 2 * buffer, [p.update_read for p in trained]),
-            bytes_written=self._floats(
+            flop=self._column(step.flop, np.zeros(a), [p.update_flop for p in trained]),
+            bytes_read=self._column(step.bytes_read, 2 * buffer, [p.update_read for p in trained]),
+            bytes_written=self._column(
                 step.bytes_written, buffer, [p.update_written for p in trained]
             ),
-            op_dtype=self._ints(step.dtype, dtype, dtype),
-            colocation=self._ints(groups, group, group),
+            op_dtype=self._column(step.dtype, dtype, dtype),
+            colocation=self._column(groups, group, group),
             mirror=mirror,
             tensor_bytes=bytes_,
             tensor_dtype=dtypes,
@@ -99,11 +165,11 @@ class Unrolling:
             consumer_ptr=pointer,
             consumer=consumer,
             parameter_names=tuple(p.name for p in self.parameters),
-            parameter_bytes=np.array([p.bytes for p in self.parameters], dtype=np.float64),
+            parameter_bytes=column(self.parameters, "bytes", np.float64),
             gradient_bytes=np.array(
                 [0.0 if p.gradient == NONE else p.bytes for p in self.parameters], dtype=np.float64
             ),
-            optimizer_bytes=np.array([p.state_bytes for p in self.parameters], dtype=np.float64),
+            optimizer_bytes=column(self.parameters, "state_bytes", np.float64),
             parameter_owner=np.array(owner, dtype=np.int64),
         )
 
@@ -139,16 +205,12 @@ class Unrolling:
         later = [self._start(m) + inside for m in range(1, self.micro_batches)]
         return np.stack([np.arange(size), *later])
 
-    def _ints(self, template: IntArray, accumulate: IntArray, update: IntArray) -> IntArray:
-        later = np.concatenate([template, accumulate])[self._order]
-        return np.concatenate([template, np.tile(later, self.micro_batches - 1), update])
-
-    def _floats(
-        self, template: FloatArray, accumulate: FloatArray, update: Sequence[float]
-    ) -> FloatArray:
-        later = np.concatenate([template, accumulate])[self._order]
-        last = np.array(update, dtype=np.float64)
-        return np.concatenate([template, np.tile(later, self.micro_batches - 1), last])
+    def _column(
+        self, template: NDArray[Any], accumulate: NDArray[Any], update: ArrayLike
+    ) -> NDArray[Any]:
+        """Of all operators, from those of the template, the accumulates and the updates."""
+        later = np.tile(np.concatenate([template, accumulate])[self._order], self.micro_batches - 1)
+        return np.concatenate([template, later, np.array(update, dtype=template.dtype)])
 
     def _names_and_mirrors(self, gradient: IntArray) -> tuple[tuple[str, ...], IntArray]:
         trained, n = self._trained, len(self.step.names)
@@ -200,7 +262,7 @@ class Unrolling:
             np.concatenate(bytes_)[read],
             np.concatenate(dtypes)[read],
             np.concatenate(producers)[read],
-            np.concatenate([[0], np.cumsum(count[read])]).astype(np.int64),
+            sums_before(count[read]),
             pairs[:, 1].copy(),
         )
 

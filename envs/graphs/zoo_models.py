@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, refused_in, require_one_of
+from envs.units import read_count
 
 DTYPES = ("float32", "float16", "bfloat16")
 OPTIMIZERS = ("adam", "adamw", "momentum", "sgd")
@@ -44,30 +45,24 @@ class ZooModel:
     one_operator: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("batch", "micro_batches", "sequence"):
-            value = getattr(self, field)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise self._error(field, f"{value!r} is not a positive integer")
-        if self.batch % self.micro_batches:
-            raise self._error(
-                "micro_batches", f"{self.micro_batches} does not divide the batch of {self.batch}"
-            )
-        if self.max_sequence is not None and (self.sequence or 0) > self.max_sequence:
-            raise self._error(
-                "sequence", f"{self.sequence} exceeds the model's {self.max_sequence} positions"
-            )
-        for field, choices in (
-            ("head", self.heads), ("optimizer", OPTIMIZERS), ("dtype", DTYPES),
-        ):  # fmt: skip
-            require_one_of(getattr(self, field), choices, file=f"graph {self.name}", field=field)
+        with refused_in(f"graph {self.name}"):
+            for field in ("batch", "micro_batches", "sequence"):
+                if getattr(self, field) is not None:
+                    read_count(getattr(self, field), key=field)
+            if self.batch % self.micro_batches:
+                told = f"{self.micro_batches} does not divide the batch of {self.batch}"
+                raise InputError(told, field="micro_batches")
+            if self.max_sequence is not None and (self.sequence or 0) > self.max_sequence:
+                told = f"{self.sequence} exceeds the model's {self.max_sequence} positions"
+                raise InputError(told, field="sequence")
+            require_one_of(self.head, self.heads, field="head")
+            require_one_of(self.optimizer, OPTIMIZERS, field="optimizer")
+            require_one_of(self.dtype, DTYPES, field="dtype")
 
     @property
     def samples(self) -> int:
         """Samples of one micro-batch."""
         return self.batch // self.micro_batches
-
-    def _error(self, field: str, message: str) -> InputError:
-        return InputError(message, file=f"graph {self.name}", field=field)
 
 
 def _text(

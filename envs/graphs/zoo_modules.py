@@ -7,10 +7,11 @@ transformer of our own, whose routing has static shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, sqrt
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 import torch
 import transformers
@@ -203,10 +204,89 @@ PIXELS = 224
 CLASSES = 1000
 
 
+class _Family(NamedTuple):
+    """Classes of `transformers`: of a configuration, of the bare model and of it with its head."""
+
+    name: str
+    head: str
+    options: Mapping[str, object]  # of the configuration, beside its defaults
+    bare: Mapping[str, object] = MappingProxyType({})  # of the bare model
+    decoder: bool = False  # whether it reads tokens of its own where there are no labels
+
+
+_EAGER: dict[str, object] = {"attn_implementation": "eager"}
+_UNCACHED: dict[str, object] = {"use_cache": False, **_EAGER}
+_CLASSIFIER: dict[str, object] = {"num_labels": CLASSES}
+_UNPOOLED = {"add_pooling_layer": False}
+
+
+def _bert(layers: int, hidden: int, heads: int) -> _Family:
+    sizes: dict[str, object] = {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+    }
+    options: dict[str, object] = {**sizes, "intermediate_size": 4 * hidden, **_EAGER}
+    return _Family("Bert", "ForMaskedLM", options, _UNPOOLED)
+
+
+def _gpt2(layers: int, hidden: int, heads: int) -> _Family:
+    sizes: dict[str, object] = {"n_layer": layers, "n_embd": hidden, "n_head": heads}
+    return _Family("GPT2", "LMHeadModel", {**sizes, **_UNCACHED})
+
+
+# What says no sizes has those of its configuration's defaults.
+_FAMILIES: Mapping[str, _Family] = {
+    "resnet50": _Family("ResNet", "ForImageClassification", _CLASSIFIER),
+    "vit_base": _Family(
+        "ViT", "ForImageClassification", {"image_size": PIXELS, **_CLASSIFIER, **_EAGER}, _UNPOOLED
+    ),
+    "bert_base": _bert(12, 768, 12),
+    "bert_large": _bert(24, 1024, 16),
+    "gpt2": _gpt2(12, 768, 12),
+    "gpt2_medium": _gpt2(24, 1024, 16),
+    "gpt2_large": _gpt2(36, 1280, 20),
+    "gpt2_xl": _gpt2(48, 1600, 25),
+    "t5_small": _Family(  # source and target are equally long
+        "T5",
+        "ForConditionalGeneration",
+        {"vocab_size": 32_128, "decoder_start_token_id": 0, **_UNCACHED},
+        decoder=True,
+    ),
+    "llama_7b": _Family("Llama", "ForCausalLM", _UNCACHED),
+}
+
+
+def _of_library(family: _Family, bare: bool) -> nn.Module:
+    config: Any = getattr(transformers, f"{family.name}Config")(**family.options)
+    module: Any
+    if bare:
+        module = getattr(transformers, f"{family.name}Model")(config, **family.bare)
+    else:
+        module = getattr(transformers, family.name + family.head)(config)
+        if family.head == "LMHeadModel":  # a name that tells the library nothing of the loss
+            module.loss_type = "ForCausalLM"
+    return cast(nn.Module, module)
+
+
 def workload(model: ZooModel) -> Workload:
     """What is captured of `model`, and can be run."""
-    found, dtype = WORKLOADS[model.name](model), getattr(torch, model.dtype)
-    return replace(found, module=lambda: found.module().to(dtype))
+    family, bare = _FAMILIES.get(model.name), model.head == "none"
+    make: Callable[[], nn.Module]
+    make = _OWN[model.name] if family is None else partial(_of_library, family, bare)
+    if model.sequence is None:
+        draws, labels = {"pixel_values": _pixels}, _class_labels
+    else:
+        draws, labels = {"input_ids": _tokens}, _tokens
+    if not bare:
+        draws["labels"] = labels
+    elif family is not None and family.decoder:
+        draws["decoder_input_ids"] = _tokens
+    return Workload(
+        module=lambda: make().to(getattr(torch, model.dtype)),
+        inputs=lambda: {name: draw(model) for name, draw in draws.items()},
+        loss=mean_square if bare and family is not None else model_loss,
+    )
 
 
 def capture(model: ZooModel) -> OpGraph:
@@ -235,23 +315,6 @@ def mean_square(output: Any) -> Tensor:
     return hidden.float().square().mean()
 
 
-def _workload(
-    model: ZooModel,
-    config: Any,
-    classes: Mapping[str, Callable[[Any], nn.Module]],
-    data: Mapping[str, Callable[[ZooModel], Tensor]],
-    labels: Callable[[ZooModel], Tensor],
-) -> Workload:
-    """A library model: its class by head, its data, and labels where there is a head."""
-    bare = model.head == "none"
-    tensors = data if bare else {**data, "labels": labels}
-    return Workload(
-        module=lambda: classes[model.head](config),
-        inputs=lambda: {name: make(model) for name, make in tensors.items()},
-        loss=mean_square if bare else model_loss,
-    )
-
-
 def _tokens(model: ZooModel) -> Tensor:
     return torch.randint(CLASSES, (model.samples, model.sequence or 1))
 
@@ -262,72 +325,6 @@ def _pixels(model: ZooModel) -> Tensor:
 
 def _class_labels(model: ZooModel) -> Tensor:
     return torch.randint(CLASSES, (model.samples,))
-
-
-def _bert(model: ZooModel, *, layers: int, hidden: int, heads: int) -> Workload:
-    config = transformers.BertConfig(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden,
-        attn_implementation="eager",
-    )
-    classes = {
-        "masked_lm": transformers.BertForMaskedLM,
-        "none": partial(transformers.BertModel, add_pooling_layer=False),
-    }
-    return _workload(model, config, classes, {"input_ids": _tokens}, _tokens)
-
-
-def _gpt2(model: ZooModel, *, layers: int, hidden: int, heads: int) -> Workload:
-    config = transformers.GPT2Config(
-        n_layer=layers,
-        n_embd=hidden,
-        n_head=heads,
-        use_cache=False,
-        attn_implementation="eager",
-    )
-    classes = {"causal_lm": _gpt2_language_model, "none": transformers.GPT2Model}
-    return _workload(model, config, classes, {"input_ids": _tokens}, _tokens)
-
-
-def _gpt2_language_model(config: Any) -> nn.Module:
-    model: Any = transformers.GPT2LMHeadModel(config)
-    model.loss_type = "ForCausalLM"  # the library cannot tell it from the class's name
-    module: nn.Module = model
-    return module
-
-
-def _llama_7b(model: ZooModel) -> Workload:
-    # the defaults of the configuration are the 7-billion-parameter model
-    config = transformers.LlamaConfig(use_cache=False, attn_implementation="eager")
-    classes = {"causal_lm": transformers.LlamaForCausalLM, "none": transformers.LlamaModel}
-    return _workload(model, config, classes, {"input_ids": _tokens}, _tokens)
-
-
-def _t5_small(model: ZooModel) -> Workload:
-    # the defaults of the configuration are T5-small; source and target are equally long
-    config = transformers.T5Config(
-        vocab_size=32_128, use_cache=False, decoder_start_token_id=0, attn_implementation="eager"
-    )
-    classes = {
-        "seq2seq_lm": transformers.T5ForConditionalGeneration,
-        "none": transformers.T5Model,
-    }
-    data = {"input_ids": _tokens}
-    if model.head == "none":
-        data["decoder_input_ids"] = _tokens
-    return _workload(model, config, classes, data, _tokens)
-
-
-def _resnet50(model: ZooModel) -> Workload:
-    # the defaults of the configuration are ResNet-50
-    config = transformers.ResNetConfig(num_labels=CLASSES)
-    classes = {
-        "classification": transformers.ResNetForImageClassification,
-        "none": transformers.ResNetModel,
-    }
-    return _workload(model, config, classes, {"pixel_values": _pixels}, _class_labels)
 
 
 # Simonyan and Zisserman (ICLR 2015), configuration E: channels of the convolutions, 0: pooling.
@@ -360,47 +357,7 @@ class Vgg19(nn.Module):
         return ModelOutput(functional.cross_entropy(hidden, labels), hidden)
 
 
-def _vgg19(model: ZooModel) -> Workload:
-    return Workload(
-        module=Vgg19,
-        inputs=lambda: {
-            "pixel_values": _pixels(model),
-            **({} if model.head == "none" else {"labels": _class_labels(model)}),
-        },
-        loss=model_loss,
-    )
-
-
-def _vit_base(model: ZooModel) -> Workload:
-    config = transformers.ViTConfig(
-        image_size=PIXELS, num_labels=CLASSES, attn_implementation="eager"
-    )
-    classes = {
-        "classification": transformers.ViTForImageClassification,
-        "none": partial(transformers.ViTModel, add_pooling_layer=False),
-    }
-    return _workload(model, config, classes, {"pixel_values": _pixels}, _class_labels)
-
-
-def _moe(model: ZooModel) -> Workload:
-    return Workload(
-        module=lambda: MixtureOfExperts(MixtureOfExpertsConfig()),
-        inputs=lambda: {"input_ids": _tokens(model), "labels": _tokens(model)},
-        loss=model_loss,
-    )
-
-
-WORKLOADS: Mapping[str, Callable[[ZooModel], Workload]] = {
-    "resnet50": _resnet50,
-    "vgg19": _vgg19,
-    "vit_base": _vit_base,
-    "bert_base": partial(_bert, layers=12, hidden=768, heads=12),
-    "bert_large": partial(_bert, layers=24, hidden=1024, heads=16),
-    "gpt2": partial(_gpt2, layers=12, hidden=768, heads=12),
-    "gpt2_medium": partial(_gpt2, layers=24, hidden=1024, heads=16),
-    "gpt2_large": partial(_gpt2, layers=36, hidden=1280, heads=20),
-    "gpt2_xl": partial(_gpt2, layers=48, hidden=1600, heads=25),
-    "t5_small": _t5_small,
-    "llama_7b": _llama_7b,
-    "moe": _moe,
+_OWN: Mapping[str, Callable[[], nn.Module]] = {
+    "vgg19": Vgg19,
+    "moe": lambda: MixtureOfExperts(MixtureOfExpertsConfig()),
 }

@@ -22,7 +22,7 @@ from envs.hardware.servers import (
     PcieServer,
     Server,
 )
-from envs.hardware.topology import Topology, device_ports, fabric_topology
+from envs.hardware.topology import Topology, fabric_topology, port_topology
 from envs.units import GIGA, MICROSECOND
 
 
@@ -264,23 +264,21 @@ def pairwise_topology(rng: Rng, most_devices: int) -> Topology:
     """
     total = int(rng.integers(2, min(most_devices, 8) + 1))
     kinds = rng.choice(DEVICES, size=int(rng.integers(1, 4)), replace=False)
-    names, pairs = [f"device{number}" for number in range(total)], total * (total - 1)
-    send, receive, ports = device_ports(names)
+    pairs = total * (total - 1)
     apart = ~np.eye(total, dtype=np.bool_)
     link = np.zeros((total, total), dtype=np.int64)
     link[apart] = np.arange(1, pairs + 1)
     spread = rng.uniform(0, 1) * rng.uniform(-1, 1, pairs)
     bandwidth = np.exp(rng.uniform(np.log(1), np.log(60)) + spread) * GIGA
-    return Topology(
-        name=f"pairs_{total}",
-        devices=tuple(Device(node, device_spec(str(rng.choice(kinds))), 0) for node in names),
-        link_class=link,
-        class_names=("same", *(f"{i}->{j}" for i, j in np.argwhere(apart).tolist())),
-        class_latency=np.zeros(pairs + 1),
-        class_bandwidth=np.concatenate([[np.inf], bandwidth]),
-        send_port=send,
-        receive_port=receive,
-        port_names=ports,
+    return port_topology(
+        f"pairs_{total}",
+        [
+            Device(f"device{number}", device_spec(str(rng.choice(kinds))), 0)
+            for number in range(total)
+        ],
+        link,
+        ("same", *(f"{i}->{j}" for i, j in np.argwhere(apart).tolist())),
+        np.concatenate([[np.inf], bandwidth]),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Gt, Le
 
@@ -234,19 +234,20 @@ def custom_device(
         if dtype not in DTYPES:
             raise InputError(f"unknown dtype (known: {', '.join(DTYPES)})", field=key)
         rates[dtype] = read_quantity(parse_flops, rate, key=key, at_least=MEGA)
-    spec = replace(spec, name=name, peak_flops=rates, source=source or f"{name}, after {base}")
-    if memory_bandwidth is not None:
-        key = "memory_bandwidth"
-        rate = read_quantity(parse_bandwidth, memory_bandwidth, key=key, at_least=MEGA)
-        spec = replace(spec, memory_bandwidth=rate)
-    if memory is not None:
-        held = read_quantity(parse_bytes, memory, key="memory", at_least=MEGA)
-        spec = replace(spec, memory_bytes=held)
-    if launch_overhead is not None:
-        seconds = read_quantity(parse_seconds, launch_overhead, key="launch_overhead")
-        spec = replace(spec, launch_overhead_s=seconds)
+    figures: dict[str, Any] = {}
+    for figure, key, parse, value, at_least in (
+        ("memory_bandwidth", "memory_bandwidth", parse_bandwidth, memory_bandwidth, MEGA),
+        ("memory_bytes", "memory", parse_bytes, memory, MEGA),
+        ("launch_overhead_s", "launch_overhead", parse_seconds, launch_overhead, 0.0),
+    ):
+        if value is not None:
+            figures[figure] = read_quantity(parse, value, key=key, at_least=at_least)
     return replace(
         spec,
+        name=name,
+        peak_flops=rates,
+        source=source or f"{name}, after {base}",
+        **figures,
         compute_efficiency=compute_efficiency or spec.compute_efficiency,
         memory_efficiency=memory_efficiency or spec.memory_efficiency,
     )

@@ -94,13 +94,13 @@ class Routes:
                 tuple(Link((link.ends[1], link.ends[0]), link.spec) for link in back.links[::-1])
             )
         if self.fabric.server_of(source) == self.fabric.server_of(destination):
-            path = self._path(source, destination)
+            path = self.within(source, destination)
         else:
             out, into = self.gates(source, destination)
             path = (
-                *self._path(source, out),
-                *self._path(out, into)[1:-1],
-                *self._path(destination, into)[::-1],
+                *self.within(source, out),
+                *self.within(out, into)[1:-1],
+                *self.within(destination, into)[::-1],
             )
         return Route(tuple(Link((a, b), self.fabric.link(a, b)) for a, b in pairwise(path)))
 
@@ -111,27 +111,18 @@ class Routes:
         if self._rank[source] > self._rank[destination]:
             into, out = self.gates(destination, source)
             return out, into
-        out = self.nic[source]
-        return out, self._joined(out, self.nic[destination])
+        out, into = self.nic[source], self.nic[destination]
+        for nic in (into, *self.fabric.nodes(NodeKind.NIC, self.fabric.server_of(into))):
+            if nic in self._paths_from(out):
+                return out, nic
+        return out, into
 
-    def within(self, device: str, nic: str) -> tuple[str, ...]:
-        """The nodes from a device to a NIC of its server, both included.
+    def within(self, source: str, destination: str) -> tuple[str, ...]:
+        """The nodes from a device to a device or NIC of its server, or from NIC to NIC.
 
         Raises:
-            InputError: the device does not reach the NIC.
+            InputError: the source does not reach the destination.
         """
-        return self._path(device, nic)
-
-    def _joined(self, out: str, into: str) -> str:
-        """`into`, or the first other NIC of its server if no switch joins it to `out`."""
-        others = self.fabric.nodes(NodeKind.NIC, self.fabric.server_of(into))
-        for nic in (into, *others):
-            if nic in self._paths_from(out):
-                return nic
-        return into
-
-    def _path(self, source: str, destination: str) -> tuple[str, ...]:
-        """Device to device or NIC inside a server, or NIC to NIC between servers."""
         paths = self._paths_from(source)
         if destination not in paths:
             raise InputError(

@@ -126,7 +126,7 @@ class PcieServer:
 
     def add_to(self, fabric: Fabric, server: int) -> list[str]:
         """See `Server`."""
-        devices = _add_devices(fabric, self.spec, self.count, server)
+        devices = self._devices(fabric, server)
         self._join(fabric, devices, server)
         switches = [
             fabric.add_switch(f"server{server}/pcie{n}", server) for n in range(self.switches)
@@ -135,7 +135,25 @@ class PcieServer:
             host = fabric.add_switch(f"server{server}/host", server)
             for switch in switches:
                 fabric.connect(switch, host, self.pcie)
-        return _hang(fabric, devices, switches, self.pcie, self.nics, server)
+        return self._hang(fabric, devices, switches, server)
+
+    def _devices(self, fabric: Fabric, server: int) -> list[str]:
+        return [
+            fabric.add_device(f"server{server}/{self.spec.name}/{number}", self.spec, server)
+            for number in range(self.count)
+        ]
+
+    def _hang(
+        self, fabric: Fabric, devices: list[str], switches: list[str], server: int
+    ) -> list[str]:
+        """Hang devices and NICs on PCIe switches in equal consecutive blocks; returns the NICs."""
+        for number, device in enumerate(devices):
+            fabric.connect(device, switches[number * len(switches) // len(devices)], self.pcie)
+        cards = []
+        for number in range(self.nics):
+            cards.append(fabric.add_nic(f"server{server}/nic{number}", server))
+            fabric.connect(cards[number], switches[number * len(switches) // self.nics], self.pcie)
+        return cards
 
     def _join(self, fabric: Fabric, devices: list[str], server: int) -> None:
         """Add what joins the devices beside PCIe: nothing."""
@@ -214,7 +232,7 @@ HYBRID_CUBE_MESH: dict[tuple[int, int], int] = {
 }  # fmt: skip
 
 
-class HybridCubeMeshServer:
+class HybridCubeMeshServer(PcieServer):
     """The inside of a DGX-1: eight devices in a hybrid cube mesh of NVLink.
 
     GPUs without a brick between them go by PCIe (and the link between the two sockets); a GPU does
@@ -231,40 +249,20 @@ class HybridCubeMeshServer:
     def __init__(
         self, device: str | DeviceSpec, nvlink: object, pcie: object, socket: object, nics: int = 4
     ) -> None:
-        self.spec = device_spec(device)
+        super().__init__(device, 8, pcie, 4, nics)
         self.nvlink = LinkSpec.parse(nvlink, key="nvlink")
-        self.pcie = LinkSpec.parse(pcie, key="pcie")
         self.socket = LinkSpec.parse(socket, key="socket")
-        self.nics = read_size(nics, key="nics", at_least=0)
 
     def add_to(self, fabric: Fabric, server: int) -> list[str]:
         """See `Server`."""
-        devices = _add_devices(fabric, self.spec, 8, server)
+        devices = self._devices(fabric, server)
         for (a, b), bricks in HYBRID_CUBE_MESH.items():
             fabric.connect(devices[a], devices[b], self.nvlink.times(bricks))
         hosts = [fabric.add_switch(f"server{server}/cpu{half}", server) for half in range(2)]
         fabric.connect(hosts[0], hosts[1], self.socket)
-        switches = [fabric.add_switch(f"server{server}/pcie{n}", server) for n in range(4)]
+        switches = [
+            fabric.add_switch(f"server{server}/pcie{n}", server) for n in range(self.switches)
+        ]
         for number, switch in enumerate(switches):
             fabric.connect(switch, hosts[number // 2], self.pcie)
-        return _hang(fabric, devices, switches, self.pcie, self.nics, server)
-
-
-def _add_devices(fabric: Fabric, spec: DeviceSpec, count: int, server: int) -> list[str]:
-    return [
-        fabric.add_device(f"server{server}/{spec.name}/{number}", spec, server)
-        for number in range(count)
-    ]
-
-
-def _hang(
-    fabric: Fabric, devices: list[str], switches: list[str], pcie: LinkSpec, nics: int, server: int
-) -> list[str]:
-    """Hang devices and NICs on PCIe switches in equal consecutive blocks; returns the NICs."""
-    for number, device in enumerate(devices):
-        fabric.connect(device, switches[number * len(switches) // len(devices)], pcie)
-    cards = []
-    for number in range(nics):
-        cards.append(fabric.add_nic(f"server{server}/nic{number}", server))
-        fabric.connect(cards[number], switches[number * len(switches) // nics], pcie)
-    return cards
+        return self._hang(fabric, devices, switches, server)

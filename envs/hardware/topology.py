@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -128,14 +129,31 @@ class Topology:
         raise InputError(f"unknown device {name!r} (known: {known})", file=f"topology {self.name}")
 
 
-def device_ports(names: list[str]) -> tuple[IntArray, IntArray, tuple[str, ...]]:
-    """One send and one receive port per device: (D, D) send, (D, D) receive, (2 D,) names."""
-    d = len(names)
+def port_topology(
+    name: str,
+    devices: Sequence[Device],
+    link_class: IntArray,
+    class_names: tuple[str, ...],
+    class_bandwidth: FloatArray,
+) -> Topology:
+    """Devices with one send and one receive port each, without latencies."""
+    d = len(devices)
     apart = ~np.eye(d, dtype=bool)
     send = np.where(apart, np.arange(d)[:, None], -1)
     receive = np.where(apart, d + np.arange(d)[None, :], -1)
-    ports = (*(f"{name}.send" for name in names), *(f"{name}.receive" for name in names))
-    return send.astype(np.int64), receive.astype(np.int64), ports
+    return Topology(
+        name=name,
+        devices=tuple(devices),
+        link_class=link_class,
+        class_names=class_names,
+        class_latency=np.zeros(len(class_names)),
+        class_bandwidth=class_bandwidth,
+        send_port=send.astype(np.int64),
+        receive_port=receive.astype(np.int64),
+        port_names=tuple(
+            f"{device.name}.{way}" for way in ("send", "receive") for device in devices
+        ),
+    )
 
 
 def fabric_topology(name: str, fabric: Fabric) -> Topology:
@@ -152,8 +170,6 @@ def fabric_topology(name: str, fabric: Fabric) -> Topology:
     """
     routes = Routes(fabric)
     names = fabric.nodes(NodeKind.DEVICE)
-    if not names:
-        raise InputError("has no devices", file=f"topology {name}")
     ports = names + fabric.nodes(NodeKind.NIC)
     port = {node: index for index, node in enumerate(ports)}  # send 2 * index, receive one more
     d = len(names)

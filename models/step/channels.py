@@ -16,7 +16,15 @@ from torch.distributions import Categorical
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.errors import InputError
 from envs.joint.whole import LEVELS, PIPE, SERVER, TOP
-from models.architecture import MASKED_LOGIT, Appraisal, Architecture, Composed, Policy, width_of
+from models.architecture import (
+    MASKED_LOGIT,
+    Appraisal,
+    Architecture,
+    Composed,
+    Policy,
+    perceptron,
+    width_of,
+)
 
 
 @bounded
@@ -115,15 +123,6 @@ class PipesPolicy(Policy):
         return Categorical(logits=logits, validate_args=False), mask
 
 
-@dataclass(frozen=True)
-class ChannelWidths:
-    """Numbers of features."""
-
-    channel: int
-    link: int
-    phase: int
-
-
 @bounded
 @dataclass(frozen=True)
 class ChannelPolicyConfig:
@@ -151,18 +150,16 @@ class ChannelPolicyConfig:
         Raises:
             InputError: the agent does not.
         """
-        widths = ChannelWidths(
-            channel=width_of(observation_space, "channel_features"),
-            link=width_of(observation_space, "link_features"),
-            phase=width_of(observation_space, "phase_features"),
+        channel, link, phase = (
+            width_of(observation_space, f"{what}_features") for what in ("channel", "link", "phase")
         )
         if isinstance(action_space, spaces.MultiDiscrete):
             levels = set(action_space.nvec.tolist())
             if len(levels) != 1:
                 raise InputError(f"channels have different numbers of levels: {sorted(levels)}")
-            return ChannelPolicy(self, widths, levels.pop())
+            return ChannelPolicy(self, channel, link, phase, levels.pop())
         if isinstance(action_space, spaces.Box):
-            return ChannelPolicy(self, widths, None)
+            return ChannelPolicy(self, channel, link, phase, None)
         raise InputError(f"a channel policy chooses levels or weights, not from {action_space}")
 
 
@@ -175,27 +172,26 @@ class ChannelPolicy(Policy):
     so that neighbouring levels learn together. Channels that are not active get level 0, or a
     standard normal action that does not depend on the weights.
 
-    `levels` is the number of levels of a weight; None: the action is a real number.
+    `channel`, `link` and `phase` are numbers of features. `levels` is the number of levels of a
+    weight; None: the action is a real number.
     """
 
     def __init__(
-        self, config: ChannelPolicyConfig, widths: ChannelWidths, levels: int | None
+        self, config: ChannelPolicyConfig, channel: int, link: int, phase: int, levels: int | None
     ) -> None:
         super().__init__()
-        self.config, self.widths, self.levels = config, widths, levels
+        self.config, self.levels = config, levels
         hidden = config.hidden
-        self.channel_input = nn.Linear(widths.channel + widths.phase, hidden)
-        self.link_input = nn.Linear(widths.link, hidden)
+        self.channel_input = nn.Linear(channel + phase, hidden)
+        self.link_input = nn.Linear(link, hidden)
         self.to_links = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(config.rounds))
         self.to_channels = nn.ModuleList(
             nn.Linear(2 * hidden, hidden) for _ in range(config.rounds)
         )
-        self.mean = nn.Linear(hidden + widths.channel, 1)
+        self.mean = nn.Linear(hidden + channel, 1)
         self.correction = None if levels is None else nn.Linear(hidden, levels)
         self.log_deviation = nn.Parameter(torch.tensor(math.log(config.initial_deviation)))
-        self.value = nn.Sequential(
-            nn.Linear(2 * hidden + widths.phase, hidden), nn.ReLU(), nn.Linear(hidden, 1)
-        )
+        self.value = perceptron(2 * hidden + phase, hidden, 1)
         with torch.no_grad():
             for head in (self.mean, self.correction):
                 if head is not None:

@@ -19,12 +19,13 @@ from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.env import ORDER_CLASSES
 from envs.placement.facts import DEVICE, GIVEN, LINK, NODE, NODE_DEVICE, WHOLE
-from envs.placement.sweeps import CANDIDATE, Boards
+from envs.placement.sweeps import CANDIDATE
 from envs.placement.whole import FEATURES
-from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy
+from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy, perceptron
 from models.step.decoding import (
     PARALLEL,
     SEQUENTIAL,
+    Chunk,
     Encoded,
     FeatureArray,
     Views,
@@ -112,16 +113,12 @@ class Round(nn.Module):
         self.messages = nn.Linear(hidden, hidden)
         self.among = Attention(hidden, heads)
         self.to_devices = Attention(hidden, heads)
-        self.node = nn.Sequential(
-            nn.Linear(4 * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
-        )
+        self.node = perceptron(4 * hidden, 2 * hidden, hidden)
         self.to_nodes = Attention(hidden, heads)
         self.between = Attention(hidden, heads)
         self.link = nn.Linear(LINK, heads, bias=False)
         self.cost = nn.Linear(NODE_DEVICE, heads, bias=False)
-        self.device = nn.Sequential(
-            nn.Linear(3 * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
-        )
+        self.device = perceptron(3 * hidden, 2 * hidden, hidden)
 
     def forward(
         self, views: Views, nodes: Tensor, devices: Tensor, into: Tensor, out: Tensor
@@ -168,11 +165,7 @@ class PlacerEncoder(nn.Module):
             nn.LayerNorm(hidden), nn.Linear(hidden, hidden, bias=False)
         )
         orders = len(ORDER_CLASSES)
-        self.order = nn.Sequential(
-            nn.Linear(2 * hidden + WHOLE, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, (GIVEN + 1) * orders),
-        )
+        self.order = perceptron(2 * hidden + WHOLE, hidden, (GIVEN + 1) * orders)
         self.bent = nn.Parameter(torch.zeros(orders, hidden))
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -290,8 +283,8 @@ class PlacerPolicy(Policy):
             rows = torch.from_numpy(chunk.rows).unsqueeze(1)
             views = Views(*(torch.from_numpy(array).to(device) for array in chunk.views))
             own = self.read(
-                Encoded(*self.encoder(*views)), chunk.given, chunk.problem, chunk.start,
-                chunk.stands, actions[rows, tokens].cpu().numpy(), asked[rows, tokens].to(device),
+                Encoded(*self.encoder(*views)), chunk, actions[rows, tokens].cpu().numpy(),
+                asked[rows, tokens].to(device),
             )  # fmt: skip
             found = found.index_put((torch.arange(3)[:, None, None], rows, tokens), own)
         return Appraisal(found[0], found[1], found[2].bool(), torch.zeros(n, device=device))
@@ -299,21 +292,18 @@ class PlacerPolicy(Policy):
     def read(
         self,
         encoded: Encoded,
-        given: Boards,
-        problem: IntArray,
-        start: IntArray,
-        stands: IntArray,
+        chunk: Chunk,
         actions: IntArray,
         asked: Tensor,
     ) -> Tensor:
         """(3, S, A): log probabilities, entropies and 1 where there is a token, with gradients."""
-        device = asked.device
+        device, given, problem = asked.device, chunk.given, chunk.problem
         rows = torch.from_numpy(problem).to(device)
         order = torch.from_numpy(actions[:, -1].copy()).to(device)
         nodes = encoded.nodes[rows] + encoded.bent[rows, order].unsqueeze(1)
         devices = encoded.devices[rows]
         groups = given.seconds.shape[1]
-        now, masks = sweeps.standing(given, problem, stands), allowed(given, problem)
+        now, masks = sweeps.standing(given, problem, chunk.stands), allowed(given, problem)
         exists = torch.from_numpy(np.arange(groups) < given.groups[problem][:, None]).to(device)
         spread = devices.unsqueeze(1).expand(-1, groups, -1, -1)
         parts = []
@@ -330,7 +320,7 @@ class PlacerPolicy(Policy):
             logits = self.head(nodes, spread, roomy, torch.from_numpy(x).to(device))
             parts.append(_appraised(logits, asked[:, here]) * exists)
         parts.append(
-            _appraised(encoded.order[rows, torch.from_numpy(start).to(device)], asked[:, -1:])
+            _appraised(encoded.order[rows, torch.from_numpy(chunk.start).to(device)], asked[:, -1:])
         )
         both = torch.cat(parts, dim=2)
         known = torch.cat([*[exists] * len(self.config.sweeps), exists[:, :1]], dim=1)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.files import read_content
 from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader, read_dnn_partitioning
 from envs.graphs.readers.graph_file import GraphFile, GraphReader
 from envs.graphs.readers.kineto import KinetoReader
 from envs.graphs.readers.moirai import MoiraiReader, read_moirai
 from envs.graphs.readers.onnx_model import OnnxReader
-from envs.graphs.readers.pipedream import PipeDreamReader, read_pipedream
+from envs.graphs.readers.pipedream import PipeDreamReader
 from envs.graphs.storage import FORMAT, UNITS, load_graph, load_time_unit
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "read_dnn_partitioning",
     "read_graph_file",
     "read_moirai",
-    "read_pipedream",
 ]
 
 
@@ -62,14 +61,17 @@ READERS: tuple[GraphReader, ...] = (
 def read_graph_file(path: str | Path, readers: Sequence[GraphReader] = READERS) -> GraphFile:
     """The graph in `path`, by the first of `readers` that accepts its content.
 
+    Readers name the record and the field of what is wrong; the file is named here.
+
     Raises:
         InputError: no reader accepts it, or the one that does finds a fault.
     """
     content = read_content(path)
-    if not content:
-        raise InputError("is empty", file=path)
-    for reader in readers:
-        if reader.accepts(content):
-            return reader.read(Path(path))
-    known = ", ".join(reader.format for reader in readers)
-    raise InputError(f"is a graph file of no known format ({known})", file=path)
+    with refused_in(path):
+        if not content:
+            raise InputError("is empty")
+        for reader in readers:
+            if reader.accepts(content):
+                return reader.read(Path(path))
+        known = ", ".join(reader.format for reader in readers)
+        raise InputError(f"is a graph file of no known format ({known})")

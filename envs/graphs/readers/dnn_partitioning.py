@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +22,14 @@ from envs.graphs.readers.graph_file import (
     tabulated_spec,
 )
 from envs.hardware.devices import Device
-from envs.hardware.topology import Topology, device_ports
+from envs.hardware.topology import Topology, port_topology
 from envs.units import MILLISECOND
 
 MOST_ACCELERATORS = 1024  # every pair of them has a route
 CPU, ACCELERATOR = "cpu", "accelerator"
 LINK_CLASSES = ("same", "host", "via_host")  # one device; CPU and accelerator; two accelerators
 
-Record = dict[str, object]
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,44 +70,46 @@ def read_dnn_partitioning(path: str | Path) -> GraphFile:
     Raises:
         InputError: naming file, record and field.
     """
-    document = _document(path)
-    nodes = _records(document, "nodes", path)
-    edges = _records(document, "edges", path)
-    identifiers = [_identifier(node, path) for node in nodes]
+    document = read_json(path)
+    nodes = _records(document, "nodes")
+    edges = _records(document, "edges")
+    for node in nodes:
+        for field, (fits, what) in _FIELDS.items():
+            if not fits(value := node.get(field)):
+                record = f"node {node.get('name' if field == 'id' else 'id')}"
+                raise InputError(f"{value!r} is not {what}", record=record, field=field)
+    identifiers = [node["id"] for node in nodes]
     for number, times in Counter(identifiers).items():
         if times > 1:
-            raise InputError(
-                f"stands {times} times", file=path, record=f"node {number}", field="id"
-            )
+            raise InputError(f"stands {times} times", record=f"node {number}", field="id")
     handle = {identifier: index for index, identifier in enumerate(identifiers)}
-    mirrors = _mirrors(nodes, [_colour(node, path) for node in nodes])
-    outputs = _outputs(edges, handle, path)
+    mirrors = _mirrors(nodes)
+    outputs = _outputs(edges, handle)
     groups: dict[int, int] = {}
 
     builder = GraphBuilder(
         name=stem(path),
-        source=str(path),
         profile_classes=(CPU, ACCELERATOR),
         link_classes=LINK_CLASSES,
     )
     for index, node in enumerate(nodes):
         record = f"node {identifiers[index]}"
         name = str(node.get("name", identifiers[index]))
-        colour = _colour(node, path)
+        colour = node.get("colorClass")
         seconds = [
-            cost(node.get(field), path, record, field) * MILLISECOND
+            cost(node.get(field), record, field) * MILLISECOND
             for field in ("cpuLatency", "fpgaLatency")
         ]
         builder.add_operator(
             name,
             kind=kind_of(name),
-            phase=Phase.BACKWARD if _flag(node, "isBackwardNode", path) else Phase.FORWARD,
+            phase=Phase.BACKWARD if node["isBackwardNode"] else Phase.FORWARD,
             colocation=NONE if colour is None else groups.setdefault(colour, len(groups)),
             mirror=mirrors.get(index, NONE),
             bytes_written=sum(size for _, size in outputs[index]),
-            profile=(seconds[0], seconds[1] if _flag(node, "supportedOnFpga", path) else np.inf),
+            profile=(seconds[0], seconds[1] if node["supportedOnFpga"] else np.inf),
         )
-        size = cost(node.get("size"), path, record, "size")
+        size = cost(node.get("size"), record, "size")
         if size > 0:
             builder.add_parameter(name, index, parameter=size, gradient=0.0, optimizer=0.0)
     for index in range(len(nodes)):
@@ -126,48 +130,27 @@ def read_dnn_partitioning(path: str | Path) -> GraphFile:
 Outputs = dict[int, dict[tuple[float, float], list[int]]]  # node -> (cost ms, bytes) -> consumers
 
 
-def _document(path: str | Path) -> Record:
-    document = read_json(path)
-    if not isinstance(document, dict):
-        raise InputError("is not a JSON object", file=path)
-    return document
+def _is_flag(value: object) -> bool:
+    return value in (0, 1)
 
 
-def _records(document: Record, field: str, path: str | Path) -> list[Record]:
+_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {  # of a node: what fits it, in words
+    "id": (lambda value: type(value) is int, "an integer"),
+    "isBackwardNode": (_is_flag, "true or false"),
+    "supportedOnFpga": (_is_flag, "true or false"),
+    # a node without a class is tied to no other
+    "colorClass": (lambda value: value is None or isinstance(value, int), "an integer"),
+}
+
+
+def _records(document: Record, field: str) -> list[Record]:
     records = document.get(field)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise InputError("is not a list of records", file=path, field=field)
+        raise InputError("is not a list of records", field=field)
     return records
 
 
-def _identifier(node: Record, path: str | Path) -> int:
-    identifier = node.get("id")
-    if not isinstance(identifier, int) or isinstance(identifier, bool):
-        record = f"node {node.get('name')}"
-        raise InputError(f"{identifier!r} is not an integer", file=path, record=record, field="id")
-    return identifier
-
-
-def _flag(node: Record, field: str, path: str | Path) -> bool:
-    value = node.get(field)
-    if value not in (0, 1):
-        record = f"node {node.get('id')}"
-        raise InputError(f"{value!r} is not true or false", file=path, record=record, field=field)
-    return bool(value)
-
-
-def _colour(node: Record, path: str | Path) -> int | None:
-    """The colour class; None where the node has none, which ties it to no other node."""
-    colour = node.get("colorClass")
-    if colour is not None and not isinstance(colour, int):
-        record = f"node {node.get('id')}"
-        raise InputError(
-            f"{colour!r} is not an integer", file=path, record=record, field="colorClass"
-        )
-    return colour
-
-
-def _outputs(edges: list[Record], handle: dict[int, int], path: str | Path) -> Outputs:
+def _outputs(edges: list[Record], handle: dict[int, int]) -> Outputs:
     outputs: Outputs = defaultdict(lambda: defaultdict(list))
     for edge in edges:
         ends = []
@@ -175,21 +158,20 @@ def _outputs(edges: list[Record], handle: dict[int, int], path: str | Path) -> O
         for field in ("sourceId", "destId"):
             identifier = edge.get(field)
             if not isinstance(identifier, int) or identifier not in handle:
-                raise InputError(
-                    f"unknown node {identifier!r}", file=path, record=record, field=field
-                )
+                raise InputError(f"unknown node {identifier!r}", record=record, field=field)
             ends.append(handle[identifier])
         key = (
-            cost(edge.get("cost"), path, record, "cost"),
-            cost(edge.get("size", 0.0), path, record, "size"),
+            cost(edge.get("cost"), record, "cost"),
+            cost(edge.get("size", 0.0), record, "size"),
         )
         outputs[ends[0]][key].append(ends[1])
     return outputs
 
 
-def _mirrors(nodes: list[Record], colours: list[int | None]) -> dict[int, int]:
+def _mirrors(nodes: list[Record]) -> dict[int, int]:
     """Backward node -> forward node, where the name or the colour class tells."""
-    backward = [bool(node.get("isBackwardNode")) for node in nodes]
+    backward = [bool(node["isBackwardNode"]) for node in nodes]
+    colours = [node.get("colorClass") for node in nodes]
     by_name = {str(node.get("name")): i for i, node in enumerate(nodes) if not backward[i]}
     by_colour: dict[int | None, list[int]] = defaultdict(list)
     for index, colour in enumerate(colours):
@@ -211,12 +193,12 @@ def _mirrors(nodes: list[Record], colours: list[int | None]) -> dict[int, int]:
 
 def _topology(document: Record, outputs: Outputs, path: str | Path) -> Topology:
     limits = {
-        field: cost(document.get(field), path, "header", field)
+        field: cost(document.get(field), "header", field)
         for field in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA")
     }
     if limits["maxFPGAs"] > MOST_ACCELERATORS:
         message = f"{limits['maxFPGAs']:g} are more than {MOST_ACCELERATORS}"
-        raise InputError(message, file=path, record="header", field="maxFPGAs")
+        raise InputError(message, record="header", field="maxFPGAs")
     accelerators = int(limits["maxFPGAs"])
     names = [f"{ACCELERATOR}{index}" for index in range(accelerators)] + [CPU]
     specs = [tabulated_spec(ACCELERATOR, limits["maxSizePerFPGA"], path)] * accelerators + [
@@ -232,17 +214,7 @@ def _topology(document: Record, outputs: Outputs, path: str | Path) -> Topology:
         if milliseconds > 0 and size > 0
     ]
     rate = float(np.median(rates)) if rates else np.inf
-    send, receive, ports = device_ports(names)
-    return Topology(
-        name=stem(path),
-        devices=tuple(
-            Device(name, spec, server=0) for name, spec in zip(names, specs, strict=True)
-        ),
-        link_class=link,
-        class_names=LINK_CLASSES,
-        class_latency=np.zeros(3),
-        class_bandwidth=np.array([np.inf, rate, rate / 2]),
-        send_port=send,
-        receive_port=receive,
-        port_names=ports,
+    devices = [Device(name, spec, server=0) for name, spec in zip(names, specs, strict=True)]
+    return port_topology(
+        stem(path), devices, link, LINK_CLASSES, np.array([np.inf, rate, rate / 2])
     )

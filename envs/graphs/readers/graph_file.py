@@ -42,7 +42,7 @@ class GraphReader(Protocol):
         """Whether `content` (a whole file, decompressed) looks like this format."""
 
     def read(self, path: Path) -> GraphFile:
-        """The graph in `path`; InputError names file, record and field of what is wrong."""
+        """The graph in `path`; InputError names record and field of what is wrong."""
 
 
 def stem(path: str | Path) -> str:
@@ -53,25 +53,23 @@ def stem(path: str | Path) -> str:
     return name
 
 
-def cost(value: object, file: str | Path, record: object, field: str) -> float:
+def cost(value: object, record: object, field: str) -> float:
     """`value` as a finite number >= 0.
 
     Raises:
         InputError: it is missing, no number, negative or not finite.
     """
     if value is None or value == "":
-        raise InputError("is missing", file=file, record=record, field=field)
+        raise InputError("is missing", record=record, field=field)
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
         number = float(value)
     except (ValueError, OverflowError):
         message = f"{shortened(value)} is not a number"
-        raise InputError(message, file=file, record=record, field=field) from None
+        raise InputError(message, record=record, field=field) from None
     if not math.isfinite(number) or number < 0:
-        raise InputError(
-            f"{value} is negative or not finite", file=file, record=record, field=field
-        )
+        raise InputError(f"{value} is negative or not finite", record=record, field=field)
     return number
 
 

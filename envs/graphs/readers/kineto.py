@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.files import parse_json, read_content
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers.graph_file import GraphFile, cost
@@ -50,7 +50,6 @@ class Trace:
 
     file: str
     events: tuple[Event, ...]
-    on_device: bool  # times are those of kernels
     total_seconds: float
 
 
@@ -86,10 +85,14 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         InputError: naming file, record and field; or there are no operators.
     """
-    document = parse_json(read_content(path), path)
+    with refused_in(path):
+        return _trace(str(path), parse_json(read_content(path), path))
+
+
+def _trace(file: str, document: object) -> Trace:
     listed = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(listed, list):
-        raise InputError("is no list of events", file=path, field="traceEvents")
+        raise InputError("is no list of events", field="traceEvents")
     host: list[tuple[float, float, int, Mapping[str, Any], Mapping[str, Any]]] = []
     kernels: list[tuple[float, Mapping[str, Any]]] = []
     launches: dict[str, str] = {}  # correlation -> external id
@@ -100,15 +103,15 @@ def read_trace(path: str | Path) -> Trace:
             continue
         arguments = raw.get("args", {})
         if not isinstance(arguments, dict):
-            raise InputError("is no mapping", file=path, record=record, field="args")
+            raise InputError("is no mapping", record=record, field="args")
         if kind in _LAUNCHES:
             launches[repr(arguments.get("correlation"))] = repr(arguments.get("External id"))
         elif kind in _ON_DEVICE:
-            kernels.append((cost(raw.get("dur"), path, record, "dur"), arguments))
+            kernels.append((cost(raw.get("dur"), record, "dur"), arguments))
         elif kind in {"cpu_op", "user_annotation"}:
             if not isinstance(raw.get("name"), str):
-                raise InputError("is no text", file=path, record=record, field="name")
-            start, length = (cost(raw.get(key), path, record, key) for key in ("ts", "dur"))
+                raise InputError("is no text", record=record, field="name")
+            start, length = (cost(raw.get(key), record, key) for key in ("ts", "dur"))
             host.append((start, -length, place, raw, arguments))
     host.sort(key=lambda event: event[:3])
     events: list[Event] = []
@@ -133,10 +136,10 @@ def read_trace(path: str | Path) -> Trace:
         stack.append(len(events))
         events.append(event)
     if not any(event.operator for event in events):
-        raise InputError("holds no operators (events of category cpu_op)", file=path)
+        raise InputError("holds no operators (events of category cpu_op)")
     external.pop(repr(None), None)
     total = _sum_up(events, kernels, external, launches)
-    return Trace(str(path), tuple(events), bool(kernels), total)
+    return Trace(file, tuple(events), total)
 
 
 def _sum_up(

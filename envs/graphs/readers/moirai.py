@@ -14,7 +14,7 @@ from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.readers.graph_file import GraphFile, cost, stem, tabulated_spec
 from envs.hardware.devices import Device
-from envs.hardware.topology import Topology, device_ports
+from envs.hardware.topology import port_topology
 
 _XLS = b"\xd0\xcf\x11\xe0"  # an OLE2 compound file
 
@@ -55,61 +55,63 @@ def read_moirai(path: str | Path) -> GraphFile:
         InputError: naming file, record and field.
     """
     rows, columns = _rows(path)
-    tasks = [_identifier(row, path) for row in rows]
+    tasks = [_identifier(row) for row in rows]
     number: dict[int, int] = {}
     for index, task in enumerate(tasks):
         if number.setdefault(task, index) != index:
-            raise InputError("stands twice", file=path, record=f"task {task}", field="task")
+            raise InputError("stands twice", record=f"task {task}", field="task")
     devices = [column for column in columns if re.fullmatch(r"p\d+", column)]
     if not devices:
-        raise InputError("has no columns p0, p1, ...: not a Moirai workbook", file=path)
+        raise InputError("has no columns p0, p1, ...: not a Moirai workbook")
     d = len(devices)
     pairs = [(i, j) for i in range(d) for j in range(d) if i != j]
-    for column in (*(f"pc{i}{j}" for i, j in pairs), *(f"m{i}" for i in range(d))):
-        if column not in columns:
-            raise InputError("is missing", file=path, record="header", field=column)
+    _require(columns, (*(f"pc{i}{j}" for i, j in pairs), *(f"m{i}" for i in range(d))))
     link_classes = ("same", *(f"{i}->{j}" for i, j in pairs))
 
     builder = GraphBuilder(
         name=stem(path),
-        source=str(path),
         profile_classes=tuple(devices),
         link_classes=link_classes,
     )
     for row, task in zip(rows, tasks, strict=True):
         record = f"task {task}"
         operator = builder.add_operator(
-            str(task), profile=[cost(row[device], path, record, device) for device in devices]
+            str(task), profile=[cost(row[device], record, device) for device in devices]
         )
-        memory = cost(row["mi"], path, record, "mi")
+        memory = cost(row["mi"], record, "mi")
         if memory > 0:
             builder.add_parameter(
                 str(task), operator, parameter=memory, gradient=0.0, optimizer=0.0
             )
     for row, task in zip(rows, tasks, strict=True):
-        successors = _numbers(row["dir_succ"], path, task, "dir_succ")
-        carried = bool(_numbers(row["c_task"], path, task, "c_task"))
+        successors = _numbers(row["dir_succ"], task, "dir_succ")
+        carried = bool(_numbers(row["c_task"], task, "c_task"))
         times = [
-            _times(row, f"pc{i}{j}", len(successors), path, task)
-            if carried
-            else [0.0] * len(successors)
+            _times(row, f"pc{i}{j}", len(successors), task) if carried else [0.0] * len(successors)
             for i, j in pairs
         ]
         for position, successor in enumerate(successors):
             if successor not in number:
                 raise InputError(
                     f"unknown task {successor}",
-                    file=path,
                     record=f"task {task}",
                     field="dir_succ",
                 )
             link = [0.0, *(values[position] for values in times)]
             tensor = builder.add_tensor(number[task], 0.0, link=link)
             builder.add_use(tensor, number[successor])
-    memory_of = [cost(rows[0][f"m{i}"], path, f"task {tasks[0]}", f"m{i}") for i in range(d)]
+    link_class = np.zeros((d, d), dtype=np.int64)
+    for position, pair in enumerate(pairs, start=1):
+        link_class[pair] = position
+    memory_of = [cost(rows[0][f"m{i}"], f"task {tasks[0]}", f"m{i}") for i in range(d)]
+    held = [
+        Device(f"device{i}", tabulated_spec(device, memory_of[i], path), server=0)
+        for i, device in enumerate(devices)
+    ]
+    bandwidth = np.full(len(link_classes), np.inf)
     return GraphFile(
         graph=builder.build(),
-        topology=_topology(stem(path), devices, memory_of, pairs, link_classes, path),
+        topology=port_topology(stem(path), held, link_class, link_classes, bandwidth),
         provenance={"format": "moirai", "file": Path(path).name, "time_unit": "the file's own"},
     )
 
@@ -122,11 +124,9 @@ def _rows(path: str | Path) -> tuple[list[Row], tuple[str, ...]]:
     try:
         sheet = xlrd.open_workbook(file_contents=content).sheet_by_index(0)
     except Exception as error:  # xlrd raises IndexError, struct.error, ... on damaged workbooks
-        raise InputError(f"is not a readable .xls workbook ({error})", file=path) from error
+        raise InputError(f"is not a readable .xls workbook ({error})") from error
     columns = tuple(str(value) for value in sheet.row_values(0)) if sheet.nrows else ()
-    for column in ("task", "c_task", "dir_succ", "mi"):
-        if column not in columns:
-            raise InputError("is missing", file=path, record="header", field=column)
+    _require(columns, ("task", "c_task", "dir_succ", "mi"))
     start = columns.index("task")
     rows = []
     for index in range(1, sheet.nrows):
@@ -134,18 +134,24 @@ def _rows(path: str | Path) -> tuple[list[Row], tuple[str, ...]]:
         if any(value != "" for value in values[start + 1 :]):
             rows.append(dict(zip(columns, values, strict=True)))
     if not rows:
-        raise InputError("has no tasks", file=path)
+        raise InputError("has no tasks")
     return rows, columns
 
 
-def _identifier(row: Row, path: str | Path) -> int:
-    numbers = _numbers(row["task"], path, row["task"], "task")
+def _require(columns: Sequence[str], needed: Sequence[str]) -> None:
+    for column in needed:
+        if column not in columns:
+            raise InputError("is missing", record="header", field=column)
+
+
+def _identifier(row: Row) -> int:
+    numbers = _numbers(row["task"], row["task"], "task")
     if len(numbers) != 1:
-        raise InputError(f"{row['task']!r} is not a number", file=path, field="task")
+        raise InputError(f"{row['task']!r} is not a number", field="task")
     return numbers[0]
 
 
-def _numbers(value: object, path: str | Path, task: object, field: str) -> list[int]:
+def _numbers(value: object, task: object, field: str) -> list[int]:
     """`5.0` or `"19,23"` or nothing, as integers."""
     texts = [text for text in str(value).split(",") if text.strip()]
     try:
@@ -154,47 +160,17 @@ def _numbers(value: object, path: str | Path, task: object, field: str) -> list[
             raise ValueError
     except (ValueError, OverflowError):
         message = f"{value!r} is not a list of task numbers"
-        raise InputError(message, file=path, record=f"task {task}", field=field) from None
+        raise InputError(message, record=f"task {task}", field=field) from None
     return [int(number) for number in numbers]
 
 
-def _times(row: Row, column: str, expected: int, path: str | Path, task: int) -> list[float]:
+def _times(row: Row, column: str, expected: int, task: int) -> list[float]:
     """The communication times in one cell, one per successor."""
     cells = str(row[column]).split(",")
     if len(cells) != expected:
         raise InputError(
             f"has {len(cells)} times for {expected} successors",
-            file=path,
             record=f"task {task}",
             field=column,
         )
-    return [cost(cell.strip(), path, f"task {task}", column) for cell in cells]
-
-
-def _topology(
-    name: str,
-    devices: Sequence[str],
-    memory: Sequence[float],
-    pairs: Sequence[tuple[int, int]],
-    link_classes: tuple[str, ...],
-    path: str | Path,
-) -> Topology:
-    names = [f"device{index}" for index in range(len(devices))]
-    link = np.zeros((len(names), len(names)), dtype=np.int64)
-    for number, (i, j) in enumerate(pairs, start=1):
-        link[i, j] = number
-    send, receive, ports = device_ports(names)
-    return Topology(
-        name=name,
-        devices=tuple(
-            Device(names[i], tabulated_spec(device, memory[i], path), server=0)
-            for i, device in enumerate(devices)
-        ),
-        link_class=link,
-        class_names=link_classes,
-        class_latency=np.zeros(len(link_classes)),
-        class_bandwidth=np.full(len(link_classes), np.inf),
-        send_port=send,
-        receive_port=receive,
-        port_names=ports,
-    )
+    return [cost(cell.strip(), f"task {task}", column) for cell in cells]

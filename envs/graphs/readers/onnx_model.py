@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers.graph_file import GraphFile, kind_of, stem
-from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling
+from envs.graphs.unroll import MicroBatch, Operator, ParameterUse, Unrolling, Value
 from envs.units import DTYPES
 
 Shape = tuple[int, ...]
@@ -100,26 +97,13 @@ class _Value:
 _ABSENT = _Value((0,), "float32", 0.0, constant=True)  # an optional input
 
 
-@dataclass
-class _Operator:
-    name: str
-    kind: Kind
-    phase: Phase
-    flop: float
-    read: float  # bytes
-    written: float  # bytes
-    dtype: str
-    mirror: int = NONE
-
-
 @dataclass(eq=False)
 class _Reading:
     path: Path
     reader: OnnxReader
     values: dict[str, _Value] = field(default_factory=dict)
-    operators: list[_Operator] = field(default_factory=list)
-    tensors: list[tuple[float, str, int]] = field(default_factory=list)  # bytes, type, producer
-    uses: set[tuple[int, int]] = field(default_factory=set)  # tensor, operator
+    operators: list[Operator] = field(default_factory=list)
+    tensors: list[Value] = field(default_factory=list)
     users: dict[str, set[int]] = field(default_factory=dict)  # weight -> operators
     gradients: dict[str, list[int]] = field(default_factory=dict)  # weight -> partial gradients
     trained: list[tuple[str, int, list[_Value], list[_Value]]] = field(default_factory=list)
@@ -130,11 +114,12 @@ class _Reading:
         for place, node in enumerate(model.graph.node):
             self._add(node, f"{node.name or f'{node.op_type}_{place}'}")
         if not self.operators:
-            raise InputError("has no operators", file=self.path)
+            raise InputError("has no operators")
         if self.reader.training:
             self._mirror()
         weights = [self._use(name) for name in self.users]
-        step = self._step()
+        labels = (f"{op.phase.name.lower()}/{op.name}" for op in self.operators)
+        step = MicroBatch.of(labels, self.operators, self.tensors)
         return Unrolling(stem(self.path), step, weights, [], self.reader.micro_batches).graph()
 
     def _model(self) -> Any:
@@ -151,7 +136,7 @@ class _Reading:
             raise
         except Exception as error:  # protobuf's and onnx's errors share no base class
             first = (str(error) or type(error).__name__).splitlines()[0]
-            raise InputError(f"is no readable ONNX model ({first})", file=self.path) from error
+            raise InputError(f"is no readable ONNX model ({first})") from error
         self.shapes: dict[str, tuple[Shape | None, int]] = {}
         for entry in (*graph.value_info, *graph.output, *graph.input):
             kind = entry.type.tensor_type
@@ -178,15 +163,15 @@ class _Reading:
                 known.add(name)
                 if name not in given:
                     told = f"axis {axis} has no size: give dims={{{name}: <size>}}"
-                    raise InputError(told, file=self.path, record=f"input {entry.name}")
+                    raise InputError(told, record=f"input {entry.name}")
                 if type(given[name]) is not int or given[name] < 1:
                     told = f"{given[name]!r} is no size"
-                    raise InputError(told, file=self.path, field=f"dims.{name}")
+                    raise InputError(told, field=f"dims.{name}")
                 dim.dim_value = given[name]
         for name in given:
             if name not in known:
                 told = f"{name!r} is no open dimension (open: {', '.join(sorted(known)) or 'none'})"
-                raise InputError(told, file=self.path, field="dims")
+                raise InputError(told, field="dims")
         for entry in (*graph.value_info, *graph.output):
             if any(not dim.HasField("dim_value") for dim in entry.type.tensor_type.shape.dim):
                 entry.type.tensor_type.ClearField("shape")
@@ -195,7 +180,7 @@ class _Reading:
         shape, kind = self.shapes.get(name, (None, 1))
         if shape is None or min(shape, default=0) < 0 or kind not in _TYPES:
             fault = "has no size that can be found out" if kind in _TYPES else "is no tensor"
-            raise InputError(fault, file=self.path, record=f"value {name!r}")
+            raise InputError(fault, record=f"value {name!r}")
         dtype, size = _TYPES[kind]
         return _Value(shape, dtype, float(prod(shape)) * size)
 
@@ -204,14 +189,14 @@ class _Reading:
         record = f"node {label}"
         if node.domain not in {"", "ai.onnx"}:
             told = f"{node.domain}.{node.op_type} is no operator of ONNX: nobody knows its FLOP"
-            raise InputError(told, file=self.path, record=record)
+            raise InputError(told, record=record)
         if node.op_type in _OPEN:
             told = f"{node.op_type} runs operators of its own; how often, the file leaves open"
-            raise InputError(told, file=self.path, record=record)
+            raise InputError(told, record=record)
         for name in filter(None, node.input):
             if name not in self.values:
                 told = f"reads {name!r}, which nothing before it writes"
-                raise InputError(told, file=self.path, record=record)
+                raise InputError(told, record=record)
         inputs = [self.values[name] if name else _ABSENT for name in node.input]
         outputs = [name for name in node.output if name]
         constant = node.op_type in _SHAPES or all(value.constant for value in inputs)
@@ -229,20 +214,20 @@ class _Reading:
         for name in outputs:
             written.append(replace(self._value(name), tensor=len(self.tensors)))
             self.values[name] = written[-1]
-            self.tensors.append((written[-1].bytes, written[-1].type, index))
+            self._write(written[-1], index)
         sizes = [value.bytes for value in inputs]
         if node.op_type in _SELECTS:
             sizes[0] = min(sizes[0], sum(value.bytes for value in written))
         types = [value.type for value in (*written, *inputs)]
         self.operators.append(
-            _Operator(
+            Operator(
                 name=f"{label.strip('/')}/{node.op_type}",
                 kind=_KINDS.get(node.op_type, kind_of(node.op_type)),
                 phase=Phase.FORWARD,
                 flop=self._flop(node, inputs, written, record),
-                read=sum(sizes),
-                written=sum(value.bytes for value in written),
-                dtype=next((name for name in types if "float" in name), types[0]),
+                bytes_read=sum(sizes),
+                bytes_written=sum(value.bytes for value in written),
+                dtype=DTYPES.index(next((name for name in types if "float" in name), types[0])),
             )
         )
         self._read(inputs, index)
@@ -261,14 +246,17 @@ class _Reading:
             return _FLOP[node.op_type](attributes, *shapes) if node.op_type in _FLOP else 0.0
         except (LookupError, TypeError, ValueError) as error:
             told = f"{node.op_type} has arguments that do not fit"
-            raise InputError(told, file=self.path, record=record) from error
+            raise InputError(told, record=record) from error
 
     def _read(self, values: Sequence[_Value], operator: int) -> None:
         for value in values:
             if value.tensor != NONE:
-                self.uses.add((value.tensor, operator))
+                self.tensors[value.tensor].consumers.append(operator)
             if value.weight is not None:
                 self.users.setdefault(value.weight, set()).add(operator)
+
+    def _write(self, value: _Value, operator: int) -> None:
+        self.tensors.append(Value(value.bytes, DTYPES.index(value.type), operator))
 
     def _mirror(self) -> None:
         """Backward operators, those of the last forward operator first."""
@@ -307,25 +295,27 @@ class _Reading:
             if len(tensors) > 1:  # several users: their gradients are summed
                 value, user = self.values[weight], min(self.users[weight])
                 parts = [replace(value, tensor=tensor, weight=None) for tensor in tensors]
-                summing = _Operator(
-                    f"{weight}/sum", Kind.ELEMENTWISE, Phase.BACKWARD, 0, 0, 0, value.type, user
+                dtype = DTYPES.index(value.type)
+                summing = Operator(
+                    f"{weight}/sum", Kind.ELEMENTWISE, Phase.BACKWARD, 0, 0, 0, dtype, user
                 )
                 self.gradients[weight] = [self._backward(summing, parts, [value])[0].tensor]
                 self.users[weight].add(len(self.operators) - 1)
         if not self.gradients:
-            raise InputError("has no weights to train", file=self.path)
+            raise InputError("has no weights to train")
 
     def _backward(
-        self, operator: _Operator, reads: list[_Value], targets: list[_Value]
+        self, operator: Operator, reads: list[_Value], targets: list[_Value]
     ) -> list[_Value]:
         """Add an operator that writes the gradients of these values; returns the gradients."""
         index = len(self.operators)
-        operator.read = sum({id(value): value.bytes for value in reads}.values())
-        operator.written = sum(value.bytes for value in targets)
+        operator.bytes_read = sum({id(value): value.bytes for value in reads}.values())
+        operator.bytes_written = sum(value.bytes for value in targets)
         self.operators.append(operator)
         self._read(reads, index)
         first = len(self.tensors)
-        self.tensors += [(value.bytes, value.type, index) for value in targets]
+        for value in targets:
+            self._write(value, index)
         return [replace(v, tensor=first + k, weight=None) for k, v in enumerate(targets)]
 
     def _use(self, name: str) -> ParameterUse:
@@ -342,29 +332,6 @@ class _Reading:
             update_read=value.bytes * (2 + copies),
             update_written=value.bytes * (1 + copies),
             state_bytes=value.bytes * copies,
-        )
-
-    def _step(self) -> MicroBatch:
-        ops = self.operators
-        seen: Counter[str] = Counter()
-        names = []
-        for op in ops:
-            label = f"{op.phase.name.lower()}/{op.name}"
-            seen[label] += 1
-            names.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
-        return MicroBatch(
-            names=tuple(names),
-            kind=np.array([op.kind for op in ops], dtype=np.int64),
-            phase=np.array([op.phase for op in ops], dtype=np.int64),
-            flop=np.array([op.flop for op in ops], dtype=np.float64),
-            bytes_read=np.array([op.read for op in ops], dtype=np.float64),
-            bytes_written=np.array([op.written for op in ops], dtype=np.float64),
-            dtype=np.array([DTYPES.index(op.dtype) for op in ops], dtype=np.int64),
-            mirror=np.array([op.mirror for op in ops], dtype=np.int64),
-            tensor_bytes=np.array([size for size, _, _ in self.tensors], dtype=np.float64),
-            tensor_dtype=np.array([DTYPES.index(t) for _, t, _ in self.tensors], dtype=np.int64),
-            producer=np.array([producer for *_, producer in self.tensors], dtype=np.int64),
-            uses=np.array(sorted(self.uses), dtype=np.int64).reshape(-1, 2),
         )
 
 

@@ -22,7 +22,7 @@ from envs.graphs.readers.graph_file import (
     tabulated_spec,
 )
 from envs.hardware.devices import Device
-from envs.hardware.topology import Topology, device_ports
+from envs.hardware.topology import port_topology
 from envs.units import GIGA, MILLISECOND
 
 GPU = "gpu"
@@ -47,39 +47,6 @@ class _Node:
 @bounded
 @dataclass(frozen=True)
 class PipeDreamReader:
-    """The format of `read_pipedream`, and the devices to run it on."""
-
-    training: bool = False
-    micro_batches: Count = 1
-    devices: int = 4
-    memory_bytes: float = 16 * GIGA
-    bandwidth: float = 25 * GIGA / 8  # bytes/s: 25 Gb/s
-    format: str = "pipedream"
-
-    def accepts(self, content: bytes) -> bool:
-        """A line `node -- description -- forward_compute_time=...`."""
-        return re.search(rb"(?m)^\S+ -- .* -- forward_compute_time=", content) is not None
-
-    def read(self, path: Path) -> GraphFile:
-        return read_pipedream(
-            path,
-            training=self.training,
-            micro_batches=self.micro_batches,
-            devices=self.devices,
-            memory_bytes=self.memory_bytes,
-            bandwidth=self.bandwidth,
-        )
-
-
-def read_pipedream(
-    path: str | Path,
-    training: bool = False,
-    micro_batches: int = 1,
-    *,
-    devices: int = 4,
-    memory_bytes: float = 16 * GIGA,
-    bandwidth: float = 25 * GIGA / 8,
-) -> GraphFile:
     """A layer graph profiled on one GPU: one operator per node of the file.
 
     Times are milliseconds in the file and seconds here. `Input` nodes take no time: theirs is the
@@ -99,25 +66,45 @@ def read_pipedream(
     The file names no devices: the topology has `devices` of `memory_bytes`, linked all to all by
     `bandwidth` bytes/s without latency (default 25 Gb/s), one port pair each. Transfer times
     follow from bytes, so the graph has no table of them.
-
-    Raises:
-        InputError: naming file, record and field.
     """
-    nodes, edges = _parse(path)
-    builder = GraphBuilder(name=stem(path), source=str(path), profile_classes=(GPU,))
-    for batch in range(micro_batches):
-        _add_micro_batch(builder, nodes, edges, training, batch, micro_batches)
-    return GraphFile(
-        graph=builder.build(),
-        topology=_uniform(stem(path), devices, memory_bytes, bandwidth, path),
-        provenance={
+
+    training: bool = False
+    micro_batches: Count = 1
+    devices: int = 4
+    memory_bytes: float = 16 * GIGA
+    bandwidth: float = 25 * GIGA / 8  # bytes/s: 25 Gb/s
+    format: str = "pipedream"
+
+    def accepts(self, content: bytes) -> bool:
+        """A line `node -- description -- forward_compute_time=...`."""
+        return re.search(rb"(?m)^\S+ -- .* -- forward_compute_time=", content) is not None
+
+    def read(self, path: Path) -> GraphFile:
+        """The layers of the file, or the step of their training.
+
+        Raises:
+            InputError: naming file, record and field.
+        """
+        nodes, edges = _parse(path)
+        builder = GraphBuilder(name=stem(path), profile_classes=(GPU,))
+        for batch in range(self.micro_batches):
+            _add_micro_batch(builder, nodes, edges, self.training, batch, self.micro_batches)
+        spec = tabulated_spec(GPU, self.memory_bytes, path)
+        topology = port_topology(
+            stem(path),
+            [Device(f"{GPU}{index}", spec, server=0) for index in range(self.devices)],
+            (1 - np.eye(self.devices)).astype(np.int64),
+            ("same", "link"),
+            np.array([np.inf, self.bandwidth]),
+        )
+        provenance: dict[str, str | float] = {
             "format": "pipedream",
-            "file": Path(path).name,
+            "file": path.name,
             "time_unit": "ms",
-            "phases": "forward, backward" if training else "forward",
-            "micro_batches": micro_batches,
-        },
-    )
+            "phases": "forward, backward" if self.training else "forward",
+            "micro_batches": self.micro_batches,
+        }
+        return GraphFile(builder.build(), topology, provenance)
 
 
 def _add_micro_batch(
@@ -200,7 +187,7 @@ def _parse(path: str | Path) -> tuple[list[_Node], list[tuple[str, str]]]:
     try:
         text = read_content(path).decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"is not text ({error})", file=path) from error
+        raise InputError(f"is not text ({error})") from error
     nodes: dict[str, _Node] = {}
     edges = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -210,29 +197,29 @@ def _parse(path: str | Path) -> tuple[list[_Node], list[tuple[str, str]]]:
         if len(parts) == 2:
             edges.append((number, parts[0], parts[1]))
         elif len(parts) > 2:
-            node = _node(parts, path)
+            node = _node(parts)
             if node.identifier in nodes:
-                raise InputError("stands twice", file=path, record=node.identifier, field="id")
+                raise InputError("stands twice", record=node.identifier, field="id")
             nodes[node.identifier] = node
         else:
-            raise InputError("is neither a node nor an edge", file=path, record=f"line {number}")
+            raise InputError("is neither a node nor an edge", record=f"line {number}")
     for number, *ends in edges:
         for end, field in zip(ends, ("source", "destination"), strict=True):
             if end not in nodes:
                 record = f"line {number}"
-                raise InputError(f"unknown node {end!r}", file=path, record=record, field=field)
+                raise InputError(f"unknown node {end!r}", record=record, field=field)
     return list(nodes.values()), [(source, target) for _, source, target in edges]
 
 
-def _node(parts: list[str], path: str | Path) -> _Node:
+def _node(parts: list[str]) -> _Node:
     identifier, description, facts = parts[0], " -- ".join(parts[1:-1]), parts[-1]
     values = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,]*)", facts))
     for field in FIELDS:
         if field not in values:
-            raise InputError("is missing", file=path, record=identifier, field=field)
+            raise InputError("is missing", record=identifier, field=field)
 
     def number(field: str) -> float:
-        return cost(values[field].strip(), path, identifier, field)
+        return cost(values[field].strip(), identifier, field)
 
     return _Node(
         identifier=identifier,
@@ -240,27 +227,8 @@ def _node(parts: list[str], path: str | Path) -> _Node:
         forward_s=number("forward_compute_time") * MILLISECOND,
         backward_s=number("backward_compute_time") * MILLISECOND,
         activations=tuple(
-            cost(size.strip(), path, identifier, "activation_size")
+            cost(size.strip(), identifier, "activation_size")
             for size in values["activation_size"].strip("[] ").split(";")
         ),
         parameter_bytes=number("parameter_size"),
-    )
-
-
-def _uniform(
-    name: str, devices: int, memory_bytes: float, bandwidth: float, path: str | Path
-) -> Topology:
-    names = [f"{GPU}{index}" for index in range(devices)]
-    send, receive, ports = device_ports(names)
-    spec = tabulated_spec(GPU, memory_bytes, path)
-    return Topology(
-        name=name,
-        devices=tuple(Device(device, spec, server=0) for device in names),
-        link_class=(1 - np.eye(devices)).astype(np.int64),
-        class_names=("same", "link"),
-        class_latency=np.zeros(2),
-        class_bandwidth=np.array([np.inf, bandwidth]),
-        send_port=send,
-        receive_port=receive,
-        port_names=ports,
     )

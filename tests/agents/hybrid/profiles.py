@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agents.hybrid.pipedream import Cuts
-from envs.graphs.readers.pipedream import read_pipedream
+from envs.graphs.readers.pipedream import PipeDreamReader
 from envs.hybrid.states import LayerGraph, antichain_states
 
 DATA = Path(os.environ.get("MESHWRIGHT_DATA", ""))
@@ -32,5 +32,5 @@ def oracle(name: str) -> dict[str, Any]:
 def profile(name: str, times: float = 1.0) -> Cuts:
     """The antichain states of a profile, `times` its batch."""
     folder = "dapple" if "pbs" in name else "pipedream"
-    graph = read_pipedream(DATA / "graphs" / folder / name, training=True).graph
+    graph = PipeDreamReader(training=True).read(DATA / "graphs" / folder / name).graph
     return Cuts.of(antichain_states(LayerGraph.of(graph)), times)

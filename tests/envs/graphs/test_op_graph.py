@@ -74,11 +74,11 @@ def test_the_builder_sorts_operators_given_backwards() -> None:
 
 
 def test_a_cycle_is_refused_by_name() -> None:
-    builder = GraphBuilder("loop", source="file.json")
+    builder = GraphBuilder("loop")
     a, b = builder.add_operator("a"), builder.add_operator("b")
     builder.add_use(builder.add_tensor(a, 1.0), b)
     builder.add_use(builder.add_tensor(b, 1.0), a)
-    with refusal(r"file\.json: record a: field 'edges'.*cycle"):
+    with refusal(r"graph loop: record a: field 'edges'.*cycle"):
         builder.build()
 
 

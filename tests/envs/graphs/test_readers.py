@@ -19,7 +19,6 @@ from envs.graphs.readers import (
     read_dnn_partitioning,
     read_graph_file,
     read_moirai,
-    read_pipedream,
 )
 from envs.graphs.storage import graph_hash, save_graph
 from envs.step.problem import StepProblem
@@ -228,14 +227,14 @@ def test_the_devices_of_a_profile_come_from_the_arguments(tmp_path: Path) -> Non
     assert file.topology.memory_bytes.tolist() == [64.0] * 3
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
     assert problem.transfer_seconds[:, 1].tolist() == [0.8, 1.0, 2.0, 2.0, 0.5]
-    default = read_pipedream(profile(tmp_path)).topology
+    default = PipeDreamReader().read(profile(tmp_path)).topology
     assert default is not None
     assert default.num_devices == 4
     assert default.class_bandwidth[1] == 25e9 / 8
 
 
 def test_training_mirrors_every_layer_and_sends_gradients_back(tmp_path: Path) -> None:
-    graph = read_pipedream(profile(tmp_path), training=True).graph
+    graph = PipeDreamReader(training=True).read(profile(tmp_path)).graph
     back = FORWARD_USES | {
         ("node1", "node2.backward", 8.0),
         ("node2", "node3.backward", 20.0),
@@ -261,8 +260,8 @@ def test_training_mirrors_every_layer_and_sends_gradients_back(tmp_path: Path) -
 
 
 def test_micro_batches_conserve_the_profile(tmp_path: Path) -> None:
-    whole = read_pipedream(profile(tmp_path), training=True).graph
-    split = read_pipedream(profile(tmp_path), training=True, micro_batches=4).graph
+    whole = PipeDreamReader(training=True).read(profile(tmp_path)).graph
+    split = PipeDreamReader(training=True, micro_batches=4).read(profile(tmp_path)).graph
     assert split.num_micro_batches == 4
     assert split.num_operators == 4 * whole.num_operators
     assert split.num_groups == whole.num_groups
@@ -290,7 +289,7 @@ def test_micro_batches_conserve_the_profile(tmp_path: Path) -> None:
 
 
 def test_a_forward_profile_in_micro_batches_keeps_each_layer_together(tmp_path: Path) -> None:
-    split = read_pipedream(profile(tmp_path), micro_batches=2).graph
+    split = PipeDreamReader(micro_batches=2).read(profile(tmp_path)).graph
     assert split.num_operators == 8
     assert split.num_groups == 4
     assert (split.phase == Phase.FORWARD).all()
@@ -341,13 +340,13 @@ def test_published_profiles_are_whole(data: Path, name: str, operators: int, edg
     assert len({(u, v) for u, v, _ in graph.edges.tolist()}) == edges
     inputs = [index for index in range(operators) if graph.output_ptr[index] == 0]
     assert graph.profile_seconds[inputs[0]] == 0.0
-    training = read_pipedream(path, training=True).graph
+    training = PipeDreamReader(training=True).read(path).graph
     backward = training.phase == Phase.BACKWARD
     assert operators < training.num_operators < 2 * operators
     assert (training.mirror[backward] != NONE).all()
     assert training.parameter_bytes.sum() == graph.parameter_bytes.sum()
     assert training.profile_seconds[~backward].sum() == pytest.approx(graph.profile_seconds.sum())
-    split = read_pipedream(path, training=True, micro_batches=3).graph
+    split = PipeDreamReader(training=True, micro_batches=3).read(path).graph
     assert split.profile_seconds.sum() == pytest.approx(training.profile_seconds.sum())
     assert split.tensor_bytes.sum() == pytest.approx(training.tensor_bytes.sum())
     assert split.state_bytes.sum() == training.state_bytes.sum()

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.readers.pipedream import read_pipedream
+from envs.graphs.readers.pipedream import PipeDreamReader
 from envs.hybrid.states import LayerGraph, antichain_states, layers_in_a_row
 from tests.refusal import refusal
 
@@ -24,7 +24,7 @@ def graph_of(
     lines += [f"\tnode{a} -- node{b}" for a, b in [(0, 1), *edges]]
     path = folder / "layers.txt"
     path.write_text("\n".join(lines))
-    return read_pipedream(path, training=training).graph
+    return PipeDreamReader(training=training).read(path).graph
 
 
 def _facts(forward: int, backward: int, activation: int, parameter: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from plans_of_layers import PLANS, write
 
 from envs.files import read_json
-from envs.graphs.readers.pipedream import read_pipedream
+from envs.graphs.readers.pipedream import PipeDreamReader
 from experiments.execution.executing import outcome
 from experiments.execution.split import read_split
 from experiments.execution.worker import work
@@ -101,7 +101,7 @@ def test_planners_read_the_profile_of_layers(tmp_path: Path) -> None:
     file = tmp_path / "layers.txt"
     words = [f"profile={file}", *SMALL, "warm_up=0", "repeats=2", f"hydra.run.dir={tmp_path / 'r'}"]
     assert run_job("execute_profile", words) == 0
-    graph = read_pipedream(file, training=True).graph
+    graph = PipeDreamReader(training=True).read(file).graph
     names = PLANS["gpipe"]["problem"]["layers"]
     assert [x for x in graph.op_names if not x.endswith(".backward")] == names
     found = read_json(tmp_path / "r/result.json")
