@@ -69,9 +69,6 @@ class Shortest:
     def begin(self, episode: SchedulingEpisode) -> Shortest:
         return self
 
-    def copy(self) -> Shortest:
-        return self
-
     def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
         waiting = episode.book.window[scheduler]
         running = episode.simulator.state.clock[0]["running"]
