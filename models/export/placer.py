@@ -78,7 +78,7 @@ class OnnxPlacer:
         InputError: the folder is no placer's, or a file in it is damaged, foreign or of others.
     """
 
-    def __init__(self, folder: str | Path, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         check_folder(self.folder)
         self.spec = read_checked_spec(self.folder, SPEC_FILE, KIND, VERSION, LISTED)
@@ -91,8 +91,8 @@ class OnnxPlacer:
         if not isinstance(sweeps, list) or not sweeps or any(x not in known for x in sweeps):
             raise InputError(f"{sweeps!r} is no list of sweeps", file=spec_file, field="sweeps")
         self.sweeps: list[str] = sweeps
-        self._encoder = onnx_session(self.folder / ENCODER_FILE, Views._fields, threads)
-        self._head = onnx_session(self.folder / HEAD_FILE, _HEAD, threads)
+        self._encoder = onnx_session(self.folder / ENCODER_FILE, Views._fields)
+        self._head = onnx_session(self.folder / HEAD_FILE, _HEAD)
 
     def encode(self, views: Views) -> Encoded:
         """See `Network`."""
