@@ -44,7 +44,7 @@ class OnnxAllocator:
 
     def __init__(self, folder: Path) -> None:
         check_folder(folder)
-        spec = read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+        spec = read_checked_spec(folder, KIND, VERSION, LISTED)
         if spec.get("widths") != WIDTHS:
             message = "is of other features than these"
             raise InputError(message, file=folder / SPEC_FILE, field="widths")

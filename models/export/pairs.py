@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from envs.errors import InputError
 from models.artifacts import atomic_folder, check_folder, read_checked_spec
-from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE, ModelCard
+from models.export.checkpoint import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, ModelCard
 from models.export.placer import write_beside
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def read_pairs(folder: Path, node: int, edge: int, pair: int) -> dict[str, NDArr
         InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
     """
     check_folder(folder)
-    read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+    read_checked_spec(folder, KIND, VERSION, LISTED)
     try:
         found: dict[str, NDArray[np.float32]] = load_file(folder / WEIGHTS_FILE)
     except (ValueError, SafetensorError) as error:

@@ -81,7 +81,7 @@ class OnnxPlacer:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         check_folder(self.folder)
-        self.spec = read_checked_spec(self.folder, SPEC_FILE, KIND, VERSION, LISTED)
+        self.spec = read_checked_spec(self.folder, KIND, VERSION, LISTED)
         spec_file = self.folder / SPEC_FILE
         for key, own in (("widths", WIDTHS), ("orders", list(ORDER_CLASSES))):
             if self.spec.get(key) != own:
@@ -167,7 +167,7 @@ def trained_placer(folder: Path) -> PlacerPolicy:
 
     from models.step.placer import PlacerConfig, PlacerPolicy
 
-    spec = read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+    spec = read_checked_spec(folder, KIND, VERSION, LISTED)
     try:
         saved = {field.name: spec["config"][field.name] for field in fields(PlacerConfig)}
         policy = PlacerPolicy(PlacerConfig(**{**spec["config"], **saved}))
