@@ -29,8 +29,8 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
 from envs.cluster.workload.trace import Trace
-from models.durations.index import GittinsPriority
 from models.durations.network import DurationConfig, DurationPosterior, save_durations
+from tests.models.durations.duration_rows import priority_of
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -106,7 +106,7 @@ def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> Non
     simulator.advance()
     jobs = simulator.pending()
     rows = DurationFeatures(simulator, CONFIG.history).rows(simulator.state, jobs)
-    told = GittinsPriority.of(posterior)(rows)
+    told = priority_of(posterior)(rows)
     expected = 0.7 * np.log(simulator.state.jobs["gpus"][jobs]) - told[:, 0]
     assert_allclose(one(simulator.state, jobs), expected, rtol=1e-6)
 
