@@ -123,7 +123,9 @@ def with_rows(base: RateTables, row: IntArray, rows: int) -> RateTables:
     )
 
 
-def of_cases(tables: RateTables, cases: NDArray[np.integer], profile: IntArray) -> RateTables:
+def of_cases(
+    tables: RateTables, cases: NDArray[np.integer], profile: NDArray[np.integer]
+) -> RateTables:
     """`tables` for other cases, each given by the one that it was, which jobs have by `profile`."""
     return tables._replace(
         profile=profile.astype(np.int32),
