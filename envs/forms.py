@@ -37,7 +37,7 @@ def read_form(
         where = fault["loc"] or tuple(key for key in ("kind",) if key in form.model_fields)
         place = _place(where)
         if inside is not None:
-            place = {"field": ".".join(map(str, (inside, *fault["loc"])))}
+            place = {"field": ".".join(map(str, (inside, *fault["loc"]))).removeprefix(".")}
         raise InputError(_told(form, fault), file=file, **place) from None
 
 

@@ -127,15 +127,15 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_checked_spec(
-    folder: Path, file: str, kind: str, version: int, listed: Collection[str]
+    folder: Path, kind: str, version: int, listed: Collection[str]
 ) -> dict[str, Any]:
-    """The spec in `folder / file`, once the files that it must list are as it says.
+    """The spec of a folder, once the files that it must list are as it says.
 
     Raises:
         InputError: naming the file that is missing, damaged, or of another kind or version.
     """
-    spec = read_kind(folder / file, kind, version)
-    check_listed(folder / file, spec, listed)
+    spec = read_kind(folder / _SPEC, kind, version)
+    check_listed(folder / _SPEC, spec, listed)
     return spec
 
 

@@ -38,7 +38,7 @@ from envs.cluster.nodes import MAX_GPU_TYPES, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError, in_one_line
+from envs.errors import InputError, require_one_of
 from envs.files import read_content
 from envs.forms import Form, read_form
 from models.export.checkpoint import (
@@ -372,9 +372,7 @@ class _Trained:
         config = read_form(_Config, _config(file), file)
         seen, actions = config.env.observation, config.env.actions
         order = seen.order.target.rpartition(".")[2]
-        if order not in WINDOW_ORDERS:
-            known = ", ".join(WINDOW_ORDERS)
-            raise InputError(f"{order!r} is unknown (known: {known})", file=file, field="order")
+        require_one_of(order, WINDOW_ORDERS, file=file, field="order")
         if actions.preempt_after_s == 0:
             message = "jobs preempted at once could be started and stopped for ever"
             raise InputError(message, file=file, field="env.actions.preempt_after_s")

@@ -11,6 +11,7 @@ OSDI 2020, section 4.1).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,14 +23,28 @@ from scipy.optimize import brentq
 from agents.cluster.rounds import Demand, ShareRule, one_pool, pool_per_type
 from agents.linear_program import LinearProgram
 from agents.solver import Knowledge
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 
 
+class _MaxMin(ShareRule):
+    @abstractmethod
+    def asked(self, demand: Demand, able: BoolArray) -> FloatArray:
+        """(A',) throughputs of the gangs that are `able` to run, in whose ratio all rise."""
+
+    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
+        able = demand.rates.max(axis=1) > 0.0
+        shares = np.zeros(demand.rates.shape)
+        if able.any():
+            program = max_min_program(demand.rates[able], demand.gpus[able], demand.capacity)
+            shares[able] = program.shares(self.asked(demand, able))
+        return shares
+
+
 @bounded
-class MaxMinFairness(ShareRule):
+class MaxMinFairness(_MaxMin):
     """Maximises the least effective throughput of a gang, water-filling beyond.
 
     The effective throughput sum_p rate[m, p] X[m, p] is divided by the gang's weight and by its
@@ -63,18 +78,13 @@ class MaxMinFairness(ShareRule):
     def pools(self, cluster: Cluster) -> IntArray:
         return pool_per_type(cluster)
 
-    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        able = demand.rates.max(axis=1) > 0.0
-        rates, gpus = demand.rates[able], demand.gpus[able]
-        shares = np.zeros(demand.rates.shape)
-        if able.any():
-            usual = rates @ (demand.capacity / demand.capacity.sum())
-            asked = usual * self._weight[demand.jobs][able] / gpus
-            shares[able] = max_min_program(rates, gpus, demand.capacity).shares(asked)
-        return shares
+    def asked(self, demand: Demand, able: BoolArray) -> FloatArray:
+        usual = demand.rates[able] @ (demand.capacity / demand.capacity.sum())
+        asked: FloatArray = usual * self._weight[demand.jobs][able] / demand.gpus[able]
+        return asked
 
 
-class LeastAttainedService(ShareRule):
+class LeastAttainedService(_MaxMin):
     """Equal numbers of GPUs for all gangs, each gang's capped at its size; all GPUs are alike.
 
     The heterogeneity-agnostic baseline of the paper (section 7): the program of `max_min` with
@@ -95,13 +105,8 @@ class LeastAttainedService(ShareRule):
     def pools(self, cluster: Cluster) -> IntArray:
         return one_pool(cluster)
 
-    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        able = demand.rates[:, 0] > 0.0
-        rates, gpus = demand.rates[able], demand.gpus[able]
-        shares = np.zeros(demand.rates.shape)
-        if able.any():
-            shares[able] = max_min_program(rates, gpus, demand.capacity).shares(1.0 / gpus)
-        return shares
+    def asked(self, demand: Demand, able: BoolArray) -> FloatArray:
+        return 1.0 / demand.gpus[able]
 
 
 TOLERANCE = 1e-7  # of the worst rho

@@ -37,6 +37,7 @@ from envs.cluster.interference.rates import (
     SEVERAL_RACKS,
     RateModel,
     RateTables,
+    of_cases,
 )
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -333,21 +334,7 @@ def _rates(simulator: ClusterSimulator, model: RateModel | None) -> _Rates:
     both = np.stack([true.profile, believed.profile], axis=1)
     cases, of_job = np.unique(both, axis=0, return_inverse=True)
     profile = of_job.ravel().astype(np.int32)
-    return _Rates(*(_of_cases(t, cases[:, i], profile) for i, t in enumerate((true, believed))))
-
-
-def _of_cases(
-    tables: RateTables, cases: NDArray[np.int32], profile: NDArray[np.int32]
-) -> RateTables:
-    """The same tables for other cases, each given by the one that it was."""
-    return tables._replace(
-        profile=profile,
-        speed=tables.speed[cases],
-        locality=tables.locality[cases],
-        communication=tables.communication[cases],
-        row=tables.row[cases],
-        demand=tables.demand[cases],
-    )
+    return _Rates(*(of_cases(t, cases[:, i], profile) for i, t in enumerate((true, believed))))
 
 
 @contextmanager

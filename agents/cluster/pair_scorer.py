@@ -8,8 +8,6 @@ from agents.cluster.compiled.joint_replay import Scorer, scorer_of
 from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH, Weights
 from agents.cluster.shipped import scheduler_folder
 from envs.bounds import Count, NonNegative, Positive, bounded
-from envs.errors import InputError
-from models.export.checkpoint import WEIGHTS_FILE
 from models.export.pairs import pair_shapes, read_pairs
 
 
@@ -33,14 +31,10 @@ class PairScorer:
 
     def __init__(self, path: str, first: Count, sure: NonNegative, patience_s: Positive) -> None:
         self.folder = scheduler_folder(path)
-        found = read_pairs(self.folder)
-        width = len(found.get("score", ()))
-        shapes = _shapes(width)
-        for name, shape in shapes.items():
-            if name not in found or found[name].shape != shape or set(found) != set(shapes):
-                told = f"{name} is not of shape {shape}, or there are other weights"
-                raise InputError(told, file=self.folder / WEIGHTS_FILE)
-        self.weights = Weights(**{x: np.ascontiguousarray(found[x], np.float32) for x in shapes})
+        found = read_pairs(self.folder, NODE_WIDTH, EDGE_WIDTH, PAIR_WIDTH)
+        self.weights = Weights(
+            **{x: np.ascontiguousarray(found[x], np.float32) for x in Weights._fields}
+        )
         self.first, self.sure, self.patience_s = int(first), float(sure), float(patience_s)
 
     def compiled(self, nodes: int) -> Scorer:
@@ -50,9 +44,6 @@ class PairScorer:
 
 def no_scorer(nodes: int) -> Scorer:
     """In the place of one, where the rule decides alone."""
-    weights = Weights(**{x: np.zeros(shape, np.float32) for x, shape in _shapes(0).items()})
+    shapes = pair_shapes(NODE_WIDTH, EDGE_WIDTH, PAIR_WIDTH, 0)
+    weights = Weights(**{x: np.zeros(shape, np.float32) for x, shape in shapes.items()})
     return scorer_of(weights, nodes, 0, 0.0, 1.0)
-
-
-def _shapes(width: int) -> dict[str, tuple[int, ...]]:
-    return pair_shapes(NODE_WIDTH, EDGE_WIDTH, PAIR_WIDTH, width)

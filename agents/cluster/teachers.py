@@ -16,9 +16,6 @@ class FirstFit:
         del episode
         return self
 
-    def copy(self) -> FirstFit:
-        return self
-
     def action(self, episode: Situation, scheduler: int) -> int:
         """A start, or else to wait; to preempt where to wait is not allowed either."""
         table, state = episode.action_table, episode.simulator.state

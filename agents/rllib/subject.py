@@ -76,9 +76,14 @@ class Lane:
         """
         raise NotImplementedError
 
+    def views(self) -> Sequence[Mapping[str, Array]]:
+        """What every agent sees."""
+        raise NotImplementedError
+
     def observe(self, time: int) -> None:
         """Write what every agent sees."""
-        raise NotImplementedError
+        for (memory, row), seen in zip(self.slots, self.views(), strict=True):
+            memory.write(time, row, seen)
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         """Carry out one action of every agent."""

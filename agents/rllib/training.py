@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
+from scipy.stats import gmean
 
 from agents.rllib import restore
 from agents.rllib.algorithm import LockStepPPO, algorithm
@@ -107,17 +108,16 @@ class Exam:
         self.seats = Seats(subject, self.lanes, 1)
         self.agents = len(subject.agents)
 
-    def of_adviser(self, adviser: Any) -> list[Examined]:
-        """What an adviser does."""
-        return self.of_policies(None, adviser=adviser)
-
     def of_policies(
         self,
         modules: Mapping[str, PolicyModule] | None,
         limits: Sequence[float] | None = None,
         adviser: Any = None,
     ) -> list[Examined]:
-        """The most probable actions; an episode whose outcome exceeds its limit is given up."""
+        """The most probable actions, or what an adviser does, if there is one.
+
+        An episode whose outcome exceeds its limit is given up.
+        """
         for number, lane in enumerate(self.lanes):
             lane.reset(number, 1.0, adviser)
             lane.observe(0)
@@ -272,7 +272,7 @@ class _Run:
         """The first exam, of the reference and of what has learned nothing."""
         reference = self.algorithm.subject.reference
         if reference is not None:
-            found = self.exam.of_adviser(reference)
+            found = self.exam.of_policies(None, adviser=reference)
             self.progress.reference = tuple(one.outcome for one in found)
             if not np.isfinite(self.progress.reference).any():
                 raise InputError("fails in every episode of the exam", field="reference")
@@ -341,7 +341,7 @@ class _Run:
         first = not progress.untrained
         if first:
             progress.untrained = progress.trained
-        reached = _geometric_mean(np.array(progress.trained) / self._yardstick())
+        reached = float(gmean(np.array(progress.trained) / self._yardstick()))
         progress.exams.append((progress.iteration, reached))
         better = reached < progress.best_score or not np.isfinite(progress.best_score)
         if better:
@@ -365,11 +365,7 @@ class _Run:
         """
         known = np.array(self.progress.reference or self.progress.untrained or [INF])
         finite = known[np.isfinite(known)]
-        mean = _geometric_mean(finite) if len(finite) else 1.0
+        mean = float(gmean(finite)) if len(finite) else 1.0
         if not self.progress.reference:
             return np.full(self.training.exam_episodes, mean)
         return np.where(np.isfinite(known), known, mean)
-
-
-def _geometric_mean(ratios: Array) -> float:
-    return float(np.exp(np.log(ratios).mean()))

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import MinLen
 
 from envs.bounds import Positive, bounded
 from envs.errors import InputError
+from envs.forms import Form, read_form
 from experiments.cluster.baselines import check_class
 from experiments.cluster.generalising import MEASURES, OVERALL, OVERALL_PUBLISHED
 from experiments.config.command_words import with_recipes
@@ -40,9 +43,21 @@ CAPTION = (
     "seeds with 95 % bootstrap intervals; below 1 the checkpoints are faster. Exams: mean JCT over "
     "that of the reference, on validation windows."
 )
-WORDS = ("durations", "weights", "training", "curves", "generalise")  # lists of overrides
 
-Words = tuple[str, ...]
+
+class _Recipe(Form):
+    information: Any
+    overrides: list[str]
+
+
+class _Lists(Form):
+    recipes: Annotated[dict[str, _Recipe], MinLen(1)]
+    splits: Annotated[dict[str, list[str]], MinLen(1)]
+    durations: list[str]
+    weights: list[str]
+    training: list[str]
+    curves: list[str]
+    generalise: list[str]
 
 
 @bounded
@@ -81,26 +96,14 @@ class Study:
 
     def __post_init__(self) -> None:
         check_several_seeds(self.seeds)
-        for key, names in (("recipes", self.recipes), ("splits", self.splits)):
-            if not names:
-                raise InputError("there is none", field=key)
-            if not isinstance(names, Mapping):
-                raise InputError(f"{names!r} is no mapping of names", field=key)
-            for name in names:
-                if not isinstance(name, str):
-                    raise InputError(f"{name!r} is no text", field=key)
+        lists = {key: getattr(self, key) for key in _Lists.model_fields}
+        read_form(_Lists, lists, inside="")
+        for key in ("recipes", "splits"):
+            for name in getattr(self, key):
                 if name in ("", ".", "..", DURATIONS, PRIORITY) or "/" in name:
                     raise InputError(f"{name!r} cannot be the name of a folder", field=key)
         for name, recipe in self.recipes.items():
-            if not isinstance(recipe, Mapping) or set(recipe) != {"information", "overrides"}:
-                message = "is not of the form {information: .., overrides: [..]}"
-                raise InputError(message, field=f"recipes.{name}")
             check_class(recipe["information"], f"suite.recipes.{name}.information")
-        lists = {name: recipe["overrides"] for name, recipe in self.recipes.items()}
-        lists |= {**self.splits, **{key: getattr(self, key) for key in WORDS}}
-        for name, words in lists.items():
-            if not (isinstance(words, list | tuple) and all(isinstance(x, str) for x in words)):
-                raise InputError(f"{words!r} is no list of overrides", field=name)
 
     def grid(self, folder: Path, seed: int) -> list[AppCell]:
         return [cell for _, cell in self._stages(folder, seed)]

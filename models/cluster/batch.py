@@ -234,7 +234,13 @@ class ClusterBatch:
     def __init__(
         self, observation: Mapping[str, Tensor], *, packed: bool, use_interference: bool
     ) -> None:
-        keep: Callable[[str, Tensor], Tensor] = _as_it_is if use_interference else _undisturbed
+        def keep(kind: str, features: Tensor) -> Tensor:
+            if use_interference:
+                return features
+            kept = features.new_ones(features.shape[-1])
+            kept[list(_INTERFERENCE[kind])] = 0.0
+            return features * kept
+
         kind: Callable[[Tensor], Rows] = PackedRows if packed else PaddedRows
         self.pending, self.running = (
             kind(observation["pending_mask"]),
@@ -375,13 +381,3 @@ def _arranged(features: Tensor, order: Tensor, first: int) -> Tensor:
 
 def _shares(amounts: Tensor) -> Tensor:
     return amounts / amounts.sum(-1, keepdim=True).clamp(min=1e-6)
-
-
-def _as_it_is(kind: str, features: Tensor) -> Tensor:
-    return features
-
-
-def _undisturbed(kind: str, features: Tensor) -> Tensor:
-    keep = features.new_ones(features.shape[-1])
-    keep[list(_INTERFERENCE[kind])] = 0.0
-    return features * keep

@@ -286,14 +286,6 @@ class HierarchicalPolicy(Policy):
         outlook = self.assess(observation)
         return outlook.logits, outlook.value
 
-    def posterior(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(B, W + M, 26) logits over the bins of the remaining time alone of pending, then running
-        jobs; what stands in padding does not matter.
-        """
-        batch = self._batch(observation, packed=True)
-        jobs = self.encoder.jobs(batch.job_features)
-        return self._unpacked_posterior(batch, self.posterior_head(jobs))
-
     def assess(self, observation: Mapping[str, Tensor], *, packed: bool = True) -> Outlook:
         """Logits, values and posterior in one pass.
 
@@ -303,7 +295,9 @@ class HierarchicalPolicy(Policy):
                 without.
             packed: whether padding is left out first; the results are the same.
         """
-        batch = self._batch(observation, packed)
+        batch = ClusterBatch(
+            observation, packed=packed, use_interference=self.config.use_interference
+        )
         jobs = self.encoder.jobs(batch.job_features)  # (K, H) pending, then running
         posterior = self.posterior_head(jobs)
         index = self.gittins.feature(posterior).unsqueeze(1)
@@ -317,17 +311,9 @@ class HierarchicalPolicy(Policy):
         value = self.value(read)
         if self.widths.state and "state_features" in observation:
             value = value + self.state_value(read, observation["state_features"])
-        return Outlook(logits, value.squeeze(1), self._unpacked_posterior(batch, posterior))
-
-    def _batch(self, observation: Mapping[str, Tensor], packed: bool) -> ClusterBatch:
-        return ClusterBatch(
-            observation, packed=packed, use_interference=self.config.use_interference
-        )
-
-    def _unpacked_posterior(self, batch: ClusterBatch, posterior: Tensor) -> Tensor:
-        waiting = batch.num_pending
         pending = batch.pending.unpack(posterior[:waiting])
-        return torch.cat([pending, batch.running.unpack(posterior[waiting:])], dim=1)
+        unpacked = torch.cat([pending, batch.running.unpack(posterior[waiting:])], dim=1)
+        return Outlook(logits, value.squeeze(1), unpacked)
 
     def _logits(
         self,

@@ -131,7 +131,7 @@ def read_durations(folder: Path) -> tuple[DurationConfig, dict[str, FloatRows]]:
             other columns or bins than those of today.
     """
     path = folder / SPEC_FILE
-    spec = read_checked_spec(folder, SPEC_FILE, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
+    spec = read_checked_spec(folder, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
     config = _config(path, spec.get("config"))
     for key, value in (
         ("history", config.history),

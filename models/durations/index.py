@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import exp, expm1, log, log1p
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +30,6 @@ from models.durations.bins import (
     upper_edges_s,
 )
 
-if TYPE_CHECKING:
-    from models.durations.network import DurationPosterior
-
 ROWS_AT_ONCE = 128
 CERTAIN = -37.0  # deviations below which 1 + exp(deviations) is 1 in float64
 NOTHING_LEFT = 1.0 / (1.0 + exp(FAR))
@@ -52,11 +48,6 @@ class GittinsPriority:
         self._middles = middles().astype(np.float32)
         self._edges_s, self._spreads = upper_edges_s(), np.array(SPREADS)
         self._hidden = np.zeros((2, 0, 0), np.float32)  # memory of `_neighbours`
-
-    @classmethod
-    def of(cls, posterior: DurationPosterior) -> GittinsPriority:
-        state = posterior.state_dict()
-        return cls({name: tensor.detach().numpy() for name, tensor in state.items()})
 
     def __call__(self, rows: FloatRows) -> FloatRows:
         """(A, 3) of (A, width) rows: ln of the index in 1/s; mean, deviation of ln remaining s."""

@@ -42,13 +42,13 @@ class OnnxAllocator:
         InputError: the folder is no allocator's, or a file in it is damaged, foreign or of others.
     """
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
         check_folder(folder)
-        spec = read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+        spec = read_checked_spec(folder, KIND, VERSION, LISTED)
         if spec.get("widths") != WIDTHS:
             message = "is of other features than these"
             raise InputError(message, file=folder / SPEC_FILE, field="widths")
-        self._program = onnx_session(folder / PROGRAM_FILE, _INPUTS, threads)
+        self._program = onnx_session(folder / PROGRAM_FILE, _INPUTS)
 
     def levels(self, traffic: Traffic) -> IntArray:
         """(S, S - 1) of the pipes to the other servers."""

@@ -195,14 +195,14 @@ def describe(folder: Path, card: str, spec: Mapping[str, Any], folders: Mapping[
     write_spec(folder, whole)
 
 
-def onnx_session(path: Path, names: tuple[str, ...], threads: int) -> Any:
-    """The program in a file, which takes arrays of these names.
+def onnx_session(path: Path, names: tuple[str, ...]) -> Any:
+    """The program in a file, which takes arrays of these names, on one thread.
 
     Raises:
         InputError: it is no such program.
     """
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
@@ -223,10 +223,10 @@ class OnnxRuntime:
         InputError: the file is no ONNX model, or takes other inputs than the spec says.
     """
 
-    def __init__(self, checkpoint: SchedulerCheckpoint, threads: int = 1) -> None:
+    def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
         path = checkpoint.folder / ONNX_FILE
         names = tuple(field.name for field in checkpoint.layout)
-        self._session = onnx_session(path, names, threads)
+        self._session = onnx_session(path, names)
         self._checkpoint = checkpoint
 
     def __call__(self, observation: Observation) -> Decision:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from envs.errors import InputError
 from models.artifacts import atomic_folder, check_folder, read_checked_spec
-from models.export.checkpoint import CARD_FILE, CONFIG_FILE, SPEC_FILE, WEIGHTS_FILE, ModelCard
+from models.export.checkpoint import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, ModelCard
 from models.export.placer import write_beside
 
 if TYPE_CHECKING:
@@ -43,16 +43,21 @@ def export_pairs(policy: PairsPolicy, folder: Path, card: ModelCard) -> Path:
     return folder
 
 
-def read_pairs(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """The weights by name.
+def read_pairs(folder: Path, node: int, edge: int, pair: int) -> dict[str, NDArray[np.float32]]:
+    """The weights by name, of a policy for features of these widths.
 
     Raises:
-        InputError: the folder is none of these, or a file in it is damaged or foreign.
+        InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
     """
     check_folder(folder)
-    read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+    read_checked_spec(folder, KIND, VERSION, LISTED)
     try:
         found: dict[str, NDArray[np.float32]] = load_file(folder / WEIGHTS_FILE)
     except (ValueError, SafetensorError) as error:
         raise InputError(f"cannot be read ({error})", file=folder / WEIGHTS_FILE) from error
+    shapes = pair_shapes(node, edge, pair, len(found.get("score", ())))
+    for name, shape in shapes.items():
+        if name not in found or found[name].shape != shape or set(found) != set(shapes):
+            told = f"{name} is not of shape {shape}, or there are other weights"
+            raise InputError(told, file=folder / WEIGHTS_FILE)
     return found

@@ -78,10 +78,10 @@ class OnnxPlacer:
         InputError: the folder is no placer's, or a file in it is damaged, foreign or of others.
     """
 
-    def __init__(self, folder: str | Path, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         check_folder(self.folder)
-        self.spec = read_checked_spec(self.folder, SPEC_FILE, KIND, VERSION, LISTED)
+        self.spec = read_checked_spec(self.folder, KIND, VERSION, LISTED)
         spec_file = self.folder / SPEC_FILE
         for key, own in (("widths", WIDTHS), ("orders", list(ORDER_CLASSES))):
             if self.spec.get(key) != own:
@@ -91,8 +91,8 @@ class OnnxPlacer:
         if not isinstance(sweeps, list) or not sweeps or any(x not in known for x in sweeps):
             raise InputError(f"{sweeps!r} is no list of sweeps", file=spec_file, field="sweeps")
         self.sweeps: list[str] = sweeps
-        self._encoder = onnx_session(self.folder / ENCODER_FILE, Views._fields, threads)
-        self._head = onnx_session(self.folder / HEAD_FILE, _HEAD, threads)
+        self._encoder = onnx_session(self.folder / ENCODER_FILE, Views._fields)
+        self._head = onnx_session(self.folder / HEAD_FILE, _HEAD)
 
     def encode(self, views: Views) -> Encoded:
         """See `Network`."""
@@ -167,7 +167,7 @@ def trained_placer(folder: Path) -> PlacerPolicy:
 
     from models.step.placer import PlacerConfig, PlacerPolicy
 
-    spec = read_checked_spec(folder, SPEC_FILE, KIND, VERSION, LISTED)
+    spec = read_checked_spec(folder, KIND, VERSION, LISTED)
     try:
         saved = {field.name: spec["config"][field.name] for field in fields(PlacerConfig)}
         policy = PlacerPolicy(PlacerConfig(**{**spec["config"], **saved}))

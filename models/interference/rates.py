@@ -133,7 +133,7 @@ def load_predictor(folder: Path) -> InterferencePredictor:
         InputError: naming the file that is missing, damaged, or of another kind or version.
     """
     path = folder / SPEC_FILE
-    spec = read_checked_spec(folder, SPEC_FILE, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
+    spec = read_checked_spec(folder, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
     try:
         tensors = load_file(folder / WEIGHTS_FILE)
         return _read(spec, tensors)

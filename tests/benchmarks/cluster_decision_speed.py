@@ -12,6 +12,7 @@ process; medians of 50.
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def main() -> None:
     policy = decider.scheduler.mover
     assert policy is not None
     simulator = full_cluster(policy)
-    state, order = simulator.state, policy.priority.copy()
+    state, order = simulator.state, copy.deepcopy(policy.priority)
     jobs = np.sort(np.concatenate([simulator.pending(), simulator.running()]))
     print(
         f"{SERVERS} servers of {GPUS} GPUs, {len(simulator.pending())} jobs wait, "
@@ -83,7 +84,7 @@ def main() -> None:
     )
 
     def fresh() -> ClusterSimulator:
-        policy.priority = order.copy()  # knows nothing of this instant yet
+        policy.priority = copy.deepcopy(order)  # knows nothing of this instant yet
         return simulator.copy()
 
     order_ms = milliseconds(lambda _: policy.priority(state, jobs), fresh)

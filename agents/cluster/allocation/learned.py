@@ -20,10 +20,9 @@ from envs.cluster.allocation.episode import (
 )
 from envs.cluster.allocation.observation import AllocationGraph, AllocationObservation
 from envs.cluster.allocation.problem import RESOURCES, AllocationPlan, AllocationProblem
-from envs.errors import InputError
 from models.artifacts import read_json_object
-from models.export.checkpoint import SPEC_FILE, WEIGHTS_FILE
-from models.export.pairs import pair_shapes, read_pairs
+from models.export.checkpoint import SPEC_FILE
+from models.export.pairs import read_pairs
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -55,7 +54,11 @@ class LearnedAllocation(AllocationSolver):
         self.weights: Weights | None = None
         self.head_start = 1.0
         if path is not None:
-            self.weights, self.head_start = _policy(Path(path))
+            folder = Path(path)
+            widths = CLUSTER_WIDTH, len(RESOURCES), CANDIDATE_WIDTH
+            self.weights = read_pairs(folder, *widths)
+            spec = read_json_object(folder / SPEC_FILE)
+            self.head_start = float(spec["config"]["head_start"])
 
     def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
         """The most probable action in every step."""
@@ -81,14 +84,3 @@ class LearnedAllocation(AllocationSolver):
             context = state[allowed].mean(axis=0) @ w["others"]
             found = found + np.maximum(state @ w["again"] + context + w["second"], 0.0) @ w["score"]
         return np.where(allowed, found, -np.inf)
-
-
-def _policy(folder: Path) -> tuple[Weights, float]:
-    """The weights of a policy with these observations, and what the rule's choice is ahead."""
-    found = read_pairs(folder)
-    shapes = pair_shapes(
-        CLUSTER_WIDTH, len(RESOURCES), CANDIDATE_WIDTH, len(found.get("score", ()))
-    )
-    if {name: array.shape for name, array in found.items()} != shapes:
-        raise InputError("is not of this environment", file=folder / WEIGHTS_FILE)
-    return found, float(read_json_object(folder / SPEC_FILE)["config"]["head_start"])

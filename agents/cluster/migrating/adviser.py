@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -74,11 +73,6 @@ class MigrationAdvice:
     order: Priority
     gain: float
     least_run_s: float
-
-    def copy(self) -> MigrationAdvice:
-        twin = copy.copy(self)
-        twin.order = self.order.copy()
-        return twin
 
     def action(self, episode: Situation, scheduler: int) -> int:
         """The action of a scheduler whose window has just been filled."""

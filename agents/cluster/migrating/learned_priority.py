@@ -9,7 +9,6 @@ one that many wait to learn from had better run.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from math import exp, log
 from pathlib import Path
@@ -84,12 +83,6 @@ class PriorityFeatures:
         self._siblings = neighbours(simulator.trace, SIBLINGS)
         self._finished = np.zeros(2)  # jobs that have finished, sum of their times
         self._told = np.zeros(len(simulator.trace), np.bool_)
-
-    def copy(self) -> PriorityFeatures:
-        """An independent copy, to go with a copy of the simulator."""
-        twin = copy.copy(self)
-        twin._finished, twin._told = self._finished.copy(), self._told.copy()
-        return twin
 
     def rows(self, state: ClusterState, jobs: IntArray, expected: FloatArray) -> FloatArray:
         """(A, 19) of settled jobs that have arrived.
@@ -242,12 +235,6 @@ class LearnedPriority:
         self._at = -np.inf  # the instant of `_known`
         self._known = np.full(len(simulator.trace), np.nan)  # nan: nobody asked yet
         self.believed = np.full((len(simulator.trace), 2), np.nan)
-
-    def copy(self) -> LearnedPriority:
-        twin = copy.copy(self)
-        twin._durations, twin._features = self._durations.copy(), self._features.copy()
-        twin._known, twin.believed = self._known.copy(), self.believed.copy()
-        return twin
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
         """(A,) keys of settled jobs, the least first."""

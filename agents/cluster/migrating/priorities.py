@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 
@@ -23,9 +23,6 @@ class Priority(Protocol):
     def reset(self, simulator: ClusterSimulator) -> None:
         """Before the first event of a simulation."""
 
-    def copy(self) -> Priority:
-        """An independent copy, to go with a copy of the simulator."""
-
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
         """(A,) for (A,) settled jobs; ties go by number."""
 
@@ -35,9 +32,6 @@ class Stateless:
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """Nothing to forget."""
-
-    def copy(self) -> Self:
-        return self
 
 
 @bounded

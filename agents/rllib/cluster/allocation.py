@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from agents.cluster.allocation.placing import AllocationSolver
 from agents.rllib.subject import (
+    Array,
     Lane,
     Stepped,
     Subject,
@@ -78,10 +79,9 @@ class AllocationLane(Lane):
         taught = self.taught
         self.told = taught.by(adviser, problem) if isinstance(adviser, AllocationSolver) else None
 
-    def observe(self, time: int) -> None:
+    def views(self) -> Sequence[Mapping[str, Array]]:
         self.seen = list(self.env.observe().values())
-        for (memory, row), seen in zip(self.slots, self.seen, strict=True):
-            memory.write(time, row, seen)
+        return self.seen
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         before = self.now

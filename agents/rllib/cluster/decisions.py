@@ -168,10 +168,8 @@ class DecisionLane(Lane):
         exam = self.exam
         self.question = self.subject.drawn(seed) if exam is None else self.subject.examined(exam)
 
-    def observe(self, time: int) -> None:
-        seen = self.question.observation
-        for memory, row in self.slots:
-            memory.write(time, row, seen)
+    def views(self) -> Sequence[Mapping[str, Array]]:
+        return [self.question.observation]
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         self.chosen = int(actions[0])

@@ -15,7 +15,7 @@ from agents.rllib.cluster.memory import NO_JOB, STATE, ObservationMemory
 from agents.rllib.subject import ArrayMemory, Lane, Numbers, Stepped, Subject
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED, WAITED
+from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED
 from envs.cluster.environment.views import Advice, Adviser
 from envs.cluster.simulation.cluster_state import NEVER, NONE, RUNNING
 from envs.compilation import compiled
@@ -49,12 +49,10 @@ class SchedulingLane(Lane):
 
     def __init__(self, env: ClusterParallelEnv, per_gpu: bool) -> None:
         self.env, self.per_gpu = env, per_gpu
-        self.decisions = 0
         self._slots: list[tuple[ObservationMemory, int]] = []
         self._masks: list[NDArray[np.int8]] = []  # of what was last observed
         self._adviser: Adviser | None = None
         self._advice: Advice | None = None
-        self._wait = 0
         self._unit_s = self._share = 1.0  # a step's rewards are divided by
         self._bound_s = 0.0
 
@@ -80,10 +78,9 @@ class SchedulingLane(Lane):
             self.env.generator.progress = stage
         self.env.reset(seed=seed)
         simulator = self.episode.simulator
-        self.decisions, self._bound_s = 0, 0.0
+        self._bound_s = 0.0
         self._adviser = adviser
         self._begin_advice()
-        self._wait = self.episode.action_table.size - 1
         self._unit_s = float(simulator.trace.duration_s.mean())
         self._share = self._unit_s * (simulator.cluster.num_gpus if self.per_gpu else 1)
 
@@ -106,30 +103,14 @@ class SchedulingLane(Lane):
                 memory.arrays[STATE][time, row] = state
 
     def step(self, actions: Sequence[Any]) -> Stepped:
-        episode, env = self.episode, self.env
-        allowed = [bool(mask[one]) for mask, one in zip(self._masks, actions, strict=True)]
-        outcomes = [
-            episode.act(s, action) if allowed[s] and action != self._wait else WAITED
-            for s, action in enumerate(actions)
-        ]
-        waits = all(allowed) and all(action == self._wait for action in actions)
         before = self.now
-        stuck = waits and not episode.wait()
-        rewards = [0.0] * len(outcomes)
-        if waits or not all(allowed) or PREEMPTED in outcomes or FORWARDED in outcomes:
-            own = [
-                env.reward.weighted(episode.passed(s, outcome, waits, allowed[s]))
-                for s, outcome in enumerate(outcomes)
-            ]
-            rewards = [float(sum(terms.values())) / self._share for terms in env.credit(own)]
-        self.decisions += 1
-        terminated = waits and episode.ended
-        return Stepped(
-            rewards=rewards,
-            elapsed=self.now - before,
-            terminated=terminated,
-            truncated=not terminated and (stuck or self.decisions >= env.horizon),
-        )
+        done = self.env.carry_out(actions, self._masks)
+        rewards = [0.0] * len(actions)
+        worth = {PREEMPTED, FORWARDED}.intersection(done.outcomes)
+        if done.waited or worth or not all(done.allowed):
+            given = self.env.rewards(done)
+            rewards = [float(sum(terms.values())) / self._share for terms in given]
+        return Stepped(rewards, self.now - before, done.terminated, done.truncated)
 
     def advice(self, agent: int) -> int:
         assert self._advice is not None
@@ -142,7 +123,7 @@ class SchedulingLane(Lane):
 
     def at_least(self) -> float:
         """Below which the mean JCT will not fall, looked up now and then."""
-        if self.decisions % LOOKS_EVERY == 0:
+        if self.env.decisions % LOOKS_EVERY == 0:
             simulator = self.episode.simulator
             jobs = simulator.state.jobs
             until = np.where(jobs["finish"] == NEVER, simulator.now, jobs["finish"])
@@ -157,11 +138,11 @@ class SchedulingLane(Lane):
         }
 
     def document(self) -> tuple[Numbers, dict[str, Tensor]]:
-        return {"decisions": self.decisions}, snapshot(self.episode)
+        return {"decisions": self.env.decisions}, snapshot(self.episode)
 
     def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
         restored(self.episode, arrays)
-        self.decisions = int(numbers["decisions"])
+        self.env.decisions = int(numbers["decisions"])
         self._begin_advice()
 
     def _begin_advice(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from agents.rllib.config import Training
-from agents.rllib.subject import KeepsBest, Lane, Solution, Stepped
+from agents.rllib.subject import Array, KeepsBest, Lane, Solution, Stepped
 from envs.bandwidth.env import BandwidthEnv
 from envs.errors import InputError
 
@@ -37,9 +37,8 @@ class BandwidthLane(Lane):
     def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
         self.seen, self.info = self.env.reset(seed=seed)
 
-    def observe(self, time: int) -> None:
-        for memory, row in self.slots:
-            memory.write(time, row, self.seen)
+    def views(self) -> Sequence[Mapping[str, Array]]:
+        return [self.seen]
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         self.seen, reward, terminated, truncated, self.info = self.env.step(actions[0])

@@ -85,6 +85,8 @@ class JointProblems(Problems):
         InputError: as `Problems`; the source gives no pipes.
     """
 
+    kind = JointProblemLane
+
     def __init__(self, source: Any, training: Training) -> None:
         if not isinstance(source, DrawnJointProblems):
             raise InputError("decides no bandwidth: a team takes env=joint_problems", field="env")
@@ -106,12 +108,6 @@ class JointProblems(Problems):
 
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self._spaces[self.module_of(agent)]
-
-    def lane(self, index: int) -> JointProblemLane:
-        return JointProblemLane(self, None)
-
-    def exam_lane(self, number: int) -> JointProblemLane:
-        return JointProblemLane(self, number)
 
 
 def _with_mask(space: spaces.Dict) -> spaces.Dict:

@@ -136,10 +136,8 @@ class ProblemLane(Lane):
         elif not hasattr(self, "question"):
             self.question = self.subject.source.exam(self.exam)
 
-    def observe(self, time: int) -> None:
-        seen = self.subject.seen(self.question)
-        for memory, row in self.slots:
-            memory.write(time, row, seen)
+    def views(self) -> Sequence[Mapping[str, Array]]:
+        return [self.subject.seen(self.question)]
 
     def step(self, actions: Sequence[Any]) -> Stepped:
         self.judged = self.question.judge(actions[0])
@@ -180,6 +178,7 @@ class Problems(KeepsBest):
 
     agents: Sequence[str] = (PLANNER,)
     charts: Sequence[str] = ("step_time_s_mean", "ratio_mean", "feasible_share")
+    kind = ProblemLane
 
     def __init__(self, source: Source, training: Training) -> None:
         if training.ppo.steps is not None:
@@ -202,10 +201,10 @@ class Problems(KeepsBest):
         return self.source.observation_space, self.source.action_space
 
     def lane(self, index: int) -> ProblemLane:
-        return ProblemLane(self, None)
+        return self.kind(self, None)
 
     def exam_lane(self, number: int) -> ProblemLane:
-        return ProblemLane(self, number)
+        return self.kind(self, number)
 
     def drawn(self, seed: int, stage: float) -> Question:
         """A problem to train on; alike lanes ask for it one after another."""

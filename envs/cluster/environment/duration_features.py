@@ -6,7 +6,6 @@ that runs at rate r for t seconds has done r t.
 
 from __future__ import annotations
 
-import copy
 from math import log2, sqrt
 
 import numpy as np
@@ -91,13 +90,6 @@ class DurationFeatures:
         self._means = np.zeros((int(self._gang.max(initial=-1)) + 2, 3))
         self._told = np.zeros(len(trace), np.bool_)
         self._finished = np.zeros(1, np.int64)
-
-    def copy(self) -> DurationFeatures:
-        """An independent copy, to go with a copy of the simulator."""
-        twin = copy.copy(self)
-        twin._means, twin._told = self._means.copy(), self._told.copy()
-        twin._finished = self._finished.copy()
-        return twin
 
     def rows(self, state: ClusterState, jobs: IntArray) -> NDArray[np.float32]:
         """(A, width) of settled jobs that have arrived; learns first which jobs have finished."""

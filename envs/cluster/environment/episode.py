@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -125,16 +124,6 @@ class SchedulingEpisode:
     @property
     def ended(self) -> bool:
         return self.simulator.done
-
-    def copy(self) -> SchedulingEpisode:
-        """An independent episode in the same state, to look ahead with."""
-        twin = copy.copy(self)
-        twin.simulator = self.simulator.copy()
-        twin.book = Bookkeeping._make(column.copy() for column in self.book)
-        twin._summaries, twin._passed = self._summaries.copy(), self._passed.copy()
-        if self.advice is not None:
-            twin.advice = self.advice.copy()
-        return twin
 
     def act(self, scheduler: int, action: int) -> int:
         """Carry out an allowed action; STARTED, FORWARDED, PREEMPTED or, without effect, WAITED."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
@@ -43,6 +43,16 @@ METADATA: dict[str, Any] = {
     "render_fps": 4,
     "is_parallelizable": True,
 }
+
+
+class Done(NamedTuple):
+    """What the actions of all schedulers came to."""
+
+    outcomes: Sequence[int]  # of `play_kernel`
+    allowed: Sequence[bool]
+    waited: bool  # all of them, so that time has passed
+    terminated: bool
+    truncated: bool
 
 
 @bounded
@@ -169,7 +179,6 @@ class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
         self.render_mode = render_mode
         sizes = self.observation.table
         table = self.actions.table(self.bounds, sizes.window, sizes.running, schedulers - 1)
-        self._wait = table.size - 1
         self.possible_agents = [f"scheduler_{number}" for number in range(schedulers)]
         self.agents: list[str] = []
         self.state_in_observation = state_in_observation
@@ -243,32 +252,40 @@ class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
             keep_runs=self.keep_runs,
         )
         self.agents = self.possible_agents.copy()
-        self._decisions = 0
+        self.decisions = 0
         return self.observe(), self.infos([{}] * self.schedulers)
 
     def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
         """Start, forward and preempt jobs, or let time pass where all wait."""
-        episode = self.episode
         self.require_running()
-        allowed = [bool(mask[one]) for mask, one in zip(self._masks, chosen, strict=True)]
+        done = self.carry_out(chosen, self._masks)
+        if done.terminated or done.truncated:
+            self.agents = []
+        return self.rewards(done), done.terminated, done.truncated
+
+    def carry_out(self, chosen: Sequence[int], masks: Sequence[NDArray[np.int8]]) -> Done:
+        """One action of every scheduler, by what it may do."""
+        episode = self.episode
+        wait = episode.action_table.size - 1
+        allowed = [bool(mask[one]) for mask, one in zip(masks, chosen, strict=True)]
         outcomes = [
-            episode.act(number, one) if may and one != self._wait else WAITED
+            episode.act(number, one) if may and one != wait else WAITED
             for number, (one, may) in enumerate(zip(chosen, allowed, strict=True))
         ]
-        waits = all(allowed) and all(one == self._wait for one in chosen)
-        stuck = waits and not episode.wait()
-        given = self.credit(
-            [
-                self.reward.weighted(episode.passed(number, outcome, waits, may))
-                for number, (outcome, may) in enumerate(zip(outcomes, allowed, strict=True))
-            ]
-        )
-        self._decisions += 1
-        terminated = waits and episode.ended
-        truncated = not terminated and (stuck or self._decisions >= self.horizon)
-        if terminated or truncated:
-            self.agents = []
-        return given, terminated, truncated
+        waited = all(allowed) and all(one == wait for one in chosen)
+        stuck = waited and not episode.wait()
+        self.decisions += 1
+        terminated = waited and episode.ended
+        truncated = not terminated and (stuck or self.decisions >= self.horizon)
+        return Done(outcomes, allowed, waited, terminated, truncated)
+
+    def rewards(self, done: Done) -> Sequence[Terms]:
+        """The terms that every scheduler gets."""
+        own = [
+            self.reward.weighted(self.episode.passed(number, outcome, done.waited, may))
+            for number, (outcome, may) in enumerate(zip(done.outcomes, done.allowed, strict=True))
+        ]
+        return self.credit(own)
 
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
@@ -296,7 +313,7 @@ class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
     def facts(self) -> dict[str, Any]:
         """Of the whole cluster, and the steps so far."""
         facts = self.episode.facts()
-        facts["decisions"] = self._decisions
+        facts["decisions"] = self.decisions
         return facts
 
 

@@ -69,9 +69,6 @@ class Advice(Protocol):
     def action(self, episode: Situation, scheduler: int) -> int:
         """An allowed action for a scheduler whose window has just been filled."""
 
-    def copy(self) -> Advice:
-        """An independent copy, to go with a copy of the episode."""
-
 
 @runtime_checkable
 class Adviser(Protocol):

@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Gt, Le
+from annotated_types import Gt, Le, Len
 
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.bounds import bounded
+from envs.bounds import NonNegative, bounded
 from envs.cluster.interference.cases import (
     Cases,
     assign,
@@ -34,9 +34,10 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.files import read_json
+from envs.forms import Form, read_form
 
 JobType = tuple[str, int]  # model, GPUs ("scale factor")
-ALONE, UNCONSOLIDATED = "null", "_unconsolidated"
+UNCONSOLIDATED = "_unconsolidated"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,13 @@ def read_gavel(path: Path) -> dict[str, GavelTable]:
     return {str(name): _table(path, str(name), rows) for name, rows in content.items()}
 
 
+class _Row(Form, extra="allow"):
+    """A job type beside others, by their names; `null` is alone."""
+
+    __pydantic_extra__: dict[str, Annotated[list[NonNegative], Len(2, 2)]]
+    null: NonNegative
+
+
 def _table(path: Path, name: str, rows: Any) -> GavelTable:
     if not isinstance(rows, dict):
         raise InputError("is no mapping of job types", file=path, record=name)
@@ -92,21 +100,13 @@ def _table(path: Path, name: str, rows: Any) -> GavelTable:
     alone: dict[JobType, float] = {}
     pairs: dict[tuple[JobType, JobType], tuple[float, float]] = {}
     for text, row in rows.items():
-        if not isinstance(row, dict) or ALONE not in row:
-            raise InputError("has no entry null", file=path, record=f"{name} {text}", field=ALONE)
-        for other, value in row.items():
-            if other == ALONE:
-                alone[types[text]] = _rate(path, f"{name} {text}", other, value)
-                continue
+        measured = read_form(_Row, row, path, inside=f"{name}.{text}")
+        alone[types[text]] = measured.null
+        for other, (a, b) in (measured.model_extra or {}).items():
             if other not in types:
                 raise InputError(
                     "was not measured alone", file=path, record=f"{name} {text}", field=other
                 )
-            if not isinstance(value, list) or len(value) != 2:
-                raise InputError(
-                    f"{value!r} is no pair", file=path, record=f"{name} {text}", field=other
-                )
-            a, b = (_rate(path, f"{name} {text}", other, part) for part in value)
             pairs[types[text], types[other]] = a, b
     for (job, other_job), (a, b) in pairs.items():
         if pairs.get((other_job, job)) != (b, a):
@@ -128,13 +128,6 @@ def _job_type(path: Path, name: str, text: str) -> JobType:
         case (str(model), int(gpus)) if gpus > 0:
             return model, gpus
     raise InputError(f"{text!r} is no ('model', GPUs)", file=path, record=name)
-
-
-def _rate(path: Path, record: str, field: str, value: object) -> float:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not 0.0 <= float(str(value)) < float("inf"):
-        raise InputError(f"{value!r} is no throughput", file=path, record=record, field=field)
-    return float(str(value))
 
 
 @bounded

@@ -117,14 +117,23 @@ def without_neighbours(
 def with_rows(base: RateTables, row: IntArray, rows: int) -> RateTables:
     """`base` where the case of a job does not say its row of other tables: (J,), below `rows`."""
     both, of_job = np.unique(base.profile * rows + row, return_inverse=True)
-    case, width = both // rows, base.row.shape[1]
-    return base._replace(
-        profile=of_job.astype(np.int32),
-        speed=base.speed[case],
-        locality=base.locality[case],
-        communication=base.communication[case],
-        demand=base.demand[case],
-        row=np.repeat((both % rows).astype(np.int32)[:, None], width, axis=1),
+    width = base.row.shape[1]
+    return of_cases(base, both // rows, of_job)._replace(
+        row=np.repeat((both % rows).astype(np.int32)[:, None], width, axis=1)
+    )
+
+
+def of_cases(
+    tables: RateTables, cases: NDArray[np.integer], profile: NDArray[np.integer]
+) -> RateTables:
+    """`tables` for other cases, each given by the one that it was, which jobs have by `profile`."""
+    return tables._replace(
+        profile=profile.astype(np.int32),
+        speed=tables.speed[cases],
+        locality=tables.locality[cases],
+        communication=tables.communication[cases],
+        row=tables.row[cases],
+        demand=tables.demand[cases],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,7 @@ class ResourceRequests:
     @classmethod
     def of(cls, trace: Trace) -> ResourceRequests:
         """What the jobs of `trace` ask for."""
-        return cls(
-            name=trace.name,
-            job_id=trace.job_id,
-            num_gpus=trace.num_gpus,
-            gpu_milli=trace.gpu_milli,
-            cpu_milli=trace.cpu_milli,
-            memory_mib=trace.memory_mib,
-            gpu_type=trace.gpu_type,
-        )
+        return cls(**{field.name: getattr(trace, field.name) for field in fields(cls)})
 
     def __len__(self) -> int:
         return len(self.job_id)

@@ -122,7 +122,6 @@ class Trace:
     ) -> Trace:
         """Whole-GPU jobs of which nothing else is known; ids 0, 1, ... unless given."""
         jobs = len(submit_s)
-        none = Labels.unknown(jobs)
         return cls(
             name=name,
             job_id=np.arange(jobs).astype(np.str_) if job_id is None else np.asarray(job_id),
@@ -132,10 +131,7 @@ class Trace:
             gpu_milli=np.full(jobs, WHOLE_GPU, np.int32),
             cpu_milli=np.zeros(jobs, np.int64),
             memory_mib=np.zeros(jobs, np.int64),
-            user=none,
-            queue=none,
-            gpu_type=none,
-            model=none,
+            **dict.fromkeys(LABELS, Labels.unknown(jobs)),
         )
 
     def __len__(self) -> int:

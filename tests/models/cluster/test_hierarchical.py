@@ -290,17 +290,17 @@ def test_the_posterior_is_a_property_of_the_job_and_its_history_alone() -> None:
     policy = make_policy()
     rng = default_rng(8)
     seen = random_cluster(rng, SIZES)
-    before = policy.posterior(stacked(seen)).detach()
+    before = policy.assess(stacked(seen)).posterior.detach()
     close(outlook(policy, seen).posterior, before)
     other = random_cluster(rng, SIZES)
     for name in ("running_features", "pending_features", "running_mask", "pending_mask"):
         other[name] = seen[name]
     for columns in (10, slice(11, None)):  # the order of types is one by their servers
         other["server_features"][:, columns] = seen["server_features"][:, columns]
-    close(policy.posterior(stacked(other)).detach(), before)
+    close(policy.assess(stacked(other)).posterior.detach(), before)
     longer = {**seen, "pending_features": seen["pending_features"].copy()}
     longer["pending_features"][0, -1] += 1.0  # of its history
-    after = policy.posterior(stacked(longer)).detach()
+    after = policy.assess(stacked(longer)).posterior.detach()
     assert not torch.equal(after[0, 0], before[0, 0])
     close(after[0, 1:], before[0, 1:])
 

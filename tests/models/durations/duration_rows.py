@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import MEANS_WIDTH, NEAR_WIDTH, OWN_WIDTH, width
-from models.durations.network import DurationConfig
+from models.durations.index import GittinsPriority
+from models.durations.network import DurationConfig, DurationPosterior
 
 SMALL = DurationConfig(
     history=2, hidden=8, readout=16, heads=2, dropout=0.0, stretch=2.0, epochs=2, batch=64,
@@ -38,3 +39,9 @@ def like_their_neighbours(
     near[:, :, 1] = np.log1p(work / 60.0)[:, None] / 4.0
     rows[:, OWN_WIDTH + MEANS_WIDTH :] = near.reshape(count, -1)
     return rows, work
+
+
+def priority_of(posterior: DurationPosterior) -> GittinsPriority:
+    """The same in numpy."""
+    state = posterior.state_dict()
+    return GittinsPriority({name: tensor.detach().numpy() for name, tensor in state.items()})

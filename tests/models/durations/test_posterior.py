@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from duration_rows import SMALL, like_their_neighbours, random_rows
+from duration_rows import SMALL, like_their_neighbours, priority_of, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -29,7 +29,6 @@ from envs.cluster.workload.trace import Trace
 from envs.files import read_json
 from models.artifacts import sha256_of
 from models.durations.bins import SPEC_FILE, middles, read_durations
-from models.durations.index import GittinsPriority
 from models.durations.network import (
     BINS,
     SPREADS,
@@ -70,7 +69,7 @@ def test_numpys_index_mean_and_deviation_are_torchs(
         mean = chance @ centres
         deviation = ((chance * (centres - mean[:, None]) ** 2).sum(1)).sqrt()
         expected = torch.stack([GittinsIndex()(logits).double(), mean, deviation], 1).numpy()
-    told = GittinsPriority.of(posterior)
+    told = priority_of(posterior)
     assert_allclose(told(rows), expected, atol=1e-4, rtol=1e-4)
     one_by_one = np.concatenate([told(rows[k : k + 1]) for k in range(5)])
     assert_allclose(one_by_one, expected[:5], atol=1e-4, rtol=1e-4)
@@ -135,7 +134,7 @@ def test_copies_are_of_all_work_given_the_work_done(
     with torch.no_grad():
         found = copying(spread)(torch.from_numpy(rows)).exp().numpy()[0]
     assert_allclose(found, expected, atol=1e-3)  # in single precision
-    assert_allclose(GittinsPriority.of(copying(spread)).chances(rows)[0], expected, atol=2e-4)
+    assert_allclose(priority_of(copying(spread)).chances(rows)[0], expected, atol=2e-4)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from envs.cluster.workload.readers.read_trace import (
     canonical_trace,
 )
 from envs.cluster.workload.trace import EXACT, LABELS, WHOLE_GPU
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 
 CANONICAL = {  # fields, and what the canonical table calls them
     "id": "job_id", "submit": "submit_s", "duration": "duration_s", "start": "start_s",
@@ -62,18 +62,12 @@ def check_columns(columns: Mapping[str, str], units: Mapping[str, str]) -> None:
             twice.
     """
     for field, name in columns.items():
-        if field not in CANONICAL:
-            told = f"{field!r} is unknown (known: {', '.join(CANONICAL)})"
-            raise InputError(told, field="columns")
+        require_one_of(field, CANONICAL, field="columns")
         if not isinstance(name, str) or not name.strip():
             raise InputError(f"{name!r} is no name of a column", field=f"columns.{field}")
     for field, unit in units.items():
-        if field not in TIMES:
-            told = f"{field!r} is no time (known: {', '.join(TIMES)})"
-            raise InputError(told, field="units")
-        if unit not in UNITS:
-            told = f"{unit!r} is unknown (known: {', '.join(UNITS)})"
-            raise InputError(told, field=f"units.{field}")
+        require_one_of(field, TIMES, field="units")
+        require_one_of(unit, UNITS, field=f"units.{field}")
     if "duration" in columns and ("start" in columns or "end" in columns):
         raise InputError("give duration, or start and end", field="columns")
     if ("start" in columns) != ("end" in columns):

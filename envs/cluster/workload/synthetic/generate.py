@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
@@ -151,9 +152,7 @@ def _latent(memory: Memory, breaks: BoolArray, rng: np.random.Generator) -> Floa
 
 def _places(values: FloatArray) -> IntArray:
     """(J,) rank of each value from 0; equal values by their place."""
-    places = np.empty(len(values), np.int64)
-    places[np.argsort(values, kind="stable")] = np.arange(len(values))
-    return places
+    return np.asarray(rankdata(values, "ordinal"), np.int64) - 1
 
 
 def _loaded(gap: FloatArray, burst: BoolArray, rates: FloatArray, span: float) -> IntArray:

@@ -29,8 +29,8 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
 from envs.cluster.workload.trace import Trace
-from models.durations.index import GittinsPriority
 from models.durations.network import DurationConfig, DurationPosterior, save_durations
+from tests.models.durations.duration_rows import priority_of
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -95,26 +95,6 @@ def test_keys_are_indices_per_gpu_worked_out_once_an_instant() -> None:
     assert_allclose(later[0], 0.7 * np.log(4.0) + since, rtol=1e-6)
 
 
-def test_a_copy_knows_what_the_original_knew_and_no_more() -> None:
-    simulator = ClusterSimulator(
-        Cluster.uniform(1, 8), Trace.of("j", [0] * 3, [60, 900, 900], [2] * 3)
-    )
-    order = LearnedPriority(Counting(), 2, weights_of(gpus=-1.0))
-    order.reset(simulator)
-    simulator.advance()
-    for job in range(3):
-        simulator.start(job, [(0, 2)])
-    before = order(simulator.state, np.array([1]))
-    twin, ahead = order.copy(), simulator.copy()
-    ahead.advance(60.0)
-    ahead.settle()
-    later = twin(ahead.state, np.array([1, 2]))
-    assert twin._features._finished[0] == 1
-    assert order._features._finished[0] == 0
-    assert_array_equal(order(simulator.state, np.array([1])), before)
-    assert not np.array_equal(later[:1], before)
-
-
 def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> None:
     posterior = saved(tmp_path / "durations", 0)
     one, other = (from_folder(str(tmp_path / "durations"), WEIGHTS) for _ in range(2))
@@ -126,7 +106,7 @@ def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> Non
     simulator.advance()
     jobs = simulator.pending()
     rows = DurationFeatures(simulator, CONFIG.history).rows(simulator.state, jobs)
-    told = GittinsPriority.of(posterior)(rows)
+    told = priority_of(posterior)(rows)
     expected = 0.7 * np.log(simulator.state.jobs["gpus"][jobs]) - told[:, 0]
     assert_allclose(one(simulator.state, jobs), expected, rtol=1e-6)
 
@@ -236,24 +216,6 @@ def test_columns_are_what_they_are_called(seed: int, apart: float) -> None:
         found = features.rows(simulator.state, there, expected)
         wanted = [worked_out(simulator, int(j), e) for j, e in zip(there, expected, strict=True)]
         assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
-        whole = features.copy()
+        whole = features
     assert whole is not None
     assert len(NAMES) == len(COLUMNS) + 1
-
-
-def test_a_copy_learns_for_itself_alone() -> None:
-    trace = Trace.of("jobs", [0, 0, 0], [60, 600, 900], [1, 1, 1])
-    simulator = ClusterSimulator(Cluster.uniform(1, 4), trace)
-    features = PriorityFeatures(simulator)
-    simulator.advance()
-    for job in range(3):
-        simulator.start(job, [(0, 1)])
-    twin, ahead = features.copy(), simulator.copy()
-    ahead.advance(60.0)
-    ahead.settle()
-    later = twin.rows(ahead.state, np.array([2]), np.zeros((1, 2)))
-    assert later[0, COLUMNS.index("finished")] > 0.0
-    simulator.settle()
-    now = features.rows(simulator.state, np.array([2]), np.zeros((1, 2)))
-    assert now[0, COLUMNS.index("finished")] == 0.0
-    assert features._finished[0] == 0.0

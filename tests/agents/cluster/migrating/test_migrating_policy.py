@@ -172,7 +172,6 @@ def test_classes_of_attained_service_double() -> None:
     assert order(state, np.arange(6)).tolist() == [0, 0, 1, 1, 2, 3]
     two = _state_with([300.0], [2])
     assert order(two, np.arange(1)).tolist() == [1]
-    assert order.copy() is order
 
 
 def _state_with(executed: list[float], gpus: list[int]) -> ClusterState:

@@ -199,22 +199,6 @@ def history_order() -> LearnedPriority:
     return LearnedPriority(told, 1, weights_of())
 
 
-@pytest.mark.parametrize("order", [CLASSES, history_order])
-def test_a_copy_goes_its_own_way(order: Callable[[], Priority]) -> None:
-    cluster = Cluster.uniform(4, 4, nodes_per_rack=1, gpu_types=("A", "B"))
-    trace = mixed_trace(5, 40, 8, 5000)
-    made = [
-        episode_of(cluster, trace, JobSpeeds(1), MigrationAdviser(order, 1.2, 120.0))
-        for _ in range(2)
-    ]
-    for episode in made:
-        follow(episode, 40)
-    twin = made[0].copy()
-    assert twin.advice is not made[0].advice
-    ahead = follow(twin)
-    assert follow(made[0]) == ahead == follow(made[1])
-
-
 def test_forwarding_balances_two_schedulers() -> None:
     """All jobs come to scheduler 0: some that have never run are sent on, and both are at work."""
     cluster = Cluster.uniform(4, 4, nodes_per_rack=1)

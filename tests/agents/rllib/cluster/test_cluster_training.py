@@ -57,7 +57,7 @@ def test_ppo_learns_that_the_shortest_job_goes_first(tmp_path: Path) -> None:
     result = trained(
         tmp_path, ppo=ppo, env=one_server, max_steps=384 * 16, exam_every=16, exam_episodes=16
     )
-    shortest = Exam(schedulers(one_server), 16).of_adviser(Shortest())
+    shortest = Exam(schedulers(one_server), 16).of_policies(None, adviser=Shortest())
     optimum = np.mean([one.outcome for one in shortest] / np.array(result.reference))
     assert result.exams[0][1] > optimum + 0.2
     assert result.best_score < optimum + 0.05
@@ -67,9 +67,6 @@ class Shortest:
     """The waiting job with the least work goes first, which is optimal on one server."""
 
     def begin(self, episode: SchedulingEpisode) -> Shortest:
-        return self
-
-    def copy(self) -> Shortest:
         return self
 
     def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
@@ -101,7 +98,7 @@ def test_a_run_that_is_taken_up_again_is_as_one_without_a_break(tmp_path: Path) 
 
 
 def test_exams_are_the_same_whoever_plays_beside() -> None:
-    found = [Exam(schedulers(), count).of_adviser(FirstFit()) for count in (2, 5)]
+    found = [Exam(schedulers(), count).of_policies(None, adviser=FirstFit()) for count in (2, 5)]
     assert found[0] == found[1][:2]
     module = specs(schedulers(), MODEL)["scheduler"].build()
     exams = [Exam(schedulers(), count).of_policies({"scheduler": module}) for count in (1, 3)]

@@ -25,6 +25,7 @@ from envs.cluster.environment.actions import (
     ShortestRemainingTime,
 )
 from envs.cluster.environment.env import ClusterEnv, preemptive_environment, toy_environment
+from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.generator import (
     DURATION_S,
     FIFO_S,
@@ -39,6 +40,7 @@ from envs.cluster.environment.generator import (
 )
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.reward import ClusterReward
+from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
@@ -53,6 +55,15 @@ SETTINGS = examples(60)
 SMALL = partial(ClusterObservation, window=12, running=12, shares=24)
 PREEMPTIVE = ClusterActions(preempt_after_s=2.0, longest_wait_s=3.0)
 seeds = st.integers(0, 10_000)
+
+
+def copied(episode: SchedulingEpisode) -> SchedulingEpisode:
+    """An independent episode in the same state."""
+    twin = copy.copy(episode)
+    twin.simulator = episode.simulator.copy()
+    twin.book = Bookkeeping._make(column.copy() for column in episode.book)
+    twin._summaries, twin._passed = episode._summaries.copy(), episode._passed.copy()
+    return twin
 
 
 def least_over_all_decisions(env: ClusterEnv) -> float:
@@ -71,7 +82,7 @@ def least_over_all_decisions(env: ClusterEnv) -> float:
             for action in np.flatnonzero(mask):
                 twin = copy.copy(here)
                 twin.parallel = copy.copy(here.parallel)
-                twin.parallel._episode = here.episode.copy()
+                twin.parallel._episode = copied(here.episode)
                 seen, reward, terminated, *_ = twin.step(int(action))
                 rest = 0.0 if terminated else least(twin, seen["action_mask"])
                 known[key] = min(known[key], rest - reward)

@@ -202,40 +202,6 @@ def test_nothing_of_the_future_is_seen(fixed: Fixed, seed: int, steps: int) -> N
         same(seen, expected)
 
 
-@examples(20)
-@given(fixed=instances(), seed=st.integers(0, 10_000))
-def test_a_copy_is_independent(fixed: Fixed, seed: int) -> None:
-    fixed = playable(fixed, seed)
-    env, rng = parallel(fixed, seed), np.random.default_rng(seed)
-    seen, _ = env.reset(seed=seed)
-    early = int(rng.integers(12))
-    for number in range(early + 12):
-        if number == early:
-            twin = env.episode.copy()  # which plays on when the original has
-        if env.agents:
-            seen, *_ = env.step(chosen(seen, rng))
-    episode, before = env.episode, env.state()
-    finished = episode.book.finished.copy()
-    while not twin.ended:
-        acted = False
-        for number in range(twin.schedulers):
-            mask = twin.observe(number)[1]
-            if mask[:-1].any() and rng.random() < 0.5:
-                twin.act(number, int(rng.choice(np.flatnonzero(mask[:-1]))))
-                acted = True
-        if not acted and not twin.wait():
-            break
-    assert_array_equal(episode.book.finished, finished)
-    assert_array_equal(env.state(), before)
-    if env.agents:
-        for number, agent in enumerate(env.agents):
-            again, _ = episode.observe(number)
-            for key, values in again.items():
-                assert_array_equal(values, seen[agent][key], err_msg=key)
-    if twin.ended:
-        assert twin.book.finished[-1, 0] == len(fixed.instance.trace)
-
-
 def test_an_environment_with_a_history_is_a_gymnasium_environment() -> None:
     actions = ClusterActions(preempt_after_s=60.0)
     with warnings.catch_warnings():

@@ -223,18 +223,3 @@ def test_a_running_job_has_done_what_its_rate_makes_of_its_time() -> None:
         assert row[1:4] == pytest.approx(
             np.log1p(np.array([now, done, now]) / 60.0) / 4.0, abs=1e-6
         )
-
-
-def test_a_copy_learns_for_itself() -> None:
-    simulator = simulator_of(Trace.of("two", [0, 0], [100, 900], [1, 1]))
-    features = DurationFeatures(simulator, 1)
-    simulator.advance()
-    simulator.start(0, [(0, 1)])
-    twin, ahead = features.copy(), simulator.copy()
-    ahead.advance(100.0)
-    assert twin.rows(ahead.state, np.array([1]))[0, 6] > 0.0
-    assert features.rows(simulator.state, np.array([1]))[0, 6] == 0.0
-    simulator.advance(100.0)
-    assert_array_equal(
-        features.rows(simulator.state, np.array([1])), twin.rows(ahead.state, np.array([1]))
-    )

@@ -133,9 +133,12 @@ def test_faster_when_spread_counts_as_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t["y"][A].pop("null"), r"record y \('a', 1\): field 'null': has no entry null"),
-        (lambda t: t["y"][A].update(null=-1), r"field 'null': -1 is no throughput"),
-        (lambda t: t["y"][A].update({A: [1.0]}), r"\[1.0\] is no pair"),
+        (lambda t: t["y"][A].pop("null"), r"field 'y\.\('a', 1\)\.null': is missing"),
+        (lambda t: t["y"][A].update(null=-1), r"\.null': -1 is not greater than or equal to 0"),
+        (
+            lambda t: t["y"][A].update({A: [1.0]}),
+            r"\[1.0\] is not List should have",
+        ),
         (lambda t: t["y"][A].update({B: [8.0, 2.0]}), "differs from the same pair"),
         (lambda t: t["y"][A].update({"('c', 1)": [1, 1]}), "was not measured alone"),
         (lambda t: t["y"].update({"c": {"null": 1.0}}), r"record y: 'c' is no \('model', GPUs\)"),
