@@ -13,7 +13,6 @@ from envs.arrays import FloatArray, IntArray
 from envs.coflows.simulation import CoflowProblem, Order
 from envs.coflows.tenants import Ranks, Tenancy
 from envs.compilation import unchecked
-from envs.errors import require_one_of
 
 
 @unchecked
@@ -202,9 +201,6 @@ class CoInNetFlow:
     """
 
     weighting: str = "none"
-
-    def __post_init__(self) -> None:
-        require_one_of(self.weighting, WEIGHTINGS, field="weighting")
 
     def __call__(self, state: Tenancy, senders: IntArray, clock: float) -> IntArray:
         layer = state.current[senders]

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -46,6 +47,8 @@ _SPREAD = 600  # pairs of links of a switch, up to which every pair is given its
 
 Pair = tuple[int, int]
 Routes = dict[Pair, list[tuple[Way, int]]]
+Item = TypeVar("Item")
+Amount = TypeVar("Amount", int, Fraction)
 
 
 @dataclass(frozen=True)
@@ -252,9 +255,9 @@ def _drawn(routes: list[tuple[Way, int]], units: int) -> list[tuple[Way, int]]:
 
 
 def _overlaid(
-    first: list[tuple[Way, int]], second: list[tuple[Way, int]]
-) -> list[tuple[int, Way, Way]]:
-    """Both lists side by side, cut wherever one of them changes."""
+    first: list[tuple[Item, Amount]], second: list[tuple[Item, Amount]]
+) -> list[tuple[Amount, Item, Item]]:
+    """Both lists side by side from their ends on, cut wherever one of them changes."""
     found = []
     first, second = list(first), list(second)
     while first:
@@ -282,7 +285,7 @@ def _without_loops(way: Way) -> Way:
 _MESSAGES = 60_000
 _FEW = (1, 2)  # trees per root
 
-Side = tuple[Fraction, tuple[Way, ...]]  # a share of the vector, and the ways of a tree
+Side = tuple[tuple[Way, ...], Fraction]  # the ways of a tree, and its share of the vector
 
 
 @bounded
@@ -390,7 +393,7 @@ class Forest(Synchroniser):
         sides = {towards: _sides(pack(x), towards) for towards, x in supplies.items() if x}
         if twice:
             sides[True] = {
-                root: [(share, tuple(way[::-1] for way in ways)) for share, ways in trees]
+                root: [(tuple(way[::-1] for way in ways), share) for ways, share in trees]
                 for root, trees in sides[False].items()
             }
         if primitive is Primitive.ALL_REDUCE:
@@ -401,7 +404,7 @@ class Forest(Synchroniser):
             [
                 Tree(root, share, ways, ()) if primitive.reduces else Tree(root, share, (), ways)
                 for root, trees in next(iter(sides.values())).items()
-                for share, ways in trees
+                for ways, share in trees
             ],
         )
 
@@ -454,24 +457,17 @@ def _sides(forest: Iterable[PackedTree], towards: bool) -> dict[int, list[Side]]
     total = sum(tree.times for tree in trees)
     for tree in trees:
         ways = tuple(way[::-1] for way in tree.ways) if towards else tree.ways
-        found[tree.root].append((Fraction(tree.times, total), ways))
+        found[tree.root].append((ways, Fraction(tree.times, total)))
     return found
 
 
 def _joined(into: dict[int, list[Side]], out: dict[int, list[Side]]) -> list[Tree]:
     """Trees that sum and send on: the shares of a root on both sides, cut where either changes."""
-    found = []
-    for root, trees in into.items():
-        first, second = trees[::-1], out[root][::-1]
-        while first:
-            (a, reduce), (b, broadcast) = first.pop(), second.pop()
-            share = min(a, b)
-            found.append(Tree(root, share, reduce, broadcast))
-            if a > share:
-                first.append((a - share, reduce))
-            if b > share:
-                second.append((b - share, broadcast))
-    return found
+    return [
+        Tree(root, share, reduce, broadcast)
+        for root, trees in into.items()
+        for share, reduce, broadcast in _overlaid(trees[::-1], out[root][::-1])
+    ]
 
 
 def _symmetric(network: LinkGraph) -> bool:

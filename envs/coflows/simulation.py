@@ -15,14 +15,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked
-from envs.errors import require_one_of
-from envs.network.fluid import FlowSet, simulate_flows
+from envs.network.fluid import simulate_flows, single_paths
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +176,6 @@ def switch_of(problem: CoflowProblem) -> Switch:
 
 def simulate(problem: CoflowProblem, order: Order, rates: Rates = "madd") -> CoflowTimes:
     """Replays the coflows; the order is asked for whenever some arrive."""
-    require_one_of(rates, get_args(Rates), field="rates")
     state, events = switch_of(problem), 0
     instants, group = np.unique(problem.arrival, return_inverse=True)
     coming = np.argsort(group, kind="stable")
@@ -200,16 +198,8 @@ def simulate_fair(problem: CoflowProblem) -> CoflowTimes:
     links = np.stack((problem.source, problem.destination + problem.ports), axis=1)
     found = simulate_flows(
         np.full(2 * problem.ports, problem.rate),
-        FlowSet(
-            arrival=problem.arrival[problem.coflow],
-            volume=problem.size,
-            path_ptr=np.arange(flows + 1),
-            link_ptr=2 * np.arange(flows + 1),
-            path_links=links.ravel(),
-            priority=np.zeros(flows, dtype=np.int64),
-            weight=np.ones(flows),
-            latency=np.zeros(flows),
-            limit=np.full(flows, np.inf),
+        single_paths(
+            problem.arrival[problem.coflow], problem.size, 2 * np.arange(flows + 1), links.ravel()
         ),
     )
     completion = np.zeros(problem.num_coflows)

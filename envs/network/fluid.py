@@ -77,7 +77,7 @@ def simulate_flows(
     )
     events, rows = _drain(
         entry, np.argsort(entry, kind="stable"), flows.volume, flows.path_ptr, flows.path_flow,
-        link_ptr, path_links, checked_weights(flows.weight, "flow")[flows.path_flow],
+        link_ptr, path_links, checked_weights(flows.weight)[flows.path_flow],
         flows.priority[flows.path_flow], rooms, filling(len(rooms), len(path_links)), state, age,
         record_rates,
     )  # fmt: skip
@@ -280,3 +280,18 @@ class FlowSet:
     def path_flow(self) -> IntArray:
         """(P,) the flow of each path."""
         return np.repeat(np.arange(self.num_flows), np.diff(self.path_ptr))
+
+
+def single_paths(
+    arrival: FloatArray,  # (F,)
+    volume: FloatArray,  # (F,)
+    link_ptr: IntArray,  # (F + 1,)
+    path_links: IntArray,
+) -> FlowSet:
+    """Flows of one class and weight over a path each, without latencies and limits."""
+    flows = len(arrival)
+    return FlowSet(
+        arrival, volume, np.arange(flows + 1), link_ptr, path_links,
+        priority=np.zeros(flows, dtype=np.int64), weight=np.ones(flows), latency=np.zeros(flows),
+        limit=np.full(flows, np.inf),
+    )  # fmt: skip

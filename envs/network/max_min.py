@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 
@@ -49,7 +48,7 @@ def max_min_rates(
     weight = np.ones(flows) if weight is None else _floats(weight)
     limit = np.full(flows, np.inf) if limit is None else _floats(limit)
     priority = np.zeros(flows, np.int64) if priority is None else np.asarray(priority, np.int64)
-    weight = checked_weights(weight, "flow")
+    weight = checked_weights(weight)
     ptr, links, rooms = with_limits(capacity, flow_ptr, flow_links, limit, np.arange(flows))
     active = np.argsort(priority, kind="stable")
     rate = np.zeros(flows)
@@ -79,26 +78,26 @@ def with_limits(
     return ptr, links, np.concatenate((capacity, limit[held]))
 
 
-def checked_weights(weight: FloatArray, owner: str) -> FloatArray:
+def checked_weights(weight: FloatArray) -> FloatArray:
     """The weights over the heaviest; rates do not depend on the scale of weights.
 
     Raises:
-        InputError: naming `owner` and number of a weight that is negative, not finite, or positive
-            and less than 1e-200 of the heaviest.
+        InputError: naming the flow of a weight that is negative, not finite, or positive and less
+            than 1e-200 of the heaviest.
     """
-    _refuse(~(np.isfinite(weight) & (weight >= 0.0)), weight, owner, "weight", "is not a weight")
+    _refuse(~(np.isfinite(weight) & (weight >= 0.0)), weight, "is not a weight")
     heaviest = weight.max(initial=0.0)
     if heaviest == 0.0:
         return weight
     scaled: FloatArray = weight / heaviest
     light = (weight > 0.0) & (scaled < _LIGHTEST)
-    _refuse(light, weight, owner, "weight", f"is too small beside the largest, {heaviest}")
+    _refuse(light, weight, f"is too small beside the largest, {heaviest}")
     return scaled
 
 
-def _refuse(wrong: NDArray[np.bool_], values: FloatArray, owner: str, field: str, why: str) -> None:
-    for index in np.flatnonzero(wrong):
-        raise InputError(f"{values[index]} {why}", record=f"{owner} {index}", field=field)
+def _refuse(wrong: BoolArray, weight: FloatArray, why: str) -> None:
+    for flow in np.flatnonzero(wrong):
+        raise InputError(f"{weight[flow]} {why}", record=f"flow {flow}", field="weight")
 
 
 def _floats(values: FloatArray) -> FloatArray:

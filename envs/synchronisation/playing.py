@@ -34,6 +34,8 @@ from envs.network.event_heap import pop, push
 from envs.network.max_min import Filling, fill, filling
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Way
 
+Connection = tuple[int, Way, bool]  # tree of the plan, way, whether it leads to the root
+
 MOST_MESSAGES = 4_000_000
 _SAME = 1e-12  # instants closer than this share of the time are one, and so are amounts
 
@@ -49,9 +51,7 @@ class Played:
     """
 
     seconds: float  # until the last chunk has arrived and is added
-    tree: tuple[int, ...]  # (C,) of the plan
-    ways: tuple[Way, ...]  # (C,)
-    reduces: tuple[bool, ...]  # (C,) whether it leads to the root
+    connections: list[Connection]  # (C,)
     first: IntArray  # (C + 1,)
     start: FloatArray  # (M,) seconds
     drained: FloatArray  # (M,)
@@ -83,12 +83,9 @@ def play(
             drivers do for each message.
 
     Raises:
-        InputError: more than `MOST_MESSAGES` messages, a negative time, a way over one link twice,
-            or trees that wait for what never arrives.
+        InputError: more than `MOST_MESSAGES` messages, a way over one link twice, or trees that
+            wait for what never arrives.
     """
-    for name, value in (("summing", summing), ("overhead", overhead)):
-        if not 0.0 <= value < math.inf:
-            raise InputError(f"{value} seconds", field=name)
     connections = [
         (number, way, reduces)
         for number, tree in enumerate(plan.trees)
@@ -139,10 +136,7 @@ def play(
     )  # fmt: skip
     if state.tally[_LEFT]:
         raise InputError(f"{state.tally[_LEFT]} messages wait for what never arrives", field="plan")
-    numbers, ways, directions = zip(*connections, strict=True) if connections else ((), (), ())
-    return Played(
-        seconds, numbers, ways, directions, first, state.start, state.drained, state.arrived
-    )
+    return Played(seconds, connections, first, state.start, state.drained, state.arrived)
 
 
 def _starts(counts: Sequence[int] | IntArray) -> IntArray:
@@ -151,7 +145,7 @@ def _starts(counts: Sequence[int] | IntArray) -> IntArray:
 
 
 def _gates(
-    plan: SynchronisationPlan, connections: list[tuple[int, Way, bool]], chunks: list[int]
+    plan: SynchronisationPlan, connections: list[Connection], chunks: list[int]
 ) -> dict[str, IntArray]:
     """What vertices of trees hold: a gate passes chunk c when all its senders have brought it."""
     number: dict[tuple[int, int, bool], int] = {}
