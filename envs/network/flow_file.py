@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.network.fluid import FlowSet, simulate_flows, single_paths
 from envs.text_table import EXACT, RowChecks, read_table
 
@@ -107,7 +107,7 @@ def routes(hosts: int, source: IntArray, destination: IntArray) -> tuple[IntArra
     to i (n - 1).
     """
     hops = np.abs(destination - source)
-    ptr = np.concatenate(([0], np.cumsum(hops + 2)))
+    ptr = sums_before(hops + 2)
     links = np.empty(ptr[-1], dtype=np.int64)
     links[ptr[:-1]] = source
     links[ptr[1:] - 1] = hosts + destination

@@ -127,20 +127,11 @@ class Filling(NamedTuple):
 
 def filling(num_links: int, num_entries: int) -> Filling:
     """Fresh working memory for K links and flows that cross `num_entries` links altogether."""
-    k = num_links
+    room, crowd, kept, level, taken = np.zeros((5, num_links))
+    growing, start, end, touched, seen = np.zeros((5, num_links), dtype=np.int64)
+    member, ticket = np.zeros(num_entries, dtype=np.int64), np.zeros(1, dtype=np.int64)
     return Filling(
-        room=np.zeros(k),
-        crowd=np.zeros(k),
-        kept=np.zeros(k),
-        level=np.zeros(k),
-        taken=np.zeros(k),
-        growing=np.zeros(k, dtype=np.int64),
-        start=np.zeros(k, dtype=np.int64),
-        end=np.zeros(k, dtype=np.int64),
-        member=np.zeros(num_entries, dtype=np.int64),
-        touched=np.zeros(k, dtype=np.int64),
-        seen=np.zeros(k, dtype=np.int64),
-        ticket=np.zeros(1, dtype=np.int64),
+        room, crowd, kept, level, taken, growing, start, end, member, touched, seen, ticket
     )
 
 

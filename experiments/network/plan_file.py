@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, refused_in, require_one_of
 from envs.forms import Form, read_form
 from envs.synchronisation.link_graph import LinkGraph, described, description
 from envs.synchronisation.plan import (
@@ -95,15 +95,12 @@ def read_plan(path: str | Path) -> tuple[SynchronisationProblem, Synchronisation
         InputError: naming the file and the field at fault, or the first violation.
     """
     document = read_form(_Document, read_kind(Path(path), KIND, SCHEMA_VERSION), path)
-    try:
+    with refused_in(path):
         network = described(**document.network.model_dump())
         size = read_quantity(parse_bytes, document.problem.bytes, key="problem.bytes")
         primitive = primitive_of(document.problem.primitive, "problem.primitive")
         problem = SynchronisationProblem(network, size, primitive)
         plan = _plan(document.plan, network)
-    except InputError as error:
-        field = f"field {error.field!r}: " if error.field else ""
-        raise InputError(f"{field}{error.message}", file=path, record=error.record) from error
     violations = plan.violations(problem)
     if violations:
         raise InputError(violations[0], file=path, field="plan")
