@@ -63,7 +63,7 @@ class Bssi:
 
     Guarantees:
         Offline, with any rates that keep the order and leave no port idle needlessly (`greedy`),
-        the weighted sum of completion times is at most four times the optimum.
+        the sum of completion times is at most four times the optimum.
 
     Source:
         Agarwal, Rajakrishnan, Narayan, Agarwal, Shmoys, Vahdat: *Sincronia: Near-Optimal Network
@@ -71,23 +71,23 @@ class Bssi:
     """
 
     def __call__(self, problem: CoflowProblem, active: IntArray, load: FloatArray) -> IntArray:
-        order, _ = bssi(load[active] / problem.rate, problem.weight[active])
+        order, _ = bssi(load[active] / problem.rate, np.ones(len(active)))
         found: IntArray = active[order]
         return found
 
 
 def lower_bound(problem: CoflowProblem) -> float:
-    """No schedule has a smaller weighted sum of times from arrival to end.
+    """No schedule has a smaller sum of times from arrival to end.
 
-    The largest of: every coflow alone; the dual of the relaxation, less the arrivals; and, for
-    equal weights, shortest remaining time first at single ports, each coflow counted at the port it
-    needs longest, or all those of one port there and the others alone.
+    The largest of: every coflow alone; the dual of the relaxation, less the arrivals; and shortest
+    remaining time first at single ports, each coflow counted at the port it needs longest, or all
+    those of one port there and the others alone.
     """
-    alone = problem.alone
+    alone, ones = problem.alone, np.ones(problem.num_coflows)
     times = problem.loads / problem.rate
-    _, dual = bssi(times, problem.weight)
-    found = [float(alone @ problem.weight), dual - float(problem.arrival @ problem.weight)]
-    if np.all(problem.weight == 1.0) and problem.arrival.any():
+    _, dual = bssi(times, ones)
+    found = [float(alone @ ones), dual - float(problem.arrival @ ones)]
+    if problem.arrival.any():
         port = times.argmax(axis=1)
         split, single = 0.0, np.zeros(times.shape[1])
         for p in range(times.shape[1]):

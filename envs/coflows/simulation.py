@@ -36,7 +36,6 @@ class CoflowProblem:
     ports: int  # N on each side
     rate: float  # of every port
     arrival: FloatArray  # (n,)
-    weight: FloatArray  # (n,)
     flow_ptr: (
         IntArray  # (n + 1,) the flows of c: flow_ptr[c]:flow_ptr[c + 1], by (destination, source)
     )
@@ -95,7 +94,6 @@ def coflow_problem(
     rate: float,
     arrival: FloatArray,
     rows: list[tuple[IntArray, IntArray, FloatArray]],
-    weight: FloatArray | None = None,
 ) -> CoflowProblem:
     """Of a row (sources, destinations, sizes) for each coflow.
 
@@ -105,10 +103,7 @@ def coflow_problem(
     kept = [_added(ports, *row) for row in rows]
     ptr = np.cumsum([0, *(len(size) for _, _, size in kept)])
     source, destination, size = (np.concatenate([*column]) for column in zip(*kept, strict=True))
-    return CoflowProblem(
-        ports, rate, arrival, np.ones(len(rows)) if weight is None else weight,
-        ptr.astype(np.int64), source, destination, size,
-    )  # fmt: skip
+    return CoflowProblem(ports, rate, arrival, ptr.astype(np.int64), source, destination, size)
 
 
 def _added(

@@ -141,17 +141,9 @@ def graph_of(
         merged[pair] = before + capacity, max(slowest, latency)
     ends = np.array(list(merged), dtype=np.int64).reshape(-1, 2)
     facts = np.array(list(merged.values()), dtype=np.float64).reshape(-1, 2)
-    return LinkGraph(
-        name,
-        tuple(vertex.name for vertex in vertices),
-        np.array([vertex.participant for vertex in vertices], dtype=np.bool_),
-        np.array([vertex.sums for vertex in vertices], dtype=np.bool_),
-        np.array([vertex.forwards for vertex in vertices], dtype=np.bool_),
-        ends[:, 0],
-        ends[:, 1],
-        facts[:, 0],
-        facts[:, 1],
-    )
+    flags = np.array([(v.participant, v.sums, v.forwards) for v in vertices], dtype=np.bool_)
+    names = tuple(vertex.name for vertex in vertices)
+    return LinkGraph(name, names, *flags.reshape(-1, 3).T, *ends.T, *facts.T)
 
 
 KINDS = {  # of vertices in files: takes part, sums, forwards
