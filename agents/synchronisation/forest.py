@@ -376,37 +376,26 @@ class Forest(Synchroniser):
     ) -> Iterator[tuple[Fraction, list[Tree]]]:
         """The forest whose roots own equal parts, with at most k trees of each."""
         network, primitive = problem.network, problem.primitive
-        twice = primitive is Primitive.ALL_REDUCE and _symmetric(
-            network
-        )  # the same trees both ways
+        every = primitive is Primitive.ALL_REDUCE
+        twice = every and _symmetric(network)  # the same trees both ways
+        used = [True] * (primitive.reduces and not twice) + [False] * primitive.broadcasts
         supplies = {
             towards: _supply(reverse(network) if towards else network, targets, k)
-            for towards, used in (
-                (True, primitive.reduces and not twice),
-                (False, primitive.broadcasts),
-            )
-            if used
+            for towards in used
         }
         if not all(supplies.values()):
             return
         rate = 1 / sum(((1 + twice) / x.rate for x in supplies.values() if x), Fraction(0))
         sides = {towards: _sides(pack(x), towards) for towards, x in supplies.items() if x}
-        if twice:
-            sides[True] = {
-                root: [(tuple(way[::-1] for way in ways), share) for ways, share in trees]
-                for root, trees in sides[False].items()
+        for towards in {True, False} - sides.keys():
+            sides[towards] = {
+                root: [
+                    (tuple(way[::-1] for way in ways) if twice else (), share)
+                    for ways, share in trees
+                ]
+                for root, trees in sides[not towards].items()
             }
-        if primitive is Primitive.ALL_REDUCE:
-            yield rate, _joined(sides[True], sides[False])
-            return
-        yield (
-            rate,
-            [
-                Tree(root, share, ways, ()) if primitive.reduces else Tree(root, share, (), ways)
-                for root, trees in next(iter(sides.values())).items()
-                for ways, share in trees
-            ],
-        )
+        yield rate, _joined(sides[True], sides[False])
 
     def _pace(self, problem: SynchronisationProblem, trees: list[Tree]) -> tuple[float, float]:
         """Seconds in chunks of the best size, and the size.

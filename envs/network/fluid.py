@@ -17,7 +17,6 @@ import numpy as np
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
-from envs.errors import InputError
 from envs.network.max_min import Filling, checked_weights, fill, filling, with_limits
 
 _DRAINED = 1e-12  # a flow with less than this share of its volume left has ended: rounding
@@ -51,15 +50,11 @@ def simulate_flows(
     0, or behind such a one of a more urgent class) never ends.
 
     Args:
-        capacity: of each link, not negative; inf for a link that is never full.
+        capacity: of each link, not negative; inf for a link that is never full. Every path has a
+            finite one, or its flow a limit.
         record_rates: keep all rates, a row for each path and event.
-
-    Raises:
-        InputError: nothing holds a flow back: a path without a link of finite capacity, and no
-            limit.
     """
     capacity = np.ascontiguousarray(capacity, dtype=np.float64)
-    _check(capacity, flows)
     link_ptr, path_links, rooms = with_limits(
         capacity, flows.link_ptr, flows.path_links, flows.limit, flows.path_flow
     )
@@ -86,17 +81,6 @@ def simulate_flows(
         start, duration, path, rate = rows.T
         history = RateHistory(start, duration, path.astype(np.int64), rate)
     return FluidResult(flows.latency + age, int(events), history)
-
-
-def _check(capacity: FloatArray, flows: FlowSet) -> None:
-    path = np.repeat(np.arange(flows.num_paths), np.diff(flows.link_ptr))
-    held = np.isfinite(flows.limit)[flows.path_flow]
-    held[path[np.isfinite(capacity[flows.path_links])]] = True
-    for unheld in np.flatnonzero(~held):
-        raise InputError(
-            "has a path without a link of finite capacity, and no limit",
-            record=f"flow {flows.path_flow[unheld]}",
-        )
 
 
 class _State(NamedTuple):
