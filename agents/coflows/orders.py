@@ -177,8 +177,7 @@ def smallest(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
 
 
 def _ranked(key: FloatArray) -> IntArray:
-    rank = np.zeros(len(key), dtype=np.int64)
-    rank[np.argsort(key, kind="stable")] = np.arange(len(key))
+    rank: IntArray = np.argsort(np.argsort(key, kind="stable"))
     return rank
 
 
@@ -212,8 +211,7 @@ class CoInNetFlow:
         times = np.zeros((len(senders), int(used.max()) + 1))
         times[rows, used] = state.left[senders, layer][rows]
         order, _ = bssi(times, self._weights(state, senders, layer, clock))
-        rank = np.zeros(len(senders), dtype=np.int64)
-        rank[order] = np.arange(len(senders))
+        rank: IntArray = np.argsort(order)
         return rank
 
     def _weights(

@@ -31,7 +31,7 @@ from agents.synchronisation.optimum import (
     reverse,
     supply_of_few,
 )
-from agents.synchronisation.ways import Synchroniser
+from agents.synchronisation.ways import Pair, Synchroniser
 from envs.bounds import Count, NonNegative, bounded
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import (
@@ -45,7 +45,6 @@ from envs.synchronisation.plan import (
 
 _SPREAD = 600  # pairs of links of a switch, up to which every pair is given its part
 
-Pair = tuple[int, int]
 Routes = dict[Pair, list[tuple[Way, int]]]
 Item = TypeVar("Item")
 Amount = TypeVar("Amount", int, Fraction)
