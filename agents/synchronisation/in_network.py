@@ -51,15 +51,15 @@ class SwitchMl(Synchroniser):
     ) -> Result[SynchronisationPlan]:
         network = problem.network
         switches = np.flatnonzero(network.sums & ~network.participant & network.forwards).tolist()
-        reason = ""
+        trees: list[Tree] = []
         if not switches:
             reason = "no switch of the network can add: aggregation=true"
         elif problem.primitive is not Primitive.ALL_REDUCE:
             reason = f"SwitchML does not {problem.primitive.value}"
-        trees = [] if reason else list(self._trees(problem, switches))
-        if not trees and not reason:
+        else:
             reason = "no switch that adds is joined with all participants"
-        if reason:
+            trees += self._trees(problem, switches)
+        if not trees:
             return Result(None, "infeasible", reason=reason)
         chosen, used = blended(problem, [(tree,) for tree in trees])
         payload = float(4 * self.pool.elements)
