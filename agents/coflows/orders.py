@@ -13,7 +13,6 @@ from envs.arrays import FloatArray, IntArray
 from envs.coflows.simulation import CoflowProblem, Order
 from envs.coflows.tenants import Ranks, Tenancy
 from envs.compilation import unchecked
-from envs.errors import require_one_of
 
 
 @unchecked
@@ -64,7 +63,7 @@ class Bssi:
 
     Guarantees:
         Offline, with any rates that keep the order and leave no port idle needlessly (`greedy`),
-        the weighted sum of completion times is at most four times the optimum.
+        the sum of completion times is at most four times the optimum.
 
     Source:
         Agarwal, Rajakrishnan, Narayan, Agarwal, Shmoys, Vahdat: *Sincronia: Near-Optimal Network
@@ -72,23 +71,23 @@ class Bssi:
     """
 
     def __call__(self, problem: CoflowProblem, active: IntArray, load: FloatArray) -> IntArray:
-        order, _ = bssi(load[active] / problem.rate, problem.weight[active])
+        order, _ = bssi(load[active] / problem.rate, np.ones(len(active)))
         found: IntArray = active[order]
         return found
 
 
 def lower_bound(problem: CoflowProblem) -> float:
-    """No schedule has a smaller weighted sum of times from arrival to end.
+    """No schedule has a smaller sum of times from arrival to end.
 
-    The largest of: every coflow alone; the dual of the relaxation, less the arrivals; and, for
-    equal weights, shortest remaining time first at single ports, each coflow counted at the port it
-    needs longest, or all those of one port there and the others alone.
+    The largest of: every coflow alone; the dual of the relaxation, less the arrivals; and shortest
+    remaining time first at single ports, each coflow counted at the port it needs longest, or all
+    those of one port there and the others alone.
     """
-    alone = problem.alone
+    alone, ones = problem.alone, np.ones(problem.num_coflows)
     times = problem.loads / problem.rate
-    _, dual = bssi(times, problem.weight)
-    found = [float(alone @ problem.weight), dual - float(problem.arrival @ problem.weight)]
-    if np.all(problem.weight == 1.0) and problem.arrival.any():
+    _, dual = bssi(times, ones)
+    found = [float(alone @ ones), dual - float(problem.arrival @ ones)]
+    if problem.arrival.any():
         port = times.argmax(axis=1)
         split, single = 0.0, np.zeros(times.shape[1])
         for p in range(times.shape[1]):
@@ -178,8 +177,7 @@ def smallest(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
 
 
 def _ranked(key: FloatArray) -> IntArray:
-    rank = np.zeros(len(key), dtype=np.int64)
-    rank[np.argsort(key, kind="stable")] = np.arange(len(key))
+    rank: IntArray = np.argsort(np.argsort(key, kind="stable"))
     return rank
 
 
@@ -203,9 +201,6 @@ class CoInNetFlow:
 
     weighting: str = "none"
 
-    def __post_init__(self) -> None:
-        require_one_of(self.weighting, WEIGHTINGS, field="weighting")
-
     def __call__(self, state: Tenancy, senders: IntArray, clock: float) -> IntArray:
         layer = state.current[senders]
         ports = state.links[senders, :-1]
@@ -216,8 +211,7 @@ class CoInNetFlow:
         times = np.zeros((len(senders), int(used.max()) + 1))
         times[rows, used] = state.left[senders, layer][rows]
         order, _ = bssi(times, self._weights(state, senders, layer, clock))
-        rank = np.zeros(len(senders), dtype=np.int64)
-        rank[order] = np.arange(len(senders))
+        rank: IntArray = np.argsort(order)
         return rank
 
     def _weights(

@@ -10,7 +10,6 @@ import scipy.sparse
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.data_pipeline.pipeline import Graph, NodeArray
-from envs.errors import InputError
 
 _ROUNDS = 8  # of roots, until what is left has no room beside it
 
@@ -74,12 +73,8 @@ class ProximityOrder:
     def near(self, graph: Graph, training: NodeArray, rng: np.random.Generator) -> NodeArray:
         """(sequences, length) breadth-first around one random root after another.
 
-        Raises:
-            InputError: the training nodes are no multiple of the sequences.
+        The training nodes are a multiple of the sequences.
         """
-        if len(training) % self.sequences:
-            fault = f"{len(training)} training nodes are no multiple of {self.sequences}"
-            raise InputError(fault, field="sequences")
         block, step = grow(graph, self.reach, rng)
         turn = rng.permutation(block.max() + 1)[block[training]]
         ordered: NodeArray = training[np.lexsort((step[training], turn))]

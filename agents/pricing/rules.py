@@ -91,7 +91,7 @@ def rental_rules(tree: RequestTree) -> dict[str, list[list[FloatArray]]]:
     }
 
 
-def best_sales(problem: PricingProblem, *, seconds: float = 60.0) -> tuple[FloatArray, float]:
+def best_sales(problem: PricingProblem) -> tuple[FloatArray, float]:
     """The shares (m,) to sell at each new highest level, and their ratio: the least on this grid.
 
     Guarantees:
@@ -115,11 +115,11 @@ def best_sales(problem: PricingProblem, *, seconds: float = 60.0) -> tuple[Float
         upper=0.0,
     )
     program.add_rows(m, [(own, 1.0), (np.repeat(score, m), -prices[:, None])], lower=-salvage)
-    solution = np.array(_solved(program, seconds))
+    solution = np.array(_solved(program, 60.0))
     return solution[share], float(1.0 / solution[score[0]])
 
 
-def best_ratio(tree: RequestTree, *, seconds: float = 120.0) -> float:
+def best_ratio(tree: RequestTree) -> float:
     """The least ratio of expected values to hindsight of all randomised rules on a tree.
 
     Guarantees:
@@ -160,7 +160,7 @@ def best_ratio(tree: RequestTree, *, seconds: float = 120.0) -> float:
         program.add_rows(
             len(own), [(own, 1.0), (np.repeat(score, len(own)), -optimum[:, None])], lower=0.0
         )
-    return float(1.0 / _solved(program, seconds)[score[0]])
+    return float(1.0 / _solved(program, 120.0)[score[0]])
 
 
 def _solved(program: LinearProgram, seconds: float) -> list[float]:

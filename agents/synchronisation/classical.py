@@ -39,16 +39,21 @@ class _Blend(Synchroniser):
     def _solve(
         self, problem: SynchronisationProblem, budget: Budget
     ) -> Result[SynchronisationPlan]:
-        reason, patterns = self._refused(problem), list[Pattern]()
-        ways = Ways(problem.network, self._ends(problem))
-        if not reason:
-            for table in ways.tables:
-                for edges in self._trees(problem, ways, table):
-                    found = realised(problem.primitive, edges, table)
-                    patterns += [found] if found else []
-        if not patterns:
-            reason = reason or ways.missing() or "no ring passes all participants"
+        if reason := self._refused(problem):
             return Result(None, "infeasible", reason=reason)
+        ways, patterns = Ways(problem.network, self._ends(problem)), list[Pattern]()
+        for table in ways.tables:
+            for edges in self._trees(problem, ways, table):
+                found = realised(problem.primitive, edges, table)
+                patterns += [found] if found else []
+        if not patterns:
+            reason = ways.missing() or "no ring passes all participants"
+            return Result(None, "infeasible", reason=reason)
+        return self._planned(problem, ways, patterns)
+
+    def _planned(
+        self, problem: SynchronisationProblem, ways: Ways, patterns: list[Pattern]
+    ) -> Result[SynchronisationPlan]:
         trees, used = self._blended(problem, ways, patterns)
         plan = SynchronisationPlan(self.name, trees)
         if self.cut:

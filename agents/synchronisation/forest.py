@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from agents.synchronisation.optimum import (
     reverse,
     supply_of_few,
 )
-from agents.synchronisation.ways import Synchroniser
+from agents.synchronisation.ways import Pair, Synchroniser
 from envs.bounds import Count, NonNegative, bounded
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import (
@@ -44,8 +45,9 @@ from envs.synchronisation.plan import (
 
 _SPREAD = 600  # pairs of links of a switch, up to which every pair is given its part
 
-Pair = tuple[int, int]
 Routes = dict[Pair, list[tuple[Way, int]]]
+Item = TypeVar("Item")
+Amount = TypeVar("Amount", int, Fraction)
 
 
 @dataclass(frozen=True)
@@ -252,9 +254,9 @@ def _drawn(routes: list[tuple[Way, int]], units: int) -> list[tuple[Way, int]]:
 
 
 def _overlaid(
-    first: list[tuple[Way, int]], second: list[tuple[Way, int]]
-) -> list[tuple[int, Way, Way]]:
-    """Both lists side by side, cut wherever one of them changes."""
+    first: list[tuple[Item, Amount]], second: list[tuple[Item, Amount]]
+) -> list[tuple[Amount, Item, Item]]:
+    """Both lists side by side from their ends on, cut wherever one of them changes."""
     found = []
     first, second = list(first), list(second)
     while first:
@@ -282,7 +284,7 @@ def _without_loops(way: Way) -> Way:
 _MESSAGES = 60_000
 _FEW = (1, 2)  # trees per root
 
-Side = tuple[Fraction, tuple[Way, ...]]  # a share of the vector, and the ways of a tree
+Side = tuple[tuple[Way, ...], Fraction]  # the ways of a tree, and its share of the vector
 
 
 @bounded
@@ -373,37 +375,26 @@ class Forest(Synchroniser):
     ) -> Iterator[tuple[Fraction, list[Tree]]]:
         """The forest whose roots own equal parts, with at most k trees of each."""
         network, primitive = problem.network, problem.primitive
-        twice = primitive is Primitive.ALL_REDUCE and _symmetric(
-            network
-        )  # the same trees both ways
+        every = primitive is Primitive.ALL_REDUCE
+        twice = every and _symmetric(network)  # the same trees both ways
+        used = [True] * (primitive.reduces and not twice) + [False] * primitive.broadcasts
         supplies = {
             towards: _supply(reverse(network) if towards else network, targets, k)
-            for towards, used in (
-                (True, primitive.reduces and not twice),
-                (False, primitive.broadcasts),
-            )
-            if used
+            for towards in used
         }
         if not all(supplies.values()):
             return
         rate = 1 / sum(((1 + twice) / x.rate for x in supplies.values() if x), Fraction(0))
         sides = {towards: _sides(pack(x), towards) for towards, x in supplies.items() if x}
-        if twice:
-            sides[True] = {
-                root: [(share, tuple(way[::-1] for way in ways)) for share, ways in trees]
-                for root, trees in sides[False].items()
+        for towards in {True, False} - sides.keys():
+            sides[towards] = {
+                root: [
+                    (tuple(way[::-1] for way in ways) if twice else (), share)
+                    for ways, share in trees
+                ]
+                for root, trees in sides[not towards].items()
             }
-        if primitive is Primitive.ALL_REDUCE:
-            yield rate, _joined(sides[True], sides[False])
-            return
-        yield (
-            rate,
-            [
-                Tree(root, share, ways, ()) if primitive.reduces else Tree(root, share, (), ways)
-                for root, trees in next(iter(sides.values())).items()
-                for share, ways in trees
-            ],
-        )
+        yield rate, _joined(sides[True], sides[False])
 
     def _pace(self, problem: SynchronisationProblem, trees: list[Tree]) -> tuple[float, float]:
         """Seconds in chunks of the best size, and the size.
@@ -454,24 +445,17 @@ def _sides(forest: Iterable[PackedTree], towards: bool) -> dict[int, list[Side]]
     total = sum(tree.times for tree in trees)
     for tree in trees:
         ways = tuple(way[::-1] for way in tree.ways) if towards else tree.ways
-        found[tree.root].append((Fraction(tree.times, total), ways))
+        found[tree.root].append((ways, Fraction(tree.times, total)))
     return found
 
 
 def _joined(into: dict[int, list[Side]], out: dict[int, list[Side]]) -> list[Tree]:
     """Trees that sum and send on: the shares of a root on both sides, cut where either changes."""
-    found = []
-    for root, trees in into.items():
-        first, second = trees[::-1], out[root][::-1]
-        while first:
-            (a, reduce), (b, broadcast) = first.pop(), second.pop()
-            share = min(a, b)
-            found.append(Tree(root, share, reduce, broadcast))
-            if a > share:
-                first.append((a - share, reduce))
-            if b > share:
-                second.append((b - share, broadcast))
-    return found
+    return [
+        Tree(root, share, reduce, broadcast)
+        for root, trees in into.items()
+        for share, reduce, broadcast in _overlaid(trees[::-1], out[root][::-1])
+    ]
 
 
 def _symmetric(network: LinkGraph) -> bool:

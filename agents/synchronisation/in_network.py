@@ -10,8 +10,15 @@ from itertools import pairwise, product
 import numpy as np
 
 from agents.solver import Budget, Result
-from agents.synchronisation.ways import Edges, Synchroniser, Ways, blended, load_of, realised
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
+from agents.synchronisation.classical import ParameterServer
+from agents.synchronisation.ways import Pattern, Synchroniser, Ways, blended, load_of
+from envs.synchronisation.plan import (
+    Primitive,
+    SynchronisationPlan,
+    SynchronisationProblem,
+    Tree,
+    Way,
+)
 from envs.synchronisation.sparse_aggregation import StreamedPlan, Streaming
 from envs.synchronisation.switch_aggregation import SlotPool
 
@@ -44,15 +51,15 @@ class SwitchMl(Synchroniser):
     ) -> Result[SynchronisationPlan]:
         network = problem.network
         switches = np.flatnonzero(network.sums & ~network.participant & network.forwards).tolist()
-        reason = ""
+        trees: list[Tree] = []
         if not switches:
             reason = "no switch of the network can add: aggregation=true"
-        elif not (problem.primitive.reduces and problem.primitive.broadcasts):
+        elif problem.primitive is not Primitive.ALL_REDUCE:
             reason = f"SwitchML does not {problem.primitive.value}"
-        trees = [] if reason else list(self._trees(problem, switches))
-        if not trees and not reason:
+        else:
             reason = "no switch that adds is joined with all participants"
-        if reason:
+            trees += self._trees(problem, switches)
+        if not trees:
             return Result(None, "infeasible", reason=reason)
         chosen, used = blended(problem, [(tree,) for tree in trees])
         payload = float(4 * self.pool.elements)
@@ -93,7 +100,7 @@ class SwitchMl(Synchroniser):
 
 
 @dataclass(frozen=True)
-class OmniReduce(Synchroniser):
+class OmniReduce(ParameterServer):
     """Aggregators sum the blocks that are not all zero, each a stripe of the vector.
 
     Args:
@@ -109,38 +116,22 @@ class OmniReduce(Synchroniser):
         distributed deep learning, SIGCOMM 2021.
     """
 
-    dedicated: bool = False
     streaming: Streaming = field(default_factory=Streaming)
 
-    def _solve(
-        self, problem: SynchronisationProblem, budget: Budget
+    def _refused(self, problem: SynchronisationProblem) -> str:
+        if problem.primitive is not Primitive.ALL_REDUCE:
+            return f"OmniReduce does not {problem.primitive.value}"
+        return super()._refused(problem)
+
+    def _planned(
+        self, problem: SynchronisationProblem, ways: Ways, patterns: list[Pattern]
     ) -> Result[SynchronisationPlan]:
-        network = problem.network
-        apart = np.flatnonzero(network.sums & ~network.participant & ~network.forwards).tolist()
-        servers = tuple(apart) if self.dedicated else network.participants
-        reason = ""
-        if not servers:
-            reason = "no vertex sums that neither takes part nor forwards"
-        elif not (problem.primitive.reduces and problem.primitive.broadcasts):
-            reason = f"OmniReduce does not {problem.primitive.value}"
-        if reason:
-            return Result(None, "infeasible", reason=reason)
-        ways = Ways(network, tuple({*network.participants, *servers}))
-        stars = []
-        for server in servers:
-            up = [(v, server) for v in network.participants if v != server]
-            stars.append(Edges(server, Fraction(1, len(servers)), up))
-        tried = (realised(problem.primitive, stars, table) for table in ways.tables)
-        found = [trees for trees in tried if trees is not None]
-        if not found:
-            reason = ways.missing()
-            return Result(None, "infeasible", reason=reason)
-        trees = min(found, key=lambda trees: float(load_of(problem, trees).max()))
+        trees = min(patterns, key=lambda trees: float(load_of(problem, trees).max()))
         plan = StreamedPlan("OmniReduce", trees, streaming=self.streaming)
         moved = plan.traffic(problem)
         figures = {
             "sent_bytes": float(moved.sent.sum()),
-            "received_bytes": float(moved.received.sum()) * len(network.participants),
+            "received_bytes": float(moved.received.sum()) * len(problem.network.participants),
             "packets": float(moved.packets.sum()),
             "rounds": float(moved.answers.max()),
         }

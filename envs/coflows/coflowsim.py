@@ -30,8 +30,8 @@ _SEED = 17  # of the deadlines
 
 # The smaller goes first: of the problem, what `lcf` counts as left, and a coflow.
 Key = Callable[[CoflowProblem, FloatArray, int], float]
-KEYS: Mapping[str, Key | None] = {
-    "fifo": None,
+KEYS: Mapping[str, Key] = {
+    "fifo": lambda problem, left, c: float(problem.arrival[c]),
     "scf": lambda problem, left, c: float(problem.longest[c]),
     "ncf": lambda problem, left, c: float(problem.width[c]),
     "lcf": lambda problem, left, c: float(left[c]),
@@ -93,8 +93,7 @@ def simulate_coflowsim(found: Quantised, arrival: FloatArray, order: str) -> Cof
         left = np.maximum(found.received - sent, 0.0).sum(axis=1)
         for c in coming[problem.arrival[coming] == now]:
             if np.isinf(state.finish[c]):
-                values = [] if key is None else [key(problem, left, one) for one in line]
-                own = np.inf if key is None else key(problem, left, int(c))
+                values, own = [key(problem, left, one) for one in line], key(problem, left, int(c))
                 place = next((k for k, value in enumerate(values) if own < value), len(line))
                 line.insert(place, int(c))
         events += play_madd(

@@ -15,14 +15,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked
-from envs.errors import require_one_of
-from envs.network.fluid import FlowSet, simulate_flows
+from envs.network.fluid import simulate_flows, single_paths
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,6 @@ class CoflowProblem:
     ports: int  # N on each side
     rate: float  # of every port
     arrival: FloatArray  # (n,)
-    weight: FloatArray  # (n,)
     flow_ptr: (
         IntArray  # (n + 1,) the flows of c: flow_ptr[c]:flow_ptr[c + 1], by (destination, source)
     )
@@ -96,7 +94,6 @@ def coflow_problem(
     rate: float,
     arrival: FloatArray,
     rows: list[tuple[IntArray, IntArray, FloatArray]],
-    weight: FloatArray | None = None,
 ) -> CoflowProblem:
     """Of a row (sources, destinations, sizes) for each coflow.
 
@@ -106,10 +103,7 @@ def coflow_problem(
     kept = [_added(ports, *row) for row in rows]
     ptr = np.cumsum([0, *(len(size) for _, _, size in kept)])
     source, destination, size = (np.concatenate([*column]) for column in zip(*kept, strict=True))
-    return CoflowProblem(
-        ports, rate, arrival, np.ones(len(rows)) if weight is None else weight,
-        ptr.astype(np.int64), source, destination, size,
-    )  # fmt: skip
+    return CoflowProblem(ports, rate, arrival, ptr.astype(np.int64), source, destination, size)
 
 
 def _added(
@@ -177,7 +171,6 @@ def switch_of(problem: CoflowProblem) -> Switch:
 
 def simulate(problem: CoflowProblem, order: Order, rates: Rates = "madd") -> CoflowTimes:
     """Replays the coflows; the order is asked for whenever some arrive."""
-    require_one_of(rates, get_args(Rates), field="rates")
     state, events = switch_of(problem), 0
     instants, group = np.unique(problem.arrival, return_inverse=True)
     coming = np.argsort(group, kind="stable")
@@ -200,16 +193,8 @@ def simulate_fair(problem: CoflowProblem) -> CoflowTimes:
     links = np.stack((problem.source, problem.destination + problem.ports), axis=1)
     found = simulate_flows(
         np.full(2 * problem.ports, problem.rate),
-        FlowSet(
-            arrival=problem.arrival[problem.coflow],
-            volume=problem.size,
-            path_ptr=np.arange(flows + 1),
-            link_ptr=2 * np.arange(flows + 1),
-            path_links=links.ravel(),
-            priority=np.zeros(flows, dtype=np.int64),
-            weight=np.ones(flows),
-            latency=np.zeros(flows),
-            limit=np.full(flows, np.inf),
+        single_paths(
+            problem.arrival[problem.coflow], problem.size, 2 * np.arange(flows + 1), links.ravel()
         ),
     )
     completion = np.zeros(problem.num_coflows)

@@ -17,7 +17,6 @@ import numpy as np
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
-from envs.errors import InputError
 from envs.network.max_min import Filling, checked_weights, fill, filling, with_limits
 
 _DRAINED = 1e-12  # a flow with less than this share of its volume left has ended: rounding
@@ -51,15 +50,11 @@ def simulate_flows(
     0, or behind such a one of a more urgent class) never ends.
 
     Args:
-        capacity: of each link, not negative; inf for a link that is never full.
+        capacity: of each link, not negative; inf for a link that is never full. Every path has a
+            finite one, or its flow a limit.
         record_rates: keep all rates, a row for each path and event.
-
-    Raises:
-        InputError: nothing holds a flow back: a path without a link of finite capacity, and no
-            limit.
     """
     capacity = np.ascontiguousarray(capacity, dtype=np.float64)
-    _check(capacity, flows)
     link_ptr, path_links, rooms = with_limits(
         capacity, flows.link_ptr, flows.path_links, flows.limit, flows.path_flow
     )
@@ -77,7 +72,7 @@ def simulate_flows(
     )
     events, rows = _drain(
         entry, np.argsort(entry, kind="stable"), flows.volume, flows.path_ptr, flows.path_flow,
-        link_ptr, path_links, checked_weights(flows.weight, "flow")[flows.path_flow],
+        link_ptr, path_links, checked_weights(flows.weight)[flows.path_flow],
         flows.priority[flows.path_flow], rooms, filling(len(rooms), len(path_links)), state, age,
         record_rates,
     )  # fmt: skip
@@ -86,17 +81,6 @@ def simulate_flows(
         start, duration, path, rate = rows.T
         history = RateHistory(start, duration, path.astype(np.int64), rate)
     return FluidResult(flows.latency + age, int(events), history)
-
-
-def _check(capacity: FloatArray, flows: FlowSet) -> None:
-    path = np.repeat(np.arange(flows.num_paths), np.diff(flows.link_ptr))
-    held = np.isfinite(flows.limit)[flows.path_flow]
-    held[path[np.isfinite(capacity[flows.path_links])]] = True
-    for unheld in np.flatnonzero(~held):
-        raise InputError(
-            "has a path without a link of finite capacity, and no limit",
-            record=f"flow {flows.path_flow[unheld]}",
-        )
 
 
 class _State(NamedTuple):
@@ -280,3 +264,18 @@ class FlowSet:
     def path_flow(self) -> IntArray:
         """(P,) the flow of each path."""
         return np.repeat(np.arange(self.num_flows), np.diff(self.path_ptr))
+
+
+def single_paths(
+    arrival: FloatArray,  # (F,)
+    volume: FloatArray,  # (F,)
+    link_ptr: IntArray,  # (F + 1,)
+    path_links: IntArray,
+) -> FlowSet:
+    """Flows of one class and weight over a path each, without latencies and limits."""
+    flows = len(arrival)
+    return FlowSet(
+        arrival, volume, np.arange(flows + 1), link_ptr, path_links,
+        priority=np.zeros(flows, dtype=np.int64), weight=np.ones(flows), latency=np.zeros(flows),
+        limit=np.full(flows, np.inf),
+    )  # fmt: skip

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 
@@ -49,7 +48,7 @@ def max_min_rates(
     weight = np.ones(flows) if weight is None else _floats(weight)
     limit = np.full(flows, np.inf) if limit is None else _floats(limit)
     priority = np.zeros(flows, np.int64) if priority is None else np.asarray(priority, np.int64)
-    weight = checked_weights(weight, "flow")
+    weight = checked_weights(weight)
     ptr, links, rooms = with_limits(capacity, flow_ptr, flow_links, limit, np.arange(flows))
     active = np.argsort(priority, kind="stable")
     rate = np.zeros(flows)
@@ -79,26 +78,26 @@ def with_limits(
     return ptr, links, np.concatenate((capacity, limit[held]))
 
 
-def checked_weights(weight: FloatArray, owner: str) -> FloatArray:
+def checked_weights(weight: FloatArray) -> FloatArray:
     """The weights over the heaviest; rates do not depend on the scale of weights.
 
     Raises:
-        InputError: naming `owner` and number of a weight that is negative, not finite, or positive
-            and less than 1e-200 of the heaviest.
+        InputError: naming the flow of a weight that is negative, not finite, or positive and less
+            than 1e-200 of the heaviest.
     """
-    _refuse(~(np.isfinite(weight) & (weight >= 0.0)), weight, owner, "weight", "is not a weight")
+    _refuse(~(np.isfinite(weight) & (weight >= 0.0)), weight, "is not a weight")
     heaviest = weight.max(initial=0.0)
     if heaviest == 0.0:
         return weight
     scaled: FloatArray = weight / heaviest
     light = (weight > 0.0) & (scaled < _LIGHTEST)
-    _refuse(light, weight, owner, "weight", f"is too small beside the largest, {heaviest}")
+    _refuse(light, weight, f"is too small beside the largest, {heaviest}")
     return scaled
 
 
-def _refuse(wrong: NDArray[np.bool_], values: FloatArray, owner: str, field: str, why: str) -> None:
-    for index in np.flatnonzero(wrong):
-        raise InputError(f"{values[index]} {why}", record=f"{owner} {index}", field=field)
+def _refuse(wrong: BoolArray, weight: FloatArray, why: str) -> None:
+    for flow in np.flatnonzero(wrong):
+        raise InputError(f"{weight[flow]} {why}", record=f"flow {flow}", field="weight")
 
 
 def _floats(values: FloatArray) -> FloatArray:
@@ -128,20 +127,11 @@ class Filling(NamedTuple):
 
 def filling(num_links: int, num_entries: int) -> Filling:
     """Fresh working memory for K links and flows that cross `num_entries` links altogether."""
-    k = num_links
+    room, crowd, kept, level, taken = np.zeros((5, num_links))
+    growing, start, end, touched, seen = np.zeros((5, num_links), dtype=np.int64)
+    member, ticket = np.zeros(num_entries, dtype=np.int64), np.zeros(1, dtype=np.int64)
     return Filling(
-        room=np.zeros(k),
-        crowd=np.zeros(k),
-        kept=np.zeros(k),
-        level=np.zeros(k),
-        taken=np.zeros(k),
-        growing=np.zeros(k, dtype=np.int64),
-        start=np.zeros(k, dtype=np.int64),
-        end=np.zeros(k, dtype=np.int64),
-        member=np.zeros(num_entries, dtype=np.int64),
-        touched=np.zeros(k, dtype=np.int64),
-        seen=np.zeros(k, dtype=np.int64),
-        ticket=np.zeros(1, dtype=np.int64),
+        room, crowd, kept, level, taken, growing, start, end, member, touched, seen, ticket
     )
 
 

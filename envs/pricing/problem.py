@@ -221,8 +221,6 @@ def worst_reserve_ratio(problem: PricingProblem, reserve: IntArray) -> float:
     the capacity the ratio is an upper bound, otherwise exact.
     """
     n, m = problem.capacity[0], len(problem.prices)
-    if len(problem.capacity) > 1 or len(reserve) != n or any(k.duration for k in problem.kinds):
-        raise InputError(f"{n} levels of one resource that is never given back", field="reserve")
     sizes = [kind.need[0] for kind in problem.kinds]
     last, step = (0, 1) if problem.buys else (m - 1, -1)  # level refused where nothing fits
     refused: IntArray = np.full(n + 1, last)

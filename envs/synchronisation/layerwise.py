@@ -7,18 +7,17 @@ of its forward pass, backward pass and update on one GPU.
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.files import read_content
 from envs.synchronisation.switch_aggregation import ELEMENT
+from envs.text_table import RowChecks, read_table
 
 PICOSECOND = 1e-12
 JITTER = 0.02  # standard deviation of a time over its mean, in the authors' simulator
@@ -59,34 +58,23 @@ def read_layered_models(path: str | Path, gpu: str) -> dict[str, LayeredModel]:
     Raises:
         InputError: naming file, line and field; a GPU that the file does not hold.
     """
-    try:
-        text = read_content(path).decode("utf-8-sig")
-        reader = csv.DictReader(text.splitlines(), strict=True)
-        lines = list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"is no CSV ({error})", file=path) from error
-    for name in _COLUMNS:
-        if name not in (reader.fieldnames or ()):
-            raise InputError("is no column of the header", file=path, field=name)
-    found: dict[str, list[list[float]]] = defaultdict(list)
-    for number, line in enumerate(lines, 2):
-        if line["gpu"] != gpu:
-            continue
-        own = found[str(line["model"])]
-        for field in _COLUMNS[2:]:
-            cell = line[field] or ""
-            value = int(cell) if cell.isdecimal() and len(cell) < 16 else -1
-            if value < (field == "elements") or (field == "layer" and value != len(own)):
-                raise InputError(f"is {cell!r}", file=path, record=f"line {number}", field=field)
-        own.append([float(line[field]) for field in _COLUMNS[3:]])
-    if not found:
-        known = ", ".join(sorted({str(line["gpu"]) for line in lines}))
+    table = read_table(path, _COLUMNS)
+    checks = RowChecks(table)
+    layer = checks.whole("layer")
+    turn = pl.DataFrame(table.columns).select(pl.int_range(pl.len()).over("gpu", "model"))
+    checks.reject(layer != turn.to_series().to_numpy(), "layer", "does not follow the layer before")
+    elements = checks.whole("elements", 1)
+    times = np.stack([checks.whole(name) for name in _TIMES]) * PICOSECOND
+    checks.finish(strict=True)
+    gpus = table.columns["gpu"]
+    own = np.flatnonzero((gpus == gpu).to_numpy())
+    if not len(own):
+        known = ", ".join(sorted(set(gpus)))
         raise InputError(f"holds no layers of {gpu!r}, only of {known}", file=path, field="gpu")
-    models = {}
-    for model, rows in found.items():
-        table = np.array(rows)
-        times = table[:, 1:].T * PICOSECOND
-        models[model] = LayeredModel(model, table[:, 0].astype(np.int64), *times)
+    named, models = table.columns["model"].gather(own), {}
+    for model in named.unique(maintain_order=True):
+        rows = own[(named == model).to_numpy()]
+        models[model] = LayeredModel(model, elements[rows], *times[:, rows])
     return models
 
 

@@ -40,20 +40,12 @@ class LinkGraph:
     latency: FloatArray  # (K,) seconds
 
     def __post_init__(self) -> None:
-        where, v = f"links of {self.name}", len(self.vertices)
-        if len(set(self.vertices)) != v:
+        where = f"links of {self.name}"
+        if len(set(self.vertices)) != len(self.vertices):
             twice = next(x for x in self.vertices if self.vertices.count(x) > 1)
             raise InputError("stands twice", file=where, record=twice)
-        for field in ("participant", "sums", "forwards"):
-            if getattr(self, field).shape != (v,):
-                raise InputError(
-                    f"is not one value for each of {v} vertices", file=where, field=field
-                )
-        if len(self.link) != len(self.source):
-            raise InputError("joins two vertices that another link joins", file=where)
-        for number, (a, b) in enumerate(self.link):
-            if not (0 <= a < v and 0 <= b < v) or a == b:
-                raise InputError(f"joins {a} to {b}", file=where, record=f"link {number}")
+        for number in np.flatnonzero(self.source == self.destination).tolist():
+            raise InputError("joins a vertex to itself", file=where, record=self.link_name(number))
         for field, wrong in (
             ("capacity", ~((self.capacity > 0) & np.isfinite(self.capacity))),
             ("latency", ~((self.latency >= 0) & np.isfinite(self.latency))),
@@ -149,17 +141,9 @@ def graph_of(
         merged[pair] = before + capacity, max(slowest, latency)
     ends = np.array(list(merged), dtype=np.int64).reshape(-1, 2)
     facts = np.array(list(merged.values()), dtype=np.float64).reshape(-1, 2)
-    return LinkGraph(
-        name,
-        tuple(vertex.name for vertex in vertices),
-        np.array([vertex.participant for vertex in vertices], dtype=np.bool_),
-        np.array([vertex.sums for vertex in vertices], dtype=np.bool_),
-        np.array([vertex.forwards for vertex in vertices], dtype=np.bool_),
-        ends[:, 0],
-        ends[:, 1],
-        facts[:, 0],
-        facts[:, 1],
-    )
+    flags = np.array([(v.participant, v.sums, v.forwards) for v in vertices], dtype=np.bool_)
+    names = tuple(vertex.name for vertex in vertices)
+    return LinkGraph(name, names, *flags.reshape(-1, 3).T, *ends.T, *facts.T)
 
 
 KINDS = {  # of vertices in files: takes part, sums, forwards

@@ -65,20 +65,16 @@ class SynchronisationPlan:
 
     def spans(self, problem: SynchronisationProblem) -> list[tuple[Fraction, Fraction]]:
         """(trees,) first and end of what each tree carries, as shares of the vector."""
-        if problem.primitive is Primitive.ALL_REDUCE:
-            at = Fraction(0)
-            found = []
-            for tree in self.trees:
-                found.append((at, at + tree.share))
-                at += tree.share
-            return found
-        rank = {vertex: i for i, vertex in enumerate(problem.network.participants)}
-        used: dict[int, Fraction] = defaultdict(Fraction)
+        every = problem.primitive is Primitive.ALL_REDUCE
+        ends: dict[int | None, Fraction] = {None: Fraction(0)}
+        for rank, vertex in enumerate(problem.network.participants):
+            ends[vertex] = problem.block_of(rank)[0]
         found = []
         for tree in self.trees:
-            first = problem.block_of(rank[tree.root])[0] + used[tree.root]
-            used[tree.root] += tree.share
-            found.append((first, first + tree.share))
+            owner = None if every else tree.root
+            first = ends[owner]
+            ends[owner] += tree.share
+            found.append((first, ends[owner]))
         return found
 
     @property
@@ -238,8 +234,7 @@ class SynchronisationProblem:
         blocks: which blocks of its vector each rank has that are not all zero; None: all.
 
     Raises:
-        InputError: `size` is not positive and finite; `blocks` has not one row for each
-            participant.
+        InputError: `size` is not positive and finite.
     """
 
     objective: ClassVar[str] = "time_s"
@@ -253,10 +248,6 @@ class SynchronisationProblem:
     def __post_init__(self) -> None:
         if not 0.0 < self.size < np.inf:
             raise InputError(f"a vector of {self.size} bytes", field="size")
-        if self.blocks is not None and (
-            self.blocks.ndim != 2 or len(self.blocks) != len(self.network.participants)
-        ):
-            raise InputError("has not one row for each participant", field="blocks")
 
     def price(self, plan: SynchronisationPlan) -> dict[str, float]:
         """What a plan takes by its own model where it has one, else as it is played."""

@@ -19,7 +19,6 @@ memory is 24 bytes a message (a chunk on a connection).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,12 +26,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 from envs.network.event_heap import pop, push
 from envs.network.max_min import Filling, fill, filling
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Way
+
+Connection = tuple[int, Way, bool]  # tree of the plan, way, whether it leads to the root
 
 MOST_MESSAGES = 4_000_000
 _SAME = 1e-12  # instants closer than this share of the time are one, and so are amounts
@@ -49,9 +50,7 @@ class Played:
     """
 
     seconds: float  # until the last chunk has arrived and is added
-    tree: tuple[int, ...]  # (C,) of the plan
-    ways: tuple[Way, ...]  # (C,)
-    reduces: tuple[bool, ...]  # (C,) whether it leads to the root
+    connections: list[Connection]  # (C,)
     first: IntArray  # (C + 1,)
     start: FloatArray  # (M,) seconds
     drained: FloatArray  # (M,)
@@ -83,12 +82,9 @@ def play(
             drivers do for each message.
 
     Raises:
-        InputError: more than `MOST_MESSAGES` messages, a negative time, a way over one link twice,
-            or trees that wait for what never arrives.
+        InputError: more than `MOST_MESSAGES` messages, a way over one link twice, or trees that
+            wait for what never arrives.
     """
-    for name, value in (("summing", summing), ("overhead", overhead)):
-        if not 0.0 <= value < math.inf:
-            raise InputError(f"{value} seconds", field=name)
     connections = [
         (number, way, reduces)
         for number, tree in enumerate(plan.trees)
@@ -117,7 +113,7 @@ def play(
     ends = np.array([way[-1] for _, way, _ in connections], dtype=np.int64)
     adds = np.array([reduces for _, _, reduces in connections], dtype=np.bool_)
     adds &= ~(network.forwards & ~network.participant)[ends]
-    first = _starts(count)
+    first = sums_before(count)
     setting = _Setting(
         first=first,
         share=share,
@@ -126,11 +122,11 @@ def play(
         adding=np.where(adds, summing * share * problem.size / count, 0.0),
         end=ends,
         group=group,
-        group_first=_starts(np.bincount(group, minlength=len(groups))),
+        group_first=sums_before(np.bincount(group, minlength=len(groups))),
         **_gates(plan, connections, chunks),
         overhead=overhead,
     )
-    link_ptr = _starts([len(route) for route in groups])
+    link_ptr = sums_before(np.array([len(route) for route in groups], dtype=np.int64))
     entries = np.array([link for route in groups for link in route], dtype=np.int64)
     state = _state(setting, len(groups), network.num_vertices)
     seconds = _run(
@@ -139,19 +135,11 @@ def play(
     )  # fmt: skip
     if state.tally[_LEFT]:
         raise InputError(f"{state.tally[_LEFT]} messages wait for what never arrives", field="plan")
-    numbers, ways, directions = zip(*connections, strict=True) if connections else ((), (), ())
-    return Played(
-        seconds, numbers, ways, directions, first, state.start, state.drained, state.arrived
-    )
-
-
-def _starts(counts: Sequence[int] | IntArray) -> IntArray:
-    """Where each of several rows begins that follow one another, and the end of the last."""
-    return np.concatenate(([0], np.cumsum(np.asarray(counts, dtype=np.int64))))
+    return Played(seconds, connections, first, state.start, state.drained, state.arrived)
 
 
 def _gates(
-    plan: SynchronisationPlan, connections: list[tuple[int, Way, bool]], chunks: list[int]
+    plan: SynchronisationPlan, connections: list[Connection], chunks: list[int]
 ) -> dict[str, IntArray]:
     """What vertices of trees hold: a gate passes chunk c when all its senders have brought it."""
     number: dict[tuple[int, int, bool], int] = {}
@@ -166,7 +154,7 @@ def _gates(
     awaits = [gate(tree, way[-1], reduces) for tree, way, reduces in connections]
     found = {"opens": np.array(opens, np.int64), "awaits": np.array(awaits, np.int64)}
     for name, owner in (("followers", found["opens"]), ("senders", found["awaits"])):
-        found[f"{name}_ptr"] = _starts(np.bincount(owner, minlength=len(number)))
+        found[f"{name}_ptr"] = sums_before(np.bincount(owner, minlength=len(number)))
         found[name] = np.argsort(owner, kind="stable")
     return found | {"gate_chunks": np.array([chunks[tree] for tree, _, _ in number], np.int64)}
 

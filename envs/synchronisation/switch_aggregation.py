@@ -247,11 +247,7 @@ def _execute(
     faults: Faults | None,
 ) -> SwitchRun:
     faults = Faults() if faults is None else faults
-    if len(values) != tree.workers:
-        raise InputError(f"{len(values)} vectors for {tree.workers} workers", field="values")
     late = np.array(faults.late or (0.0,) * tree.workers)
-    if len(late) != tree.workers:
-        raise InputError(f"{len(late)} values for {tree.workers} workers", field="late")
     slots = min(pool.slots, own.shape[1])
     run = _simulate(
         values, own, float(factor), tree.parent, pool.packet / tree.rate, tree.latency, late, slots,

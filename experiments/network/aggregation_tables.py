@@ -23,6 +23,7 @@ from envs.synchronisation.layerwise import (
 )
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationProblem
+from envs.synchronisation.playing import seconds_of
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
 from envs.synchronisation.switch_aggregation import (
     Faults,
@@ -111,12 +112,9 @@ def aggregation(config: AggregationConfig, run: Run) -> Result:
     tables = [Table.plain(title, own, 6) for title, own in rows.items()]
     write_tables(run, "Sums inside the network", tables, provenance)
     values: dict[str, object] = {**rows}
-    for key, own in (
-        ("largest_difference", "dedicated"), ("over_ring", "speed_ups"),
-        ("over_server", "speed_ups"), ("largest_difference_ms", "sparse"),
-    ):  # fmt: skip
+    for key in SHOWN:
         name = key.removeprefix("largest_")
-        known = [abs(float(row[name])) for row in rows[own] if name in row]
+        known = [abs(float(row[name])) for own in rows.values() for row in own if name in row]
         values[key] = max(known, default=None)
     return Result(values, provenance, SHOWN)
 
@@ -200,8 +198,8 @@ def sparse_sums(asked: AggregationConfig) -> list[Row]:
     for name, blocks, published in cases:
         problem = SynchronisationProblem(network, float(blocks.shape[1] * BLOCK), blocks=blocks)
         result = OmniReduce(dedicated=True).solve(problem)
-        seconds = None if result.solution is None else result.solution.own_seconds(problem)
-        assert seconds is not None
+        assert result.solution is not None
+        seconds = seconds_of(problem, result.solution)
         row: Row = {
             "blocks": name,
             "sparsity": 100.0 * float(1.0 - blocks.mean()),

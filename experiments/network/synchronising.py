@@ -288,10 +288,10 @@ def _judged(
 def trace_document(problem: SynchronisationProblem, played: Played) -> dict[str, object]:
     """Vertices as processes, their connections as threads, chunks as slices; for Perfetto."""
     names, events = problem.network.vertices, list[Event]()
-    for vertex in sorted({way[0] for way in played.ways}):
+    for vertex in sorted({way[0] for _, way, _ in played.connections}):
         events.append(process(vertex, names[vertex]))
-    for c, (tree, way) in enumerate(zip(played.tree, played.ways, strict=True)):
-        what = "sum" if played.reduces[c] else "result"
+    for c, (tree, way, reduces) in enumerate(played.connections):
+        what = "sum" if reduces else "result"
         events.append(thread(way[0], c, f"tree {tree}: {what} to {names[way[-1]]}"))
         for chunk, m in enumerate(range(played.first[c], played.first[c + 1])):
             start, end, arrived = (a[m] for a in (played.start, played.drained, played.arrived))

@@ -22,9 +22,9 @@ from envs.cluster.interference.cases import (
 )
 from envs.cluster.interference.rates import PAIRS_LEAST, SPANNING, RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.readers.read_trace import RowChecks, read_table
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.text_table import RowChecks, read_table
 
 Placed = tuple[str, int, int]  # model, GPUs, nodes
 ISOLATED, SHARED = "isolated_thp.csv", "shared_thp_ratio.csv"

@@ -30,9 +30,9 @@ from envs.cluster.interference.rates import (
     without_neighbours,
 )
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.readers.read_trace import RowChecks, read_table
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from envs.text_table import RowChecks, read_table
 
 Times = tuple[float, float]  # seconds of a step, and those of it spent in synchronisation
 Curve = Mapping[int, Times]  # by samples per GPU

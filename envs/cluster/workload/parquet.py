@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
-from envs.errors import InputError, in_one_line, refused_in
-from envs.files import UNPRINTABLE, parse_json, read_content, unprintable, write_atomically
+from envs.errors import InputError
+from envs.files import parse_json, read_content, unprintable, write_atomically
+from envs.text_table import CONTROL, has_control
 
 FORMAT = "meshwright.trace"
 SCHEMA_VERSION = 1
 HEADER = "meshwright"  # key of the header, a JSON mapping, in the file's metadata
 UNITS = {"submit_s": "s", "duration_s": "s", "memory_mib": "MiB"}
-
-CONTROL = "holds a control character"
 
 
 def write_parquet(
@@ -126,11 +125,6 @@ def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
     except PolarsError as error:
         raise _unreadable(path, error) from error
     return header if isinstance(header, dict) else {}, content
-
-
-def has_control(texts: pl.Series) -> NDArray[np.bool_]:
-    """Which of some texts hold a control character."""
-    return texts.str.contains(UNPRINTABLE).fill_null(False).to_numpy()
 
 
 def _texts(labels: Labels, field: str) -> pl.Series:

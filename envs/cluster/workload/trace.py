@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
+from envs.text_table import EXACT
 
-EXACT = 2**53 - 1  # above it not every whole number is a float
 WHOLE_GPU = 1000  # thousandths
 UNKNOWN = -1  # code of a label that the trace does not give
 NUMBERS: dict[str, type[np.int32] | type[np.int64]] = {  # columns of a trace

@@ -37,7 +37,8 @@ from agents.cluster.rules.gangs import (
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
-from envs.cluster.workload.trace import EXACT, Trace
+from envs.cluster.workload.trace import Trace
+from envs.text_table import EXACT
 from tests.refusal import refusal
 from tests.strength import examples
 

@@ -11,7 +11,6 @@ from numpy.random import default_rng
 from agents.coflows.orders import BASELINES, WEIGHTINGS, CoInNetFlow, fair
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
 from envs.synchronisation.layerwise import LayeredModel, training_seconds
-from tests.refusal import refusal
 from tests.strength import examples
 
 RATE = 1e6  # bytes/s
@@ -111,8 +110,3 @@ def test_the_authors_weighting_finishes_what_was_begun_however_long_a_job_trains
     looking = Tenant(model([(1, 5, 5)]), 8, 1, 0.5)  # whose arrival has ranks made anew
     alike = ends([*jobs, looking], "remaining", 4.0, 0.5)[:2]  # the one that waits is compressed
     assert sorted(alike) == pytest.approx([0.2 + 1.0, 0.2 + 1.25], abs=2e-3)
-
-
-def test_an_unknown_weighting_is_refused() -> None:
-    with refusal("'most' is none of none, layer"):
-        CoInNetFlow("most")

@@ -166,7 +166,6 @@ def test_a_tree_has_the_values_and_scores_that_playing_has() -> None:
         (lambda: PricingProblem(np.array([2.0, 1.0]), (Kind((1,)),), (1,), 0.0, 3), "prices"),
         (lambda: PricingProblem(np.array([1.0, 2.0]), (Kind((0,)),), (1,), 0.0, 3), "kinds"),
         (lambda: RequestTree(rentals(4.0, 9, rounds=9)), "rounds"),
-        (lambda: worst_reserve_ratio(rentals(4.0), np.array([0])), "reserve"),
     ],
 )
 def test_bad_problems_name_their_field(make: Callable[[], object], field: str) -> None:

@@ -36,10 +36,10 @@ def test_iterations_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("x,toy,3,1,1,1,1\n", "record line 4: field 'layer': is '3'"),
-        ("x,other,0,0,1,1,1\n", "record line 4: field 'elements': is '0'"),
-        ("x,other,0,1,-1,1,1\n", "record line 4: field 'forward_ps': is '-1'"),
-        ("x,other,0,1\n", "record line 4: field 'forward_ps': is ''"),
+        ("x,toy,3,1,1,1,1\n", r"record row 3 \(line 4\): field 'layer': '3' does"),
+        ("x,other,0,0,1,1,1\n", r"record row 3 \(line 4\): field 'elements': '0' is zero"),
+        ("x,other,0,1,-1,1,1\n", r"record row 3 \(line 4\): field 'forward_ps': '-1' is neg"),
+        ("x,other,0,1\n", r"record row 3 \(line 4\): has 4 cells"),
     ],
 )
 def test_layers_that_make_no_sense_are_refused(line: str, told: str, tmp_path: Path) -> None:

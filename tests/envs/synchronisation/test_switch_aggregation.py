@@ -110,5 +110,3 @@ def test_what_cannot_be_summed_is_refused() -> None:
         sum_floats(SlotPool(exponents=True), tree, np.array([[1.0], [np.inf]]))
     with refusal("8 bits cannot hold the sum of 128 workers"):
         largest_integer(128, 8)
-    with refusal("3 vectors for 2 workers"):
-        sum_integers(SlotPool(), tree, np.zeros((3, 4), dtype=np.int64))

@@ -35,16 +35,14 @@ from envs.cluster.workload.readers.own_columns import (
 )
 from envs.cluster.workload.readers.read_trace import (
     ReadTrace,
-    RowChecks,
-    Table,
     by_number,
     canonical_order,
     canonical_trace,
-    read_table,
 )
 from envs.cluster.workload.trace import COLUMNS, LABELS, Trace
 from envs.errors import InputError
 from envs.files import check_file, write_atomically
+from envs.text_table import RowChecks, Table, read_table
 
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 OPTIONAL = tuple(name for name in COLUMNS if name not in REQUIRED)

@@ -32,13 +32,12 @@ from envs.arrays import FloatArray
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     ReadTrace,
-    RowChecks,
     by_text,
     canonical_trace,
-    read_table,
 )
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
+from envs.text_table import RowChecks, read_table
 
 LOG_COLUMNS = ("job_id", "user", "gpu_num", "submit_time", "duration")
 CORES = "cpu_num"  # may be missing

@@ -19,13 +19,12 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     ReadTrace,
-    RowChecks,
     canonical_trace,
-    read_table,
     trace_name,
 )
 from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU, Labels
+from envs.text_table import RowChecks, read_table
 
 RESOURCES = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
 TIMES = ("pod_phase", "creation_time", "deletion_time", "scheduled_time")

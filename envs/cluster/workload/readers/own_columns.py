@@ -33,12 +33,11 @@ from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     Column,
     ReadTrace,
-    RowChecks,
-    Table,
     canonical_trace,
 )
-from envs.cluster.workload.trace import EXACT, LABELS, WHOLE_GPU
-from envs.errors import InputError, require_one_of
+from envs.cluster.workload.trace import LABELS, WHOLE_GPU
+from envs.errors import InputError
+from envs.text_table import EXACT, RowChecks, Table
 
 CANONICAL = {  # fields, and what the canonical table calls them
     "id": "job_id", "submit": "submit_s", "duration": "duration_s", "start": "start_s",

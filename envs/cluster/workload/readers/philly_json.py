@@ -19,12 +19,11 @@ import polars as pl
 
 from envs.cluster.workload.readers.read_trace import (
     ReadTrace,
-    RowChecks,
-    Table,
     canonical_trace,
 )
 from envs.errors import InputError
 from envs.files import read_json
+from envs.text_table import RowChecks, Table
 
 ABSENT = frozenset({None, "", "None"})
 CLOCK_LENGTH = len("YYYY-MM-DD HH:MM:SS")

@@ -147,7 +147,7 @@ def test_what_a_file_can_be(name: str, tmp_path: Path) -> None:
     for edited, words in (
         (b"", "is empty"),
         (b"\n\n", "is empty"),
-        (header.encode(), "holds no job"),
+        (header.encode(), "holds no row"),
         (gzip.compress(content)[:-9], "truncated"),
         (content.decode().encode("utf-16"), "UTF-8"),
         (content + b"\xff", "record line 4: is no text in UTF-8"),
