@@ -38,7 +38,7 @@ from envs.cluster.nodes import MAX_GPU_TYPES, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, in_one_line, require_one_of
 from envs.files import read_content
 from envs.forms import Form, read_form
 from models.export.checkpoint import (

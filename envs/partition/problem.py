@@ -199,11 +199,8 @@ class LatencyProblem(PartitionProblem):
         duration[:count] += self.traffic.busy_seconds(device)
         return _longest_paths(duration, self._arcs(block))[block]
 
-    def violations(self, device: IntArray) -> list[str]:
-        """What is wrong with placement `device` (N,): those of `Placement`, and single calls."""
-        found = Placement(device).violations(self.step)
-        if found:
-            return found
+    def _circles(self, device: IntArray) -> list[str]:
+        """Accelerators that are called more than once."""
         names = self.step.topology.device_names
         names += [repr(name) for name in self.step.graph.op_names]
         around = route(names, self._arcs(self._blocks(device)))
@@ -280,17 +277,11 @@ class MaxLoadProblem(PartitionProblem):
         """Seconds of the busiest device under placement `device` (N,)."""
         return float(self.loads(device).max())
 
-    def violations(self, device: IntArray) -> list[str]:
-        """What is wrong with placement `device` (N,): those of `Placement`, and contiguity."""
-        found = Placement(device).violations(self.step)
-        if found or not self.contiguous:
-            return found
+    def _circles(self, device: IntArray) -> list[str]:
+        """Where a placement that has to be contiguous is not."""
         names = self.step.topology.device_names
-        ring = cycle(len(names), device[self.precedence])
-        if ring:
-            route = " -> ".join(names[d] for d in [*ring, ring[0]])
-            found.append(f"is not contiguous: the forward pass goes round {route}")
-        return found
+        around = route(names, device[self.precedence]) if self.contiguous else ""
+        return [f"is not contiguous: the forward pass goes round {around}"] if around else []
 
 
 def _precedence(graph: OpGraph) -> IntArray:

@@ -95,7 +95,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
         (["clusters=[]"], "config key 'clusters': no cluster"),
         (["clusters=[{_target_: builtins.dict}]"], "clusters[0]"),
         (["exam_window=train"], "config key 'exam_window'"),
-        (["exam_window=later"], "trace.windows"),
+        (["exam_window=later"], "trace.window"),
         (["trace.window=train"], "config key 'trace.window'"),
         (["agent.alike=3"], "alike"),
         (["training.max_steps=null", "training.budget_s=null"], "budget_s"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line, refused_in
 from envs.files import parse_json, read_content, unprintable, write_atomically
 from envs.text_table import CONTROL, has_control
 

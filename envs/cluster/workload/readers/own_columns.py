@@ -36,7 +36,7 @@ from envs.cluster.workload.readers.read_trace import (
     canonical_trace,
 )
 from envs.cluster.workload.trace import LABELS, WHOLE_GPU
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.text_table import EXACT, RowChecks, Table
 
 CANONICAL = {  # fields, and what the canonical table calls them
