@@ -17,7 +17,7 @@ from envs.asynchronous.workers import spread_workers
 from envs.errors import InputError
 from envs.files import read_content
 from experiments.guarantees.asynchronous import OURS, AsynchronousConfig, candidates, compared
-from experiments.pictures.asynchronous import draw_losses
+from experiments.pictures.studies import draw_losses
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run

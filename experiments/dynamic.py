@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 from envs.hybrid.slots import write_slots
-from experiments.pictures.dynamic import draw_dynamic
+from experiments.pictures.studies import draw_dynamic
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run

@@ -21,7 +21,7 @@ from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.errors import InputError
 from experiments.cluster.packing_runs import COLUMNS, PackingRuns
 from experiments.config.targets import SEEDS, build_as
-from experiments.pictures.cluster import draw_packing
+from experiments.pictures.studies import draw_packing
 from experiments.run.app import main_of
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run

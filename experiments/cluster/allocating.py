@@ -29,7 +29,7 @@ from envs.cluster.allocation.generated import (
 from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem, Jobs, Slots, play
 from envs.errors import InputError, require_one_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
-from experiments.pictures.allocation import draw_workers
+from experiments.pictures.studies import draw_workers
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.tables import Table, write_tables
@@ -114,7 +114,9 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     write_tables(run, title, [Table("Planners", COLUMNS, rows)], provenance)
     picture, plan = run.folder / "workers.png", found[best].solution
     assert plan is not None
-    write_figure(picture, draw_workers(problem, plan, title), provenance)
+    ended, capacity = play(problem, plan).finished < problem.slots, problem.capacity[:, 0].sum()
+    figure = draw_workers(plan.workers.sum(axis=2).T, ended, float(capacity), title)
+    write_figure(picture, figure, provenance)
     values = {
         **(loaded.counts() if loaded is not None else {}),
         "jobs": len(problem.jobs),

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from experiments.cluster.baselines import Baseline, Outcome
 from experiments.cluster.comparison import MEASURES, PER_WINDOW, Comparison
 from experiments.cluster.conditions import Condition, ConditionWindows
-from experiments.pictures.comparison import draw_forest, draw_ratios
-from experiments.study.statistics import Interval, bootstrap
+from experiments.pictures.style import draw_rows
+from experiments.study.statistics import CONFIDENCE, Interval, bootstrap, half_width
 from experiments.study.tables import Table
 
 POLICY_COLUMNS = (
@@ -126,13 +126,20 @@ def windows_summary(found: Comparison, title: str, samples: int, seed: int) -> S
         cells = ratio_rows(found, intervals)
         tables.insert(0, Table(f"Checkpoints ({len(found.learned)})", RATIO_COLUMNS, cells))
     best = found.values("mean_jct_s").min(axis=0)
-    picture = draw_ratios(
+    overall = found.relative()[found.overall].tolist()
+    drawn: dict[str, Sequence[Interval | float]]
+    drawn = {f"{found.overall_name}, best overall": overall}
+    if found.learned:
+        drawn[f"checkpoint, mean of {len(found.learned)}"] = [
+            Interval(mean := row.mean(), mean - half_width(row), mean + half_width(row))
+            for row in found.ratios("mean_jct_s", None)
+        ]
+    picture = draw_rows(
         [window.name for window in found.windows],
-        found.bounds / best,
-        found.relative()[found.overall],
-        found.overall_name,
-        found.ratios("mean_jct_s", None) if found.learned else None,
+        drawn,
+        "mean job completion time / that of the window's best baseline",
         title,
+        bound=found.bounds / best,
     )
     values: dict[str, object] = {
         "windows": window_documents(found),
@@ -167,11 +174,16 @@ def conditions_summary(rows: Sequence[Transferred], title: str) -> Summary:
         Table(f"Other conditions, checkpoints: {number}", CONDITION_COLUMNS, first),
         Table("Against each policy", ("condition", *policies), second),
     ]
-    picture = draw_forest(
+    ratios = [row.ratios[OVERALL_CONDITION] for row in rows]
+    picture = draw_rows(
         [row.condition.name for row in rows],
-        [row.ratios[OVERALL_CONDITION] for row in rows],
-        [row.found.overall_name for row in rows],
+        {"checkpoints": ratios},
+        "mean job completion time / that of the baseline named on the right, the best overall "
+        f"({CONFIDENCE:.0%} interval)",
         title,
+        beside=[
+            f"{x.text()}  {row.found.overall_name}" for x, row in zip(ratios, rows, strict=True)
+        ],
     )
     values: dict[str, object] = {
         "conditions": {row.condition.name: row.document() for row in rows},

@@ -28,7 +28,7 @@ from envs.data_pipeline.pipeline import STAGES, Demand, Machines, demand, equal_
 from envs.data_pipeline.requests import POLICIES, hits, sample
 from envs.errors import InputError
 from experiments.config.targets import build_as
-from experiments.pictures.data_pipeline import draw_stages
+from experiments.pictures.style import draw_bars
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
@@ -143,8 +143,9 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         ),
     ]
     write_tables(run, title, tables, run.provenance)
-    seconds = {name: row["stages"] for name, row in parts.items() if "without" not in name}
-    write_figure(run.folder / "stages.png", draw_stages(STAGES, seconds, title), run.provenance)
+    shown = {name: 1e3 * row["stages"] for name, row in parts.items() if "without" not in name}
+    figure = draw_bars(STAGES, shown, "ms of a batch", title)
+    write_figure(run.folder / "stages.png", figure, run.provenance)
     files = {Path(x).name: file_hash(Path(x)) for x in (config.input, config.labels) if x}
     return Result(values, run.provenance.with_inputs(**files), SHOWN)
 

@@ -18,12 +18,13 @@ from envs.pricing import closed_forms
 from envs.pricing.problem import PricingProblem, Spread, price_search
 from envs.pricing.worst_case import RequestTree, worst_reserve_ratio
 from experiments.config.targets import build, build_as
-from experiments.pictures.pricing import draw_ratios
+from experiments.pictures.style import draw_bars
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.tables import Table, write_tables
 
 PICTURE_FILE = "ratios.png"
+MOST_DRAWN = 1e3  # a ratio above it has no bar
 MOST_STATES = 1 << 25  # of the worst ratio, 32 bytes each: 1 GiB
 SHOWN = ("problem", "worst_above_optimum_percent", "worst_above_program_percent", "seconds")
 CLASSES = {
@@ -102,7 +103,10 @@ def price(config: PriceConfig, run: Run) -> Result:
     note = f"{CLASSES[config.problem]}; learned: mean of {config.seeds} seeds, and the worst."
     head = ["case", *(name.replace("_", " ") for name in columns)]
     write_tables(run, title, [Table(title, head, cells, note)], run.provenance)
-    write_figure(run.folder / PICTURE_FILE, draw_ratios(rows, columns, title), run.provenance)
+    drawn = {x: [row[x] if row[x] <= MOST_DRAWN else np.nan for row in rows] for x in columns}
+    cases = [row["case"].replace(", ", "\n") for row in rows]
+    figure = draw_bars(cases, drawn, "worst ratio", title, base=1.0)
+    write_figure(run.folder / PICTURE_FILE, figure, run.provenance)
     values: dict[str, object] = {
         "problem": config.problem,
         "class": CLASSES[config.problem],

@@ -26,8 +26,8 @@ from envs.units import parse_bytes, parse_seconds, read_quantity
 from experiments.config.targets import build, no_such_thing
 from experiments.network.gradients import sparse_blocks
 from experiments.network.plan_file import primitive_of, read_plan
-from experiments.pictures.perfetto import Event, happened, process, thread
-from experiments.pictures.synchronisation import draw_trees
+from experiments.pictures.gantt import Event, happened, process, thread
+from experiments.pictures.studies import draw_trees
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance, stamp
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
+from experiments.pictures.style import draw_rows
 from experiments.step.suites.cell import (
     CELLS_VARIABLE,
     SAME,
@@ -135,8 +134,16 @@ class JointSuite(PlanSuite):
             "rows": [row.document(methods) for row in rows],
             "reductions": [spread.document() for spread in spreads],
         }
-        figures = {"joint.png": _picture(self.title, rows, methods)}
-        return Report(tables, figures, numbers, headline)
+        drawn = {
+            f"{method} against {reference}": [
+                100.0 * row.reduction(method, reference) for row in rows
+            ]
+            for method in methods
+            for reference in (UNIFORM, FAIR)
+        }
+        names = [row.case.name for row in rows]
+        picture = draw_rows(names, drawn, "reduction of the step time (%)", self.title, level=0.0)
+        return Report(tables, {"joint.png": picture}, numbers, headline)
 
 
 @dataclass(frozen=True)
@@ -253,24 +260,3 @@ def _spreads(rows: Sequence[_Row], method: str, reference: str) -> list[_Spread]
         kept = [value for value in values if np.isfinite(value)]
         found.append(_Spread(method, reference, topology, kept))
     return found
-
-
-def _picture(title: str, rows: Sequence[_Row], methods: Sequence[str]) -> Figure:
-    """A dot per case, method and reference; those without a figure have none."""
-    figure = new_figure(8.0, 1.6 + 0.3 * len(rows))
-    axes = figure.add_subplot()
-    height = np.arange(len(rows))[::-1]
-    pairs = [(method, reference) for method in methods for reference in (UNIFORM, FAIR)]
-    for number, (method, reference) in enumerate(pairs):
-        values = [100.0 * row.reduction(method, reference) for row in rows]
-        marker = "o" if reference == UNIFORM else "D"
-        axes.plot(
-            values, height, marker, color=colour(number), markersize=6,
-            label=f"{method} against {reference}",
-        )  # fmt: skip
-    axes.axvline(0.0, **LEVEL)
-    axes.set_yticks(height, [row.case.name for row in rows])
-    axes.set_ylim(-0.7, len(rows) - 0.3)
-    axes.set_xlabel("reduction of the step time (%)")
-    frame(axes, "x")
-    return titled(figure, title, legend=2)
