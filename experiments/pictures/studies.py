@@ -170,8 +170,8 @@ def _vertices(
         )  # fmt: skip
     if len(graph) <= _MANY:
         nx.draw_networkx_labels(graph, places, rank, SMALL, ax=axes)
-        look = {"font_color": NOTE, "verticalalignment": "bottom"}
-        nx.draw_networkx_labels(graph, places, between, SMALL - 3, ax=axes, **look)
+        above = {vertex: (x, y + 0.06) for vertex, (x, y) in places.items()}
+        nx.draw_networkx_labels(graph, above, between, SMALL - 3, NOTE, ax=axes)
     axes.set_axis_off()
 
 
