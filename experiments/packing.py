@@ -25,7 +25,7 @@ from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 from envs.memory import require_memory
 from experiments.config.targets import SEEDS, build_as
-from experiments.pictures.cluster import draw_packing
+from experiments.pictures.studies import draw_packing
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
 from experiments.study.tables import Table, write_tables

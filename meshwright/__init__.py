@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from envs.errors import InputError
     from envs.graphs.op_graph import OpGraph
     from envs.hardware.topology import Topology
-    from meshwright.checkpoints import load
     from meshwright.clusters import Replays, cluster, order, read_trace, replay, synthetic_trace
-    from meshwright.environments import make
-    from meshwright.running import run
+    from meshwright.running import load, make, run
     from meshwright.steps import (
         PlanResult,
         Server,
@@ -96,8 +94,8 @@ _HOMES = {
     "Trace": "envs.cluster.workload.trace",
     "capture": "meshwright.steps",
     "cluster": "meshwright.clusters",
-    "load": "meshwright.checkpoints",
-    "make": "meshwright.environments",
+    "load": "meshwright.running",
+    "make": "meshwright.running",
     "one_problem": "meshwright.steps",
     "order": "meshwright.clusters",
     "plan": "meshwright.steps",

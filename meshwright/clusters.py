@@ -118,10 +118,7 @@ def read_trace(
     Raises:
         InputError: naming the file, the row and the column that is wrong.
     """
-    given = {"columns": columns, "units": units, "strict": strict}
-    words = [word(f"trace.{key}", value) for key, value in {**given, **arguments}.items()]
-    config = composed("trace", TraceAppConfig, ["action=summary", *words])
-    loaded = load_trace(replace(config.trace, path=str(path), format=format))
+    loaded = _loaded(str(path), format, columns=columns, units=units, strict=strict, **arguments)
     for line in loaded.changes():
         warnings.warn(f"{path}: {line}", stacklevel=2)
     return loaded.trace
@@ -150,9 +147,13 @@ def synthetic_trace(
         InputError: an unknown workload or key, a number that cannot be.
     """
     given = {"workload": workload, "jobs": jobs, "load": load, "gpus": gpus, "seed": seed}
-    words = [word(f"trace.{key}", value) for key, value in {**given, **arguments}.items()]
+    return _loaded(None, "synthetic", **given, **arguments).trace
+
+
+def _loaded(path: str | None, format: str, /, **given: object) -> LoadedTrace:  # noqa: A002
+    words = [word(f"trace.{key}", value) for key, value in given.items()]
     config = composed("trace", TraceAppConfig, ["action=summary", *words])
-    return load_trace(replace(config.trace, path=None, format="synthetic")).trace
+    return load_trace(replace(config.trace, path=path, format=format))
 
 
 def cluster(

@@ -1,22 +1,20 @@
-"""Apps run from Python."""
+"""What stands behind a name: an app, an environment, an exported policy."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import sys
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
+from envs.files import read_json
 from experiments.config.command_words import CONFIG_DIR, TRUST, given_keys
-from experiments.config.verbs import EXPERIMENTS, VERBS
-from experiments.run.faults import EXIT_BAD_INPUT
+from experiments.config.verbs import VERBS
 
-FAULT = "error: "
+if TYPE_CHECKING:
+    import gymnasium
+
+    from agents.decision import Decider
 
 
 def run(verb: str, *words: str) -> dict[str, Any]:
@@ -37,8 +35,10 @@ def run(verb: str, *words: str) -> dict[str, Any]:
         InputError: an unknown verb, or what the command would tell in one line.
         KeyboardInterrupt: the run was interrupted.
     """
-    if verb not in VERBS:
-        raise InputError(f"{verb!r} is unknown (known: {', '.join(VERBS)})", field="verb")
+    from experiments.run.app import run_verb
+    from experiments.run.interrupts import Interrupts, last_word
+
+    require_one_of(verb, VERBS, field="verb")
     for word in words:
         if word.startswith("-") and word.partition("=")[0] not in (*CONFIG_DIR, TRUST):
             raise InputError(f"{word!r} is for the command alone", field="words")
@@ -47,37 +47,46 @@ def run(verb: str, *words: str) -> dict[str, Any]:
     if folder is None:
         folder = f"outputs/{verb}/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
         words = (*words, f"hydra.run.dir={folder}")
-    overheard = _Overheard(sys.stderr)
-    with contextlib.redirect_stderr(overheard):
-        code = import_module(f"{EXPERIMENTS}.{verb}").main(list(words))
-    if code == EXIT_BAD_INPUT:
-        raise InputError(overheard.fault)
-    if code != 0:
-        raise KeyboardInterrupt
-    document = json.loads((Path(folder.strip("'\"")) / "result.json").read_text(encoding="utf-8"))
-    assert isinstance(document, dict)
+    with Interrupts(last=False):
+        try:
+            run_verb(verb, words)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(last_word()) from interrupt
+    document: dict[str, Any] = read_json(Path(folder.strip("'\"")) / "result.json")
     return document
 
 
-class _Overheard(io.TextIOBase):
-    """Hands on what is written, all but the line that says what is wrong."""
+def make(id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:  # noqa: A002
+    """The environment called `id`, `gymnasium.make` with everything registered.
 
-    def __init__(self, stream: Any) -> None:
-        self.fault = ""
-        self._stream = stream
+    Args:
+        id: `"Cluster-v0"` or `"meshwright/Cluster-v0"`.
+        arguments: what the docstring of the environment lists, and what `gymnasium.make` takes.
 
-    def write(self, text: str) -> int:
-        if text.startswith(FAULT):
-            self.fault = text.removeprefix(FAULT).strip()
-        elif not (self.fault and text == "\n"):
-            self._stream.write(text)
-        return len(text)
+    Raises:
+        gymnasium.error.Error: there is no such environment.
+    """
+    import gymnasium
 
-    def flush(self) -> None:
-        self._stream.flush()
+    import envs  # noqa: F401  registers them
 
-    def fileno(self) -> int:
-        return int(self._stream.fileno())
+    return gymnasium.make(id if "/" in id else f"meshwright/{id}", **arguments)
 
-    def isatty(self) -> bool:
-        return bool(self._stream.isatty())
+
+def load(checkpoint: str | Path, **limits: Any) -> Decider:
+    """What an exported policy decides by: `decide(state)` answers with actions and their scores.
+
+    It needs neither torch, PyTorch Geometric nor Ray, and nothing in the folder is unpickled.
+    `schema` is the JSON schema of the states it takes, `answer_schema` that of its answers.
+
+    Args:
+        checkpoint: the folder of an exported policy, or the name of one that is shipped, such as
+            "unknown_durations".
+        limits: `docs/serve.md` lists them.
+
+    Raises:
+        InputError: there is no such folder, or a file in it is missing or damaged.
+    """
+    from agents.exported import load_decider
+
+    return load_decider(checkpoint, **limits)

@@ -462,7 +462,6 @@ def _loaded(graph: Any, devices: Any, config: PlanConfig) -> LoadedProblem:
 
 def _time(seconds: float) -> str:
     """In the unit that suits it."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
-        if seconds * factor >= 1.0 or unit == "us":
-            return f"{seconds * factor:.4g} {unit}"
-    raise AssertionError
+    units = (1.0, "s"), (1e3, "ms")
+    factor, unit = next((one for one in units if seconds * one[0] >= 1.0), (1e6, "us"))
+    return f"{seconds * factor:.4g} {unit}"

@@ -35,7 +35,7 @@ from envs.cluster.workload.slicing import submitted_between
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
-from experiments.pictures.allocation import draw_workers
+from experiments.pictures.studies import draw_workers
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import Columns, Table, write_tables
@@ -122,8 +122,9 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     table = Table.of("Planners", COLUMNS, documents)
     plan = found[best["planner"]].solution
     assert plan is not None
-    figures = {PICTURE_FILE: draw_workers(problem, plan, title)}
-    write_tables(run, title, [table], provenance, figures=figures)
+    ended, capacity = play(problem, plan).finished < problem.slots, problem.capacity[:, 0].sum()
+    drawn = draw_workers(plan.workers.sum(axis=2).T, ended, float(capacity), title)
+    write_tables(run, title, [table], provenance, figures={PICTURE_FILE: drawn})
     return Result(
         {
             **(loaded.counts() if loaded is not None else {}),

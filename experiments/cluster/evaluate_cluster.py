@@ -23,8 +23,13 @@ from envs.cluster.simulation.cluster_state import Schedule
 from envs.errors import InputError, meant
 from experiments.cluster.problem import ClusterProblem, Scheduler, built_policy, cluster_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
-from experiments.pictures.cluster import draw_cluster_usage, draw_jct_cdf
-from experiments.pictures.cluster_gantt import GanttWindow, cluster_trace, draw_cluster_gantt
+from experiments.pictures.cluster import (
+    GanttWindow,
+    cluster_trace,
+    draw_cluster_gantt,
+    draw_cluster_usage,
+    draw_jct_cdf,
+)
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.heartbeat import RunConsole
 from experiments.run.one_run import Result, Run

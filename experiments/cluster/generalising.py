@@ -39,10 +39,10 @@ from experiments.cluster.split_windows import (
     gpus_of_a_type,
 )
 from experiments.config.targets import build, build_as, no_such_thing
-from experiments.pictures.comparison import draw_forest, draw_ratios
+from experiments.pictures.style import draw_rows
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.study.statistics import Interval, bootstrap
+from experiments.study.statistics import CONFIDENCE, Interval, bootstrap, half_width
 from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 SHAPE = ("gpus_per_node", "nodes_per_rack", "gpu_types")  # of clusters
@@ -335,10 +335,20 @@ def windows_summary(found: Comparison, title: str) -> Summary:
         Table.of("Every policy against the best of each window", POLICY_COLUMNS, found.policies()),
         Table.of("Windows", columns, rows),
     ]
-    picture = draw_ratios(
-        [row["name"] for row in rows], found.bounds / best, found.relative[found.overall], overall,
-        learned, title,
-    )  # fmt: skip
+    drawn: dict[str, Sequence[Interval | float]]
+    drawn = {f"{overall}, best overall": found.relative[found.overall].tolist()}
+    if learned is not None:
+        drawn[f"checkpoint, mean of {found.learned}"] = [
+            Interval(mean := row.mean(), mean - half_width(row), mean + half_width(row))
+            for row in learned
+        ]
+    picture = draw_rows(
+        [row["name"] for row in rows],
+        drawn,
+        "mean job completion time / that of the window's best baseline",
+        title,
+        bound=found.bounds / best,
+    )
     return Summary(tables, WINDOWS_CAPTION, "ratios.png", picture, values, shown)
 
 
@@ -381,7 +391,14 @@ def conditions_summary(rows: Sequence[tuple[Condition, Comparison]], title: str)
         Table("Against each policy", ("condition", *policies), second),
     ]
     best_names = [document["best_overall"] for document in documents.values()]
-    picture = draw_forest([*documents], forest, best_names, title)
+    picture = draw_rows(
+        [*documents],
+        {"checkpoints": forest},
+        "mean job completion time / that of the baseline named on the right, the best overall "
+        f"({CONFIDENCE:.0%} interval)",
+        title,
+        beside=[f"{x.text()}  {name}" for x, name in zip(forest, best_names, strict=True)],
+    )
     values = {"conditions": documents, "better": better, "of": len(rows)}
     return Summary(tables, CONDITIONS_CAPTION, "transfer.png", picture, values, ("better", "of"))
 

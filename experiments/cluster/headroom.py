@@ -28,12 +28,12 @@ from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.regimes import Regime, RegimesConfig
 from experiments.cluster.sampled_windows import check_windows, inputs_of
 from experiments.config.targets import build_as
-from experiments.pictures.comparison import draw_headroom
+from experiments.pictures.style import draw_rows
 from experiments.run.one_run import Result, Run
 from experiments.study.display import ProgressDisplay
 from experiments.study.grid import AppCell, FunctionCell, Grid
 from experiments.study.processes import LocalProcesses
-from experiments.study.statistics import Interval, bootstrap
+from experiments.study.statistics import CONFIDENCE, Interval, bootstrap
 from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 Node = Mapping[str, Any]
@@ -118,7 +118,15 @@ def headroom(config: HeadroomConfig, run: Run) -> Result:
         Table.of("Regimes", columns, rows),
         Table("Posterior over white box", ("regime", "windows", "mean JCT", "p99"), gains),
     ]
-    figures = {PICTURE_FILE: draw_headroom(ratios, BOUND, title)}
+    drawn = dict.fromkeys(x for row in ratios.values() for x in row if x != BOUND)
+    picture = draw_rows(
+        [*ratios],
+        {x: [row.get(x, np.nan) for row in ratios.values()] for x in drawn},
+        f"mean job completion time / that of the best baseline ({CONFIDENCE:.0%} interval)",
+        title,
+        bound=[row[BOUND].mean for row in ratios.values()],
+    )
+    figures = {PICTURE_FILE: picture}
     write_tables(run, title, tables, provenance, caption=CAPTION, width=WIDTH, figures=figures)
     return Result(
         {

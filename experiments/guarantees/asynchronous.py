@@ -26,7 +26,7 @@ from envs.asynchronous.simulation import (
 from envs.bounds import Count, NonNegative, Positive, Share
 from envs.errors import InputError
 from envs.files import read_content
-from experiments.pictures.asynchronous import draw_losses
+from experiments.pictures.studies import draw_losses
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.study.statistics import half_width

@@ -35,7 +35,7 @@ from envs.data_pipeline.pipeline import (
 )
 from envs.errors import InputError
 from experiments.config.targets import build_as
-from experiments.pictures.pricing import draw_bars
+from experiments.pictures.style import draw_bars
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import peak_rss_bytes
 from experiments.study.tables import Columns, Table, write_tables

@@ -22,11 +22,12 @@ from envs.pricing.problem import (
     worst_reserve_ratio,
 )
 from experiments.config.targets import build, build_as
-from experiments.pictures.pricing import draw_ratios
+from experiments.pictures.style import draw_bars
 from experiments.run.one_run import Result, Run
 from experiments.study.tables import Table, write_tables
 
 PICTURE_FILE = "ratios.png"
+MOST_DRAWN = 1e3  # a ratio above it has no bar
 MOST_STATES = 1 << 25  # of the worst ratio, 32 bytes each: 1 GiB
 SHOWN = ("problem", "worst_above_optimum_percent", "worst_above_program_percent", "seconds")
 CLASSES = {
@@ -104,7 +105,9 @@ def price(config: PriceConfig, run: Run) -> Result:
     cells = [[row["case"], *(f"{row[name]:.3f}" for name in columns)] for row in rows]
     note = f"{CLASSES[config.problem]}; learned: mean of {config.seeds} seeds, and the worst."
     head = ["case", *(name.replace("_", " ") for name in columns)]
-    figures = {PICTURE_FILE: draw_ratios(rows, columns, title)}
+    drawn = {x: [row[x] if row[x] <= MOST_DRAWN else np.nan for row in rows] for x in columns}
+    cases = [row["case"].replace(", ", "\n") for row in rows]
+    figures = {PICTURE_FILE: draw_bars(cases, drawn, "worst ratio", title, base=1.0)}
     write_tables(run, title, [Table(title, head, cells, note)], run.provenance, figures=figures)
     values: dict[str, object] = {
         "problem": config.problem,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
@@ -27,22 +27,19 @@ from experiments.pictures.style import (
     OTHERS,
     PALE,
     PALETTE,
-    SMALL,
-    TEXT,
-    apart,
+    bars,
     colour,
-    frame,
-    line,
-    new_figure,
+    curves,
+    legend_below,
+    name_at_end,
     note,
-    titled,
+    picture,
+    remarks,
 )
 from experiments.run.artifacts import METRICS_FILE
 from experiments.study.statistics import Interval
 
-BOUND = "proved lower bound"
 ABOVE_START = 1.1  # baselines slower than this times the curve's start are named, not drawn
-CLOSE = 0.035  # labels nearer than this share of the axis are moved apart
 
 
 @dataclass(frozen=True)
@@ -68,68 +65,43 @@ def draw_learning_curve(
     curve: Curve, baselines: Mapping[str, float], lower_bound: float, title: str
 ) -> Figure:
     """The curve over wall time; every baseline and the proved bound as a horizontal line."""
-    figure = new_figure(10, 5.6)
-    axes = figure.add_subplot()
-    seconds = np.asarray(curve.seconds, dtype=np.float64)
-    mean = np.asarray(curve.mean, dtype=np.float64) * 1e3
-    best = np.asarray(curve.best, dtype=np.float64) * 1e3
-    own = np.array([one for one in curve.own if np.isfinite(one[1])]).reshape(-1, 2)
-    axes.plot(seconds, mean, color=PALE, linewidth=1.5, label="PPO, mean plan of an iteration")
+    figure, (axes,) = picture(title, 10, 5.6)
+    mean, best = 1e3 * np.array([curve.mean, curve.best])
+    own = np.array([one for one in curve.own if np.isfinite(one[1])]).reshape(-1, 2) * (1, 1e3)
+    axes.plot(curve.seconds, mean, color=PALE, label="PPO, mean plan of an iteration")
     better = np.flatnonzero(np.diff(best, prepend=np.inf) < 0.0)
     axes.plot(
-        seconds, best, drawstyle="steps-post", color=BLUE, linewidth=2.2, marker="o", markersize=4,
+        curve.seconds, best, "-o", drawstyle="steps-post", color=BLUE, linewidth=2.2, markersize=4,
         markevery=better.tolist(), label="PPO, best plan so far",
     )  # fmt: skip
     if len(own):
-        label = f"PPO, the policy's most probable plan; at 0 {curve.begun}; dot: exported"
         axes.plot(
-            own[:, 0], own[:, 1] * 1e3, "-o", markevery=[int(own[:, 1].argmin())],
-            color=ORANGE, linewidth=1.6, label=label,
+            *own.T, "-o", markevery=[int(own[:, 1].argmin())], color=ORANGE,
+            label=f"PPO, the policy's most probable plan; at 0 {curve.begun}; dot: exported",
         )  # fmt: skip
     lines = {name: value * 1e3 for name, value in baselines.items() if np.isfinite(value)}
-    low, high = _limits(lower_bound * 1e3, best, mean, own[:, 1] * 1e3, list(lines.values()))
+    bound = lower_bound * 1e3
+    low, high = _limits(bound, best, mean, own[:, 1], list(lines.values()))
+    axes.set(ylim=(low, high), xlim=(0, max([*curve.seconds, 1.0])))
+    axes.set(xlabel="wall time of training (s)", ylabel="step time (ms)")
     near = sorted((name for name in lines if lines[name] <= high), key=lines.__getitem__)
-    shown = {name: lines[name] for name in near[:MOST_NAMED]}
     for name in near[MOST_NAMED:]:
         axes.axhline(lines[name], linewidth=0.8, **OTHERS)
-    colours = {name: _other(number) for number, name in enumerate(shown)} | {BOUND: "black"}
-    for name, value in shown.items():
-        axes.axhline(value, color=colours[name], linewidth=1.1, linestyle="--")
-    axes.axhline(lower_bound * 1e3, **LIMIT)
-    labels = {**shown, BOUND: lower_bound * 1e3}
-    for name, height in apart(labels, CLOSE * (high - low)).items():
-        axes.annotate(
-            f"{name}  {labels[name]:.1f}",
-            (1.01, height),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize=SMALL,
-            color=colours[name],
-            annotation_clip=False,
-        )
-    beyond = [f"{name} {value:.1f} ms" for name, value in lines.items() if value > high]
-    nothing = [name for name, value in baselines.items() if not np.isfinite(value)]
-    notes = [f"above the axis: {', '.join(beyond)}"] if beyond else []
-    notes += [f"no plan: {', '.join(nothing)}"] if nothing else []
-    grey = [f"{name} {lines[name]:.1f} ms" for name in near[MOST_NAMED:]]
-    notes += [f"grey: {', '.join(grey)}"] if grey else []
-    if notes:
-        note(axes, "; ".join(notes))
-    axes.set_ylim(low, high)
-    axes.set_xlim(0, max(float(seconds.max(initial=0.0)), 1.0))
-    axes.set_xlabel("wall time of training (s)")
-    axes.set_ylabel("step time (ms)")
-    frame(axes)
-    _legend_below(axes, axes.lines[: 2 + bool(len(own))])
-    return titled(figure, title)
-
-
-def _legend_below(axes: Axes, handles: Sequence[Artist]) -> None:
-    """Where it hides no curve."""
-    axes.legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, frameon=False,
-        fontsize=SMALL,
-    )  # fmt: skip
+    inks = [one for one in PALETTE if one not in (BLUE, ORANGE)]
+    named = {name: (lines[name], ink) for name, ink in zip(near, inks, strict=False)}
+    for height, ink in named.values():
+        axes.axhline(height, color=ink, linewidth=1.1, linestyle="--")
+    axes.axhline(bound, **LIMIT)
+    named["proved lower bound"] = (bound, "black")
+    labels = {f"{name}  {at:.1f}": (at, ink) for name, (at, ink) in named.items()}
+    name_at_end(axes, labels, 0.035)
+    told = remarks(
+        above_the_axis=[f"{name} {value:.1f} ms" for name, value in lines.items() if value > high],
+        no_plan=[name for name, value in baselines.items() if not np.isfinite(value)],
+        grey=[f"{name} {lines[name]:.1f} ms" for name in near[MOST_NAMED:]],
+    )
+    note(axes, told)
+    return legend_below(figure, 3)
 
 
 def _limits(
@@ -144,12 +116,6 @@ def _limits(
     top = max([start, *(value for value in baselines if value <= ABOVE_START * start)])
     margin = 0.05 * max(top - floor, 0.01 * top)
     return floor - margin, top + margin
-
-
-def _other(number: int) -> str:
-    """Of a planner: the colours but the learner's own."""
-    others = [one for one in PALETTE if one not in (BLUE, ORANGE)]
-    return others[number % len(others)]
 
 
 RESAMPLED, QUANTILES = 2_000, (0.025, 0.975)
@@ -213,9 +179,7 @@ def interval(scores: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, 
 
 def common(runs: Sequence[Exams]) -> tuple[FloatArray, FloatArray]:
     """(K,) steps at which all runs were examined, and (S, K) scores there."""
-    shared = runs[0].steps
-    for run in runs[1:]:
-        shared = np.intersect1d(shared, run.steps)
+    shared = reduce(np.intersect1d, [run.steps for run in runs])
     scores = [run.scores[np.searchsorted(run.steps, shared)] for run in runs]
     return shared, np.stack(scores)
 
@@ -224,34 +188,28 @@ def draw_exams(
     runs: Sequence[Exams], title: str, measure: str = "mean JCT", reference: str = "reference"
 ) -> Figure:
     """Scores, `measure` over the reference's, over steps; 1 is the reference."""
-    figure = new_figure(8, 5)
-    axes = figure.add_subplot()
-    given_up = 0  # exams
+    figure, (axes,) = picture(title, 8, 5)
+    own, width = (PALE, 1.0) if len(runs) > 1 else (BLUE, 2.0)
     for run in runs:
-        own, width = (PALE, 1.0) if len(runs) > 1 else (BLUE, 2.0)
         axes.plot(run.steps, run.scores, color=own, linewidth=width, marker=".")
         failed = run.steps[~np.isfinite(run.scores)]
         if len(failed):
-            told = "" if given_up else "given up: jobs that never finished"
-            top, across = np.full(len(failed), 0.985), axes.get_xaxis_transform()
-            axes.plot(failed, top, color=BLUE, label=told, transform=across, **GIVEN_UP)
-            given_up += len(failed)
+            axes.plot(
+                failed, np.full(len(failed), 0.985), color=BLUE, **GIVEN_UP,
+                transform=axes.get_xaxis_transform(), label="given up: jobs that never finished",
+            )  # fmt: skip
     if len(runs) > 1:
         steps, scores = common(runs)
-        mean = interquartile_mean(scores)
-        low, high = interval(scores, np.random.default_rng(0))
-        axes.fill_between(steps, low, high, color=BLUE, alpha=0.2, linewidth=0)
+        band = interval(scores, np.random.default_rng(0))
         label = f"interquartile mean of {len(runs)} seeds, 95 % interval"
-        axes.plot(steps, mean, color=BLUE, linewidth=2.2, marker="o", markersize=4, label=label)
+        series = {label: (steps, interquartile_mean(scores), *band)}
+        curves(axes, series, color=BLUE, linewidth=2.2, marker=".")
     axes.axhline(1.0, label=reference, **LEVEL)
     clones = max(run.clones for run in runs)
     if clones:
         axes.axvline(clones, color=ORANGE, linewidth=1.0, linestyle=":", label="end of cloning")
-    axes.set_xlabel("steps")
-    axes.set_ylabel(f"{measure} / reference's")
-    frame(axes)
-    _legend_below(axes, axes.get_legend_handles_labels()[0])
-    return titled(figure, title)
+    axes.set(xlabel="steps", ylabel=f"{measure} / reference's")
+    return legend_below(figure, 3)
 
 
 def draw_reliability(
@@ -264,28 +222,24 @@ def draw_reliability(
         by_trace: mean loss of each of them, by the name of the trace.
         title: of the picture.
     """
-    figure = new_figure(11.0, 5.2)
-    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.3))
+    figure, (left, right) = picture(title, 11.0, 5.2, 1, 2, ("both", "x"), width_ratios=(1.0, 1.3))
     asked = np.linspace(0.0, 1.0, 101)
-    left.plot([0, 1], [0, 1], color=NOTE, linewidth=0.8, zorder=0)
-    height = 0.8 / len(ranks)
-    for index, (method, rank) in enumerate(ranks.items()):
-        shares = np.searchsorted(np.sort(rank), asked, side="right") / len(rank)
-        left.plot(asked, shares, color=colour(index), label=method)
-        places = np.arange(len(by_trace)) + (index - (len(ranks) - 1) / 2) * height
-        losses = [row[index] for row in by_trace.values()]
-        right.barh(places, losses, height, color=colour(index), label=method)
-    left.set(
-        xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="quantile that was predicted",
-        ylabel="share of the jobs that needed no more",
-    )  # fmt: skip
-    left.legend(frameon=False, fontsize=SMALL)
-    right.set_yticks(range(len(by_trace)), list(by_trace))
-    right.invert_yaxis()
-    right.set(xlabel="cross entropy (nats)")
-    frame(left)
-    frame(right, "x")
-    return titled(figure, title)
+    below = {
+        method: (asked, np.searchsorted(np.sort(rank), asked, side="right") / len(rank))
+        for method, rank in ranks.items()
+    }
+    curves(left, below)
+    _diagonal(left, 1.0)
+    left.set(xlabel="quantile that was predicted", ylabel="share of the jobs that needed no more")
+    losses = zip(ranks, zip(*by_trace.values(), strict=True), strict=True)
+    bars(right, [*by_trace], dict(losses), across=True)
+    right.set_xlabel("cross entropy (nats)")
+    return legend_below(figure, len(ranks))
+
+
+def _diagonal(axes: Axes, end: float) -> None:
+    axes.plot([0, 1], [0, 1], color=NOTE, linewidth=0.8, zorder=0)
+    axes.set(xlim=(0, end), ylim=(0, end), aspect="equal")
 
 
 Points = Mapping[str, tuple[FloatArray, FloatArray]]  # by unseen model: measured, predicted
@@ -293,27 +247,17 @@ Points = Mapping[str, tuple[FloatArray, FloatArray]]  # by unseen model: measure
 
 def draw_predicted(tables: Mapping[str, Points], title: str) -> Figure:
     """Predicted over measured rates of unseen models, a panel for every table."""
-    figure = new_figure(4.2 * len(tables), 5.3)
-    panels = figure.subplots(1, len(tables), squeeze=False)[0]
+    figure, panels = picture(title, 4.2 * len(tables), 5.3, 1, len(tables))
+    known = list(dict.fromkeys(model for models in tables.values() for model in models))
     for axes, (table, models) in zip(panels, tables.items(), strict=True):
-        for index, (model, (measured, predicted)) in enumerate(models.items()):
-            axes.scatter(
-                measured, predicted, s=7, alpha=0.6, linewidths=0,
-                color=colour(index), label=model,
-            )  # fmt: skip
+        for model, points in models.items():
+            shade = colour(known.index(model))
+            axes.scatter(*points, s=7, alpha=0.6, linewidths=0, color=shade, label=model)
         error = np.concatenate([np.abs(a - b) for a, b in models.values()]).mean()
-        axes.plot([0, 1], [0, 1], color=NOTE, linewidth=0.8, zorder=0)
-        axes.set(
-            xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal", xlabel="measured, alone = 1",
-            ylabel="predicted", title=f"{table}: mean absolute error {error:.3f}",
-        )  # fmt: skip
-        axes.title.set_size(TEXT)
-        frame(axes)
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False,
-            fontsize=SMALL, columnspacing=1.0, handletextpad=0.2, markerscale=1.6,
-        )  # fmt: skip
-    return titled(figure, title)
+        _diagonal(axes, 1.02)
+        axes.set(xlabel="measured, alone = 1", ylabel="predicted")
+        note(axes, f"{table}: mean absolute error {error:.3f}")
+    return legend_below(figure, 3 * len(tables))
 
 
 def draw_errors(
@@ -326,25 +270,18 @@ def draw_errors(
         ours: the method that stands out.
         title: of the picture.
     """
-    figure = new_figure(5.4 * len(sources), 4.6)
-    panels = figure.subplots(1, len(sources), squeeze=False, sharey=True)[0]
-    methods = dict.fromkeys(method for found in sources.values() for method in found)
-    means = [m for found in sources.values() for row in found.values() for m in row.values()]
+    figure, panels = picture(title, 5.4 * len(sources), 4.6, 1, len(sources), sharey=True)
+    methods = list(dict.fromkeys(method for found in sources.values() for method in found))
     for axes, (source, found) in zip(panels, sources.items(), strict=True):
-        for index, method in enumerate(methods):
-            if method not in found:
-                continue
+        for method, errors in found.items():
             axes.plot(
-                *zip(*sorted(found[method].items()), strict=True), marker="o", markersize=3.5,
-                label=method, linewidth=2.6 if method == ours else 1.4, **line(index),
+                *zip(*sorted(errors.items()), strict=True), "-o", markersize=3.5, label=method,
+                linewidth=2.6 if method == ours else 1.4, color=colour(methods.index(method)),
             )  # fmt: skip
-        axes.set(title=source, xlabel="probes beside which the unseen job was measured")
-        axes.title.set_size(TEXT)
-        axes.set_ylim(0, 1.05 * max(means))
-        frame(axes)
-        axes.legend(frameon=False, fontsize=SMALL)
-    panels[0].set_ylabel("mean absolute error, alone = 1")
-    return titled(figure, title)
+        axes.set_xlabel("probes beside which the unseen job was measured")
+        note(axes, source)
+    panels[0].set(ylabel="mean absolute error, alone = 1", ylim=(0, None))
+    return legend_below(figure, len(methods))
 
 
 def draw_search(
@@ -363,21 +300,18 @@ def draw_search(
         found: weights after.
         title: of the picture.
     """
-    figure = new_figure(11.0, 5.2)
-    left, right = figure.subplots(1, 2)
-    low, high = [exam.low for exam in exams], [exam.high for exam in exams]
-    left.fill_between(rounds, low, high, color=BLUE, alpha=0.2, linewidth=0)
-    left.plot(rounds, [exam.mean for exam in exams], color=BLUE, marker=".", linewidth=2.0)
+    figure, (left, right) = picture(title, 11.0, 5.2, 1, 2, ("both", "x"))
+    series = np.array([(exam.mean, exam.low, exam.high) for exam in exams]).T
+    curves(left, {"exams": (rounds, *series)}, color=BLUE, marker=".")
     left.axhline(1.0, **LEVEL)
     left.set(xlabel="rounds", ylabel="mean JCT of an exam / with the weights before")
-    places = range(len(start))
-    right.barh(places, [found[name] for name in start], 0.7, color=BLUE, label="after")
-    right.plot(list(start.values()), places, "|", color="black", markersize=9, label="before")
+    names = [name.replace("_", " ") for name in start]
+    bars(
+        right,
+        names,
+        {"before": [*start.values()], "after": [found[name] for name in start]},
+        across=True,
+    )
     right.axvline(0.0, color=NOTE, linewidth=0.8)
-    right.set_yticks(places, [name.replace("_", " ") for name in start])
-    right.invert_yaxis()
-    right.set(xlabel="weight: what is added to a log index")
-    right.legend(frameon=False, fontsize=SMALL)
-    frame(left)
-    frame(right, "x")
-    return titled(figure, title)
+    right.set_xlabel("weight: what is added to a log index")
+    return legend_below(figure, 3)

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from envs.arrays import FloatArray, IntArray
 from envs.graphs.op_graph import Kind, Phase
@@ -20,7 +18,14 @@ from envs.hybrid.simulation import HybridStep
 from envs.step.pipeline import Pipeline, PlayedPipeline, Work
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
-from experiments.pictures.perfetto import Event, happened, process, thread
+from experiments.pictures.gantt import (
+    Event,
+    draw_spans,
+    happened,
+    label_step,
+    process,
+    thread,
+)
 from experiments.pictures.style import (
     BLUE,
     GIVEN_UP,
@@ -32,22 +37,23 @@ from experiments.pictures.style import (
     OTHERS,
     PALETTE,
     PURPLE,
-    SMALL,
     TEXT,
-    frame,
+    legend_below,
+    legend_of,
     line,
     mixed_with_white,
     name_at_end,
-    new_figure,
-    titled,
+    picture,
+    plain_log,
+    remarks,
 )
 
-PHASE_COLOURS = {Phase.FORWARD: BLUE, Phase.BACKWARD: ORANGE, Phase.OPTIMIZER: GREEN}
-TRANSFER_COLOUR, SUM_COLOUR = PURPLE, PALETTE[6]
+SUM_COLOUR = PALETTE[6]
+COLOURS = (BLUE, ORANGE, GREEN, SUM_COLOUR, PURPLE)  # of phases, then of these two:
+SUM, TRANSFER = 3, 4
 HIGHEST, LEAST_SCALE = 8.0, 0.55  # inches that rows are made lower to fit in, and how far at most
-DEVICE_HEIGHT, PORT_HEIGHT = 0.86, 0.34
+DEVICE_HEIGHT, PORT_HEIGHT = 0.43, 0.17  # halves
 MERGE_GAP = 2e-4  # operators of one micro-batch closer than this share of the step are one bar
-LABEL_WIDTH = 0.012  # a bar narrower than this share of the step carries no number
 LIGHTEST = 0.62  # how far the first micro-batch is mixed with white
 
 
@@ -64,58 +70,63 @@ def draw_gantt(
     bar the micro-batch too. At the right of each device: the share of the step it computes.
     With `names` only devices that these name are rows. A dotted line marks a lower bound.
     """
-    graph, topology = problem.graph, problem.topology
+    graph, devices = problem.graph, problem.topology.devices
     scale, unit = (1e3, "ms") if timeline.step_time < 10 else (1.0, "s")
-    end = timeline.step_time * scale
+    end, many = timeline.step_time * scale, graph.num_micro_batches
     ports = _used_ports(problem, timeline)
     if names is None:
         names = {
             number: d.name if d.spec.name in d.name else f"{d.name}\n{d.spec.name}"
-            for number, d in enumerate(topology.devices)
+            for number, d in enumerate(devices)
         }
     height = 0.62 * len(names) + 0.3 * len(ports)
-    figure = new_figure(13, 1.6 + height * max(LEAST_SCALE, min(1.0, HIGHEST / height)))
-    axes = figure.add_subplot()
-    busy = timeline.busy_seconds(topology.num_devices) / max(timeline.step_time, 1e-30)
-    micro_batch = np.maximum(graph.micro_batch, 0)
-    sums = graph.kind == Kind.COLLECTIVE
-    looks = [(colour, (graph.phase == p) & ~sums) for p, colour in PHASE_COLOURS.items()]
-    for row, device in enumerate(names):
-        mine = np.flatnonzero((timeline.device == device) & (timeline.op_finish > 0))
-        mine = mine[np.argsort(timeline.op_start[mine], kind="stable")]
-        for colour, which in [*looks, (SUM_COLOUR, sums)]:
-            ops = mine[which[mine]]
-            numbered = colour in {BLUE, ORANGE}
-            start, finish, batch = _merge(
-                timeline.op_start[ops] * scale,
-                timeline.op_finish[ops] * scale,
-                micro_batch[ops] * numbered,
-                MERGE_GAP * end,
-            )
-            shades = _shades(colour, graph.num_micro_batches if numbered else 1)
-            colours = [shades[b] for b in batch]
-            _bars(axes, start, finish, row, DEVICE_HEIGHT, colours, edge="white")
-            if numbered and graph.num_micro_batches > 1:
-                _numbers(axes, start, finish, batch, row, LABEL_WIDTH * end)
-        axes.text(end * 1.006, row, f"{busy[device]:.0%} busy", va="center", fontsize=SMALL)
-    labels, positions = [*names.values()], [float(row) for row in range(len(names))]
-    shades = _shades(TRANSFER_COLOUR, graph.num_micro_batches)
-    for index, (name, start, finish, tensor) in enumerate(ports):
-        at = len(names) - 0.3 + 0.46 * (index + 0.5)
-        colours = [shades[micro_batch[graph.producer[t]]] for t in tensor]
-        _bars(axes, start * scale, finish * scale, at, PORT_HEIGHT, colours)
-        positions.append(at)
-        labels.append(name)
-    axes.set_yticks(positions, labels)
-    axes.set_ylim(max(positions) + 0.5, -0.6)
-    axes.set_xlim(0, end * 1.07)
-    _frame_rows(axes, end, f"time since the start of the step ({unit})")
+    height *= max(LEAST_SCALE, min(1.0, HIGHEST / height))
+    figure, (axes,) = picture(title, 13, 1.6 + height, grid="x")
+
+    def shade(look: int, batch: int) -> str:
+        share = 1 - batch / (many - 1) if many > 1 and look not in (Phase.OPTIMIZER, SUM) else 0.0
+        return mixed_with_white(COLOURS[look], LIGHTEST * share)
+
+    row, batch = np.full(len(devices), -1), np.maximum(graph.micro_batch, 0)
+    row[[*names]] = range(len(names))
+    row = row[timeline.device]
+    look = np.where(graph.kind == Kind.COLLECTIVE, SUM, graph.phase)
+    numbered = look < Phase.OPTIMIZER
+    drawn = np.flatnonzero((timeline.op_finish > 0) & (row >= 0))
+    drawn = drawn[np.lexsort((timeline.op_start[drawn], look[drawn], row[drawn]))]
+    kind = np.stack([row, look, batch * numbered])[:, drawn]
+    start, finish = timeline.op_start[drawn] * scale, timeline.op_finish[drawn] * scale
+    first = np.ones(len(drawn), dtype=bool)  # operators that begin a bar
+    first[1:] = (kind[:, 1:] != kind[:, :-1]).any(axis=0)
+    first[1:] |= start[1:] - finish[:-1] > MERGE_GAP * end
+    if first.any():
+        bar = np.flatnonzero(first)
+        rows, looks, batches = kind[:, bar]
+        draw_spans(
+            axes, start[bar], np.maximum.reduceat(finish, bar), rows - DEVICE_HEIGHT,
+            rows + DEVICE_HEIGHT, [shade(*one) for one in zip(looks, batches, strict=True)],
+            [str(b) if many > 1 and k < Phase.OPTIMIZER else ""
+             for k, b in zip(looks, batches, strict=True)], end, edgecolors="white",
+        )  # fmt: skip
+    places = [*range(len(names)), *(len(names) - 0.07 + 0.46 * np.arange(len(ports)))]
+    for place, (_, begin, ends, tensor) in zip(places[len(names) :], ports, strict=True):
+        colours = [shade(TRANSFER, batch[graph.producer[t]]) for t in tensor]
+        low, high = place - PORT_HEIGHT, place + PORT_HEIGHT
+        draw_spans(axes, begin * scale, ends * scale, low, high, colours)
+    busy = timeline.busy_seconds(len(devices)) / max(timeline.step_time, 1e-30)
+    shares = [f"{busy[device]:.0%} busy" for device in names]
+    label_step(axes, places, [*names.values(), *(port for port, *_ in ports)], shares, end)
     if bound_s > 0:
         axes.axvline(bound_s * scale, **LIMIT)
-    handles = _legend(graph.num_micro_batches, bool(ports))
-    if sums.any():
-        handles.insert(-1, Patch(color=SUM_COLOUR, label="sum of gradients"))
-    return titled(figure, title, legend=len(handles), handles=handles)
+    axes.set_xlabel(f"time since the start of the step ({unit})")
+    what = {phase.name.lower(): COLOURS[phase] for phase in Phase}
+    if ports:
+        what["transfer on a port"] = PURPLE
+    if SUM in look:
+        what["sum of gradients"] = SUM_COLOUR
+    if many > 1:
+        what[f"number and shade: micro-batch 0 (light) to {many - 1} (dark)"] = "none"
+    return legend_of(figure, what)
 
 
 def draw_stages(step: HybridStep, title: str) -> Figure:
@@ -145,9 +156,9 @@ def draw_pipeline(played: PlayedPipeline, pipeline: Pipeline, title: str) -> Fig
 
     The number in a bar is the micro-batch. At the right: the share of its span a rank computes.
     """
-    end = played.makespan
-    figure = new_figure(13, 1.8 + 0.5 * len(played.bars))
-    axes = figure.add_subplot()
+    ranks, end = range(len(played.bars)), played.makespan
+    figure, (axes,) = picture(title, 13, 1.8 + 0.5 * len(ranks), grid="x")
+    shares = []
     for rank, bars in enumerate(played.bars):
         stages = [s for s, r in enumerate(pipeline.rank) if r == rank]
         start, finish = (np.array([bar[k] for bar in bars], dtype=np.float64) for k in (3, 4))
@@ -156,23 +167,19 @@ def draw_pipeline(played: PlayedPipeline, pipeline: Pipeline, title: str) -> Fig
             mixed_with_white(WORK_COLOURS[bar.work], paler * stages.index(bar.stage))
             for bar in bars
         ]
-        _bars(axes, start, finish, rank, DEVICE_HEIGHT, colours, edge="white")
-        for bar in bars:
-            if bar.finish - bar.start >= LABEL_WIDTH * end:
-                middle, dark = (bar.start + bar.finish) / 2, bar.stage == stages[0]
-                _number(axes, middle, rank, bar.micro_batch, on_dark=dark)
+        draw_spans(
+            axes, start, finish, rank - DEVICE_HEIGHT, rank + DEVICE_HEIGHT, colours,
+            [str(bar.micro_batch) for bar in bars], end, edgecolors="white",
+        )  # fmt: skip
         span = finish.max() - start.min()
-        busy = (finish - start).sum() / span if span else 0.0
-        axes.text(end * 1.006, rank, f"{busy:.1%} of its span", va="center", fontsize=SMALL)
-    axes.set_yticks(range(len(played.bars)), [f"rank {rank}" for rank in range(len(played.bars))])
-    axes.set_ylim(len(played.bars) - 0.5, -0.6)
-    axes.set_xlim(0, end * 1.09)
-    _frame_rows(axes, end, "time")
+        shares.append(f"{(finish - start).sum() / span if span else 0.0:.1%} of its span")
+    label_step(axes, [*ranks], [f"rank {rank}" for rank in ranks], shares, end)
+    axes.set_xlabel("time")
     used = {bar.work for row in played.bars for bar in row}
-    handles = [Patch(color=WORK_COLOURS[w], label=WORK_NAMES[w]) for w in Work if w in used]
-    if len(pipeline.rank) > len(played.bars):
-        handles.append(Patch(color="none", label="paler: a later stage of the rank"))
-    return titled(figure, title, legend=5, handles=handles)
+    what = {WORK_NAMES[work]: WORK_COLOURS[work] for work in Work if work in used}
+    if len(pipeline.rank) > len(ranks):
+        what["paler: a later stage of the rank"] = "none"
+    return legend_of(figure, what)
 
 
 def _used_ports(
@@ -182,95 +189,21 @@ def _used_ports(
 
     The two ends of a pipe, which hold the same transfers, are one row.
     """
-    topology = problem.topology
-    source, destination = timeline.transfer_source, timeline.transfer_destination
+    topology, ends = problem.topology, (timeline.transfer_source, timeline.transfer_destination)
     lasts = timeline.transfer_finish > timeline.transfer_start
     found: list[tuple[str, FloatArray, FloatArray, IntArray]] = []
     for port, name in enumerate(topology.port_names):
-        holds = (topology.send_port[source, destination] == port) | (
-            topology.receive_port[source, destination] == port
-        )
+        holds = (topology.send_port[ends] == port) | (topology.receive_port[ends] == port)
         mine = np.flatnonzero(holds & lasts)
         if len(mine):
-            start, finish = timeline.transfer_start[mine], timeline.transfer_finish[mine]
-            tensor = timeline.transfer_tensor[mine]
-            pipe = name.removesuffix(" receive")
+            tensor, pipe = timeline.transfer_tensor[mine], name.removesuffix(" receive")
             if found and found[-1][0] == f"{pipe} send" and np.array_equal(found[-1][3], tensor):
-                found[-1] = (pipe, start, finish, tensor)
+                found.pop()
             else:
-                found.append((name, start, finish, tensor))
+                pipe = name
+            times = timeline.transfer_start[mine], timeline.transfer_finish[mine]
+            found.append((pipe, *times, tensor))
     return found
-
-
-def _merge(
-    start: FloatArray, finish: FloatArray, batch: IntArray, gap: float
-) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Neighbours in time of one micro-batch as one bar; `start` ascends."""
-    if not len(start):
-        return start, finish, batch
-    first = np.ones(len(start), dtype=bool)
-    first[1:] = (batch[1:] != batch[:-1]) | (start[1:] - finish[:-1] > gap)
-    bar = np.flatnonzero(first)
-    return start[bar], np.maximum.reduceat(finish, bar), batch[bar]
-
-
-def _bars(
-    axes: Axes,
-    start: FloatArray,
-    finish: FloatArray,
-    row: float,
-    height: float,
-    colours: Sequence[str],
-    edge: str = "face",
-) -> None:
-    low, high = row - height / 2, row + height / 2
-    corners = [
-        [(a, low), (b, low), (b, high), (a, high)] for a, b in zip(start, finish, strict=True)
-    ]
-    axes.add_collection(
-        PolyCollection(corners, facecolors=list(colours), edgecolors=edge, linewidths=0.3)
-    )
-
-
-def _numbers(
-    axes: Axes, start: FloatArray, finish: FloatArray, batch: IntArray, row: float, width: float
-) -> None:
-    dark_from = int(batch.max(initial=0)) / 2
-    for a, b, number in zip(start, finish, batch, strict=True):
-        if b - a >= width:
-            _number(axes, (a + b) / 2, row, number, on_dark=number >= dark_from)
-
-
-def _number(axes: Axes, x: float, y: float, number: int, *, on_dark: bool) -> None:
-    axes.text(
-        x, y, str(number), ha="center", va="center", fontsize=7, fontweight="bold",
-        color="white" if on_dark else "#222222",
-    )  # fmt: skip
-
-
-def _frame_rows(axes: Axes, end: float, label: str) -> None:
-    """Rows over time, with a line at the end."""
-    axes.axvline(end, color="black", linewidth=0.8)
-    axes.set_xlabel(label)
-    axes.tick_params(axis="y", length=0)
-    frame(axes, "x", hidden=("top", "right", "left"))
-
-
-def _shades(colour: str, count: int) -> list[str]:
-    """One colour per micro-batch, light to dark."""
-    if count <= 1:
-        return [colour]
-    return [mixed_with_white(colour, LIGHTEST * (1 - k / (count - 1))) for k in range(count)]
-
-
-def _legend(micro_batches: int, transfers: bool) -> list[Patch]:
-    handles = [Patch(color=PHASE_COLOURS[phase], label=phase.name.lower()) for phase in Phase]
-    if transfers:
-        handles.append(Patch(color=TRANSFER_COLOUR, label="transfer on a port"))
-    if micro_batches > 1:
-        note = f"number and shade: micro-batch 0 (light) to {micro_batches - 1} (dark)"
-        handles.append(Patch(color="none", label=note))
-    return handles
 
 
 DEVICES, PORTS = 1, 2  # process ids
@@ -281,52 +214,40 @@ def trace_document(problem: StepProblem, timeline: Timeline) -> dict[str, object
 
     A transfer stands on the thread of its send port and on that of its receive port.
     """
-    topology = problem.topology
+    return {"traceEvents": list(_events(problem, timeline)), "displayTimeUnit": "ms"}
+
+
+def _events(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
+    graph, topology = problem.graph, problem.topology
     devices = [f"{device.name} ({device.spec.name})" for device in topology.devices]
-    events = [
-        *_names(DEVICES, "devices", devices),
-        *_names(PORTS, "ports", list(topology.port_names)),
-        *_operators(problem, timeline),
-        *_transfers(problem, timeline),
-    ]
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def _names(number: int, name: str, threads: list[str]) -> Iterator[Event]:
-    yield process(number, name)
-    for place, label in enumerate(threads):
-        yield thread(number, place, label)
-        order = {"ph": "M", "name": "thread_sort_index", "args": {"sort_index": place}}
-        yield {**order, "pid": number, "tid": place}
-
-
-def _operators(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
-    graph = problem.graph
+    for number, name, threads in (
+        (DEVICES, "devices", devices), (PORTS, "ports", topology.port_names),
+    ):  # fmt: skip
+        yield process(number, name)
+        for place, label in enumerate(threads):
+            yield thread(number, place, label)
+            order = {"ph": "M", "name": "thread_sort_index", "args": {"sort_index": place}}
+            yield {**order, "pid": number, "tid": place}
     for op, name in enumerate(graph.op_names):
-        phase, place = Phase(graph.phase[op]).name.lower(), (DEVICES, int(timeline.device[op]))
         yield happened(
-            name, phase, place, timeline.op_start[op], timeline.op_finish[op],
+            name, Phase(graph.phase[op]).name.lower(), (DEVICES, int(timeline.device[op])),
+            timeline.op_start[op], timeline.op_finish[op],
             micro_batch=int(graph.micro_batch[op]), kind=Kind(graph.kind[op]).name.lower(),
             flop=float(graph.flop[op]),
         )  # fmt: skip
-
-
-def _transfers(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
-    graph, topology = problem.graph, problem.topology
     for index, tensor in enumerate(timeline.transfer_tensor):
         ends = int(timeline.transfer_source[index]), int(timeline.transfer_destination[index])
         source, destination = (topology.devices[end].name for end in ends)
-        name = f"{graph.op_names[graph.producer[tensor]]} -> {destination}"
-        start, finish = timeline.transfer_start[index], timeline.transfer_finish[index]
-        size = float(graph.tensor_bytes[tensor])
         for ports in (topology.send_port, topology.receive_port):
             yield happened(
-                name, "transfer", (PORTS, int(ports[ends])), start, finish, bytes=size,
+                f"{graph.op_names[graph.producer[tensor]]} -> {destination}", "transfer",
+                (PORTS, int(ports[ends])), timeline.transfer_start[index],
+                timeline.transfer_finish[index], bytes=float(graph.tensor_bytes[tensor]),
                 source=source, destination=destination,
             )  # fmt: skip
 
 
-BEST: Mapping[str, Any] = {"color": NOTE, "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.0}
+BEST: dict[str, Any] = {"color": NOTE, "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.0}
 EARLIEST_S = 1e-3  # where the axis of seconds begins at the earliest
 COLUMNS = 3  # panels side by side
 LOGARITHMIC = 4.0  # ratio of the ends of the axis of values from which it is logarithmic
@@ -350,11 +271,6 @@ class AnytimeCurve:
     def final(self) -> float:
         """The best value, inf when nothing was found."""
         return self.points[-1][1] if self.points else np.inf
-
-    @property
-    def first(self) -> float:
-        """The value of the first plan, 0 when nothing was found."""
-        return self.points[0][1] if self.points else 0.0
 
     def scaled(self, factor: float) -> AnytimeCurve:
         """The same curve with every value times `factor`."""
@@ -394,28 +310,27 @@ def draw_anytime(panels: Sequence[Panel], title: str, value: str, span: float) -
     looks = _looks(panels)
     columns = min(COLUMNS, max(1, len(panels)))
     rows = max(1, -(-len(panels) // columns))
-    figure = new_figure(1.2 + 4.6 * columns, 1.5 + 3.3 * rows)
-    for number, panel in enumerate(panels):
-        axes = figure.add_subplot(rows, columns, number + 1)
+    figure, places = picture(title, 1.2 + 4.6 * columns, 1.5 + 3.3 * rows, rows, columns)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    for number, (axes, panel) in enumerate(zip(places, panels, strict=False)):
         _draw(axes, panel, looks, span)
-        if number % columns == 0:
-            axes.set_ylabel(value)
-        if number + columns >= len(panels):
-            axes.set_xlabel("seconds of search")
-    handles = [
-        Line2D([], [], label="proved lower bound", **LIMIT),
-        Line2D([], [], label="given up: no plan when the search ended", color=NOTE, **GIVEN_UP),
-        Line2D([], [], label="end of a search", color=NOTE, marker="|", linestyle=""),
-    ]
-    grey = [name for name, look in looks.items() if look is OTHERS]
-    if grey:
-        handles.append(Line2D([], [], label=_shortened(f"others: {', '.join(grey)}"), **OTHERS))
+        axes.set_ylabel("" if number % columns else value)
+        axes.set_xlabel("" if number + columns < len(panels) else "seconds of search")
+    looks_of = {
+        "proved lower bound": LIMIT,
+        "given up: no plan when the search ended": {"color": NOTE, **GIVEN_UP},
+        "end of a search": {"color": NOTE, "marker": "|", "linestyle": ""},
+    }
+    if grey := [name for name, look in looks.items() if look is OTHERS]:
+        looks_of[_shortened(f"others: {', '.join(grey)}")] = OTHERS
     if any(panel.best_known < np.inf for panel in panels):
-        handles.append(Line2D([], [], label="best known", **BEST))
-    return titled(figure, title, legend=min(len(handles), 2 * columns), handles=handles)
+        looks_of["best known"] = BEST
+    handles = [Line2D([], [], label=name, **look) for name, look in looks_of.items()]
+    return legend_below(figure, min(len(handles), 2 * columns), handles)
 
 
-def _looks(panels: Sequence[Panel]) -> dict[str, Mapping[str, Any]]:
+def _looks(panels: Sequence[Panel]) -> dict[str, dict[str, Any]]:
     """Of every agent; those with the best mean rank over the panels have a colour."""
     ranks: dict[str, list[int]] = {}
     for panel in panels:
@@ -427,56 +342,52 @@ def _looks(panels: Sequence[Panel]) -> dict[str, Mapping[str, Any]]:
     return {name: line(best.index(name)) if name in best else OTHERS for name in names}
 
 
-def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]], span: float) -> None:
+def _draw(axes: Axes, panel: Panel, looks: Mapping[str, dict[str, Any]], span: float) -> None:
     finals = {name: curve.final for name, curve in panel.curves.items()}
     found = [value for value in finals.values() if np.isfinite(value)]
-    best = min([*found, panel.best_known])
-    notes = []
-    if found:
-        highest = max(found) if span < np.inf else max(c.first for c in panel.curves.values())
-        top = best + max(0.04 * best, 1.08 * min(highest - best, (span - 1) * best))
-        low = best
-        if panel.lower_bound >= NEAR * best:
-            low = panel.lower_bound
-            axes.axhline(panel.lower_bound, **LIMIT)
-        elif panel.lower_bound > 0:
-            notes.append(f"bound {panel.lower_bound:.4g}")
-        if panel.best_known < np.inf:
-            axes.axhline(panel.best_known, **BEST)
-        if top / low > LOGARITHMIC:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-            axes.set_ylim(low * 0.9, top)
-        else:
-            axes.set_ylim(low - 0.05 * (top - low), top)
-        end = max(curve.end for curve in panel.curves.values())
-        ends: dict[str, tuple[float, str]] = {}
-        for name, curve in panel.curves.items():
-            look = looks[name]
-            if curve.points and curve.final <= top:
-                _curve(axes, curve, end, look)
-                if look is not OTHERS:
-                    ends[name] = (curve.final, str(look["color"]))
-            elif not curve.points:
-                at = [max(curve.end, EARLIEST_S)]
-                where = axes.get_xaxis_transform()
-                axes.plot(at, [0.98], color=look["color"], transform=where, **GIVEN_UP)
-        name_at_end(axes, ends)
-        beyond = [f"{name} {value:.4g}" for name, value in finals.items() if top < value < np.inf]
-        notes += [f"above: {', '.join(beyond)}"] if beyond else []
-    nothing = [name for name, value in finals.items() if not np.isfinite(value)]
-    notes += [f"no plan: {', '.join(nothing)}"] if nothing else []
+    low = best = min([*found, panel.best_known])
+    end = max((curve.end for curve in panel.curves.values()), default=0.0)
+    highest = max(found, default=best)
+    if span == np.inf:
+        highest = max((c.points[0][1] for c in panel.curves.values() if c.points), default=best)
+    top = best + max(0.04 * best, 1.08 * min(highest - best, (span - 1) * best))
+    bound = []
+    if panel.lower_bound >= NEAR * best:
+        low = panel.lower_bound
+        axes.axhline(low, **LIMIT)
+    elif panel.lower_bound > 0:
+        bound = [f"{panel.lower_bound:.4g}"]
+    if panel.best_known < np.inf:
+        axes.axhline(panel.best_known, **BEST)
+    if found and top / low > LOGARITHMIC:
+        axes.set(yscale="log", ylim=(low * 0.9, top))
+        plain_log(axes.yaxis)
+    elif found:
+        axes.set_ylim(low - 0.05 * (top - low), top)
+    ends: dict[str, tuple[float, str]] = {}
+    for name, curve in panel.curves.items():
+        look = looks[name]
+        if not curve.points:
+            at, where = [max(curve.end, EARLIEST_S)], axes.get_xaxis_transform()
+            axes.plot(at, [0.98], color=look["color"], transform=where, **GIVEN_UP)
+        elif curve.final <= top:
+            _curve(axes, curve, end, look)
+            if look is not OTHERS:
+                ends[name] = (curve.final, look["color"])
+    name_at_end(axes, ends, 0.052)
+    words = remarks(
+        bound=bound,
+        above=[f"{name} {value:.4g}" for name, value in finals.items() if top < value < np.inf],
+        no_plan=[name for name, value in finals.items() if not np.isfinite(value)],
+    )
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_title(f"{panel.title} ({panel.unit})", fontsize=TEXT, loc="left", pad=14)
     axes.text(
-        0.0, 1.015, _shortened("; ".join(notes)), transform=axes.transAxes, fontsize=6.5,
-        color=NOTE, va="bottom",
+        0.0, 1.015, _shortened(words), transform=axes.transAxes, fontsize=6.5, color=NOTE,
+        va="bottom",
     )  # fmt: skip
-    frame(axes)
 
 
 def _curve(axes: Axes, curve: AnytimeCurve, end: float, look: Mapping[str, Any]) -> None:
@@ -486,18 +397,12 @@ def _curve(axes: Axes, curve: AnytimeCurve, end: float, look: Mapping[str, Any])
     """
     seconds = [max(at, EARLIEST_S) for at, _ in curve.points]
     values = [value for _, value in curve.points]
-    last = max(curve.end, seconds[-1])
-    axes.plot(
-        [*seconds, last], [*values, values[-1]], drawstyle="steps-post", linewidth=1.7, **look
-    )  # fmt: skip
-    own = look["color"]
+    last, own = max(curve.end, seconds[-1]), look["color"]
+    until = [*seconds, last], [*values, values[-1]]
+    axes.plot(*until, drawstyle="steps-post", linewidth=1.7, **look)
     axes.plot([last, max(end, last)], [values[-1]] * 2, color=own, linewidth=0.9, alpha=0.45)
-    axes.plot(seconds, values, marker="o", markersize=3.5, linestyle="", color=own)
-    axes.plot([last], values[-1:], marker="|", markersize=9, linestyle="", color=own)
-
-
-def _plain(value: float, _: object) -> str:
-    return f"{value:g}"
+    axes.plot(seconds, values, "o", markersize=3.5, color=own)
+    axes.plot([last], values[-1:], "|", markersize=9, color=own)
 
 
 def _shortened(text: str) -> str:

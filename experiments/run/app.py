@@ -77,14 +77,14 @@ def main_of(verb: str) -> Callable[..., int]:
 
     def main(arguments: list[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
-        return told(lambda: _run_verb(verb, given), last=arguments is None)
+        return told(lambda: run_verb(verb, given), last=arguments is None)
 
     return main
 
 
 def run_job(config: str, arguments: Sequence[str]) -> int:
     """Run the job of a config, whatever else the words of its command could mean; the exit code."""
-    return told(lambda: _run_verb(JOBS[config].verb, arguments, JOBS[config]), last=False)
+    return told(lambda: run_verb(JOBS[config].verb, arguments, JOBS[config]), last=False)
 
 
 def job_of(verb: str, words: Sequence[str]) -> Job:
@@ -96,7 +96,7 @@ def job_of(verb: str, words: Sequence[str]) -> Job:
     return meant if keys is None else next(same, jobs_of(verb)[0])
 
 
-def _run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> None:
+def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> None:
     """What a command does, with its faults as exceptions."""
     require_text(arguments)
     command = command_line()

@@ -28,7 +28,7 @@ from envs.errors import InputError
 from envs.hybrid.batch_time import COSTS, BatchTime, Layers
 from envs.hybrid.slots import Slots, SlotSource, write_slots
 from experiments.config.targets import SEEDS, build_as
-from experiments.pictures.dynamic import draw_dynamic
+from experiments.pictures.studies import draw_dynamic
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import Interval, bootstrap

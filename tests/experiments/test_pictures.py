@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.collections import Collection
 from matplotlib.colors import to_hex
+from matplotlib.text import Annotation
 from PIL import Image
 
 from agents.pipeline.published import gpipe
@@ -24,7 +24,6 @@ from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
-from experiments.pictures.comparison import draw_ratios
 from experiments.pictures.learning import Curve, Exams, draw_exams, draw_learning_curve
 from experiments.pictures.step import (
     DEVICES,
@@ -34,8 +33,10 @@ from experiments.pictures.step import (
     draw_stages,
     trace_document,
 )
+from experiments.pictures.style import draw_bars, draw_rows
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
+from experiments.study.statistics import Interval
 from experiments.study.tables import Table, markdown_table, read_tables
 from tests.agents.hybrid.test_sbp import shared
 
@@ -102,13 +103,13 @@ def test_shards_work_as_their_replica_does_and_sums_have_a_colour() -> None:
     assert last not in labels
     assert "0% busy" not in [text.get_text() for text in axes.texts]
     row = labels.index("all-reduce 1")
-    colours = [c for c in axes.collections if c.get_paths() and round(y_of(c)) == row]
-    assert {to_hex(c.get_facecolor()[0]) for c in colours} == {SUM_COLOUR}
-
-
-def y_of(bars: Collection) -> float:
-    box = bars.get_paths()[0].get_extents()
-    return float(box.y0 + box.y1) / 2
+    bars = axes.collections[0]
+    shades = {
+        to_hex(shade)
+        for path, shade in zip(bars.get_paths(), bars.get_facecolor(), strict=True)
+        if round(path.get_extents().y0) == row
+    }
+    assert shades == {SUM_COLOUR}
 
 
 def test_a_picture_carries_its_provenance(
@@ -184,7 +185,8 @@ def test_labels_of_equal_baselines_do_not_overlap() -> None:
     curve = Curve(seconds=[1, 2], mean=[0.4, 0.3], best=[0.4, 0.3])
     baselines = {"a": 0.30, "b": 0.30, "c": 0.3001}
     axes = draw_learning_curve(curve, baselines, 0.2, "title").axes[0]
-    heights = sorted(text.xy[1] for text in axes.texts if hasattr(text, "xy"))
+    heights = sorted(text.xy[1] for text in axes.texts if isinstance(text, Annotation))
+    assert len(heights) == 4
     assert min(np.diff(heights)) > 1.0
 
 
@@ -206,7 +208,7 @@ def test_an_exam_that_was_given_up_is_a_tick_at_the_top() -> None:
     steps = np.array([0.0, 10.0, 20.0])
     run = Exams("run", steps, np.array([np.inf, 1.2, 0.9]), 0.0)
     axes = draw_exams([run], "title", reference="reference: first fit").axes[0]
-    legend = axes.get_legend()
+    (legend,) = axes.figure.legends
     assert "reference: first fit" in [text.get_text() for text in legend.get_texts()]
     axes.figure.draw_without_rendering()
     assert legend.get_window_extent().y1 < axes.bbox.y0  # hides no curve
@@ -216,11 +218,21 @@ def test_an_exam_that_was_given_up_is_a_tick_at_the_top() -> None:
 
 
 def test_ratios_are_drawn_where_the_differences_are() -> None:
-    bound, overall = np.array([0.97, 0.98]), np.array([1.0, 1.01])
-    axes = draw_ratios(["a", "b"], bound, overall, "srtf", None, "title").axes[0]
+    series = {"srtf": [1.0, 1.01], "learned": [Interval(0.99, 0.98, 1.0), np.nan]}
+    axes = draw_rows(["a", "b"], series, "ratio", "title", bound=[0.97, 0.98]).axes[0]
     low, high = axes.get_xlim()
     assert 0.95 < low < 0.97
     assert 1.01 < high < 1.03
+
+
+def test_bars_begin_at_their_base_and_none_stands_for_nothing() -> None:
+    axes = draw_bars(["a", "b"], {"x": [2.0, 4.0], "y": [3.0, np.nan]}, "s", "title", base=1).axes[
+        0
+    ]
+    drawn = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches]
+    assert drawn[:3] == [(1, 2), (1, 4), (1, 3)]
+    assert np.isnan(drawn[3][1])
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
 
 
 def test_cells_have_words_where_there_is_no_number() -> None:

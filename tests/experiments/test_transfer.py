@@ -15,7 +15,7 @@ from envs.files import read_json
 from experiments.cluster.generalising import Condition, GeneraliseConfig, changed
 from experiments.cluster.split_windows import Split
 from experiments.config.composing import check_command_line
-from experiments.pictures.comparison import draw_forest
+from experiments.pictures.style import draw_rows
 from experiments.run.app import run_job
 from experiments.study.statistics import Interval
 from tests.refusal import refusal
@@ -169,7 +169,7 @@ def test_bad_input_is_one_line(
 
 def test_the_forest_has_a_line_at_one_and_every_interval() -> None:
     ratios = [Interval(0.9, 0.85, 0.97), Interval(1.1, 1.0, 1.2)]
-    (axes,) = draw_forest(["a", "b"], ratios, ["x", "y"], "title").axes
+    (axes,) = draw_rows(["a", "b"], {"": ratios}, "ratio", "title", beside=["x", "y"]).axes
     assert axes.get_lines()[0].get_xdata() == [1.0, 1.0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
     (spans,) = axes.collections[0].get_segments()[:1]

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from envs.bounds import Positive, bounded
-from experiments.pictures.style import LEVEL, colour, frame, new_figure, titled
+from experiments.pictures.style import draw_rows
 from experiments.step.suites.cell import (
     CELLS_VARIABLE,
     SAME,
@@ -145,7 +144,16 @@ class JointSuite(PlanSuite):
             ],
             "reductions": spreads,
         }
-        return Report(tables, {"joint.png": _picture(self.title, rows, methods)}, numbers, headline)
+        drawn = {
+            f"{method} against {reference}": [
+                100.0 * _reduction(row, method, reference) for row in rows
+            ]
+            for method in methods
+            for reference in REFERENCES
+        }
+        names = [row.case.name for row in rows]
+        picture = draw_rows(names, drawn, "reduction of the step time (%)", self.title, level=0.0)
+        return Report(tables, {"joint.png": picture}, numbers, headline)
 
 
 def _reduction(row: Row, method: str, reference: str) -> float:
@@ -184,24 +192,3 @@ def _reductions(rows: Sequence[Row], method: str, reference: str) -> dict[str, l
         topology: [x for at, x in found if topology in ("", at) and np.isfinite(x)]
         for topology in ([*topologies, ""] if len(topologies) > 1 else [""])
     }
-
-
-def _picture(title: str, rows: Sequence[Row], methods: Sequence[str]) -> Figure:
-    """A dot per case, method and reference; those without a figure have none."""
-    figure = new_figure(8.0, 1.6 + 0.3 * len(rows))
-    axes = figure.add_subplot()
-    height = np.arange(len(rows))[::-1]
-    pairs = [(method, reference) for method in methods for reference in REFERENCES]
-    for number, (method, reference) in enumerate(pairs):
-        values = [100.0 * _reduction(row, method, reference) for row in rows]
-        marker = "o" if reference == UNIFORM else "D"
-        axes.plot(
-            values, height, marker, color=colour(number), markersize=6,
-            label=f"{method} against {reference}",
-        )  # fmt: skip
-    axes.axvline(0.0, **LEVEL)
-    axes.set_yticks(height, [row.case.name for row in rows])
-    axes.set_ylim(-0.7, len(rows) - 0.3)
-    axes.set_xlabel("reduction of the step time (%)")
-    frame(axes, "x")
-    return titled(figure, title, legend=2)
