@@ -8,7 +8,7 @@ import highspy
 import numpy as np
 from numpy.typing import ArrayLike
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 
 _KINDS = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
 
@@ -144,7 +144,7 @@ class LinearProgram:
         kept = total != 0.0
         key = key[first][kept]
         counts = np.bincount(key // max(self.num_columns, 1), minlength=self.num_rows)
-        starts = np.concatenate([[0], np.cumsum(counts)])
+        starts = sums_before(counts)
         return starts, key % max(self.num_columns, 1), total[kept]
 
 

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from agents.rllib.module import module_spec
 from agents.rllib.registration import register
 from envs.cluster.environment.generator import RandomJobs
-from envs.cluster.environment.reward import ClusterReward
+from envs.cluster.environment.instance import ClusterReward
 from envs.cluster.nodes import Cluster
 from models.cluster.hierarchical import HierarchicalConfig
 

@@ -19,7 +19,7 @@ from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
 from experiments.run.app import main_of
 from experiments.run.one_run import Result, Run
-from experiments.serving.limits import DecisionLimits
+from experiments.serving.connections import DecisionLimits
 
 
 @bounded

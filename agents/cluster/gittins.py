@@ -13,7 +13,7 @@ from agents.cluster.policy import PlacementRule, Scheduler
 from agents.cluster.prediction import Finished
 from agents.cluster.rules.gangs import BestFit
 from agents.solver import Knowledge
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, sums_before
 from envs.bounds import bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
@@ -126,7 +126,7 @@ def gittins_index(services: FloatArray, attained: FloatArray, quantum: FloatArra
         attained: (A,) a.
         quantum: (A,) q, above 0.
     """
-    total = np.concatenate([[0.0], np.cumsum(services)])
+    total = sums_before(services)
     start = np.searchsorted(services, attained, side="right")
     end = np.searchsorted(services, attained + quantum, side="right")
     longer, finishing = len(services) - start, end - start

@@ -14,12 +14,21 @@ from numpy.typing import NDArray
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled import joint_replay as compiled
 from agents.cluster.compiled.joint_choice import Joint, Memory, Owners, Rule
-from agents.cluster.compiled.pairs import Pairs, find, pairs_of
+from agents.cluster.compiled.joint_replay import Scorer, scorer_of
+from agents.cluster.compiled.pairs import (
+    EDGE_WIDTH,
+    NODE_WIDTH,
+    PAIR_WIDTH,
+    Pairs,
+    Weights,
+    find,
+    pairs_of,
+)
 from agents.cluster.hidden_durations import simulator_for
-from agents.cluster.pair_scorer import PairScorer, no_scorer
 from agents.cluster.policy import Option, PartialGpuShares, Scheduler
 from agents.cluster.prediction import Finished
 from agents.cluster.rule_numbers import Numbers, read_numbers
+from agents.cluster.shipped import scheduler_folder
 from agents.cluster.work_left import WorkLeft
 from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
@@ -44,6 +53,46 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
+from models.export.pairs import pair_shapes, read_pairs
+
+
+@bounded
+class PairScorer:
+    """Scores what a scheduler could do next; the best is done where it is better than the rule's.
+
+    Guarantees:
+        While a job of the scheduler has waited for longer than `patience_s`, the rule decides.
+
+    Args:
+        path: a folder that `experiments.train env=decisions` wrote, or a shipped scheduler's name.
+        first: pending jobs whose places are scored.
+        sure: by which a score must exceed that of what the rule does; in training it was the
+            policy's head start.
+        patience_s: seconds.
+
+    Raises:
+        InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
+    """
+
+    def __init__(self, path: str, first: Count, sure: NonNegative, patience_s: Positive) -> None:
+        self.folder = scheduler_folder(path)
+        found = read_pairs(self.folder, NODE_WIDTH, EDGE_WIDTH, PAIR_WIDTH)
+        self.weights = Weights(
+            **{x: np.ascontiguousarray(found[x], np.float32) for x in Weights._fields}
+        )
+        self.first, self.sure, self.patience_s = int(first), float(sure), float(patience_s)
+
+    def compiled(self, nodes: int) -> Scorer:
+        """For compiled code, on so many nodes."""
+        return scorer_of(self.weights, nodes, self.first, self.sure, self.patience_s)
+
+
+def no_scorer(nodes: int) -> Scorer:
+    """In the place of one, where the rule decides alone."""
+    shapes = pair_shapes(NODE_WIDTH, EDGE_WIDTH, PAIR_WIDTH, 0)
+    weights = Weights(**{x: np.zeros(shape, np.float32) for x, shape in shapes.items()})
+    return scorer_of(weights, nodes, 0, 0.0, 1.0)
+
 
 Reach = tuple[int, int]  # how far a gang is spread, and over how many nodes
 # By their places here the kernel knows them.

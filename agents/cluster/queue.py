@@ -25,7 +25,7 @@ from agents.cluster.hidden_durations import trace_for
 from agents.cluster.policy import PlacementRule, Scheduler
 from agents.cluster.rules.gangs import BestFit, room_of
 from agents.solver import Knowledge
-from envs.arrays import IntArray
+from envs.arrays import IntArray, sums_before
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING, Schedule
@@ -219,7 +219,7 @@ class EASY(QueuePolicy):
         held = jobs["gpus"][running] * (jobs["milli"][running] / WHOLE_GPU)
         nodes = simulator.state.nodes
         there = float(nodes["gpus"][nodes["up"] == 1].sum())
-        free = there - held.sum() + np.concatenate([[0.0], np.cumsum(held)])
+        free = there - held.sum() + sums_before(held)
         enough = np.flatnonzero(free >= need)
         if len(enough) == 0:
             return np.inf, np.inf

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.hybrid.limits import Limited, best_of_limits
+from agents.hybrid.choice import Limited, best_of_limits
 from agents.hybrid.machines import HybridSolver, planned, servers_of, spans
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result

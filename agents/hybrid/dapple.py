@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.hybrid.limits import Limited, best_of_limits
+from agents.hybrid.choice import Limited, best_of_limits
 from agents.hybrid.machines import Groups, HybridSolver, Rates, few_groups, planned, servers_of
 from agents.hybrid.pipedream import Cuts
 from agents.pipeline.published import early_backward, one_f_one_b

@@ -15,7 +15,7 @@ from agents.hybrid.alpa import Alpa
 from agents.hybrid.dapple import Dapple
 from agents.hybrid.machines import planned
 from agents.hybrid.pipedream import PipeDream
-from agents.hybrid.sbp import SBP
+from agents.hybrid.sharding import SBP
 from agents.hybrid.spp import SPP
 from agents.hybrid.stage_program import StageProgram, fused
 from agents.pipeline.published import early_backward, gpipe, interleaved, one_f_one_b, zb_h1

@@ -8,6 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from agents.hybrid.choice import ChoiceProgram, choose
+from agents.hybrid.machines import HybridSolver, planned
+from agents.pipeline.published import one_f_one_b
+from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray
 from envs.cost import MEMORY_BOUND_DTYPES, RooflineCost
 from envs.errors import InputError
@@ -15,7 +18,7 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.fabric import Fabric
 from envs.hardware.topology import fabric_topology
-from envs.hybrid.plan import Sharding
+from envs.hybrid.plan import HybridPlan, HybridProblem, Sharding, Stage, ordered
 from envs.hybrid.signatures import (
     BROADCAST,
     FEATURES,
@@ -29,6 +32,7 @@ from envs.hybrid.signatures import (
     boxing_messages,
     signatures,
 )
+from envs.hybrid.timing import all_reduce_seconds, stage_seconds
 from envs.units import DTYPES, GIGA, MICROSECOND
 
 # Signatures are chosen for one machine, so that a `Sharding` holds on all devices of a topology:
@@ -294,3 +298,49 @@ def _part(sizes: Sequence[tuple[float, Sbp]], degree: int) -> float:
     whole = sum(size for size, _ in sizes)
     held = sum(size / (degree if form.form == "S" else 1) for size, form in sizes)
     return held / whole if whole else 1.0
+
+
+class SBP(HybridSolver):
+    """One stage on all devices: replicas, each shared by tensor shards.
+
+    The signatures of operators are those of `HybridProblem.sharding`, the best ones for every
+    degree (`agents.hybrid.sharding`): within a replica what is split, broadcast or a partial sum;
+    between replicas rows are split and gradients are partial sums. All degrees that divide the
+    devices are tried; shards are next to each other in their server. One micro-batch is there at a
+    time, so that computing activations again would save nothing.
+
+    Guarantees:
+        The degree is the best that fits, under the formula
+        M (forward + backward pass of a micro-batch) + sum of gradients + update.
+
+    Source:
+        Yuan et al., "OneFlow: Redesign the Distributed Deep Learning Framework from Scratch",
+        arXiv 2110.15032.
+    """
+
+    def _solve(self, problem: HybridProblem, budget: Budget) -> Result[HybridPlan]:
+        """The few plans there are are all looked at."""
+        devices = np.argsort(problem.topology.server, kind="stable").tolist()
+        best: HybridPlan | None = None
+        predicted, tried = np.inf, 0
+        for shards in problem.sharding.degrees:
+            if len(devices) % shards:
+                continue
+            stage = Stage(0, problem.num_layers, tuple(devices), shards)
+            plan = ordered((stage,), problem.micro_batches, one_f_one_b)
+            seconds, tried = one_stage_seconds(problem, stage), tried + 1
+            if seconds < predicted and not plan.violations(problem):
+                best, predicted = plan, seconds
+        if best is None:
+            reason = "no replicas and shards of the whole model fit the memory"
+            return Result(None, "infeasible", evaluations=tried, reason=reason)
+        return planned(best, predicted, tried)
+
+
+def one_stage_seconds(problem: HybridProblem, stage: Stage) -> float:
+    """Seconds of a step whose one stage has all layers."""
+    row = problem.sharding.degrees.index(stage.shards)
+    held = float((problem.gradient_bytes * problem.sharding.state[row]).sum())
+    passes = problem.micro_batches * stage_seconds(problem, stage).total
+    update = (problem.sharding.state[row][:, None] * problem.update)[:, stage.devices]
+    return passes + all_reduce_seconds(problem, stage, held) + float(update.sum(axis=0).max())

@@ -128,7 +128,7 @@ class Send:
 
 @dataclass(frozen=True)
 class FixedCut:
-    """The order cut at given positions."""
+    """The order cut at given positions; (0,) is one phase, as of a static allocation."""
 
     begins: tuple[int, ...]
 

@@ -32,17 +32,6 @@ class PhaseCut(Protocol):
         """(P,) first position of each phase: 0, then rising, all below N; 1 <= P <= `most`."""
 
 
-class WholeStep:
-    """One phase: the rates of a static allocation."""
-
-    most = 1
-
-    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
-        """(1,) zero."""
-        del problem, plan
-        return np.zeros(1, dtype=np.int64)
-
-
 class PassBoundaries:
     """At the first backward operator, after the last forward operator, at the first update.
 

@@ -21,7 +21,7 @@ import scipy.sparse
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.compilation import unchecked
 from envs.errors import InputError
@@ -95,7 +95,7 @@ class GeneratedGraph:
         weight = (1.0 - rng.random(n)) ** (-1.0 / (self.exponent - 1.0))
         # cut off where two nodes of a community would expect more than one edge between them
         most = weight.sum() / np.sqrt(2.0 * self.edges * self.communities)
-        upto = np.append(0.0, np.cumsum(np.minimum(weight, most)))
+        upto = sums_before(np.minimum(weight, most))
         keys, spent = np.zeros(0, dtype=np.int64), 0
         while (left := self.edges - len(keys)) > 0:
             drawn = np.sort(rng.random(left + left // 8 + 8)) * upto[-1]  # in order: found sooner

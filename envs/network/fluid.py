@@ -19,6 +19,17 @@ from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked, unchecked_inner
 from envs.network.max_min import Filling, checked_weights, fill, filling, with_limits
 
+
+def ring_seconds(participants: int, size: float, latency: float, bandwidth: float) -> float:
+    """2 (n - 1) (latency + S / n / B): a ring all-reduce of S bytes by n participants.
+
+    n - 1 rounds of S / n bytes each scatter the sums, n - 1 gather them (Patarasuk and Yuan,
+    Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2), 2009).
+    """
+    n = participants
+    return 2 * (n - 1) * (latency + size / n / bandwidth)
+
+
 _DRAINED = 1e-12  # a flow with less than this share of its volume left has ended: rounding
 
 

@@ -31,8 +31,7 @@ from experiments.pictures.cluster import (
     draw_jct_cdf,
 )
 from experiments.run.artifacts import write_figure, write_json
-from experiments.run.heartbeat import RunConsole
-from experiments.run.one_run import Result, Run
+from experiments.run.one_run import Result, Run, RunConsole
 from experiments.run.provenance import Provenance, file_hash, stamp
 from experiments.study.tables import TABLE_FILE, Columns, Table, write_tables
 

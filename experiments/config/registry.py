@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "dapple": "agents.hybrid.dapple:Dapple",
         "fused_stages": "agents.hybrid.fusion:FusedStages",
         "pipedream": "agents.hybrid.pipedream:PipeDream",
-        "sbp": "agents.hybrid.sbp:SBP",
+        "sbp": "agents.hybrid.sharding:SBP",
         "spp": "agents.hybrid.spp:SPP",
         # synchronisation
         "double_tree": "agents.synchronisation.classical:DoubleTree",
@@ -120,7 +120,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "vit_base": "experiments.step.problem:ZooGraph",
     },
     "interference": {"none": "envs.cluster.interference.rates:NoInterference"},
-    "layers": {"transformer": "experiments.execution.layers:Transformer"},
+    "layers": {"transformer": "experiments.execution.captured:Transformer"},
     "model": {
         "channels": "models.step.channels:ChannelPolicyConfig",
         "durations": "models.durations.network:DurationConfig",
@@ -172,7 +172,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "tracking": {
         "files": "agents.rllib.metrics:TensorBoard",
-        "mlflow": "agents.rllib.mlflow_tracking:MLflow",
+        "mlflow": "agents.rllib.metrics:MLflow",
     },
     "workload": {"file": "experiments.cluster.trace_source:read_workload"},
 }

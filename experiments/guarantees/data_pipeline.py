@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Gt, Le, MinLen
 
-from agents.data_pipeline.isolation import enumerated, integer_program
 from agents.data_pipeline.locality import (
     BlockPartition,
     ProximityOrder,
+    enumerated,
     hash_partition,
+    integer_program,
     label_bound,
     label_distance,
     metis_partition,

@@ -22,8 +22,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from agents.cluster.checkpoint_adviser import described
-from agents.cluster.migrating.adviser import MigrationAdviser
-from agents.cluster.teachers import FirstFit, ShownAdvice
+from agents.cluster.migrating.adviser import FirstFit, MigrationAdviser, ShownAdvice
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row
 from envs.cluster.environment.generator import ClusterGenerator, FixedCluster
@@ -33,8 +32,7 @@ from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
-from experiments.cluster.sampled_windows import inputs_of
-from experiments.cluster.split_windows import Split
+from experiments.cluster.split_windows import Split, inputs_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.config.composing import plain_config
 from experiments.config.targets import build, build_as, no_such_thing
@@ -235,7 +233,7 @@ class TrainClusterConfig(WindowsConfig, PolicyConfig):
     # there is one
     teacher: Any = None
     # whose mean JCT the exams are measured by, the same; null: the one that is shown, or
-    # else agents.cluster.teachers.FirstFit
+    # else agents.cluster.migrating.adviser.FirstFit
     reference: Any = None
     # rewards are divided by the GPUs of the cluster, so that all sizes weigh alike
     per_gpu: bool = True

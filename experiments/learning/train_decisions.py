@@ -3,7 +3,7 @@
 python -m experiments.train env=decisions training.budget_s=600
 python -m experiments.train env=decisions env.futures.posterior=null 'regimes=[shared_by_4]'
 python -m experiments.train env=decisions base.scorer='{_target_: \\
-    agents.cluster.pair_scorer.PairScorer, path: <run folder>/checkpoint, first: 8, sure: 2.0, \\
+    agents.cluster.joint_choice.PairScorer, path: <run folder>/checkpoint, first: 8, sure: 2.0, \\
     patience_s: 172800.0}'
 
 The policy of the best exam becomes a folder, <run folder>/checkpoint, which any policy of this
@@ -26,9 +26,8 @@ from agents.rllib.metrics import Row
 from envs.bounds import Count
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
-from experiments.cluster.headroom import JUDGING, LEARNING
+from experiments.cluster.headroom import JUDGING, LEARNING, RegimesConfig
 from experiments.cluster.problem import ClusterProblem, built_policy
-from experiments.cluster.regimes import RegimesConfig
 from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
 from experiments.run.one_run import Result, Run

@@ -28,14 +28,14 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import PENDING, RUNNING
 from envs.errors import InputError
 from experiments.cluster.problem import Player, built_policy
-from experiments.cluster.sampled_windows import (
+from experiments.cluster.split_windows import (
     SampledWindows,
     Source,
+    Split,
     inputs_of,
     sampled_window,
     sources,
 )
-from experiments.cluster.split_windows import Split
 from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.training import WindowsConfig
 from experiments.pictures.learning import draw_reliability

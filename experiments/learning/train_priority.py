@@ -30,14 +30,14 @@ from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchCon
 from envs.arrays import FloatArray
 from envs.bounds import Count
 from experiments.cluster.problem import built_policy
-from experiments.cluster.sampled_windows import (
+from experiments.cluster.split_windows import (
     SampledWindows,
     Source,
+    Split,
     inputs_of,
     sampled_window,
     sources,
 )
-from experiments.cluster.split_windows import Split
 from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
 from experiments.learning.training import WindowsConfig
@@ -51,8 +51,8 @@ from experiments.run.artifacts import (
 )
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
-from experiments.run.threads import one_thread_each
 from experiments.study.display import ProgressDisplay
+from experiments.study.processes import one_thread_each
 from experiments.study.statistics import Interval, bootstrap
 from experiments.study.tables import TABLE_FILE, Table, markdown_table, write_tables
 from models.artifacts import sha256_of

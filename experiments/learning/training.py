@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row, Tracking
 from envs.errors import InputError
-from experiments.cluster.sampled_windows import check_windows
-from experiments.cluster.split_windows import SplitConfig
+from experiments.cluster.split_windows import SplitConfig, check_windows
 from experiments.config.composing import plain_config
 from experiments.config.targets import build_as
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of

@@ -33,7 +33,7 @@ from envs.synchronisation.switch_aggregation import (
     sum_floats,
     time_sum,
 )
-from experiments.network.gradients import embedding_gradients, largest_entries
+from experiments.network.synchronising import embedding_gradients, largest_entries
 from experiments.run.one_run import Result, Run
 from experiments.study.tables import Table, write_tables
 

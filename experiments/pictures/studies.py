@@ -8,7 +8,6 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-from envs.synchronisation.plan import SynchronisationProblem
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,7 +16,7 @@ from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.asynchronous.simulation import Training
 from envs.hybrid.batch_time import COSTS
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
+from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
 from experiments.pictures.style import (
     BLUE,
     LEVEL,

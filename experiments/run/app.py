@@ -40,12 +40,17 @@ from experiments.config.extras import missing_extra
 from experiments.config.help import HELP_FLAGS, verb_help
 from experiments.config.signatures import knobs
 from experiments.config.verbs import EXPERIMENTS, JOBS, LISTED, Job, chosen_job, jobs_of
-from experiments.run.artifacts import to_json, to_yaml, write_json, write_text
+from experiments.run.artifacts import claimed, to_json, to_yaml, write_json, write_text
 from experiments.run.faults import fault_of, require_text, told
-from experiments.run.folders import claimed
-from experiments.run.heartbeat import RunConsole, heartbeat
 from experiments.run.interrupts import goes_on
-from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE, Result, Run
+from experiments.run.one_run import (
+    ENVIRONMENT_FILE,
+    RESULT_FILE,
+    Result,
+    Run,
+    RunConsole,
+    heartbeat,
+)
 from experiments.run.provenance import Provenance, command_line, package_versions, stamp
 from models.artifacts import read_json_object
 

@@ -9,6 +9,32 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
+@dataclass
+class ClusterLimits:
+    """Of a cluster's scheduler: `agents.cluster.live.ClusterDecider`."""
+
+    window: int
+    most_actions: int
+    most_nodes: int
+    most_jobs: int
+
+
+@dataclass
+class PlacementLimits:
+    """Of a placement policy: `agents.placement.live.PlacementDecider`."""
+
+    most_operators: int
+    most_devices: int
+
+
+@dataclass
+class DecisionLimits:
+    """By what the policy decides on."""
+
+    cluster: ClusterLimits
+    placement: PlacementLimits
+
+
 @dataclass(frozen=True)
 class ConnectionLimits:
     """What a service bears.

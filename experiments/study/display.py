@@ -8,7 +8,7 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from experiments.run.heartbeat import RunConsole
+from experiments.run.one_run import RunConsole
 
 PLAIN_EVERY_S = 10.0  # seconds between two plain lines of one task
 

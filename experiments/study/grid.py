@@ -27,9 +27,8 @@ from envs.errors import InputError
 from envs.files import read_json
 from experiments.config.command_words import TRUST, names_in, own_flags
 from experiments.config.verbs import EXPERIMENTS
-from experiments.run.artifacts import to_json, write_json, write_text
+from experiments.run.artifacts import require_own_folder, to_json, write_json, write_text
 from experiments.run.faults import EXIT_BAD_INPUT
-from experiments.run.folders import require_own_folder
 from experiments.run.one_run import RESULT_FILE
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 from experiments.study.display import ProgressDisplay

@@ -44,11 +44,9 @@ from experiments.config.composing import (
     plain_groups,
 )
 from experiments.config.verbs import JOBS
-from experiments.run.artifacts import to_json, write_json
-from experiments.run.folders import require_own_folder
-from experiments.run.heartbeat import RunConsole
+from experiments.run.artifacts import require_own_folder, to_json, write_json
 from experiments.run.interrupts import goes_on
-from experiments.run.one_run import Run
+from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance, stamp
 from experiments.study.display import ProgressDisplay
 from experiments.study.grid import AppCell, Grid, quoted

@@ -9,7 +9,7 @@ import pytest
 
 from envs.files import read_json
 from experiments.aggregation import main
-from experiments.network.gradients import sparse_blocks
+from experiments.network.synchronising import sparse_blocks
 from experiments.synchronise import main as synchronise
 from tests.refusal import refusal
 

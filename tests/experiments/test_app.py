@@ -23,8 +23,7 @@ from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.evaluate import main
 from experiments.run.app import _print_values, run_job
-from experiments.run.heartbeat import RunConsole
-from experiments.run.one_run import Result, Run
+from experiments.run.one_run import Result, Run, RunConsole
 from experiments.study.suite import BenchmarkConfig
 from experiments.study.tables import Table
 from tests.paths import CONF, ROOT

@@ -15,8 +15,14 @@ from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import AttainedServiceClasses
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.readers.canonical import CanonicalReader
-from experiments.cluster.sampled_windows import sampled_window, sources
-from experiments.cluster.split_windows import Split, SplitConfig, SplitTrace, reference_load
+from experiments.cluster.split_windows import (
+    Split,
+    SplitConfig,
+    SplitTrace,
+    reference_load,
+    sampled_window,
+    sources,
+)
 from experiments.learning.train_durations import Recording, SamplingConfig, replayed_rows
 from experiments.run.provenance import file_hash
 from tests.refusal import refusal

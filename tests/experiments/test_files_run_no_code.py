@@ -31,7 +31,7 @@ from experiments.config.registry import GROUPS
 from experiments.config.targets import may_be_named, object_in_file
 from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.one_problem import TrainConfig
-from experiments.network import gradients
+from experiments.network import synchronising as gradients
 from experiments.reporting.claims import _number_of
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.step.problem import StoredGraph, topology_file

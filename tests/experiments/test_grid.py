@@ -16,7 +16,7 @@ import pytest
 
 from envs.errors import InputError
 from envs.files import read_json
-from experiments.run.heartbeat import RunConsole
+from experiments.run.one_run import RunConsole
 from experiments.run.provenance import Provenance
 from experiments.study import grid
 from experiments.study.display import ProgressDisplay

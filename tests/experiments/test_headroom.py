@@ -19,8 +19,7 @@ from experiments.cluster.problem import built_policy
 from experiments.config.composing import check_command_line
 from experiments.learning.train_rule import TrainRuleConfig, train_rule
 from experiments.run.app import run_job
-from experiments.run.heartbeat import RunConsole
-from experiments.run.one_run import Run
+from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance
 from tests.refusal import refusal
 

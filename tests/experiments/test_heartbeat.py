@@ -14,10 +14,9 @@ import pytest
 
 from envs import compilation
 from envs.compilation import clock, compiling, telling
-from experiments.run import heartbeat as module
 from experiments.run import loading
-from experiments.run.heartbeat import RunConsole, heartbeat
-from experiments.run.one_run import Run
+from experiments.run import one_run as module
+from experiments.run.one_run import Run, RunConsole, heartbeat
 from experiments.run.provenance import Provenance
 
 

@@ -19,7 +19,7 @@ from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.run.app import run_job
-from experiments.run.heartbeat import RunConsole
+from experiments.run.one_run import RunConsole
 from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.suites.cell import Cases

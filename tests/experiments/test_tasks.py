@@ -108,7 +108,7 @@ def test_bandwidth_is_allocated_to_the_plan_of_the_placer() -> None:
     node = {
         "_target_": "envs.bandwidth.env.BandwidthEnv.of_plan",
         "_partial_": True,
-        "phases": {"_target_": "envs.bandwidth.instance.WholeStep"},
+        "phases": {"_target_": "envs.bandwidth.generator.FixedCut", "begins": [0]},
     }
     objective, task = learnable(node, problem, SINGLE_PORT, CONTIGUOUS, 1.0)
     assert isinstance(task, BandwidthTask)

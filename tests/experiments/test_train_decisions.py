@@ -33,7 +33,7 @@ def test_a_policy_is_trained_and_goes_on_as_a_base(work: Path) -> None:
         "README.md", "config.yaml", "spec.json", "weights.safetensors",
     }  # fmt: skip
     scorer = (
-        "base.scorer={_target_: agents.cluster.pair_scorer.PairScorer, first: 2, sure: 2.0, "
+        "base.scorer={_target_: agents.cluster.joint_choice.PairScorer, first: 2, sure: 2.0, "
         f"patience_s: 3600.0, path: {found['checkpoint']}}}"
     )
     assert main([*small(work), scorer, "hydra.run.dir=on"]) == 0

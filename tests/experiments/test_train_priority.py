@@ -15,8 +15,7 @@ from PIL import Image
 from small_split import one_of_several
 
 from agents.cluster.migrating.learned_priority import NAMES, read_weights
-from experiments.cluster.sampled_windows import sources
-from experiments.cluster.split_windows import Split
+from experiments.cluster.split_windows import Split, sources
 from experiments.config.composing import check_command_line
 from experiments.evaluate import main as evaluate
 from experiments.learning.train_priority import (

@@ -29,7 +29,7 @@ from scipy.sparse import csc_array
 
 from agents.cluster.allocation.sizes import Sizes
 from agents.linear_program import LinearProgram
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.cluster.allocation.problem import DONE, NIC, RESOURCES, AllocationProblem
 
 _COVER = 2e-3  # of progress, for which levels between others are left out
@@ -231,8 +231,8 @@ class Pricing:
         amount, price = more.ravel()[order], slope.ravel()[order]
         taken, value, gain = np.zeros(more.size), 0.0, 0.0
         if job.utility.partial:
-            until = np.concatenate([[0.0], np.cumsum(amount)])
-            paid = np.concatenate([[0.0], np.cumsum(amount * price)])
+            until = sums_before(amount)
+            paid = sums_before(amount * price)
             done = _highest(lambda f: job.utility.of(f) - float(np.interp(f, until, paid)),
                             min(1.0, float(until[-1])))  # fmt: skip
             value = job.utility.of(done)

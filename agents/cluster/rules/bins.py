@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.nodes import UNLIMITED, Cluster
-from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.nodes import UNLIMITED, Cluster, ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner
 

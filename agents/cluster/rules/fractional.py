@@ -22,8 +22,7 @@ from agents.cluster.rules.bins import (
     largest_node,
     tightest_gpu,
 )
-from envs.cluster.nodes import Cluster
-from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner
 

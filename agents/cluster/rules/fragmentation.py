@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from agents.cluster.rules.bins import NOWHERE, Bins, Request, RequestClasses, fits, take_whole
 from agents.cluster.rules.fractional import Spot
-from envs.arrays import IntArray
+from envs.arrays import IntArray, sums_before
 from envs.bounds import bounded
-from envs.cluster.nodes import Cluster
-from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
@@ -192,7 +191,7 @@ def _grouped(rows: IntArray, counts: IntArray) -> TypicalJobs:
     order = np.lexsort((rows[:, 0], rows[:, 3], rows[:, 1], rows[:, 2]))
     rows, counts = rows[order], counts[order]
     groups, sizes = np.unique(rows[:, [2, 1, 3]], axis=0, return_counts=True)
-    start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    start = sums_before(sizes).astype(np.int64)
     up_to = np.concatenate([np.cumsum(counts[a:b]) for a, b in pairwise(start)] or [counts])
     gpus, milli, types = (np.ascontiguousarray(column) for column in groups.T)
     cpu = np.ascontiguousarray(rows[:, 0])

@@ -14,8 +14,7 @@ from agents.cluster.rules.bins import NOWHERE, Bins, RequestClasses, take
 from agents.cluster.rules.fractional import FractionalRule
 from envs.arrays import IntArray
 from envs.bounds import Positive, bounded
-from envs.cluster.nodes import Cluster
-from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 from envs.memory import require_memory

@@ -9,10 +9,9 @@ from agents.cluster.policy import PartialGpuShares, PlacementRule, Share
 from agents.cluster.rules.bins import Bins, RequestClasses, fitting_nodes
 from agents.cluster.rules.fractional import BestFit, Chooser, FractionalRule
 from agents.cluster.rules.gangs import FirstFit
-from envs.cluster.nodes import Cluster
+from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
-from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled
 

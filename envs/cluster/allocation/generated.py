@@ -10,8 +10,16 @@ from annotated_types import Ge, Le
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.cluster.allocation.problem import AllocationProblem, Jobs, MalleableJob, Slots, check_size
-from envs.cluster.allocation.speeds import LayeredSpeed, ParameterServerSpeed, RingSpeed, SpeedModel
-from envs.cluster.allocation.utilities import LinearUtility, LogUtility, SigmoidUtility, Utility
+from envs.cluster.allocation.speeds import (
+    LayeredSpeed,
+    LinearUtility,
+    LogUtility,
+    ParameterServerSpeed,
+    RingSpeed,
+    SigmoidUtility,
+    SpeedModel,
+    Utility,
+)
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 

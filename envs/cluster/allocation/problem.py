@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, bounded
-from envs.cluster.allocation.speeds import SpeedModel
-from envs.cluster.allocation.utilities import Utility
+from envs.cluster.allocation.speeds import SpeedModel, Utility
 from envs.errors import InputError
 
 RESOURCES = ("gpu", "cpu", "memory", "nic")  # devices, cores, bytes, bytes/s

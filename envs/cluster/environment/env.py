@@ -16,10 +16,9 @@ from envs.cluster.environment.generator import (
     FixedCluster,
     toy_cluster,
 )
-from envs.cluster.environment.instance import ClusterBounds
+from envs.cluster.environment.instance import ClusterBounds, ClusterReward, OwnCredit
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
 from envs.cluster.environment.parallel_env import HORIZON, ClusterParallelEnv
-from envs.cluster.environment.reward import ClusterReward, OwnCredit
 from envs.cluster.environment.routing import OneQueue
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster

@@ -21,11 +21,11 @@ from envs.cluster.environment.generator import (
     default_generator,
     toy_cluster,
 )
+from envs.cluster.environment.instance import ClusterReward, Credit, TeamCredit
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
 from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE
 from envs.cluster.environment.play_kernel import WAITED
 from envs.cluster.environment.render import cluster_frame
-from envs.cluster.environment.reward import ClusterReward, Credit, TeamCredit
 from envs.cluster.environment.routing import ConsecutiveRacks, RackOwners, RandomRouting, Routing
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster

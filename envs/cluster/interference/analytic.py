@@ -30,9 +30,9 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.hardware.fabric import LinkSpec
-from envs.network.closed_forms import ring_seconds
+from envs.network.fluid import ring_seconds
+from envs.synchronisation.layerwise import PlannedSums, Synchroniser
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.planned import PlannedSums, Synchroniser
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.bounds import Count, bounded
 from envs.cluster.simulation.cluster_state import NEVER, Schedule
 from envs.cluster.workload.trace import WHOLE_GPU
@@ -46,7 +46,7 @@ class StepFunction:
         """The area from the beginning to each time."""
         if not len(self.time):
             return np.zeros(np.shape(time))
-        area = np.concatenate([[0.0], np.cumsum(self.value[:-1] * np.diff(self.time))])
+        area = sums_before(self.value[:-1] * np.diff(self.time))
         index = np.maximum(np.searchsorted(self.time, time, side="right") - 1, 0)
         since = np.maximum(time - self.time[index], 0.0)
         return np.asarray(area[index] + self.value[index] * since)

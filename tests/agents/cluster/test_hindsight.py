@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.cluster.hindsight import Hindsight
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.replay import replay, simulate
+from agents.cluster.rollout import Hindsight
 from agents.cluster.rule_numbers import NumberSearch
 from agents.cluster.work_left import WorkLeft
 from envs.cluster.environment.routing import MixedRacks, RandomRouting

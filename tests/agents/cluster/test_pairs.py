@@ -17,8 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.cluster.backfilling import start
 from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH, pairs_of, scores
-from agents.cluster.joint_choice import JointChoice
-from agents.cluster.pair_scorer import PairScorer
+from agents.cluster.joint_choice import JointChoice, PairScorer
 from agents.cluster.paired_futures import PairedFutures
 from agents.cluster.replay import replay, simulate
 from envs.cluster.interference.rates import SHARED

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from agents.data_pipeline.isolation import enumerated, integer_program
 from agents.data_pipeline.locality import (
     BlockPartition,
     ProximityOrder,
+    enumerated,
     grow,
     hash_partition,
+    integer_program,
     label_bound,
     label_distance,
     metis_partition,

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from agents.hybrid.choice import best_of_limits
 from agents.hybrid.dapple import Weights, limits, solver, speeds
-from agents.hybrid.limits import best_of_limits
 from agents.hybrid.machines import Group, Groups, Rates, all_groups
 from agents.hybrid.pipedream import Cuts
 from envs.compilation import clock

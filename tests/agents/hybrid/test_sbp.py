@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.hybrid.machines import PREDICTED
-from agents.hybrid.sbp import SBP, one_stage_seconds
+from agents.hybrid.sharding import SBP, one_stage_seconds
 from agents.solver import Budget
 from envs.hybrid.plan import HybridProblem, Sharding, Stage
 from envs.hybrid.simulation import simulate

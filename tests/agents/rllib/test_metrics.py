@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.rllib.metrics import MetricsLog, TensorBoard, Tracker, columns
-from agents.rllib.mlflow_tracking import MLflow
+from agents.rllib.metrics import MetricsLog, MLflow, TensorBoard, Tracker, columns
 from experiments.config.extras import missing_extra
 from tests.refusal import refusal
 

@@ -26,9 +26,9 @@ from envs.bandwidth.generator import (
     SERIAL_OPTIMUM_S,
     TOGETHER,
     UNIFORM_S,
+    FixedCut,
     toy_sends,
 )
-from envs.bandwidth.instance import WholeStep
 from envs.bandwidth.observation import ContinuousWeights
 from envs.step.allocated import allocated_problem
 from envs.step.step import StepSimulator
@@ -163,7 +163,7 @@ def test_any_action_gives_a_feasible_allocation_in_every_phase() -> None:
 
 def test_one_phase_is_the_static_allocation() -> None:
     problem, plan, _ = toy_sends()
-    env = BandwidthEnv.of_plan(problem, plan, phases=WholeStep(), actions=ContinuousWeights())
+    env = BandwidthEnv.of_plan(problem, plan, phases=FixedCut((0,)), actions=ContinuousWeights())
     last = play(env, weights_of(1, 3, 2))[-1]
     static = allocated_problem(problem, env.allocations[0])
     assert last["step_time_s"] == pytest.approx(

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs.bandwidth.generator import SERIAL, TOGETHER, SyntheticSteps, default_generator, toy_sends
-from envs.bandwidth.instance import WholeStep, phase_traffic
+from envs.bandwidth.generator import (
+    SERIAL,
+    TOGETHER,
+    FixedCut,
+    SyntheticSteps,
+    default_generator,
+    toy_sends,
+)
+from envs.bandwidth.instance import phase_traffic
 from envs.cost import RooflineCost
 from envs.hardware.builders import single_server
 from envs.hardware.servers import PcieServer
@@ -33,9 +40,9 @@ def test_plans_are_feasible_and_use_all_devices() -> None:
 def test_what_cannot_be_shared_is_refused() -> None:
     lonely = single_server("one", PcieServer("V100-16GB", 2, PCIE))
     with refusal("no network to share"):
-        SyntheticSteps(lonely, RooflineCost(), WholeStep())
+        SyntheticSteps(lonely, RooflineCost(), FixedCut((0,)))
     with refusal("max_groups"):
-        SyntheticSteps(default_generator().topology, RooflineCost(), WholeStep(), max_groups=3)
+        SyntheticSteps(default_generator().topology, RooflineCost(), FixedCut((0,)), max_groups=3)
 
 
 def test_the_toys_traffic_is_its_sends() -> None:

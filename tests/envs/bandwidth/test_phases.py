@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.bandwidth.instance import PassBoundaries, WholeStep
+from envs.bandwidth.generator import FixedCut
+from envs.bandwidth.instance import PassBoundaries
 from envs.graphs.op_graph import Phase
 from envs.placement.generator import toy_pipeline
 from envs.step.order import OneFOneB
@@ -44,4 +45,4 @@ def test_passes_that_a_step_lacks_are_left_out(pipeline: tuple[StepProblem, Plan
     forward = np.full_like(problem.graph.phase, Phase.FORWARD)
     inference = replace(problem, graph=replace(problem.graph, phase=forward))
     assert PassBoundaries()(inference, plan).tolist() == [0]
-    assert WholeStep()(problem, plan).tolist() == [0]
+    assert FixedCut((0,))(problem, plan).tolist() == [0]

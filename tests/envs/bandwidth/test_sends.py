@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from envs.bandwidth.env import BandwidthEnv
-from envs.bandwidth.generator import Send, placed_sends, star
-from envs.bandwidth.instance import BandwidthInstance, WholeStep
+from envs.bandwidth.generator import FixedCut, Send, placed_sends, star
+from envs.bandwidth.instance import BandwidthInstance
 from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation
 from envs.step.step import StepSimulator
@@ -40,7 +40,7 @@ def test_phases_are_cut_where_their_first_round_begins() -> None:
     assert cut(problem, plan).tolist() == [0, 6]
     instance = BandwidthInstance.build(problem, plan, cut)
     assert instance.uniform_begin_s == pytest.approx([0.0, 15.0, 15.0 + 9.0 + 15.0])
-    whole = BandwidthEnv.of_plan(problem, plan, phases=WholeStep())
+    whole = BandwidthEnv.of_plan(problem, plan, phases=FixedCut((0,)))
     assert whole.generator.bounds.phases == 1
 
 

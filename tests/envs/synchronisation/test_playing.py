@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.network.closed_forms import ring_seconds
+from envs.network.fluid import ring_seconds
 from envs.synchronisation.link_graph import VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree
 from envs.synchronisation.playing import play

@@ -22,7 +22,7 @@ from envs.synchronisation.sparse_aggregation import (
     traffic,
 )
 from envs.synchronisation.switch_aggregation import HEADERS
-from experiments.network.gradients import embedding_gradients, largest_entries
+from experiments.network.synchronising import embedding_gradients, largest_entries
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 

@@ -19,7 +19,7 @@ from envs.synchronisation.switch_aggregation import (
     sum_integers,
     time_sum,
 )
-from experiments.network.gradients import embedding_gradients
+from experiments.network.synchronising import embedding_gradients
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from envs.cluster.nodes import Cluster
+from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.workload.readers.read_trace import (
     MOST_GPUS,
     ReadTrace,
     canonical_trace,
     trace_name,
 )
-from envs.cluster.workload.requests import ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU, Labels
 from envs.text_table import RowChecks, read_table
 

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.forms import Form
@@ -78,7 +78,7 @@ class WeeklyClock:
 
     def busy_time(self, clock_s: IntArray) -> FloatArray:
         """Busy seconds from 0 to each of `clock_s`."""
-        ends = np.concatenate([[0.0], np.cumsum(self.rates * HOUR_S)])
+        ends = sums_before(self.rates * HOUR_S)
         week, rest = clock_s // WEEK_S, clock_s % WEEK_S
         hour = rest // HOUR_S
         return np.asarray(week * ends[-1] + ends[hour] + (rest % HOUR_S) * self.rates[hour])

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from three_servers import PLANES, SERVERS, backend_of, machines, network_of, rates
 
 from agents.bandwidth.enforcement.scripts import enforcement_files
-from envs.network.closed_forms import ring_seconds
+from envs.network.fluid import ring_seconds
 from envs.step.allocated import uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from experiments.execution.namespaces import remove_leftovers, why_not

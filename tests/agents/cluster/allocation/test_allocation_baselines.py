@@ -11,8 +11,7 @@ from agents.cluster.allocation.baselines import BASELINES, Fifo
 from agents.cluster.allocation.exact import ExactAllocation
 from envs.cluster.allocation.generated import random_problem
 from envs.cluster.allocation.problem import AllocationProblem, MalleableJob
-from envs.cluster.allocation.speeds import RingSpeed
-from envs.cluster.allocation.utilities import LogUtility
+from envs.cluster.allocation.speeds import LogUtility, RingSpeed
 
 ring = MalleableJob(
     "first", 0, 4, 1e9, 1, 6, 0, (1.0, 2.0, 0.0), (0.0, 0.0, 0.0), 1e9,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from envs.cluster.nodes import Cluster
-from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.workload.trace import Labels
 
 KINDS = ("A", "B")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slow_fragmentation import Job, Node, expected_fragments, popularity
 
 from agents.cluster.rules.fragmentation import FragmentationGradientDescent, fragments, typical_jobs
-from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.nodes import ResourceRequests
 from tests.refusal import refusal
 
 CLUSTER = cluster_of([(8000, 8192, 4, kind) for kind in KINDS])

@@ -24,8 +24,7 @@ from agents.cluster.rules.fractional import (
 )
 from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from agents.cluster.rules.packing import Packed, draw_arrivals, pack
-from envs.cluster.nodes import Cluster
-from envs.cluster.workload.requests import ResourceRequests
+from envs.cluster.nodes import Cluster, ResourceRequests
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from agents.placement.labelling import LabelledProblem, describe, write_shard
-from agents.rllib.step.labels import LabelledProblems
-from agents.rllib.step.problems import PLANNER, Continued, Problems, sweeps_of
+from agents.rllib.step.problems import PLANNER, Continued, LabelledProblems, Problems, sweeps_of
 from agents.rllib.training import train
 from envs.graphs.contraction import Fusion
 from envs.placement.distribution import TrainingProblems

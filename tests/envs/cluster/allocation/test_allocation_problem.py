@@ -15,11 +15,13 @@ from envs.cluster.allocation.problem import (
 )
 from envs.cluster.allocation.speeds import (
     LayeredSpeed,
+    LinearUtility,
+    LogUtility,
     ParameterServerSpeed,
     RingSpeed,
+    SigmoidUtility,
     SpeedModel,
 )
-from envs.cluster.allocation.utilities import LinearUtility, LogUtility, SigmoidUtility
 from tests.refusal import refusal
 
 ring = MalleableJob(

@@ -38,8 +38,8 @@ from envs.cluster.environment.generator import (
     FixedCluster,
     toy_cluster,
 )
+from envs.cluster.environment.instance import ClusterReward
 from envs.cluster.environment.observation import ClusterObservation
-from envs.cluster.environment.reward import ClusterReward
 from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads

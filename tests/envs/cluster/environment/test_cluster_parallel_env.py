@@ -29,9 +29,9 @@ from envs.cluster.environment.generator import (
     RandomJobs,
     toy_cluster,
 )
+from envs.cluster.environment.instance import OwnCredit
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
-from envs.cluster.environment.reward import OwnCredit
 from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, QueueRouting, RackOwners
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Labels, Trace
