@@ -22,10 +22,41 @@ from pydantic import TypeAdapter, ValidationError
 
 from envs.errors import InputError, in_one_line, meant
 from experiments.config.command_words import TRUST, config_folders, names_in, names_typed
-from experiments.config.extras import missing_extra
 from experiments.config.registry import GROUPS, OF_FILES, dotted
 from experiments.config.signatures import DISTRIBUTION, PREFIX, described, is_ours, local, present
 from experiments.config.yaml_files import yaml_document
+
+EXTRAS = {  # module: the extra of pyproject.toml that brings it
+    "fastapi": "serve",
+    "hydra_plugins": "sweep",
+    "mlflow": "mlflow",
+    "onnx": "train",
+    "onnxscript": "train",
+    "plotly": "report",
+    "prometheus_client": "serve",
+    "pymetis": "graphs",
+    "ray": "train",
+    "tensorboard": "train",
+    "threadpoolctl": "serve",
+    "torch": "train",
+    "torch_geometric": "train",
+    "transformers": "train",
+    "uvicorn": "serve",
+}
+
+
+def missing_extra(error: BaseException | None) -> str | None:
+    """What an error says if a module of an extra is not there: `needs the extra ...`."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            extra = EXTRAS.get(error.name.partition(".")[0])
+            if extra is not None:
+                return f"needs the extra '{extra}': pip install 'meshwright[{extra}]'"
+        error = error.__cause__ or error.__context__
+    return None
+
 
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
 TYPES = {  # of pydantic's errors

@@ -24,10 +24,9 @@ from agents.coflows.orders import (
 )
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, Share
-from envs.coflows.coflowsim import quantised, simulate_coflowsim
 from envs.coflows.simulation import CoflowProblem, CoflowTimes, Rates, simulate, simulate_fair
 from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
-from envs.coflows.trace import CoflowTrace, read_coflows
+from envs.coflows.trace import CoflowTrace, quantised, read_coflows, simulate_coflowsim
 from envs.errors import InputError, require_one_of
 from envs.synchronisation.layerwise import LayeredModel, read_layered_models
 from experiments.run.one_run import Result, Run

@@ -36,9 +36,9 @@ from experiments.config.composing import (
     saved_keys,
     take_config_folders,
 )
-from experiments.config.extras import missing_extra
 from experiments.config.help import HELP_FLAGS, verb_help
 from experiments.config.signatures import knobs
+from experiments.config.targets import missing_extra
 from experiments.config.verbs import EXPERIMENTS, JOBS, LISTED, Job, chosen_job, jobs_of
 from experiments.run.artifacts import claimed, to_json, to_yaml, write_json, write_text
 from experiments.run.faults import fault_of, require_text, told

@@ -18,8 +18,8 @@ from hydra.utils import get_class, get_object
 from envs.files import read_json
 from experiments.config.composing import take_config_folders
 from experiments.config.config_source import job_config
-from experiments.config.extras import EXTRAS
 from experiments.config.help import SCRIPTS, candidates
+from experiments.config.targets import EXTRAS
 from experiments.config.verbs import JOBS, VERBS
 from meshwright import command
 from meshwright.command import main

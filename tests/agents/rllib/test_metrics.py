@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.rllib.metrics import MetricsLog, MLflow, TensorBoard, Tracker, columns
-from experiments.config.extras import missing_extra
+from experiments.config.targets import missing_extra
 from tests.refusal import refusal
 
 ONE = columns(["failed"], ["default_policy"])

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.coflows.orders import ORDERS
-from envs.coflows.coflowsim import java_doubles, quantised, simulate_coflowsim
 from envs.coflows.simulation import CoflowProblem, coflow_problem, simulate, simulate_fair
-from envs.coflows.trace import read_coflows
+from envs.coflows.trace import java_doubles, quantised, read_coflows, simulate_coflowsim
 from tests.envs.coflows import reference_coflows as reference
 from tests.refusal import refusal
 from tests.strength import examples
