@@ -38,7 +38,8 @@ def bounded(target: Target) -> Target:
     """A class or a function whose arguments are held against the bounds in their annotations.
 
     The bounds are `Gt`, `Ge`, `Lt`, `Le` and `MinLen`. They hold for the argument, unless it is
-    None and may be, and for every item of a sequence or an array and every value of a mapping.
+    None and may be, and for every item of a sequence or an array and every value of a mapping,
+    whose keys are texts where they say so.
 
     Raises:
         InputError: by what is returned: an argument is out of bounds; `field` names it.
@@ -104,6 +105,8 @@ def check_bounds(value: object, hint: Any, field: str) -> None:
                 check_bounds(item, item_hint, field)
     elif inspect.isclass(origin) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         for key, item in value.items():
+            if inner[0] is str and not isinstance(key, str):
+                raise InputError(f"key {key!r} is no text", field=field)
             check_bounds(item, inner[1], f"{field}.{key}")
 
 

@@ -23,7 +23,7 @@ from scipy.optimize import brentq
 from agents.cluster.rounds import Demand, ShareRule, one_pool, pool_per_type
 from agents.linear_program import LinearProgram
 from agents.solver import Knowledge
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -260,7 +260,7 @@ class OnePool:
             return np.ones((len(gpus), 1))
         time = asked / self.rates  # share per unit of c
         order = np.argsort(-time, kind="stable")  # those that come to 1 first, first
-        capped = np.concatenate([[0.0], np.cumsum(gpus[order])[:-1]])  # by the gangs before
+        capped = sums_before(gpus[order])[:-1]  # by the gangs before
         slope = np.cumsum((gpus * time)[order][::-1])[::-1]  # of this gang and those after
         needed = capped + slope / time[order]  # GPUs in use when this gang comes to 1
         first = int(np.argmax(needed >= self.capacity))

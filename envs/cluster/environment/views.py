@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray
+from envs.arrays import FloatArray, sums_before
 from envs.cluster.environment.actions import ActionTable
 from envs.cluster.environment.features import HIGH, LOW
 from envs.cluster.interference.rates import ONE_RACK, SEVERAL_RACKS, RateTables
@@ -92,7 +92,7 @@ def view_of(
         node=order,
         slot=slot,
         rack=rack.astype(np.int32),
-        rack_ptr=np.append(0, np.cumsum(sizes)).astype(np.int32),
+        rack_ptr=sums_before(sizes).astype(np.int32),
         gpus=int(cluster.gpus[order].sum()),
         largest=largest,
         capacity=np.stack(
