@@ -78,7 +78,7 @@ def bounds_of(target: Callable[..., Any]) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if name != "return"}
 
 
-def check_bounds(value: object, hint: Any, field: str) -> None:
+def check_bounds(value: object, hint: Any, field: str) -> None:  # noqa: PLR0912
     """Hold a value against the bounds in its annotation.
 
     Raises:
