@@ -15,9 +15,9 @@ import polars as pl
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
 from envs.files import UNPRINTABLE, read_content
+from envs.units import EXACT
 
 CONTROL = "holds a control character"
-EXACT = 2**53 - 1  # above it not every whole number is a float
 SEPARATOR = ","
 MOST_NAMED = 16  # columns of a header in a message
 

@@ -17,7 +17,7 @@ DTYPES: tuple[str, ...] = (
     "uint8", "bool",
 )  # fmt: skip
 
-
+EXACT = 2**53 - 1  # above it not every whole number is a float
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
 KIBI, MEBI, GIBI, TEBI = 2.0**10, 2.0**20, 2.0**30, 2.0**40
 MILLISECOND, MICROSECOND, NANOSECOND = 1e-3, 1e-6, 1e-9

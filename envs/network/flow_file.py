@@ -13,7 +13,8 @@ import numpy as np
 
 from envs.arrays import FloatArray, IntArray, sums_before
 from envs.network.fluid import FlowSet, simulate_flows, single_paths
-from envs.text_table import EXACT, RowChecks, read_table
+from envs.text_table import RowChecks, read_table
+from envs.units import EXACT
 
 COLUMNS = ("shard", "arrival_ns", "size_bytes", "src", "dst", "n_hosts")
 COMPLETION = "fct_ns"  # may be missing, as a column or in some rows

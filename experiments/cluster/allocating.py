@@ -15,9 +15,9 @@ from agents.cluster.allocation.baselines import (
 )
 from agents.cluster.allocation.exact import ExactAllocation
 from agents.cluster.allocation.gadget import Gadget
-from agents.cluster.allocation.placing import AllocationSolver
 from agents.cluster.allocation.relaxation import relaxed
 from agents.cluster.allocation.rounding import Draws, RandomisedRounding
+from agents.cluster.allocation.sizes import AllocationSolver
 from agents.cluster.allocation.smd import Smd
 from agents.solver import Budget
 from agents.solver import Result as Found

@@ -120,7 +120,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "vit_base": "experiments.step.problem:ZooGraph",
     },
     "interference": {"none": "envs.cluster.interference.rates:NoInterference"},
-    "layers": {"transformer": "experiments.execution.captured:Transformer"},
+    "layers": {"transformer": "experiments.execution.layers:Transformer"},
     "model": {
         "channels": "models.step.channels:ChannelPolicyConfig",
         "durations": "models.durations.network:DurationConfig",

@@ -23,7 +23,7 @@ import numpy as np
 from agents.cluster.allocation.baselines import BASELINES
 from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.learned import LearnedAllocation
-from agents.cluster.allocation.placing import AllocationSolver
+from agents.cluster.allocation.sizes import AllocationSolver
 from agents.cluster.allocation.smd import Smd
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row

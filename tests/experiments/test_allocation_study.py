@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from agents.cluster.allocation.gadget import Gadget
-from agents.cluster.allocation.placing import AllocationSolver
+from agents.cluster.allocation.sizes import AllocationSolver
 from agents.solver import Budget, Result
 from envs.cluster.allocation.problem import AllocationPlan, AllocationProblem
 from experiments.cluster.allocating import BrokenGuaranteeError, beside_optima

@@ -10,9 +10,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt, Le
 
-from agents.cluster.allocation.placing import AllocationSolver, Slot, SlotBySlot, outcome
 from agents.cluster.allocation.relaxation import Pricing, levels_of
-from agents.cluster.allocation.sizes import Sizes
+from agents.cluster.allocation.sizes import AllocationSolver, Sizes, Slot, SlotBySlot, outcome
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray
 from envs.bounds import bounded

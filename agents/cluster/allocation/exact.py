@@ -10,7 +10,7 @@ from typing import NamedTuple
 import highspy
 import numpy as np
 
-from agents.cluster.allocation.placing import AllocationSolver, Placement, outcome
+from agents.cluster.allocation.sizes import AllocationSolver, Placement, outcome
 from agents.linear_program import LinearProgram
 from agents.solver import Budget, Result, Status
 from envs.arrays import FloatArray, IntArray

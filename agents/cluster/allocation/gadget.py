@@ -11,8 +11,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.cluster.allocation.placing import Slot, SlotBySlot
-from agents.cluster.allocation.sizes import Sizes
+from agents.cluster.allocation.sizes import Sizes, Slot, SlotBySlot
 from agents.cluster.rule_numbers import read_numbers
 from agents.linear_program import LinearProgram
 from agents.solver import Budget, Result

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.allocation.placing import AllocationSolver, outcome
+from agents.cluster.allocation.sizes import AllocationSolver, outcome
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray
 from envs.bounds import Count, bounded

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agents.cluster.allocation.gadget import Choices, drawn, fitted
-from agents.cluster.allocation.placing import AllocationSolver, Slot, outcome
 from agents.cluster.allocation.relaxation import Relaxed, relaxed
-from agents.cluster.allocation.sizes import Sizes
+from agents.cluster.allocation.sizes import AllocationSolver, Sizes, Slot, outcome
 from agents.solver import Budget, Result
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, Share, bounded

@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from agents.cluster.allocation.placing import AllocationSolver
+from agents.cluster.allocation.sizes import AllocationSolver
 from agents.rllib.subject import (
     Array,
     Lane,

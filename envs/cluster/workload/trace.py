@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
-from envs.text_table import EXACT
+from envs.units import EXACT
 
 WHOLE_GPU = 1000  # thousandths
 UNKNOWN = -1  # code of a label that the trace does not give

@@ -37,7 +37,8 @@ from envs.cluster.workload.readers.read_trace import (
 )
 from envs.cluster.workload.trace import LABELS, WHOLE_GPU
 from envs.errors import InputError, require_one_of
-from envs.text_table import EXACT, RowChecks, Table
+from envs.text_table import RowChecks, Table
+from envs.units import EXACT
 
 CANONICAL = {  # fields, and what the canonical table calls them
     "id": "job_id", "submit": "submit_s", "duration": "duration_s", "start": "start_s",

@@ -11,10 +11,9 @@ from numpy.random import default_rng
 
 from agents.cluster.allocation.exact import ExactAllocation, configurations
 from agents.cluster.allocation.gadget import Choices, Gadget, drawn
-from agents.cluster.allocation.placing import AllocationSolver, Slot
 from agents.cluster.allocation.relaxation import relaxed
 from agents.cluster.allocation.rounding import Draws, RandomisedRounding
-from agents.cluster.allocation.sizes import Sizes
+from agents.cluster.allocation.sizes import AllocationSolver, Sizes, Slot
 from agents.cluster.allocation.smd import Smd, sum_of_ratios
 from envs.cluster.allocation.generated import SpeedName, random_problem
 from envs.cluster.allocation.problem import AllocationProblem

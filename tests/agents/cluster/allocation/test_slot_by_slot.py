@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.cluster.allocation.placing import Slot, SlotBySlot
+from agents.cluster.allocation.sizes import Slot, SlotBySlot
 from envs.cluster.allocation.generated import SpeedName, random_problem
 
 
