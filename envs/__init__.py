@@ -24,4 +24,4 @@ for _name, _entry in {
     "ClusterToy": "cluster.environment.env:toy_environment",
     "Allocation": "cluster.allocation.env:AllocationEnv",
 }.items():
-    gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"envs.{_entry}")
+    gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"{__name__}.{_entry}")

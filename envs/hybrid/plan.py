@@ -14,7 +14,7 @@ from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.hybrid.states import LayerGraph
 from envs.step.pipeline import Action, Orders, Pipeline, Work, play
-from envs.synchronisation.layerwise import PlannedSums
+from envs.synchronisation.planned import PlannedSums
 
 SUM_SLACK = 1e-9  # what shares may miss 1 by: rounding
 LETTERS = {Work.FORWARD: "F", Work.INPUT: "I", Work.WEIGHT: "W", Work.BACKWARD: "B"}

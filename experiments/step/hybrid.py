@@ -18,7 +18,7 @@ from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
 from envs.hybrid.plan import HybridProblem, Sharding
 from envs.hybrid.simulation import simulate
 from envs.step.problem import StepProblem
-from envs.synchronisation.layerwise import PlannedSums, Synchroniser
+from envs.synchronisation.planned import PlannedSums, Synchroniser
 from experiments.pictures.step import draw_stages
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run

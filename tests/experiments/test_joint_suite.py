@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_shown_and_counted_nowhere() -> None:
     assert report.tables[0].rows[-1][2:5] == ("no plan", "no plan", "no plan")
     (axes,) = report.figures["joint.png"].axes
     assert [text.get_text() for text in axes.get_yticklabels()][-1] == "h on eight"
-    dots = np.array([line.get_xdata() for line in axes.lines[:2]], dtype=np.float64)
+    dots = np.array([bars[0].get_xdata() for bars in axes.containers[:2]], dtype=np.float64)
     assert np.allclose(dots[:, :3], [[20.0, 10.0, 0.0], [-100 / 15, 100 / 19, 0.0]])
     assert np.isnan(dots[:, 3]).all()
 

@@ -147,7 +147,7 @@ class Target:
 
 def checkpoint(folder: Path) -> object:
     """Everything that is read of a checkpoint before it decides."""
-    return CheckpointScheduler(str(folder), 8, 1, MixedRacks(), QueueRouting(), 0, 0.0, None, 0)
+    return CheckpointScheduler(str(folder), 8, 1, MixedRacks(), QueueRouting(), 0, 0.0, 0)
 
 
 def in_folder(sound: Path, name: str, *, sealed: bool) -> Callable[[Path], object]:

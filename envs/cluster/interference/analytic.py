@@ -31,8 +31,8 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.hardware.fabric import LinkSpec
 from envs.network.fluid import ring_seconds
-from envs.synchronisation.layerwise import PlannedSums, Synchroniser
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
+from envs.synchronisation.planned import PlannedSums, Synchroniser
 
 
 @dataclass(frozen=True)

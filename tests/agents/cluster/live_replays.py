@@ -21,7 +21,7 @@ from tests.agents.cluster.told_state import document_of
 
 
 def scheduler_of(folder: str) -> CheckpointScheduler:
-    return CheckpointScheduler(folder, 512, 1, ConsecutiveRacks(), OneQueue(), 0, 0.0, None, 0)
+    return CheckpointScheduler(folder, 512, 1, ConsecutiveRacks(), OneQueue(), 0, 0.0, 0)
 
 
 def agrees_with_the_simulator(

@@ -96,9 +96,7 @@ def test_an_overflow_rules_out_its_set_of_groups_and_any_with_more_state() -> No
 def test_live_bytes_live_together_whatever_the_placement_and_the_order(
     data: st.DataObject, problem: StepProblem
 ) -> None:
-    problem = replace(
-        problem, op_seconds=problem.op_seconds + 1.0
-    )
+    problem = replace(problem, op_seconds=problem.op_seconds + 1.0)
     grouped, devices = GroupedProblem.unfused(problem), problem.topology.num_devices
     names = st.lists(
         st.integers(0, devices - 1), min_size=grouped.num_groups, max_size=grouped.num_groups

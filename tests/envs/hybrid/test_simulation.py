@@ -17,7 +17,7 @@ from envs.hybrid.plan import HybridPlan, Stage, ordered, peak_memory
 from envs.hybrid.simulation import pipeline_of, simulate
 from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import Action, Work, play
-from envs.synchronisation.layerwise import PlannedSums
+from envs.synchronisation.planned import PlannedSums
 from tests.envs.hybrid.rows_of_layers import random_row, random_stages, row, servers
 from tests.strength import SEEDS
 
