@@ -19,7 +19,7 @@ import yaml
 from layered_step import layered_step
 from refusals import content_of, told
 
-from agents.placement import labelled
+from agents.placement import labelling
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
@@ -251,7 +251,7 @@ def evil_contents() -> Mapping[str, bytes]:
 UNPICKLED: dict[str, Callable[[str], object]] = {
     "graph": lambda path: StoredGraph(path).load(),
     "trace": lambda path: CanonicalReader().read(path),
-    "labelled plans": lambda path: labelled._read(Path(path), "0/")["a"],
+    "labelled plans": lambda path: labelling._read(Path(path), "0/")["a"],
     "gradients": lambda path: gradients._array(path, 1),
 }
 

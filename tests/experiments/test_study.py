@@ -169,7 +169,7 @@ def test_the_table_says_what_the_stages_found(tmp_path: Path) -> None:
         ({"recipes": {"small": {"information": "known"}}}, "recipes.small"),
         ({"recipes": {"small": {"information": "all", "overrides": []}}}, "'all' is none of"),
         ({"splits": {"durations": []}}, "name of a folder"),
-        ({"recipes": {1: {}}}, "1 is not a string"),
+        ({"recipes": {1: {}}}, "key 1 is no text"),
         ({"recipes": "small"}, "'small' is not a mapping"),
         (
             {"recipes": {"small": {"information": "known", "overrides": "a=b"}}},
@@ -178,7 +178,7 @@ def test_the_table_says_what_the_stages_found(tmp_path: Path) -> None:
         ({"recipes": {"small": {"information": [], "overrides": []}}}, "is none of"),
         ({"splits": {"made": "split=itp"}}, "'split=itp' is not a list"),
         ({"splits": {"made": [1]}}, "splits.made.0': 1 is not a string"),
-        ({"splits": {2: []}}, "2 is not a string"),
+        ({"splits": {2: []}}, "key 2 is no text"),
         ({"training": "env=cluster_mixed"}, "training': 'env=cluster_mixed' is not a list"),
         ({"weights": [], "durations": []}, "give model=durations"),
         ({"recipes": KNOWN, "training": ["seed=3"]}, "sets it itself"),

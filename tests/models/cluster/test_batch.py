@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.cluster.batch import Links, PackedLinks, PackedRows, PaddedLinks, PaddedRows, Rows, mean
+from models.cluster.batch import PackedLinks, PackedRows, PaddedLinks, PaddedRows, Rows, mean
 from tests.strength import SEEDS, examples
 
 sizes = st.tuples(SEEDS, st.integers(1, 8), st.integers(1, 8), st.integers(0, 20))
@@ -31,7 +31,7 @@ def test_sums_are_products_with_the_matrix_of_the_edges(drawn: tuple[int, int, i
     seed, firsts, seconds, number = drawn
     first, second, up, down = edges(seed, firsts, seconds, number)
     real = torch.ones(number, dtype=torch.bool)
-    kinds: list[Links] = [
+    kinds: list[PackedLinks | PaddedLinks] = [
         PackedLinks(first, second, (firsts, seconds), (down, up)),
         PaddedLinks(first, second, (firsts, seconds), (down, up), real),
     ]
