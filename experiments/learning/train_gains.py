@@ -61,8 +61,8 @@ def train_gains(config: TrainGainsConfig, run: Run) -> Result:
     tried = search.tried(OWN_WEIGHTS, costs, np.random.default_rng(config.seed))
     caption = "Utility over that with GADGET's own weights: mean over problems, 95 % bootstrap."
     return kept(
-        run, config, tried, OWN_WEIGHTS, judged, began, GAINS_FILE, "Learned gains", caption,
-        more=True,
+        run, config, config.exams, tried, OWN_WEIGHTS, judged, began, GAINS_FILE,
+        "Learned gains", caption, more=True,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import TABLE_FILE, Table, write_tables
-
-if TYPE_CHECKING:
-    from experiments.learning.train_gains import TrainGainsConfig
 
 NUMBERS_FILE = "rule.json"
 CAPTION = (
@@ -69,14 +66,14 @@ def train_rule(config: TrainRuleConfig, run: Run) -> Result:
         "windows": {config.window: config.windows, config.exam_window: config.exam_windows},
     }
     return kept(
-        run, config, tried, {name: rule[name] for name in search.numbers},
+        run, config, config.exams, tried, {name: rule[name] for name in search.numbers},
         lambda numbers: mean_jcts(rule, numbers, exam), began, NUMBERS_FILE,
         f"Numbers of a rule, {config.regime}", CAPTION, origin, config.samples,
     )  # fmt: skip
 
 
 def kept(
-    run: Run, config: TrainRuleConfig | TrainGainsConfig, tried: Sequence[Tried], before: Numbers,
+    run: Run, config: WindowsConfig, exams: int, tried: Sequence[Tried], before: Numbers,
     examined: Callable[[Sequence[Numbers]], FloatArray], began: float, file: str, title: str,
     caption: str, origin: Mapping[str, object] = MappingProxyType({}), samples: int = 2000,
     more: bool = False,
@@ -86,6 +83,7 @@ def kept(
     Args:
         run: its folder.
         config: of the app.
+        exams: how many of the best are examined.
         tried: in the search, the best first; `before` is among them.
         before: the numbers.
         examined: (numbers, windows) what they come to in the exam.
@@ -97,19 +95,19 @@ def kept(
         samples: of the bootstrap.
         more: is better.
     """
-    best = tried[: config.exams]
+    best = tried[:exams]
     cost, sign = next(one.cost for one in tried if one.numbers == before), -1.0 if more else 1.0
     ratios = [float(np.exp(sign * (one.cost - cost))) for one in best]
     found = examined([before, *(one.numbers for one in best)])
-    exams = [bootstrap(row[:, None], samples, config.seed) for row in found[1:] / found[0]]
-    winner = int(np.argmin([sign * exam.mean for exam in exams]))
+    judged = [bootstrap(row[:, None], samples, config.seed) for row in found[1:] / found[0]]
+    winner = int(np.argmin([sign * exam.mean for exam in judged]))
     provenance = run.provenance.with_inputs(**inputs_of(config.splits))
     numbers = best[winner].numbers
     document = {
         "numbers": numbers,
         "origin": {
             **origin, "seed": config.seed, "before": before, "tried": len(tried),
-            "ratio": ratios[winner], "exam": asdict(exams[winner]),
+            "ratio": ratios[winner], "exam": asdict(judged[winner]),
         },
     }  # fmt: skip
     path = run.folder / file
@@ -117,13 +115,13 @@ def kept(
     rows = [
         (f"{ratio:.3f}", exam.text(), *(f"{x:.3g}" if isinstance(x, float) else str(x)
                                         for x in one.numbers.values()))
-        for ratio, exam, one in zip(ratios, exams, best, strict=True)
+        for ratio, exam, one in zip(ratios, judged, best, strict=True)
     ]  # fmt: skip
     table = Table(f"The best of {len(tried)}", ("search", "exam", *numbers), rows)
     write_tables(run, title, [table], provenance, caption=caption)
     values: dict[str, object] = {
         **document,
-        "exam": exams[winner].mean,
+        "exam": judged[winner].mean,
         "file": str(path),
         "table": str(run.folder / TABLE_FILE),
         "seconds": time.perf_counter() - began,
