@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -35,20 +34,28 @@ class InputError(Exception):
         super().__init__(": ".join([*where, message]) if where else message)
 
 
-@contextmanager
-def refused_in(
-    file: object | None = None, record: object | None = None, field: str | None = None
-) -> Iterator[None]:
-    """Say in which file, of what is refused inside, and where there unless that says so itself."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(
-            error.message,
-            file=file or error.file,
-            record=record if error.record is None else error.record,
-            field=error.field or field,
-        ) from error
+class refused_in:  # noqa: N801, a verb, as `contextlib.suppress` is
+    """Say in which file, of what is refused inside, and where there unless that says so itself.
+
+    It swallows nothing, which type checkers see: code inside may return.
+    """
+
+    def __init__(
+        self, file: object | None = None, record: object | None = None, field: str | None = None
+    ) -> None:
+        self._file, self._record, self._field = file, record, field
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, InputError):
+            raise InputError(
+                error.message,
+                file=self._file or error.file,
+                record=self._record if error.record is None else error.record,
+                field=error.field or self._field,
+            ) from error
 
 
 def in_one_line(text: object) -> str:

@@ -470,8 +470,7 @@ def exported(config: GeneraliseConfig, folder: str, schedulers: int | None) -> C
 def folder_of(checkpoint: str) -> Path:
     """The folder of an exported scheduler, or of a shipped one by its name."""
     with refused_in("config key 'checkpoints'"):
-        folder = scheduler_folder(checkpoint)
-    return folder  # noqa: RET504, not inside, where mypy takes the refusal for swallowed
+        return scheduler_folder(checkpoint)
 
 
 def generalise(config: GeneraliseConfig, run: Run) -> Result:

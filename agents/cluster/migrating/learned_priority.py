@@ -293,5 +293,4 @@ def read_weights(file: Path) -> dict[str, float]:
     if document.get("kind") != WEIGHTS_KIND or not isinstance(document.get("weights"), dict):
         raise InputError(f"is not of kind {WEIGHTS_KIND}", file=file, field="kind")
     with refused_in(file):
-        weights = checked(document["weights"])
-    return weights  # noqa: RET504, not inside, where mypy takes the refusal for swallowed
+        return checked(document["weights"])

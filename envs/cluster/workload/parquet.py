@@ -106,8 +106,7 @@ def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame
         raise InputError(CONTROL, file=path, record=row, field="job_id")
     columns["job_id"] = np.array(frame["job_id"].to_list(), np.str_)
     with refused_in(path):
-        trace = Trace(name=str(header.get("name")), **columns)
-    return trace  # noqa: RET504, not inside, where mypy takes the refusal for swallowed
+        return Trace(name=str(header.get("name")), **columns)
 
 
 def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
