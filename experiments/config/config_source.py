@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +145,6 @@ class Choice:
         return f"{self.group}@{self.package}" if self.package else self.group
 
 
-@cache
 def job_config(name: str) -> dict[str, Any]:
     """The config of a job as it is before any option is chosen, with its defaults list."""
     return SHIPPED_CONFIGS.node(name)
