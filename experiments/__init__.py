@@ -3,6 +3,6 @@
 import sys
 
 if sys.argv[:1] == ["-m"]:  # `python -m experiments.<command>` is being found
-    from experiments.run.loading import run_command
+    from experiments.run.loading import prepare_command
 
-    run_command(__name__, sys.orig_argv)
+    prepare_command(__name__, sys.orig_argv)

@@ -7,4 +7,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("aggregation")
+main = main_of("aggregation", __name__)

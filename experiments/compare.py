@@ -10,4 +10,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("compare")
+main = main_of("compare", __name__)

@@ -11,4 +11,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("data_pipeline")
+main = main_of("data_pipeline", __name__)

@@ -10,4 +10,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("enforce")
+main = main_of("enforce", __name__)

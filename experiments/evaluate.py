@@ -11,4 +11,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("evaluate")
+main = main_of("evaluate", __name__)

@@ -17,4 +17,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("execute")
+main = main_of("execute", __name__)

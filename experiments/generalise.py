@@ -19,4 +19,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("generalise")
+main = main_of("generalise", __name__)

@@ -13,4 +13,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("headroom")
+main = main_of("headroom", __name__)

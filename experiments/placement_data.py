@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("placement_data")
+main = main_of("placement_data", __name__)

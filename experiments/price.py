@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("price")
+main = main_of("price", __name__)

@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("schedule")
+main = main_of("schedule", __name__)

@@ -7,4 +7,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("synchronise")
+main = main_of("synchronise", __name__)

@@ -20,4 +20,4 @@ from __future__ import annotations
 
 from experiments.run.app import main_of
 
-main = main_of("train")
+main = main_of("train", __name__)

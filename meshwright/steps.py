@@ -26,9 +26,9 @@ from envs.hardware.topology import Topology
 from envs.placement.generator import FixedInstance
 from envs.step.plans import Phases, Plan
 from experiments.config.targets import build, build_as
-from experiments.plan import PlanConfig
 from experiments.step.hybrid import Pipeline
 from experiments.step.objectives import Objective
+from experiments.step.plan import PlanConfig
 from experiments.step.plan_file import write_plan
 from experiments.step.planning import Planned, ask, rehearse
 from experiments.step.problem import GraphSource, LoadedProblem, problem_of

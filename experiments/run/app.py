@@ -68,7 +68,7 @@ FLAGS = (
 )
 
 
-def main_of(verb: str) -> Callable[..., int]:
+def main_of(verb: str, module: str = "") -> Callable[..., int]:
     """The `main(arguments)` of a command: it runs what is given, or the process's command line.
 
     The run folder receives `config.yaml` (resolved), `environment.json` (package versions,
@@ -78,12 +78,18 @@ def main_of(verb: str) -> Callable[..., int]:
     Exit codes: 0, where the result has warnings with a line `warning: ...` for each on standard
     error; 2 for bad input, or what this machine has no room for, told in one line; 130 when
     interrupted by Ctrl-C, 143 by SIGTERM, in either case within seconds.
+
+    `module` is the `__name__` of the module that has the command: where it is the program of this
+    process, as of `python -m experiments.plan`, the command runs at once.
     """
 
     def main(arguments: list[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         return told(lambda: run_verb(verb, given), last=arguments is None)
 
+    if module == "__main__":
+        sys.argv[0] = f"python -m {EXPERIMENTS}.{verb}"
+        sys.exit(main())
     return main
 
 

@@ -51,28 +51,20 @@ def loaded() -> float | None:
     return began
 
 
-def run_command(package: str, typed: list[str]) -> None:
-    """Run `python -m <package>.<command> ...` and end, where it is one: its module may load long.
+def prepare_command(package: str, typed: list[str]) -> None:
+    """Before the module of `python -m <package>.<command> ...` is found, which may load long.
 
-    `typed` is the whole command line of the process.
+    `typed` is the whole command line of the process. The command itself runs once the package is
+    imported: a thread could import nothing of it before.
     """
-    module = typed[typed.index("-m") + 1]
-    name = module.removeprefix(f"{package}.")
-    if name == module or "." in name:
+    name = typed[typed.index("-m") + 1].removeprefix(f"{package}.")
+    if "." in name:
         return
     end_at_once_on_signals()
-    from experiments.config.verbs import VERBS
-
-    if name not in VERBS:
-        return
     if (fault := environment_fault()) is not None:
         print(f"error: {fault}", file=sys.stderr)
         sys.exit(2)
     say_that_it_loads()
-    sys.argv[0] = f"python -m {package}.{name}"
-    from experiments.run.app import main_of
-
-    sys.exit(main_of(name)())
 
 
 def environment_fault() -> str | None:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,18 +148,27 @@ def ask_side_by_side(
     display: ProgressDisplay,
 ) -> dict[str, Result[Plan]]:
     """Planners of a step, as many at once as there are cores, each in a process of one thread."""
-    objective, task, context = Makespan(), StepTask(problem), multiprocessing.get_context("spawn")
-    workers = max(1, min(len(nodes), os.cpu_count() or 1))
-    with one_thread_each(), ProcessPoolExecutor(workers, context) as pool:
-        for name, node in nodes.items():  # one process compiles, and tells of it
-            planner_of(node, f"{key}.{name}", objective)
+    cores = os.cpu_count() or 1
+    if len(nodes) > cores:
+        first, rest = dict(list(nodes.items())[:cores]), dict(list(nodes.items())[cores:])
+        found = ask_side_by_side(first, key, problem, budget_s, display)
+        return found | ask_side_by_side(rest, key, problem, budget_s, display)
+    objective, found = Makespan(), {}
+    task, toy = StepTask(problem), objective.rehearsal()
+    with (
+        one_thread_each(),
+        ProcessPoolExecutor(len(nodes), multiprocessing.get_context("spawn")) as pool,
+    ):
+        asked = [(f"{key}.{name}", dict(node)) for name, node in nodes.items()]
+        for place, node in asked:  # one process compiles, and tells of it
+            planner_of(node, place, objective)
+        wait([pool.submit(ask_beside, x, at, objective, toy, WARM_UP_S) for at, x in asked])
         start = time.perf_counter()
         shown = {name: display.begin(name, budget_s) for name in nodes}
-        running: dict[Future[Result[Plan]], str] = {
-            pool.submit(ask_beside, dict(node), f"{key}.{name}", objective, task, budget_s): name
-            for name, node in nodes.items()
+        running = {
+            pool.submit(ask_beside, node, place, objective, task, budget_s): name
+            for name, (place, node) in zip(nodes, asked, strict=True)
         }
-        found = {}
         while running:
             for future in wait(running, timeout=POLL_S).done & running.keys():
                 name = running.pop(future)

@@ -28,13 +28,13 @@ from envs.step.order import OneFOneB
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.plan import PlanConfig, plan
-from experiments.plot import PlotConfig, plot
 from experiments.run.app import run_job
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.objectives import Makespan
+from experiments.step.plan import PlanConfig, plan
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.planning import planner_of
+from experiments.step.plot import PlotConfig, plot
 from experiments.step.problem import topology_file
 from tests.paths import CONF
 

@@ -15,8 +15,8 @@ from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.files import read_json
+from experiments.cluster.packing import PackingConfig
 from experiments.config.composing import typed
-from experiments.packing import PackingConfig
 from experiments.run.app import run_job
 from tests.refusal import refusal
 

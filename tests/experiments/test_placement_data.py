@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.suites.cell import Cases
 from experiments.step.training_graphs import TrainingGraphs
 from experiments.study.display import ProgressDisplay
-from tests.paths import CONF
+from tests.paths import CONF, ROOT
 from tests.refusal import refusal
 
 QUICK = PlacementDataConfig(
@@ -71,6 +74,18 @@ def test_the_app_says_what_it_made(work: Path) -> None:
     found = read_json(work / "run/result.json")
     assert found["problems"] == len(read_dataset("data")) == 2 - found["without_a_label"]
     assert found["median_gain_over_cheap_plans"] >= 1.0
+
+
+def test_a_command_and_its_helpers_load_side_by_side(tmp_path: Path) -> None:
+    """Its own process once held a lock on the package, for which threads of its pool waited."""
+    words = [
+        "folder=data", "problems=2", "shard_size=1", "processes=2", "budget_s=0.05",
+        "agent@teacher=heft", "distribution.captured_share=0", "hydra.run.dir=run",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "experiments.placement_data", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment, timeout=200)
+    assert read_json(tmp_path / "run/result.json")["problems"] == 2
 
 
 def test_captured_steps_have_the_seconds_of_every_device(

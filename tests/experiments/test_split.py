@@ -22,12 +22,12 @@ from experiments.cluster.baselines import (
     problem_hash,
     replay_cell,
 )
+from experiments.cluster.split import SplitAppConfig, check_facts, facts_of
 from experiments.cluster.split_windows import Split, SplitWindow, reference_load
 from experiments.config.composing import check_command_line
 from experiments.run.app import run_job
 from experiments.run.one_run import RunConsole
 from experiments.run.provenance import Provenance
-from experiments.split import SplitAppConfig, check_facts, facts_of
 from experiments.study.display import ProgressDisplay
 from experiments.study.grid import FunctionCell, Grid, Outcomes
 from experiments.study.processes import LocalProcesses

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cluster.split import SplitAppConfig
 from experiments.cluster.split_windows import Split
 from experiments.config.composing import check_command_line
 from experiments.evaluate import main
 from experiments.run.app import run_job
-from experiments.split import SplitAppConfig
 from tests.refusal import refusal
 
 

@@ -192,7 +192,7 @@ def test_an_extra_that_a_run_comes_to_need_is_named(
         raise ModuleNotFoundError("No module named 'torch._C'", name="torch._C")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("experiments.flows.read_flow_file", needs_torch)
+    monkeypatch.setattr("experiments.network.flows.read_flow_file", needs_torch)
     assert main(["flows", "input=flows.csv", "hydra.run.dir=run"]) == 2
     told = "error: 'flows' needs the extra 'train': pip install 'meshwright[train]'\n"
     assert capsys.readouterr().err == told

@@ -280,7 +280,7 @@ class PlanSuite(ABC):
         parts = {cell.case.overrides: cell.case.name for cell in cells}
         parts |= {cell.agent_overrides: cell.agent for cell in cells}
         for overrides, name in parts.items():
-            yield Check(name, "plan", "experiments.plan.PlanConfig", overrides)
+            yield Check(name, "plan", "experiments.step.plan.PlanConfig", overrides)
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         apps = {app.folder.name: app for app in found}

@@ -126,9 +126,9 @@ class LearnedPlacement:
 
     def checks(self) -> Iterator[Check]:
         for case in self._cases():
-            yield Check(case.name, "race", "experiments.race.RaceConfig", case.overrides)
+            yield Check(case.name, "race", "experiments.step.race.RaceConfig", case.overrides)
         for label, asked, _ in self._entrants(self._budgets_s):
-            yield Check(label, "plan", "experiments.plan.PlanConfig", asked)
+            yield Check(label, "plan", "experiments.step.plan.PlanConfig", asked)
 
     def summary(self, found: Mapping[AppCell, Document]) -> Report:
         """What the planners had when; a problem that could not be posed has a row of its own."""
