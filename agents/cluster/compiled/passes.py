@@ -366,7 +366,7 @@ def start_in_order(
     clock, size, ranked, keys = state.clock[0], queue.size, queue.ranked, queue.keys
     promised, until, spare = False, np.inf, np.inf
     low, high = queue.number[0], queue.number[1]
-    i, trying = low, somebody_fits(queue, hopeless, clock.free)
+    i, trying = low, mode == BLOCKING or somebody_fits(queue, hopeless, clock.free)
     while trying and i < high:
         job = ranked[i]
         asked = queue.kind[job]
@@ -383,7 +383,7 @@ def start_in_order(
                 queue.waits[asked] -= 1
             if fits and late:
                 spare -= size[asked]
-            trying = somebody_fits(queue, hopeless, clock.free)
+            trying = mode == BLOCKING or somebody_fits(queue, hopeless, clock.free)
         if not fits and mode == BLOCKING:
             break
         if not fits and mode == RESERVING and not promised:
