@@ -8,8 +8,6 @@ PettingZoo's, which has no registry: `envs.joint.env` has `JointEnv` (`Joint-v0`
 `envs.pricing.env` `PricingEnv` (`Pricing-v0`) and `toy_environment` (`PricingToy-v0`).
 """
 
-from __future__ import annotations
-
 import gymnasium
 
 for _name, _entry in {

@@ -3,8 +3,6 @@
 python -m experiments.aggregation json=true
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("aggregation", __name__)

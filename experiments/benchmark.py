@@ -6,8 +6,6 @@ python -m experiments.benchmark suite=study             # learned cluster schedu
 python -m experiments.benchmark resume=<run folder>     # goes on where a run was killed
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("benchmark", __name__)

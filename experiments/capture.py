@@ -4,8 +4,6 @@
         graph.micro_batches=1 json=true
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("capture", __name__)

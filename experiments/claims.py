@@ -7,8 +7,6 @@ The claims are rows of conf/claim_table.yaml. The run folder receives claims.md,
 claims.html.
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("claims", __name__)

@@ -6,8 +6,6 @@ python -m experiments.compare +agent@agents.checkpoint=checkpoint interference=a
     'cluster.gpu_types=[V100,P100,T4]'
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("compare", __name__)

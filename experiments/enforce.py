@@ -6,8 +6,6 @@ python -m experiments.enforce plan=plan.json hosts=hosts.yaml backend=ovs ...
 docs/network.md says what stands in the hosts file.
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("enforce", __name__)

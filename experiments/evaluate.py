@@ -7,8 +7,6 @@ A plan file with bandwidth is simulated through pipes of its rates. With `env=cl
 jobs is replayed under a scheduling policy; `env=cluster --help` shows an example and the keys.
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("evaluate", __name__)

@@ -7,8 +7,6 @@ The policy is that of the run's best exam, and is verified. With `plan=<file>` t
 which layers each stage has, the order of actions of every rank, and a training script.
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("export", __name__)

@@ -15,8 +15,6 @@ python -m experiments.generalise split=itp +agent@references.migrating_learned=m
     references.migrating_learned.priority.path=<run folder>/durations
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("generalise", __name__)

@@ -9,8 +9,6 @@ other, and what a scheduler may do. What has been replayed is kept in `cache`: t
 on where it was stopped.
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("headroom", __name__)

@@ -4,8 +4,6 @@ python -m experiments.placement_data folder=data problems=2000 budget_s=1
 python -m experiments.placement_data folder=better agent@teacher=learned
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("placement_data", __name__)

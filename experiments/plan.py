@@ -6,8 +6,6 @@ python -m experiments.plan agent=dapple problem=pipeline graph=llama_7b topology
 python -m experiments.plan agent=convex problem=bandwidth problem.plan=plan.json topology=planes_4x1
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("plan", __name__)

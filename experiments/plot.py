@@ -4,8 +4,6 @@ python -m experiments.plot plan=plan.json graph=bert_large topology=mixed_v100_p
 python -m experiments.plot runs=[<run folder>,<run folder>]     # schedulers, over several seeds
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("plot", __name__)

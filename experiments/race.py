@@ -4,8 +4,6 @@ python -m experiments.race graph=gpt2 topology=dgx1 +agent@entrants.dp=dp \
     +agent@entrants.long=local_search +budgets_s.long=60
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("race", __name__)

@@ -7,8 +7,6 @@ The run folder receives report.html, which needs no network, and the same tables
 report.tex. Runs of one config are taken together, whatever their seeds.
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("report", __name__)

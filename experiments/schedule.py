@@ -4,8 +4,6 @@ python -m experiments.schedule name=1f1b ranks=4 micro_batches=8 forward=10 inpu
     weight_gradient=8 communication=1 json=true
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("schedule", __name__)

@@ -6,8 +6,6 @@
 It listens until Ctrl-C or SIGTERM. Beyond this machine it wants a token (token_file).
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("serve", __name__)

@@ -4,8 +4,6 @@ python -m experiments.split split=itp                  # check: the facts are th
 python -m experiments.split split=itp fix=true output=conf/split/facts/itp.yaml
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("split", __name__)

@@ -3,8 +3,6 @@
 python -m experiments.synchronise agent=ring topology=dgx1 bytes=100MB json=true
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("synchronise", __name__)

@@ -9,8 +9,6 @@
     python -m experiments.trace action=fit trace.path=jobs.csv action.output=ours.yaml
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("trace", __name__)

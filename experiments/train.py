@@ -16,8 +16,6 @@ these there is an example, and the keys.
 `conf/experiment` holds recipes for schedulers; the second line of each is its command.
 """
 
-from __future__ import annotations
-
 from experiments.run.app import main_of
 
 main = main_of("train", __name__)

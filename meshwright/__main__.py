@@ -1,7 +1,5 @@
 """`python -m meshwright`: the command."""
 
-from __future__ import annotations
-
 import sys
 
 from meshwright.command import main

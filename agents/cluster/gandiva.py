@@ -96,8 +96,7 @@ class Gandiva(Scheduler):
             if ends:
                 simulator.lengthen_log()
                 end_turns(simulator.state, simulator.tables, table, order)
-            state, tables = simulator.state, simulator.tables
-            start_in_order(state, tables, simulator.overheads, table, order)
+            start_in_order(*simulator.compiled, table, order)
         if simulator.state.clock[0]["pending"] == 0:
             self._due = np.inf
         elif self._due <= simulator.now or self._due == np.inf:

@@ -61,9 +61,9 @@ class QueuePolicy(Scheduler):
             return False
         queue = empty_queue(simulator, self.priority(trace_for(self, trace)))
         room = room_of(simulator.cluster.num_nodes, self.seed)
-        how = (simulator.tables, simulator.overheads, queue, self.order, self.limits, self.mode)
+        how = (queue, self.order, self.limits, self.mode, code, room)
         simulator.lengthen_log()
-        while not passes.run(simulator.state, *how, code, room):
+        while not passes.run(*simulator.compiled, *how):
             simulator.lengthen_log()
         return True
 

@@ -175,7 +175,7 @@ def simulate(problem: CoflowProblem, order: Order, rates: Rates = "madd") -> Cof
     instants, group = np.unique(problem.arrival, return_inverse=True)
     coming = np.argsort(group, kind="stable")
     groups = np.split(coming, np.cumsum(np.bincount(group))[:-1])
-    active = np.zeros(0, dtype=np.int64)
+    active = np.zeros(0, np.int64)
     for now, until, new in zip(instants, np.append(instants[1:], np.inf), groups, strict=True):
         active = np.concatenate((active, new))
         active = active[np.isinf(state.finish[active])]

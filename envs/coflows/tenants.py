@@ -102,9 +102,9 @@ def play_tenants(
     held: dict[int, IntArray] = {}
     begin = np.full(n, np.inf)
     line = sorted(range(n), key=lambda j: jobs[j].arrival)
-    clock, priority = 0.0, np.zeros(n, dtype=np.int64)
+    clock, priority = 0.0, np.zeros(n, np.int64)
     fresh, whole = state.size > 0.0, state.size.copy()
-    running = np.zeros(0, dtype=np.int64)
+    running = np.zeros(0, np.int64)
     while line or held:
         while line and jobs[line[0]].arrival <= clock and jobs[line[0]].workers <= len(free):
             j = line.pop(0)
@@ -167,7 +167,7 @@ def _tenancy(jobs: Sequence[Tenant], racks: int) -> Tenancy:
         layers=np.array([job.model.num_layers for job in jobs]),
         size=table[0], forward=table[1], backward=table[2], update=table[3], links=links,
         iterations=np.array([job.iterations for job in jobs]),
-        position=np.zeros(n, dtype=np.int64),
+        position=np.zeros(n, np.int64),
         busy=np.full(n, np.inf),
         due=np.zeros((n, most)),
         left=np.zeros((n, most)),

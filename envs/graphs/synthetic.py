@@ -41,7 +41,8 @@ def synthetic_training_graph(
             u for u in row if u % width == block % width or rng.random() < skip_probability
         ]
     work, output, weights = (
-        log_uniform(rng, *limits, blocks) for limits in (flop, activation_bytes, parameter_bytes)
+        log_uniform(rng, *limits, blocks).tolist()
+        for limits in (flop, activation_bytes, parameter_bytes)
     )
     targets = [[v for v in range(blocks) if u in sources[v]] for u in range(blocks)]
     weight_gradients: list[list[int]] = [[] for _ in range(blocks)]
@@ -49,32 +50,32 @@ def synthetic_training_graph(
     for batch in range(micro_batches):
         forward, activation = [], []
         for block in range(blocks):
-            read = float(sum(output[u] for u in sources[block]))
+            read = sum((output[u] for u in sources[block]), 0.0)
             op = builder.add_operator(
                 f"forward.{block}.{batch}",
                 kind=Kind.MATMUL,
                 micro_batch=batch,
-                flop=float(work[block]),
-                bytes_read=read + float(weights[block]),
-                bytes_written=float(output[block]),
+                flop=work[block],
+                bytes_read=read + weights[block],
+                bytes_written=output[block],
                 colocation=block,
             )
             forward.append(op)
-            activation.append(builder.add_tensor(op, float(output[block])))
+            activation.append(builder.add_tensor(op, output[block]))
             for u in sources[block]:
                 builder.add_use(activation[u], op)
         first_forward = forward[0] if batch == 0 else first_forward
         gradients: dict[int, list[int]] = {block: [] for block in range(blocks)}
         for block in reversed(range(blocks)):
-            read = float(sum(output[u] for u in sources[block]))
+            read = sum((output[u] for u in sources[block]), 0.0)
             op = builder.add_operator(
                 f"backward.{block}.{batch}",
                 kind=Kind.MATMUL,
                 phase=Phase.BACKWARD,
                 micro_batch=batch,
-                flop=2 * float(work[block]),
-                bytes_read=read + float(output[block] + weights[block]),
-                bytes_written=read + float(weights[block]),
+                flop=2 * work[block],
+                bytes_read=read + (output[block] + weights[block]),
+                bytes_written=read + weights[block],
                 colocation=block,
                 mirror=forward[block],
             )
@@ -82,22 +83,22 @@ def synthetic_training_graph(
                 builder.add_use(tensor, op)
             for u in sources[block]:
                 builder.add_use(activation[u], op)
-                gradients[u].append(builder.add_tensor(op, float(output[u])))
-            weight_gradients[block].append(builder.add_tensor(op, float(weights[block])))
+                gradients[u].append(builder.add_tensor(op, output[u]))
+            weight_gradients[block].append(builder.add_tensor(op, weights[block]))
     for block in range(blocks):
         op = builder.add_operator(
             f"update.{block}",
             kind=Kind.UPDATE,
             phase=Phase.OPTIMIZER,
             micro_batch=NONE,
-            flop=4 * float(weights[block]),
-            bytes_read=4 * float(weights[block]),
-            bytes_written=3 * float(weights[block]),
+            flop=4 * weights[block],
+            bytes_read=4 * weights[block],
+            bytes_written=3 * weights[block],
             colocation=block,
         )
         for tensor in weight_gradients[block]:
             builder.add_use(tensor, op)
-        size = float(weights[block])
+        size = weights[block]
         builder.add_parameter(
             f"weight.{block}",
             first_forward + block,

@@ -106,7 +106,7 @@ def routes(hosts: int, source: IntArray, destination: IntArray) -> tuple[IntArra
     """
     hops = np.abs(destination - source)
     ptr = sums_before(hops + 2)
-    links = np.empty(ptr[-1], dtype=np.int64)
+    links = np.empty(ptr[-1], np.int64)
     links[ptr[:-1]] = source
     links[ptr[1:] - 1] = hosts + destination
     before = np.cumsum(hops) - hops

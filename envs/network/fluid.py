@@ -77,8 +77,8 @@ def simulate_flows(
         rate=np.zeros(f),
         due=np.zeros(f),
         elapsed=np.zeros(f),
-        active=np.zeros(f, dtype=np.int64),
-        paths=np.zeros(p, dtype=np.int64),
+        active=np.zeros(f, np.int64),
+        paths=np.zeros(p, np.int64),
         path_rate=np.zeros(p),
     )
     events, rows = _drain(
@@ -287,6 +287,6 @@ def single_paths(
     flows = len(arrival)
     return FlowSet(
         arrival, volume, np.arange(flows + 1), link_ptr, path_links,
-        priority=np.zeros(flows, dtype=np.int64), weight=np.ones(flows), latency=np.zeros(flows),
+        priority=np.zeros(flows, np.int64), weight=np.ones(flows), latency=np.zeros(flows),
         limit=np.full(flows, np.inf),
     )  # fmt: skip

@@ -17,8 +17,6 @@ from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError, require_one_of
 from envs.graphs.op_graph import OpGraph, Phase
 
-_FORWARD = int(Phase.FORWARD)
-
 
 class Rule(IntEnum):
     """How an order is worked out from a placement.
@@ -129,9 +127,6 @@ class OneFOneB:
         return order
 
 
-_GPIPE, _ONE_F_ONE_B, _INTERLEAVED = int(Rule.GPIPE), int(Rule.ONE_F_ONE_B), int(Rule.INTERLEAVED)
-
-
 @compiled
 def sort_by_key(
     rule: int,  # one of the first three
@@ -162,18 +157,18 @@ def sort_by_key(
     stages = 1
     highest = 0
     for i in range(n):
-        forward = phase[i] == _FORWARD
+        forward = phase[i] == Phase.FORWARD
         here = device[i]
         highest = max(highest, here)
         if forward:
             stages = max(stages, depth[i] + 1)
         for k in range(use_ptr[i], use_ptr[i + 1]):
             c = use_op[k]
-            if (phase[c] == _FORWARD) == forward:
+            if (phase[c] == Phase.FORWARD) == forward:
                 reach = depth[i] + (1 if device[c] != here else 0)
                 depth[c] = max(depth[c], reach)
     last = num_micro_batches - 1
-    if rule == _INTERLEAVED:
+    if rule == Rule.INTERLEAVED:
         used = np.zeros(highest + 1, dtype=np.bool_)
         for i in range(n):
             used[device[i]] = True
@@ -184,13 +179,13 @@ def sort_by_key(
             m = micro_batch[i] if micro_batch[i] >= 0 else last
             s = depth[i]
             number = m // width * (rounds * width) + s // width * width + m % width
-            key[i] = 2 * number + s % width + (0 if phase[i] == _FORWARD else behind)
+            key[i] = 2 * number + s % width + (0 if phase[i] == Phase.FORWARD else behind)
     else:
-        twice = 2 if rule == _ONE_F_ONE_B else 1
-        behind = stages if rule == _ONE_F_ONE_B else last + stages
+        twice = 2 if rule == Rule.ONE_F_ONE_B else 1
+        behind = stages if rule == Rule.ONE_F_ONE_B else last + stages
         for i in range(n):
             m = micro_batch[i] if micro_batch[i] >= 0 else last
-            key[i] = twice * m + depth[i] + (0 if phase[i] == _FORWARD else behind)
+            key[i] = twice * m + depth[i] + (0 if phase[i] == Phase.FORWARD else behind)
     for i in range(n):  # where the premise is broken, raise (key, depth) along the edges
         mine, deep = key[i], depth[i]
         for k in range(use_ptr[i], use_ptr[i + 1]):

@@ -302,11 +302,6 @@ def _peaks(held: Holdings, work: Play, device: IntArray, transfers: int) -> None
 
 
 _ROUNDING = 1e-9  # relative: orders that are no faster than that are equals
-_LISTED = int(Rule.WINDOW_S)  # the first of the rules that a dynamic runtime makes
-_CRITICAL, _READY = int(Rule.CRITICAL), int(Rule.READY)
-_WINDOW_S, _WINDOW_2S = int(Rule.WINDOW_S), int(Rule.WINDOW_2S)
-_WINDOW_MORE, _WINDOW_HALF = int(Rule.WINDOW_MORE), int(Rule.WINDOW_HALF)
-_WINDOW_ONE, _ONE_F_ONE_B = int(Rule.WINDOW_ONE), int(Rule.ONE_F_ONE_B)
 
 
 @compiled
@@ -321,17 +316,17 @@ def order_of(
 ) -> None:
     """Write the order that `rule` gives placement `device` (N,) to `work.order`."""
     order = work.order
-    by_key = rule if rule < _LISTED else _ONE_F_ONE_B
+    by_key = rule if rule < Rule.WINDOW_S else Rule.ONE_F_ONE_B
     stages = sort_by_key(
         by_key, device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
         arrays.use_ptr, arrays.use_op, work.key, work.depth, work.by_depth, order,
     )  # fmt: skip
-    if rule < _LISTED:
+    if rule < Rule.WINDOW_S:
         return
     n, base = len(order), work.base
     base[:] = order
     window = 0
-    if rule == _CRITICAL:
+    if rule == Rule.CRITICAL:
         tail = np.zeros(n)
         for op in range(n - 1, -1, -1):
             for k in range(arrays.use_ptr[op], arrays.use_ptr[op + 1]):
@@ -342,10 +337,10 @@ def order_of(
             tail[op] += arrays.op_seconds[op, device[op]]
         for at, op in enumerate(base[np.argsort(-tail[base], kind="mergesort")]):
             ready.order[at] = op
-    elif rule in (_READY, _WINDOW_ONE):
+    elif rule in (Rule.READY, Rule.WINDOW_ONE):
         for p in range(n):
             ready.order[p] = base[p]
-        window = 1 if rule == _WINDOW_ONE else 0
+        window = 1 if rule == Rule.WINDOW_ONE else 0
     else:
         at = 0
         for late in range(2):
@@ -353,13 +348,13 @@ def order_of(
                 if held.weight_gradient[op] == late:
                     ready.order[at] = op
                     at += 1
-        if rule == _WINDOW_S:
+        if rule == Rule.WINDOW_S:
             window = stages
-        elif rule == _WINDOW_2S:
+        elif rule == Rule.WINDOW_2S:
             window = 2 * stages - 1
-        elif rule == _WINDOW_MORE:
+        elif rule == Rule.WINDOW_MORE:
             window = stages + 1
-        elif rule == _WINDOW_HALF:
+        elif rule == Rule.WINDOW_HALF:
             window = (stages + 1) // 2
     _play_ranking(arrays, work, ready, num_ports, device, window)
 

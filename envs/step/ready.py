@@ -11,8 +11,6 @@ from envs.step.kernel import Log, Scratch, StepArrays
 from envs.step.step import StepSimulator, step_time_in_order, use_order
 from envs.step.timeline import Timeline
 
-_FORWARD, _BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)
-
 
 class ReadySimulator(StepSimulator):
     """Like `StepSimulator`, but the order only ranks what is ready.
@@ -149,7 +147,7 @@ def runtime_starts(
                 continue
             p = running[d]
             running[d], op_end[d] = NONE, np.inf
-            if window > 0 and arrays.phase[work.order[p]] == _BACKWARD:
+            if window > 0 and arrays.phase[work.order[p]] == Phase.BACKWARD:
                 m = arrays.micro_batch[work.order[p]]
                 if m >= 0:
                     left[d, m] -= 1
@@ -234,13 +232,13 @@ def _held(
     n = len(work.device)
     for p in range(n):
         op = work.order[p]
-        if arrays.phase[op] == _BACKWARD and arrays.micro_batch[op] >= 0:
+        if arrays.phase[op] == Phase.BACKWARD and arrays.micro_batch[op] >= 0:
             left[work.device[p], arrays.micro_batch[op]] += 1
     row = np.full(n, NONE)
     for p in range(n):
         op, d = work.order[p], np.int64(work.device[p])
         m = arrays.micro_batch[op] - window
-        if arrays.phase[op] == _FORWARD and m >= 0 and left[d, m] > 0:
+        if arrays.phase[op] == Phase.FORWARD and m >= 0 and left[d, m] > 0:
             row[p] = d * parts + m
             missing[p] += 1
             begin[row[p] + 1] += 1

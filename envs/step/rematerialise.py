@@ -19,8 +19,6 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.hardware.servers import with_hosts
 from envs.step.problem import StepProblem
 
-_FORWARD = int(Phase.FORWARD)
-
 
 class Residence(IntEnum):
     """What becomes of what a forward operator computed, until its backward pass reads it."""
@@ -28,9 +26,6 @@ class Residence(IntEnum):
     KEEP = 0
     RECOMPUTE = 1
     OFFLOAD = 2
-
-
-_RECOMPUTE, _OFFLOAD = int(Residence.RECOMPUTE), int(Residence.OFFLOAD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +88,7 @@ def rematerialised(
         graph.use_ptr, graph.uses, graph.phase, device, place, residence, t
     )
     producer = graph.producer
-    fetched = np.flatnonzero((residence[producer] == _OFFLOAD) & (tensor_need < n))
+    fetched = np.flatnonzero((residence[producer] == Residence.OFFLOAD) & (tensor_need < n))
     copied = np.flatnonzero(again)
     owners, host = np.unique(device[producer[fetched]], return_inverse=True)
     topology = with_hosts(problem.topology, owners) if len(owners) else problem.topology
@@ -186,8 +181,8 @@ def _graph(
     fresh[produced] = t + np.arange(len(produced))
     fresh[fetched] = t + len(produced) + np.arange(len(fetched))
     u, c, tensor = graph.edges.T
-    own = (device[u] == device[c]) & (graph.phase[u] == _FORWARD)
-    late = own & (graph.phase[c] != _FORWARD)
+    own = (device[u] == device[c]) & (graph.phase[u] == Phase.FORWARD)
+    late = own & (graph.phase[c] != Phase.FORWARD)
     reading = second[c] != NONE  # second runs read what their first runs read
     # a run of second runs waits for the operator of its device before the one that needs them
     before = _before(device, order)
@@ -276,13 +271,13 @@ def _postponed(
     n = len(device)
     gradient, reads = np.zeros((2, n), dtype=np.bool_)
     for u in range(n):
-        forward = phase[u] == _FORWARD
+        forward = phase[u] == Phase.FORWARD
         last = forward
         for k in range(use_ptr[u], use_ptr[u + 1]):
-            last = last and phase[use_op[k]] != _FORWARD
+            last = last and phase[use_op[k]] != Phase.FORWARD
         for k in range(use_ptr[u], use_ptr[u + 1]):
             c = use_op[k]
-            if phase[c] != _FORWARD:
+            if phase[c] != Phase.FORWARD:
                 gradient[c] |= last if forward else gradient[u]
                 lost = residence[u] != 0 if forward else reads[u]
                 reads[c] |= lost and device[c] == device[u]
@@ -314,20 +309,20 @@ def _needs(
     again = np.zeros(n, dtype=np.bool_)
     need, tensor_need = np.full(n, n), np.full(num_tensors, n)
     for u in range(n - 1, -1, -1):
-        if residence[u] == 0 or phase[u] != _FORWARD:
+        if residence[u] == 0 or phase[u] != Phase.FORWARD:
             continue
         for k in range(use_ptr[u], use_ptr[u + 1]):
             c = uses[k, 0]
             if device[c] != device[u]:
                 continue
             first = n
-            if phase[c] != _FORWARD:
+            if phase[c] != Phase.FORWARD:
                 first = place[c]
             elif again[c]:
                 first = need[c]
             tensor_need[uses[k, 1]] = min(tensor_need[uses[k, 1]], first)
             need[u] = min(need[u], first)
-        again[u] = residence[u] == _RECOMPUTE and need[u] < n
+        again[u] = residence[u] == Residence.RECOMPUTE and need[u] < n
     return again, need, tensor_need
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.checkpoint_adviser import described
-from agents.cluster.migrating.adviser import FirstFit, ShownAdvice
 from agents.cluster.migrating.policy import Migrating
+from agents.cluster.teachers import FirstFit, ShownAdvice
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.views import Adviser
 from envs.errors import InputError

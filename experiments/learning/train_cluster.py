@@ -22,7 +22,8 @@ import numpy as np
 from annotated_types import MinLen
 
 from agents.cluster.checkpoint_adviser import described
-from agents.cluster.migrating.adviser import FirstFit, MigrationAdviser, ShownAdvice
+from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.teachers import FirstFit, ShownAdvice
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row
 from envs.cluster.environment.generator import ClusterGenerator, FixedCluster
@@ -233,7 +234,7 @@ class TrainClusterConfig(WindowsConfig, PolicyConfig):
     # there is one
     teacher: Any = None
     # whose mean JCT the exams are measured by, the same; null: the one that is shown, or
-    # else agents.cluster.migrating.adviser.FirstFit
+    # else agents.cluster.teachers.FirstFit
     reference: Any = None
     # rewards are divided by the GPUs of the cluster, so that all sizes weigh alike
     per_gpu: bool = True

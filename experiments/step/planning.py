@@ -148,11 +148,11 @@ def ask_side_by_side(
     display: ProgressDisplay,
 ) -> dict[str, Result[Plan]]:
     """Planners of a step, as many at once as there are cores, each in a process of one thread."""
-    cores = os.cpu_count() or 1
-    if len(nodes) > cores:
-        first, rest = dict(list(nodes.items())[:cores]), dict(list(nodes.items())[cores:])
-        found = ask_side_by_side(first, key, problem, budget_s, display)
-        return found | ask_side_by_side(rest, key, problem, budget_s, display)
+    cores, each = os.cpu_count() or 1, [*nodes.items()]
+    if len(each) > cores:
+        waves = (dict(each[:cores]), dict(each[cores:]))
+        first, rest = (ask_side_by_side(x, key, problem, budget_s, display) for x in waves)
+        return first | rest
     objective, found = Makespan(), {}
     task, toy = StepTask(problem), objective.rehearsal()
     with (

@@ -32,7 +32,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
-from agents.cluster.migrating.adviser import FirstFit
+from agents.cluster.teachers import FirstFit
 from agents.rllib.advantages import PerTime
 from agents.rllib.algorithm import LockStepPPO, algorithm
 from agents.rllib.cluster.lane import Schedulers

@@ -174,7 +174,7 @@ def test_another_posterior_than_that_of_the_run_is_refused(
         (["adviser=learned"], "adviser.priority.path"),
         (["adviser=learned", "adviser.priority.path=absent"], "no such file"),
         (["adviser=las", "adviser.priority.first=0"], "first"),
-        (["adviser._target_=agents.cluster.migrating.adviser.FirstFit", "~adviser.priority",
+        (["adviser._target_=agents.cluster.teachers.FirstFit", "~adviser.priority",
           "~adviser.gain", "~adviser.least_run_s"], "cannot go into a checkpoint"),
     ],
 )  # fmt: skip

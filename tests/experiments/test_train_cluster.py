@@ -36,7 +36,7 @@ SMALL = [
     "training.exam_episodes=2", "training.exam_every=1", "training.max_steps=64",
 ]  # fmt: skip
 TAUGHT = [
-    "teacher={_target_: agents.cluster.migrating.adviser.FirstFit}",
+    "teacher={_target_: agents.cluster.teachers.FirstFit}",
     "training.cloning.iterations=1",
 ]  # fmt: skip
 

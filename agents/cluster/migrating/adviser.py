@@ -19,10 +19,8 @@ from agents.cluster.migrating.policy import (
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
-from envs.cluster.environment.observe_kernel import fill_mask
-from envs.cluster.environment.views import Advice, Situation
+from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
-from envs.errors import InputError
 
 MakesPriority = Callable[[], Priority]  # a fresh order of an episode
 
@@ -142,35 +140,3 @@ def _asked(episode: Situation) -> FloatArray:
     asked = np.zeros(len(episode.views))
     np.add.at(asked, episode.book.home[unfinished], state.jobs["gpus"][unfinished])
     return asked
-
-
-class FirstFit:
-    """The first job of the window that can start goes to the first group it can go to."""
-
-    def begin(self, episode: Situation) -> FirstFit:
-        del episode
-        return self
-
-    def action(self, episode: Situation, scheduler: int) -> int:
-        """A start, or else to wait; to preempt where to wait is not allowed either."""
-        table, state = episode.action_table, episode.simulator.state
-        mask = np.zeros(table.size, np.int8)
-        fill_mask(state, episode.book, episode.views[scheduler], table, episode.most_forwards, mask)
-        starts = np.flatnonzero(mask[: table.window * table.groups])
-        if len(starts):
-            return int(starts[0])
-        return table.size - 1 if mask[-1] else int(np.flatnonzero(mask)[-1])
-
-
-class ShownAdvice:
-    """What the observations of the environment advise."""
-
-    def begin(self, episode: Situation) -> Advice:
-        """The episode's own advice.
-
-        Raises:
-            InputError: its observations show none.
-        """
-        if episode.advice is None:
-            raise InputError("the observation shows nobody's advice", field="adviser")
-        return episode.advice

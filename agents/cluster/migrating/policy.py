@@ -354,7 +354,7 @@ class Migrating(Scheduler):
         for job, (kind, index) in zip(order[going].tolist(), target[going], strict=True):
             if kind != NOWHERE and startable(simulator.state, view, job, kind, index):
                 at = slots_at(view, kind, index)
-                start_on(simulator.state, simulator.tables, simulator.overheads, view, job, *at)
+                start_on(*simulator.compiled, view, job, *at)
                 yield START, job
 
     def wake(self, simulator: ClusterSimulator) -> float:

@@ -141,6 +141,19 @@ def released(schedule: Schedule, resource: int) -> float:
     return 0.0 if last == NONE else schedule.end[last]
 
 
+@compiled_inner
+def _link(schedule: Schedule, resource: int, before: int, after: int) -> None:
+    """One interval of a calendar follows another, or NONE."""
+    if before == NONE:
+        schedule.first[resource] = after
+    else:
+        schedule.after[before] = after
+    if after == NONE:
+        schedule.last[resource] = before
+    else:
+        schedule.before[after] = before
+
+
 @compiled
 def occupy(schedule: Schedule, resource: int, start: float, end: float) -> None:
     """Write a free interval into the calendar of `resource`."""
@@ -151,15 +164,8 @@ def occupy(schedule: Schedule, resource: int, start: float, end: float) -> None:
     new = schedule.used[0]
     schedule.used[0] += 1
     schedule.begin[new], schedule.end[new], schedule.owner[new] = start, end, resource
-    schedule.before[new], schedule.after[new] = before, after
-    if before == NONE:
-        schedule.first[resource] = new
-    else:
-        schedule.after[before] = new
-    if after == NONE:
-        schedule.last[resource] = new
-    else:
-        schedule.before[after] = new
+    _link(schedule, resource, before, new)
+    _link(schedule, resource, new, after)
 
 
 @compiled_inner
@@ -168,15 +174,7 @@ def _undo(schedule: Schedule, used: int) -> None:
     while schedule.used[0] > used:
         schedule.used[0] -= 1
         old = schedule.used[0]
-        before, after, resource = schedule.before[old], schedule.after[old], schedule.owner[old]
-        if before == NONE:
-            schedule.first[resource] = after
-        else:
-            schedule.after[before] = after
-        if after == NONE:
-            schedule.last[resource] = before
-        else:
-            schedule.before[after] = before
+        _link(schedule, schedule.owner[old], schedule.before[old], schedule.after[old])
 
 
 @compiled_inner

@@ -127,13 +127,10 @@ class SchedulingEpisode:
 
     def act(self, scheduler: int, action: int) -> int:
         """Carry out an allowed action; STARTED, FORWARDED, PREEMPTED or, without effect, WAITED."""
-        simulator = self.simulator
-        simulator.lengthen_log()
+        self.simulator.lengthen_log()
         return int(
             play_kernel.act(
-                simulator.state,
-                simulator.tables,
-                simulator.overheads,
+                *self.simulator.compiled,
                 self.book,
                 self.views[scheduler],
                 self.action_table,
@@ -144,13 +141,10 @@ class SchedulingEpisode:
 
     def wait(self) -> bool:
         """Let time pass to the next event or for the longest wait; False: nothing is to come."""
-        simulator = self.simulator
-        simulator.lengthen_log()
+        self.simulator.lengthen_log()
         return bool(
             play_kernel.wait(
-                simulator.state,
-                simulator.tables,
-                simulator.overheads,
+                *self.simulator.compiled,
                 self.book,
                 self.action_table.longest_wait_s,
                 self._passed,

@@ -17,6 +17,7 @@ from envs.cluster.simulation.cluster_state import (
     PENDING,
     RUN,
     RUNNING,
+    ClusterState,
     Overheads,
     Schedule,
     initial_state,
@@ -97,7 +98,7 @@ class ClusterSimulator:
 
     def running(self) -> IntArray:
         """Jobs that run, by number."""
-        return np.sort(self.state.heap[: int(self.state.clock[0]["running"])]).astype(np.int64)
+        return np.sort(self.state.heap[: self.state.clock[0]["running"]]).astype(np.int64)
 
     def shares(self, job: int) -> list[Share]:
         """What a running job holds: (node, GPUs) of each share, in the order of taking."""
@@ -109,10 +110,15 @@ class ClusterSimulator:
             index = int(share["next"])
         return held[::-1]
 
+    @property
+    def compiled(self) -> tuple[ClusterState, RateTables, Overheads]:
+        """What kernels take first."""
+        return self.state, self.tables, self.overheads
+
     def advance(self, until: float = np.inf) -> bool:
         """Go to the next event, or to `until` if that is earlier; False: nothing is to come."""
         self.lengthen_log()
-        return bool(kernel.advance(self.state, self.tables, self.overheads, until))
+        return bool(kernel.advance(*self.compiled, until))
 
     def settle(self) -> None:
         """Bring `remaining`, `attained` and `executed` of the running jobs up to now."""
@@ -141,7 +147,7 @@ class ClusterSimulator:
                 kernel.give_partial(state, job, node, one, gpus)
             else:
                 kernel.give(state, job, node, gpus)
-        kernel.begin(state, self.tables, self.overheads, job)
+        kernel.begin(*self.compiled, job)
 
     def preempt(self, job: int) -> None:
         """Stop a running job; it keeps its progress and goes to the tail of the queue.
@@ -194,7 +200,7 @@ class ClusterSimulator:
         """What became of the jobs so far."""
         self.settle()
         jobs, clock = self.state.jobs, self.state.clock[0]
-        runs = self.state.runs[: int(clock["runs"])].copy() if len(self.state.runs) else None
+        runs = self.state.runs[: clock["runs"]].copy() if len(self.state.runs) else None
         return Schedule(
             submit=jobs["submit"].copy(),
             start=jobs["start"].copy(),

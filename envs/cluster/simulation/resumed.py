@@ -64,7 +64,7 @@ def resume(simulator: ClusterSimulator, midst: Midst) -> None:
     for column in ("submit", "work", "remaining", "attained", "executed", "preemptions"):
         jobs[column] = getattr(midst, column)
     jobs["settled"] = midst.now
-    place(simulator.state, simulator.tables, simulator.overheads, midst)
+    place(*simulator.compiled, midst)
     over = midst.finished
     jobs["status"][over] = FINISHED
     jobs["start"][over] = 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from agents.cluster.migrating.adviser import FirstFit
+from agents.cluster.teachers import FirstFit
 from agents.rllib.advantages import PerTime
 from agents.rllib.cluster.lane import Schedulers
 from agents.rllib.config import PPO, Cloning, Learner, Training

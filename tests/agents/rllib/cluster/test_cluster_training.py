@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from schedulers import MODEL, environment, schedulers, training
 
-from agents.cluster.migrating.adviser import FirstFit
+from agents.cluster.teachers import FirstFit
 from agents.rllib.config import Cloning
 from agents.rllib.runner import specs
 from agents.rllib.training import Exam, Trained, train

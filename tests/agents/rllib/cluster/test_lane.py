@@ -11,7 +11,7 @@ from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from schedulers import environment
 
-from agents.cluster.migrating.adviser import FirstFit
+from agents.cluster.teachers import FirstFit
 from agents.rllib.cluster.lane import SchedulingLane, remaining_seconds, restored, snapshot
 from agents.rllib.cluster.memory import NO_BIN, NO_JOB, ObservationMemory
 from envs.cluster.environment.instance import TERMS, ClusterReward, OwnCredit

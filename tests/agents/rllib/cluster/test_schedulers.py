@@ -10,7 +10,7 @@ import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 from schedulers import MODEL, SMALL, environment, schedulers, training
 
-from agents.cluster.migrating.adviser import FirstFit, ShownAdvice
+from agents.cluster.teachers import FirstFit, ShownAdvice
 from agents.rllib.algorithm import LockStepPPO, algorithm
 from agents.rllib.cluster.lane import SchedulingLane
 from agents.rllib.config import Cloning
