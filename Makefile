@@ -91,7 +91,7 @@ quick: $(STAMP)  ## the tests of the inner loop: no process, no Ray, no training
 test: $(STAMP)  ## every property on a sample of its examples: minutes
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
-frozen: $(STAMP)  ## figures that may not move, those of torch beside an older tree's: an hour or two (ARGS="group ...")
+frozen: $(STAMP)  ## figures that may not move, those of torch beside an older tree's: half an hour, twice that at first (ARGS="group ...")
 	@$(BIN)/python -m tests.frozen $(ARGS)
 
 proof: $(STAMP)  ## every property at full strength: an hour (MESHWRIGHT_DATA)

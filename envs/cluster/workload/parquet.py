@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from polars.exceptions import PolarsError
+from polars.exceptions import PanicException, PolarsError
 
 from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
 from envs.errors import InputError, in_one_line, refused_in
@@ -79,7 +79,7 @@ def read_frame(path: str | Path, content: bytes) -> pl.DataFrame:
     """
     try:
         return pl.read_parquet(io.BytesIO(content))
-    except PolarsError as error:
+    except (PolarsError, PanicException) as error:
         raise _unreadable(path, error) from error
 
 
@@ -121,7 +121,7 @@ def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
         header = parse_json(text.encode(), f"{path}: header")
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
-    except PolarsError as error:
+    except (PolarsError, PanicException) as error:
         raise _unreadable(path, error) from error
     return header if isinstance(header, dict) else {}, content
 
@@ -151,5 +151,5 @@ def _numbers(column: pl.Series, kind: type[np.integer], path: str | Path) -> NDA
     return np.array(values)
 
 
-def _unreadable(path: str | Path, error: PolarsError) -> InputError:
+def _unreadable(path: str | Path, error: BaseException) -> InputError:
     return InputError(f"is no Parquet ({in_one_line(error)[:200]})", file=path)
