@@ -169,7 +169,8 @@ def _config(path: Path, node: object) -> DurationConfig:
         config = TypeAdapter(DurationConfig).validate_json(json.dumps(node), strict=True)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise InputError(fault["msg"], file=path, field=f"config.{fault['loc'][0]}") from error
+        field = ".".join(["config", *map(str, fault["loc"])])
+        raise InputError(fault["msg"], file=path, field=field) from error
     if config.history > MOST_HISTORY:
         told = f"{config.history} is more than {MOST_HISTORY}"
         raise InputError(told, file=path, field="config.history")
