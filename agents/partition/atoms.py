@@ -69,7 +69,7 @@ class PartitionAtoms:
 
     def contract(self, device: IntArray) -> IntArray:
         """(N,) device of every operator -> (A,) of every atom, which must be on one device."""
-        home = np.zeros(self.num_atoms, dtype=np.int64)
+        home = np.zeros(self.num_atoms, np.int64)
         home[self.of] = device
         return home
 
@@ -241,7 +241,7 @@ class Cuts:
         arcs = len(tail)
         both = np.concatenate([tail, head])
         order = np.argsort(both, kind="stable")
-        place = np.empty(2 * arcs, dtype=np.int64)
+        place = np.empty(2 * arcs, np.int64)
         place[order] = np.arange(2 * arcs)
         self._to = np.concatenate([head, tail])[order]
         self._twin = np.concatenate([place[arcs:], place[:arcs]])[order]
@@ -256,7 +256,7 @@ class Cuts:
             for seconds in (compute, traffic)
         )
         alone[~self._able] = _MANY
-        self._capacity = np.zeros(2 * arcs, dtype=np.int64)
+        self._capacity = np.zeros(2 * arcs, np.int64)
         self._capacity[place[:arcs]] = np.concatenate(
             [alone, moved, moved, np.full(2 * len(reader), _MANY)]
         )

@@ -163,7 +163,7 @@ class ContiguousDP(StepAndPartitionSolver):
                 found = best_split(items, 0, Effort(np.inf, None))  # along a few orders: at once
             if found.split is None:
                 return None
-            device = np.empty(grouped.num_groups, dtype=np.int64)
+            device = np.empty(grouped.num_groups, np.int64)
             device[grouped.fusion.piece_group] = found.split.device(items)
             return device, None
 

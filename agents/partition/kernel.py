@@ -150,7 +150,7 @@ def move(traffic: Traffic, loads: Loads, a: int, e: int) -> None:
 def in_line(arcs: IntArray) -> bool:
     """Whether the devices can be put in a line along which all arcs go forward."""
     devices = len(arcs)
-    placed = np.zeros(devices, dtype=np.bool_)
+    placed = np.zeros(devices, np.bool_)
     for _ in range(devices):
         found = False
         for d in range(devices):

@@ -60,18 +60,18 @@ class PartitionWalk:
         self._work = max(float(fastest[np.isfinite(fastest)].sum()), _LEAST)
         room = np.ascontiguousarray(step.capacity, dtype=np.float64)
         self._traffic = self.atoms.traffic(room, _FORBIDDEN * self._work)
-        self.best = np.zeros(a, dtype=np.uint32)
+        self.best = np.zeros(a, np.uint32)
         self._least = np.array([np.inf])
         self._random = np.random.default_rng(seed)
         self._loads = Loads(
-            device=np.zeros(a, dtype=np.uint32),
+            device=np.zeros(a, np.uint32),
             readers=np.zeros((len(self.atoms.sender), d), dtype=np.int64),
             load=np.zeros(d),
             used=np.zeros(d),
             arcs=np.zeros((d, d), dtype=np.int64),
         )
         member, goal, origin = np.zeros((3, a + 1), dtype=np.uint32)
-        mark, ticket = np.zeros(a, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        mark, ticket = np.zeros(a, np.int64), np.zeros(1, dtype=np.int64)
         self._trial = Proposal(member, goal, origin, mark, ticket)
         self._charge = np.zeros(1)
         self._largest = max(2, min(a // 4, _LARGEST_CLUSTER))
@@ -83,12 +83,12 @@ class PartitionWalk:
             use_ptr=step.graph.use_ptr.astype(np.uint32),
             use=step.graph.use_op.astype(np.uint32),
             host=int(problem.host) if hosted else d,
-            block=np.zeros(n, dtype=np.uint32),
-            following=np.zeros(n, dtype=np.int64),
-            first=np.zeros(d, dtype=np.int64),
-            waiting=np.zeros(d + n, dtype=np.int64),
+            block=np.zeros(n, np.uint32),
+            following=np.zeros(n, np.int64),
+            first=np.zeros(d, np.int64),
+            waiting=np.zeros(d + n, np.int64),
             start=np.zeros(d + n),
-            stack=np.zeros(d + n, dtype=np.uint32),
+            stack=np.zeros(d + n, np.uint32),
         )
 
     @property

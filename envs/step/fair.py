@@ -54,15 +54,15 @@ def rate_scratch(network: Bottlenecks) -> RateScratch:
     """Fresh working memory."""
     k, rows = len(network.capacity), len(network.path_link)
     return RateScratch(
-        links=np.zeros(k, dtype=np.int64),
-        seen=np.zeros(k, dtype=np.int64),
+        links=np.zeros(k, np.int64),
+        seen=np.zeros(k, np.int64),
         room=np.zeros(k),
         rest=np.zeros(k),
         share=np.zeros(k),
-        first=np.zeros(k, dtype=np.int64),
-        after=np.zeros(rows, dtype=np.int64),
+        first=np.zeros(k, np.int64),
+        after=np.zeros(rows, np.int64),
         frozen=np.zeros(len(network.pair), dtype=np.int64),
-        ticket=np.zeros(1, dtype=np.int64),
+        ticket=np.zeros(1, np.int64),
     )
 
 
@@ -175,7 +175,7 @@ def fair_state(arrays: StepArrays) -> FairState:
     slots = int(arrays.use_slot.max(initial=0)) + 1
 
     def ints(*shape: int) -> IntArray:
-        return np.zeros(shape, dtype=np.int64)
+        return np.zeros(shape, np.int64)
 
     return FairState(
         producer=np.repeat(np.arange(n), np.diff(arrays.use_ptr)),

@@ -155,7 +155,7 @@ def _heaviest_input(graph: OpGraph) -> IntArray:
 def _arcs(graph: OpGraph, atom: IntArray, count: int) -> IntArray:
     """(E, 2) dependencies between atoms in the forward pass; atoms without a part in it: in any."""
     forward = graph.phase == Phase.FORWARD
-    in_forward = np.zeros(count, dtype=np.bool_)
+    in_forward = np.zeros(count, np.bool_)
     in_forward[atom[forward]] = True
     edges = graph.edges
     u, v = edges[:, 0], edges[:, 1]

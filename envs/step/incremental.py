@@ -135,14 +135,14 @@ def schedule_of(problem: StepProblem, device: IntArray, order: IntArray) -> Sche
         Chosen(
             device=np.array(device, dtype=np.uint32),
             order=np.array(order, dtype=np.uint32),
-            position=np.zeros(n, dtype=np.uint32),
+            position=np.zeros(n, np.uint32),
             row=np.arange(uses, dtype=np.uint32),
         ),
         Times(
             start=np.zeros(n),
             tail=np.zeros(n),
             arrival=np.zeros(uses),
-            leads=np.zeros(uses, dtype=np.bool_),
+            leads=np.zeros(uses, np.bool_),
             departure=np.zeros(uses),
             free=np.zeros((blocks + 1, resources)),
             behind=np.zeros((blocks + 1, resources)),
@@ -151,7 +151,7 @@ def schedule_of(problem: StepProblem, device: IntArray, order: IntArray) -> Sche
             now=np.zeros(resources),
             sent=np.zeros((slots, d)),
             stamp=np.full((slots, d), NONE),
-            ticket=np.zeros(1, dtype=np.int64),
+            ticket=np.zeros(1, np.int64),
             kept=np.zeros(uses),
         ),
     )

@@ -69,14 +69,14 @@ def streams_of(problem: StepProblem) -> Streams:
         finish=np.zeros(n),
         taken=np.zeros(n),
         freed=np.zeros(n),
-        following=np.zeros(n, dtype=np.uint32),
+        following=np.zeros(n, np.uint32),
         head=np.zeros((3, d), dtype=np.uint32),
         tail=np.zeros((3, d), dtype=np.uint32),
         incoming=np.zeros((len(graph.uses), 2), dtype=np.uint32),
         departing=np.zeros((graph.num_tensors, 2), dtype=np.uint32),
         gone=np.zeros(graph.num_tensors),
         reader=np.full((slots, d), _END),
-        here=np.zeros(slots, dtype=np.uint32),
+        here=np.zeros(slots, np.uint32),
         live=np.zeros(d),
     )
 

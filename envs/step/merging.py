@@ -23,7 +23,7 @@ def linear_order(arcs: IntArray, first: IntArray) -> IntArray:
     returns later in the graph (tied embeddings) this is the group's first appearance.
     """
     n = len(first)
-    ptr, missing = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    ptr, missing = np.zeros(n + 1, np.int64), np.zeros(n, dtype=np.int64)
     for e in range(len(arcs)):
         ptr[arcs[e, 0] + 1] += 1
         missing[arcs[e, 1]] += 1
@@ -36,7 +36,7 @@ def linear_order(arcs: IntArray, first: IntArray) -> IntArray:
     ready = [(first[u], u) for u in range(n) if missing[u] == 0]
     heapq.heapify(ready)
     waiting, next_waiting = np.argsort(first, kind="mergesort"), 0
-    taken, order, count = np.zeros(n, dtype=np.bool_), np.empty(n, dtype=np.int64), 0
+    taken, order, count = np.zeros(n, np.bool_), np.empty(n, dtype=np.int64), 0
     while count < n:
         if ready:
             node = heapq.heappop(ready)[1]
@@ -74,32 +74,32 @@ def merge(
     count = len(size)
     share = size / np.maximum(size.sum(axis=0), np.finfo(np.float64).tiny)
     order = linear_order(arcs, first)
-    position = np.empty(count, dtype=np.int64)
+    position = np.empty(count, np.int64)
     position[order] = np.arange(count)
     along = np.sort(arcs[position[arcs[:, 0]] < position[arcs[:, 1]]], axis=1)
     codes = np.concatenate([pairs, along]) @ np.array([count, 1])
     known, bond = np.unique(codes, return_inverse=True)
     bonds = len(known)
-    weight, arc = np.zeros(bonds), np.zeros(bonds, dtype=np.bool_)
+    weight, arc = np.zeros(bonds), np.zeros(bonds, np.bool_)
     weight[bond[: len(pairs)]] = seconds
     arc[bond[len(pairs) :]] = True
     nodes = _Nodes(
         size=share,
         slot=order,
         position=position,
-        stamp=np.zeros(count, dtype=np.int64),
+        stamp=np.zeros(count, np.int64),
         into=np.arange(count),
         head=np.full(count, NONE, dtype=np.int64),
         tail=np.full(count, NONE, dtype=np.int64),
         mark=np.full(count, NONE, dtype=np.int64),
-        met=np.zeros(count, dtype=np.int64),
-        search=np.zeros(1, dtype=np.int64),
-        stack=np.empty(count, dtype=np.int64),
+        met=np.zeros(count, np.int64),
+        search=np.zeros(1, np.int64),
+        stack=np.empty(count, np.int64),
         end=np.stack([known // count, known % count], axis=1).reshape(-1),
         following=np.full(2 * bonds, NONE, dtype=np.int64),
         seconds=weight,
         arc=arc,
-        alive=np.ones(bonds, dtype=np.bool_),
+        alive=np.ones(bonds, np.bool_),
     )
     group: IntArray = _merge(nodes, max_groups)
     return group

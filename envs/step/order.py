@@ -169,7 +169,7 @@ def sort_by_key(
                 depth[c] = max(depth[c], reach)
     last = num_micro_batches - 1
     if rule == Rule.INTERLEAVED:
-        used = np.zeros(highest + 1, dtype=np.bool_)
+        used = np.zeros(highest + 1, np.bool_)
         for i in range(n):
             used[device[i]] = True
         width = used.sum()
@@ -205,7 +205,7 @@ def _counting_sort(key: IntArray, items: IntArray, result: IntArray, natural: bo
     top = 0
     for i in range(len(key)):
         top = max(top, key[i])
-    count = np.zeros(top + 2, dtype=np.int64)
+    count = np.zeros(top + 2, np.int64)
     for i in range(len(key)):
         count[key[i] + 1] += 1
     for j in range(top + 1):

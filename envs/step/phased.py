@@ -76,7 +76,7 @@ class PhasedState(NamedTuple):
         n, uses = len(arrays.order), len(arrays.use_op)
         phases, pipes = len(arrays.traffic), arrays.num_pipes
         return cls(
-            counts=np.zeros(2, dtype=np.int64),
+            counts=np.zeros(2, np.int64),
             ready=np.zeros(n),
             op_start=np.zeros(n),
             op_finish=np.zeros(n),
@@ -85,7 +85,7 @@ class PhasedState(NamedTuple):
             pipe_free=np.zeros(pipes),
             begin_time=np.zeros(phases + 1),
             rates=np.zeros((phases, pipes)),
-            pending=np.zeros(uses, dtype=np.int64),
+            pending=np.zeros(uses, np.int64),
             move_start=np.full(uses, -1.0),
             move_finish=np.full(uses, -1.0),
         )
@@ -101,8 +101,8 @@ def phased_arrays(
     topology = problem.topology
     base = step_arrays(problem)
     n, uses = len(order), len(base.use_op)
-    position = np.zeros(n, dtype=np.int64)
-    use_ptr = np.zeros(n + 1, dtype=np.int64)
+    position = np.zeros(n, np.int64)
+    use_ptr = np.zeros(n + 1, np.int64)
     use_op, use_tensor, use_slot = np.zeros((3, uses), dtype=np.int64)
     relabel(order, base.use_ptr, base.use_op, base.use_tensor, base.use_slot,
             position, use_ptr, use_op, use_tensor, use_slot)  # fmt: skip

@@ -113,7 +113,7 @@ class Plan:
         n = problem.graph.num_operators
         if self.order.shape != (n,) or not np.array_equal(np.sort(self.order), np.arange(n)):
             return [*found, f"the order is not a permutation of the {n} operators"]
-        position = np.empty(n, dtype=np.int64)
+        position = np.empty(n, np.int64)
         position[self.order] = np.arange(n)
         edges = problem.graph.edges
         for u, v, _ in edges[position[edges[:, 0]] >= position[edges[:, 1]]]:

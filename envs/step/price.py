@@ -91,24 +91,24 @@ def play_room(arrays: StepArrays, held: Holdings, num_ports: int) -> Play:
     slots = int(arrays.use_slot.max(initial=0)) + 1
 
     def whole() -> IntArray:
-        return np.zeros(n, dtype=np.int64)
+        return np.zeros(n, np.int64)
 
     return Play(
-        position=np.zeros(n, dtype=np.uint32),
+        position=np.zeros(n, np.uint32),
         device_free=np.zeros(d),
         port_free=np.zeros(num_ports),
         arrival=np.zeros((slots, d)),
         stamp=np.full((slots, d), -1),
         number=np.zeros((slots, d), dtype=np.int64),
-        ticket=np.zeros(1, dtype=np.int64),
-        row=np.zeros(uses, dtype=np.int64),
-        user=np.zeros(tensors, dtype=np.int64),
+        ticket=np.zeros(1, np.int64),
+        row=np.zeros(uses, np.int64),
+        user=np.zeros(tensors, np.int64),
         departed=np.zeros(tensors),
         sent=np.zeros((uses, 3), dtype=np.int64),
         sent_at=np.zeros(uses),
         ptr=np.zeros((d + 1, 3), dtype=np.int64),
-        came=np.zeros(uses, dtype=np.int64),
-        left=np.zeros(tensors, dtype=np.int64),
+        came=np.zeros(uses, np.int64),
+        left=np.zeros(tensors, np.int64),
         peak=np.zeros(d),
         order=whole(),
         by_device=whole(),

@@ -190,11 +190,11 @@ def _transfers(
     """
     n, devices = len(work.device), arrays.op_seconds.shape[1]
     uses = len(work.use_op)
-    transfer, missing = np.full(uses, NONE), np.zeros(n, dtype=np.int64)
-    pair, producer = np.empty(uses, dtype=np.int64), np.empty(uses, dtype=np.int64)
+    transfer, missing = np.full(uses, NONE), np.zeros(n, np.int64)
+    pair, producer = np.empty(uses, np.int64), np.empty(uses, dtype=np.int64)
     seconds = np.zeros(uses)
     stamp = np.full(work.stamp.shape, NONE)
-    number = np.zeros(work.stamp.shape, dtype=np.int64)
+    number = np.zeros(work.stamp.shape, np.int64)
     count = 0
     for p in range(n):
         d = work.device[p]
@@ -226,9 +226,9 @@ def _held(
     """
     devices, parts = arrays.op_seconds.shape[1], arrays.num_micro_batches
     left = np.zeros((devices, parts), dtype=np.int64)
-    begin = np.zeros(devices * parts + 1, dtype=np.int64)
+    begin = np.zeros(devices * parts + 1, np.int64)
     if window == 0:
-        return left, np.empty(0, dtype=np.int64), begin
+        return left, np.empty(0, np.int64), begin
     n = len(work.device)
     for p in range(n):
         op = work.order[p]
@@ -244,7 +244,7 @@ def _held(
             begin[row[p] + 1] += 1
     for r in range(devices * parts):
         begin[r + 1] += begin[r]
-    held, at = np.empty(begin[-1], dtype=np.int64), begin[:-1].copy()
+    held, at = np.empty(begin[-1], np.int64), begin[:-1].copy()
     for p in range(n):
         if row[p] != NONE:
             held[at[row[p]]] = p
@@ -277,12 +277,12 @@ def _arrive(
 @compiled_inner
 def _heaps(owner: IntArray, owners: int) -> tuple[IntArray, IntArray, IntArray]:
     """Room for an empty heap of each owner's items, where the heaps begin, and their sizes."""
-    begin = np.zeros(owners + 1, dtype=np.int64)
+    begin = np.zeros(owners + 1, np.int64)
     for o in owner:
         begin[o + 1] += 1
     for o in range(owners):
         begin[o + 1] += begin[o]
-    return np.empty(len(owner), dtype=np.int64), begin, np.zeros(owners, dtype=np.int64)
+    return np.empty(len(owner), dtype=np.int64), begin, np.zeros(owners, np.int64)
 
 
 @compiled_inner

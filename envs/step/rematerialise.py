@@ -79,7 +79,7 @@ def rematerialised(
     """
     graph = problem.graph
     n, t = graph.num_operators, graph.num_tensors
-    place = np.empty(n, dtype=np.int64)
+    place = np.empty(n, np.int64)
     place[order] = np.arange(n)
     late = _postponed(graph.use_ptr, graph.use_op, graph.phase, device, place, residence)
     order = order[np.lexsort((late[order] == place[order], late[order]))]
@@ -306,7 +306,7 @@ def _needs(
 ) -> tuple[NDArray[np.bool_], IntArray, IntArray]:
     """(N,) what is run again; (N,) and (T,) the first position that needs it, N: none."""
     n = len(device)
-    again = np.zeros(n, dtype=np.bool_)
+    again = np.zeros(n, np.bool_)
     need, tensor_need = np.full(n, n), np.full(num_tensors, n)
     for u in range(n - 1, -1, -1):
         if residence[u] == 0 or phase[u] != Phase.FORWARD:

@@ -129,7 +129,7 @@ class StepSimulator:
         return Log(
             op_start=np.empty(n),
             op_finish=np.empty(n),
-            moves=np.zeros(1, dtype=np.int64),
+            moves=np.zeros(1, np.int64),
             moved=np.empty((uses, 3), dtype=np.int64),
             moved_time=np.empty((uses, 2)),
         )

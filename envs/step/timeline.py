@@ -42,7 +42,7 @@ def lifetimes(
     remote = edges[~local]
     row = rank[
         np.searchsorted(copy[rank], remote[:, 2] * num_devices + device[remote[:, 1]])
-    ] if len(remote) else np.zeros(0, dtype=np.int64)  # fmt: skip
+    ] if len(remote) else np.zeros(0, np.int64)  # fmt: skip
     copy_last = transfer_finish.copy()
     np.maximum.at(copy_last, row, op_finish[remote[:, 1]])
     return (
@@ -57,7 +57,7 @@ def single_device_peak(graph: OpGraph) -> float:
     """Bytes of the whole step on one device, micro-batch after micro-batch."""
     device, start = np.zeros((2, graph.num_operators), dtype=np.int64)
     start[OneFOneB()(graph, device)] = np.arange(graph.num_operators)
-    none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
+    none, never = np.zeros(0, np.int64), np.zeros(0)
     begin = start.astype(np.float64)
     lives = lifetimes(graph, 1, device, begin, begin + 1, none, none, never, never)
     return float(peaks(graph, 1, device, lives)[0][0])

@@ -125,7 +125,7 @@ def _atoms(graph: OpGraph) -> tuple[IntArray, bool]:
     n = graph.num_operators
     free = graph.colocation == NONE
     atom = np.where(free, graph.num_groups + np.arange(n), graph.colocation)
-    bound = np.zeros(graph.num_groups + n, dtype=np.bool_)
+    bound = np.zeros(graph.num_groups + n, np.bool_)
     bound[atom[graph.phase != Phase.OPTIMIZER]] = True
     loose = np.flatnonzero(~bound[atom])
     if len(loose):

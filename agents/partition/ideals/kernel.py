@@ -125,7 +125,7 @@ def prefix_sums(
         open_ptr[j] = count
         most = count + open_ptr[i + 1] - open_ptr[i] + message_ptr[v + 1] - message_ptr[v]
         if most > len(opened):
-            opened = np.concatenate((opened, np.zeros(most, dtype=np.int64)))
+            opened = np.concatenate((opened, np.zeros(most, np.int64)))
         for q in range(open_ptr[i], open_ptr[i + 1]):
             if _outside(bits, j, member_ptr, member, opened[q]) > 0:
                 opened[count] = opened[q]

@@ -52,7 +52,7 @@ def all_ideals(items: Items, limit: int) -> Ideals | None:
     parent, grown = [np.full(1, -1)], [np.full(1, -1)]
     widths, added, upper = [], [], []
     first = 0  # of the ideals of the size at hand
-    smaller, item = np.zeros(n, dtype=np.int64), np.arange(n)  # what makes which of them larger
+    smaller, item = np.zeros(n, np.int64), np.arange(n)  # what makes which of them larger
     ready = (needs == 0).all(axis=1)
     smaller, item = smaller[ready], item[ready]
     while True:
@@ -83,7 +83,7 @@ def all_ideals(items: Items, limit: int) -> Ideals | None:
         smaller, item = smaller[order], np.concatenate([kept[others], freed[complete]])[order]
         first = above
     size = np.repeat(np.arange(len(bits)), [len(level) for level in bits])
-    none = [np.zeros(0, dtype=np.int64)]
+    none = [np.zeros(0, np.int64)]
     return Ideals(
         bits=np.concatenate(bits),
         size=size,

@@ -235,7 +235,7 @@ class LoadSearch:
         p, classes = self.line.compute.shape
         n, vectors = self.items.count, self.vectors.left.shape[1]
         lists = classes, vectors, self.listed
-        reach = np.zeros(p, dtype=np.uint64)
+        reach = np.zeros(p, np.uint64)
         reach[0] = 1
         outside, missing = np.zeros((2, len(self.line.weight)), dtype=np.int64)
         link_message, link_next = np.zeros((2, len(self.line.member)), dtype=np.int64)
@@ -259,10 +259,10 @@ class LoadSearch:
             path_done,
             best_value,
             best_state,
-            np.zeros(lists, dtype=np.int64),
-            np.zeros(lists[:2], dtype=np.int64),
-            np.zeros(classes, dtype=np.uint64),
-            np.zeros(4, dtype=np.int64),
+            np.zeros(lists, np.int64),
+            np.zeros(lists[:2], np.int64),
+            np.zeros(classes, np.uint64),
+            np.zeros(4, np.int64),
             np.full(1, np.inf),
         )
 
@@ -280,7 +280,7 @@ class LoadSearch:
                 stages.append(inside & ~self.ideals.holds(before, self.items.count))
                 classes.append(k)
             ideal, vector = before, vector - (int(line.stride[k]) if k >= 0 else 1)
-        stage = np.zeros(self.items.count, dtype=np.int64)
+        stage = np.zeros(self.items.count, np.int64)
         for number, inside in enumerate(reversed(stages)):
             stage[inside] = number
         of_class = np.array(classes[::-1], dtype=np.int64)
