@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agents.coflows.orders import ORDERS
@@ -34,8 +34,21 @@ def problems(draw: st.DrawFn, most: int = 6) -> CoflowProblem:
     return coflow_problem(ports, 1.0, arrival, rows)
 
 
+# The second coflow, of two flows from one port, has half of that port.
+HALF_A_PORT = coflow_problem(
+    3,
+    1.0,
+    np.zeros(2),
+    [
+        (np.array([0, 1]), np.array([0, 1]), np.array([2.0, 1.0])),
+        (np.array([1, 1]), np.array([1, 2]), np.array([1.0, 1.0])),
+    ],
+)
+
+
 @examples(100)
 @given(problems(), st.sampled_from(["fifo", "scf", "ncf"]))
+@example(HALF_A_PORT, "fifo")
 def test_rates_are_those_of_exact_arithmetic(problem: CoflowProblem, name: str) -> None:
     """The orders are those that rounding cannot change; the reference checks every port."""
     order = ORDERS[name]
