@@ -71,7 +71,7 @@ class PartitionWalk:
             arcs=np.zeros((d, d), dtype=np.int64),
         )
         member, goal, origin = np.zeros((3, a + 1), dtype=np.uint32)
-        mark, ticket = np.zeros(a, np.int64), np.zeros(1, dtype=np.int64)
+        mark, ticket = np.zeros(a, np.int64), np.zeros(1, np.int64)
         self._trial = Proposal(member, goal, origin, mark, ticket)
         self._charge = np.zeros(1)
         self._largest = max(2, min(a // 4, _LARGEST_CLUSTER))

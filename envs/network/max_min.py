@@ -129,7 +129,7 @@ def filling(num_links: int, num_entries: int) -> Filling:
     """Fresh working memory for K links and flows that cross `num_entries` links altogether."""
     room, crowd, kept, level, taken = np.zeros((5, num_links))
     growing, start, end, touched, seen = np.zeros((5, num_links), dtype=np.int64)
-    member, ticket = np.zeros(num_entries, np.int64), np.zeros(1, dtype=np.int64)
+    member, ticket = np.zeros(num_entries, np.int64), np.zeros(1, np.int64)
     return Filling(
         room, crowd, kept, level, taken, growing, start, end, member, touched, seen, ticket
     )

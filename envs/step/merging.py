@@ -23,7 +23,7 @@ def linear_order(arcs: IntArray, first: IntArray) -> IntArray:
     returns later in the graph (tied embeddings) this is the group's first appearance.
     """
     n = len(first)
-    ptr, missing = np.zeros(n + 1, np.int64), np.zeros(n, dtype=np.int64)
+    ptr, missing = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
     for e in range(len(arcs)):
         ptr[arcs[e, 0] + 1] += 1
         missing[arcs[e, 1]] += 1
@@ -36,7 +36,7 @@ def linear_order(arcs: IntArray, first: IntArray) -> IntArray:
     ready = [(first[u], u) for u in range(n) if missing[u] == 0]
     heapq.heapify(ready)
     waiting, next_waiting = np.argsort(first, kind="mergesort"), 0
-    taken, order, count = np.zeros(n, np.bool_), np.empty(n, dtype=np.int64), 0
+    taken, order, count = np.zeros(n, np.bool_), np.empty(n, np.int64), 0
     while count < n:
         if ready:
             node = heapq.heappop(ready)[1]

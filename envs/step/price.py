@@ -316,7 +316,7 @@ def order_of(
 ) -> None:
     """Write the order that `rule` gives placement `device` (N,) to `work.order`."""
     order = work.order
-    by_key = rule if rule < Rule.WINDOW_S else Rule.ONE_F_ONE_B
+    by_key = rule if rule < Rule.WINDOW_S else Rule.ONE_F_ONE_B  # those before sort by a key
     stages = sort_by_key(
         by_key, device, arrays.phase, arrays.micro_batch, arrays.num_micro_batches,
         arrays.use_ptr, arrays.use_op, work.key, work.depth, work.by_depth, order,

@@ -191,7 +191,7 @@ def _transfers(
     n, devices = len(work.device), arrays.op_seconds.shape[1]
     uses = len(work.use_op)
     transfer, missing = np.full(uses, NONE), np.zeros(n, np.int64)
-    pair, producer = np.empty(uses, np.int64), np.empty(uses, dtype=np.int64)
+    pair, producer = np.empty(uses, np.int64), np.empty(uses, np.int64)
     seconds = np.zeros(uses)
     stamp = np.full(work.stamp.shape, NONE)
     number = np.zeros(work.stamp.shape, np.int64)
