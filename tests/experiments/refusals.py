@@ -74,8 +74,7 @@ def run_refused(
     code = run_job(app, list(arguments))
     out, err = capfd.readouterr()
     assert code == 2, err
-    # where the machine is busy a slow check says that it still runs
-    assert all(line.endswith(" s since its start") for line in out.splitlines()), out
+    assert not out
     assert err.startswith("error: ")
     assert len(err.strip().splitlines()) == 1
     for word in words:

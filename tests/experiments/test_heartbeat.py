@@ -137,6 +137,7 @@ def test_a_silent_task_is_told_of_and_one_that_writes_is_not(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(module, "SILENT_S", 2.0)
     monkeypatch.setattr(module, "POLL_S", 0.001)
     silent, busy, live = (RunConsole(file=io.StringIO()) for _ in range(3))
     live.live = True
