@@ -1,26 +1,39 @@
 """Kernels are compiled at their first call: a line that says so, and a clock that leaves it out.
 
-numba tells of every kernel that it compiles, and nothing of those that its cache on disk has.
+numba tells of every kernel that it compiles, and nothing of those that its cache on disk has. It
+looks at a kernel's own file to see whether what it has is still good; here it looks at all kernels
+and constants that the kernel uses, wherever they stand.
 """
 
 from __future__ import annotations
 
+import builtins
+import hashlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import EnumType
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 from numba import njit
 from numba.core import event
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+from numpy.typing import NDArray
 
 Told = Callable[[str], None]  # a line: what begins to be compiled, and how long that takes
 
 SHORT_S = 1.0  # seconds of compiling that nothing is said of
 STILL_S = 10.0  # between two lines that say that it goes on, where no run says so
 SAID = "MESHWRIGHT_COMPILES"  # of the environment: subjects told of, for processes of one run too
+FLOORS = {"envs", "models", "agents", "meshwright"}
 STEP, CLUSTER = "the simulator of a training step", "the cluster simulator"
 ROOMS = {  # by the rooms of the house
     **dict.fromkeys(("cluster", "durations", "interference", "rllib"), CLUSTER),
@@ -30,14 +43,161 @@ ROOMS = {  # by the rooms of the house
 }  # fmt: skip
 
 
+def subject(module: str) -> str:
+    """What a kernel belongs to, by the module that it stands in."""
+    room = module.removeprefix("meshwright.").partition(".")[2].partition(".")[0]
+    return ROOMS.get(room, "kernels")
+
+
+def _used_by(function: FunctionType) -> dict[str, object]:
+    """The globals that a function names, through modules of this project too."""
+    scope, found = dict(function.__globals__), {}
+    for name in function.__code__.co_names:
+        value = found[name] = scope.get(name)
+        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] in FLOORS:
+            scope |= vars(value)
+    return found
+
+
+def _content(kernel: Any, seen: dict[Any, list[object]]) -> None:
+    """Write into `seen` what a kernel and those that it calls come to."""
+    if kernel in seen:
+        return
+    function = kernel.py_func
+    code = function.__code__
+    constants = [c.co_code if isinstance(c, CodeType) else c for c in code.co_consts]
+    constants = constants[1:] if function.__doc__ else constants
+    seen[kernel] = parts = [code.co_code, constants, kernel.targetoptions]
+    for name, value in _used_by(function).items():
+        if isinstance(value, Dispatcher):
+            _content(value, seen)
+        elif isinstance(value, EnumType):
+            parts.append(list(value.__members__.items()))
+        elif not callable(value) and not isinstance(value, ModuleType):
+            parts.append((name, value))
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """numba's cache of a kernel on disk; the key says what the kernel calls, too."""
+
+    def __init__(self, kernel: Any) -> None:
+        super().__init__(kernel.py_func)
+        self.kernel = kernel
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        seen: dict[Any, list[object]] = {}
+        _content(self.kernel, seen)
+        said = hashlib.sha256(repr(list(seen.values())).encode()).hexdigest()
+        return (*super()._index_key(sig, codegen), said)
+
+    def has(self, types: Any, context: Any) -> bool:
+        """Whether it has the kernel for arguments of such types."""
+        return self._index_key(types, context.codegen()) in self._cache_file._load_index()
+
+
+def kernel(**options: Any) -> Callable[[Any], Any]:
+    """A decorator of kernels, `numba.njit` with a cache on disk; small problems need not wait."""
+
+    def made(function: Any) -> Any:
+        dispatcher = njit(**options)(function)
+        dispatcher._cache = _Cache(dispatcher)
+        if subject(function.__module__) == CLUSTER:
+            dispatcher._compile_for_args = partial(_interpreted_or_compiled, dispatcher)
+        return dispatcher
+
+    return made
+
+
+_twins: dict[FunctionType, FunctionType] = {}
+
+
+def interpreted(function: FunctionType) -> FunctionType:
+    """A kernel as plain Python, which calls all other kernels as plain Python."""
+    if function not in _twins:
+        scope: dict[str, Any] = {"__builtins__": builtins}
+        _twins[function] = FunctionType(function.__code__, scope, function.__name__)
+        _twins[function].__defaults__ = function.__defaults__
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name, scope)
+            if isinstance(value, Dispatcher):
+                value = interpreted(value.py_func)
+            if value is not scope:
+                scope[name] = getattr(value, "as_python", value)
+    return _twins[function]
+
+
+def _records(value: Any) -> Any:
+    """The same where records of arrays, also of those in a named tuple, have attributes."""
+    if isinstance(value, np.ndarray) and value.dtype.names:
+        return value.view(np.recarray)
+    return value._make(map(_records, value)) if hasattr(value, "_make") else value
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[NDArray[Any]]:
+    """All arrays, those in named tuples among them."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif hasattr(value, "_make"):
+            yield from _arrays(value)
+
+
+def _size(values: Iterable[Any]) -> int:
+    """Rows of the largest array of records, jobs or nodes; where there is none, of any array."""
+    arrays = [array for array in _arrays(values) if array.ndim]
+    return max(map(len, [a for a in arrays if a.dtype.names] or arrays), default=0)
+
+
+def _interpreted_or_compiled(dispatcher: Any, *values: Any, **nothing: Any) -> Callable[..., Any]:
+    """What numba calls for a kernel that it has not compiled for such arguments in this process.
+
+    To compile the simulator of a cluster takes about a minute, in which Python comes through
+    thousands of events.
+    """
+    small = _size(values) <= tier.most_rows and tier.seconds < tier.most_seconds
+    if not small or dispatcher in tier.on_disk:
+        found: Callable[..., Any]
+        found = type(dispatcher)._compile_for_args(dispatcher, *values, **nothing)
+        return found
+    if dispatcher not in tier.not_on_disk:
+        types = tuple(dispatcher.typeof_pyval(value) for value in values)
+        known = dispatcher._cache.has(types, dispatcher.targetctx)
+        (tier.on_disk if known else tier.not_on_disk).add(dispatcher)
+        return _interpreted_or_compiled(dispatcher, *values, **nothing)
+    twin = interpreted(dispatcher.py_func)
+
+    def run(*values: Any) -> Any:
+        began = time.perf_counter()
+        with np.errstate(all="ignore"):
+            found = twin(*map(_records, values))
+        tier.seconds += time.perf_counter() - began
+        return found
+
+    return run
+
+
+@dataclass
+class Tier:
+    """How long kernels are interpreted that are not compiled yet."""
+
+    most_rows: int = 500  # jobs or nodes
+    most_seconds: float = 5.0  # in all, in this process
+    seconds: float = 0.0
+    on_disk: set[Any] = field(default_factory=set)
+    not_on_disk: set[Any] = field(default_factory=set)
+
+
+tier = Tier()
+
+
 def _both(**options: Any) -> tuple[Any, Any]:
     """Decorators of kernels: of those that Python calls, and of those that only kernels call.
 
     The latter have no way in from Python, which takes a quarter of the time to compile.
     `tests/envs/test_compilation.py` finds those that are marked wrongly.
     """
-    common = {"cache": True, "nogil": True, **options}
-    return njit(**common), njit(**common, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    common = {"nogil": True, **options}
+    return kernel(**common), kernel(**common, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 _UNCHECKED = {"boundscheck": False, "error_model": "numpy"}
@@ -48,13 +208,7 @@ unchecked, unchecked_inner = _both(**_UNCHECKED)
 lean, lean_inner = _both(**_LEAN)
 joined, joined_inner = _both(forceinline=True)  # a part of those that call it
 inlined, inlined_inner = _both(**_LEAN, forceinline=True)  # in loops where every step counts
-pasted = njit(cache=True, inline="always")  # before types are known
-
-
-def subject(module: str) -> str:
-    """What a kernel belongs to, by the module that it stands in."""
-    room = module.removeprefix("meshwright.").partition(".")[2].partition(".")[0]
-    return ROOMS.get(room, "kernels")
+pasted = kernel(inline="always")  # before types are known
 
 
 def _on_stderr(line: str) -> None:

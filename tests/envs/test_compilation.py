@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = ("envs", "models", "agents", "experiments", "meshwright", "tests")
@@ -72,3 +77,40 @@ def test_only_kernels_call_inner_kernels() -> None:
             if (first, second or "") in inner:
                 called.add(((first, second or ""), module))
     assert not called
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", ["x + 2", "x + LARGE"])
+def test_a_kernel_is_compiled_anew_where_one_that_it_calls_has_changed(
+    tmp_path: Path, changed: str
+) -> None:
+    """Both stand in files of their own, and that of the caller stays as it was."""
+    head = "from envs.compilation import compiled\n"
+    inner, outer = tmp_path / "inner.py", tmp_path / "outer.py"
+    text = head + "LARGE = 2\n@compiled\ndef inner(x):\n    return x + 1\n"
+    outer.write_text(
+        head + "from inner import inner\n@compiled\ndef outer(x):\n    return 10 * inner(x)\n"
+    )
+
+    def found() -> str:
+        code = "from outer import outer; print(outer(0), sum(outer.stats.cache_hits.values()))"
+        paths = os.pathsep.join([str(ROOT), str(tmp_path)])
+        run = subprocess.run(
+            [sys.executable, "-B", "-c", code],
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        value, from_cache = run.stdout.split()
+        return f"{value} from the cache" if int(from_cache) else value
+
+    inner.write_text(text)
+    assert found() == "10"
+    assert found() == "10 from the cache"
+    inner.write_text(text.replace("x + 1", changed))
+    assert found() == "20"
+    if "LARGE" in changed:
+        assert found() == "20 from the cache"
+        inner.write_text(text.replace("x + 1", changed).replace("LARGE = 2", "LARGE = 3"))
+        assert found() == "30"

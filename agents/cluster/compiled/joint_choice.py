@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agents.cluster.rules.eligible import Record, holds, permitted
 from envs.arrays import FloatArray, IntArray
-from envs.cluster.interference.kernel import alone_rate, left_by_neighbours
+from envs.cluster.interference.kernel import Sums, alone_rate, left_by_neighbours
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster_kernel import (
     give,
@@ -245,20 +245,20 @@ def effect(
         share = nodes[room.nodes[0, i]].share
         while share != NONE:
             other = np.int64(shares[share].job)
-            room.before[share] = left_by_neighbours(jobs, nodes, shares, tables, other, True)
+            room.before[share] = left_by_neighbours(jobs, nodes, shares, tables, other, Sums.AFRESH)
             share = shares[share].after
     take(state, room, 0, job, count)
     for i in range(count):
         nodes[room.nodes[0, i]].spanning += spans
     alone, _ = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
-    own = left_by_neighbours(jobs, nodes, shares, tables, job, True)
+    own = left_by_neighbours(jobs, nodes, shares, tables, job, Sums.AFRESH)
     least, won = 1.0, record.gpus * alone * own
     for i in range(count):
         share = nodes[room.nodes[0, i]].share
         while share != NONE:
             other = np.int64(shares[share].job)
             if other != job:
-                left = left_by_neighbours(jobs, nodes, shares, tables, other, True)
+                left = left_by_neighbours(jobs, nodes, shares, tables, other, Sums.AFRESH)
                 least = min(least, left / room.before[share])
                 rate, _ = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, other)
                 won -= jobs[other].gpus * rate * (room.before[share] - left)

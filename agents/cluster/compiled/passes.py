@@ -24,7 +24,7 @@ from envs.cluster.simulation.cluster_kernel import (
 )
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner, joined_inner
+from envs.compilation import compiled, compiled_inner, joined_inner, pasted
 
 # Orders: a constant key, seconds left, GPU-seconds left, queues by attained service, and these with
 # the arithmetic of Tiresias' simulator.
@@ -130,18 +130,16 @@ def run(
         released = clock.finished > finished or clock.incident > incident
         if mode == PREEMPTING or released or rule == HELIOS_CONSOLIDATE:
             hopeless[:] = False
+        jobs = 0
         if mode != PREEMPTING:
             if clock.incident > incident:
                 arrived = list_pending(state, queue)
             line_up(queue, arrived, clock.arrived)
-            start_in_order(state, tables, overheads, queue, mode, hopeless, rule, room)
-            continue
-        if order >= BY_QUEUE:
+        elif order >= BY_QUEUE:
             jobs = rank(state.jobs, arrived, clock.arrived, queue, limits, published)
         else:
             jobs = sort(state, queue, order, arrived)
-        give_way(state, tables, overheads, queue, jobs, rule, room)
-        fill(state, tables, overheads, queue, jobs, hopeless, rule, room)
+        start_jobs(state, tables, overheads, queue, jobs, mode, hopeless, rule, room)
         if order >= BY_QUEUE:
             put_running_first(state.jobs, queue, jobs)
 
@@ -196,32 +194,6 @@ def sort(state: ClusterState, queue: Queue, order: int, first: int) -> int:
         size += 1
     queue.number[1] = size
     return size
-
-
-@compiled_inner
-def give_way(
-    state: ClusterState,
-    tables: RateTables,
-    overheads: Overheads,
-    queue: Queue,
-    jobs: int,
-    rule: int,
-    room: Room,
-) -> None:
-    """Start the jobs that are to run by numbers alone, and stop others for them where needed."""
-    picked, victims = choose_greedily(state, queue, jobs)
-    for i in range(picked):
-        job = queue.listed[i]
-        needed = 0
-        while not start_if_it_fits(state, tables, overheads, job, rule, room):
-            if needed > 0 or victims == 0:
-                break
-            needed = needed_victims(state, tables, job, queue.victims, victims, rule, room)
-            if needed == 0:
-                break
-            for _ in range(needed):
-                victims -= 1
-                stop(state, tables, queue.victims[victims])
 
 
 @compiled_inner
@@ -295,106 +267,93 @@ def needed_victims(
     return 0
 
 
-@compiled_inner
-def start_if_it_fits(
-    state: ClusterState,
-    tables: RateTables,
-    overheads: Overheads,
-    job: int,
-    rule: int,
-    room: Room,
+@joined_inner
+def worth_trying(
+    queue: Queue, mode: int, hopeless: NDArray[np.bool_], least: int, free: int
 ) -> bool:
-    """Start a pending job if rule finds GPUs for it; whether it did."""
-    shares: int = choose(rule, state, tables, job, room)
-    for i in range(shares):
-        give(state, job, room.nodes[i], room.gpus[i])
-    if shares > 0:
-        begin(state, tables, overheads, job)
-    return shares > 0
+    """Whether any job that waits may fit."""
+    if mode == PREEMPTING:
+        return free >= least
+    for kind in range(len(hopeless)):
+        if queue.waits[kind] > 0 and not hopeless[kind] and queue.size[kind] <= free:
+            return True
+    return mode == BLOCKING
 
 
-@compiled_inner
-def fill(
+@pasted
+def start_jobs(
     state: ClusterState,
     tables: RateTables,
     overheads: Overheads,
     queue: Queue,
     jobs: int,
-    hopeless: NDArray[np.bool_],
-    rule: int,
-    room: Room,
-) -> None:
-    """What is still free goes to jobs that wait, in order."""
-    clock, size = state.clock[0], queue.size
-    least = size.min() if len(size) else np.int64(0)
-    i = 0
-    while i < jobs and clock.free >= least:
-        job = queue.ranked[i]
-        i += 1
-        asked = queue.kind[job]
-        if hopeless[asked] or size[asked] > clock.free or state.jobs[job].status != PENDING:
-            continue
-        hopeless[asked] = not start_if_it_fits(state, tables, overheads, job, rule, room)
-
-
-@joined_inner
-def somebody_fits(queue: Queue, hopeless: NDArray[np.bool_], free: int) -> bool:
-    """Whether any job waits that may fit."""
-    for kind in range(len(hopeless)):
-        if queue.waits[kind] > 0 and not hopeless[kind] and queue.size[kind] <= free:
-            return True
-    return False
-
-
-@joined_inner
-def start_in_order(
-    state: ClusterState,
-    tables: RateTables,
-    overheads: Overheads,
-    queue: Queue,
     mode: int,
     hopeless: NDArray[np.bool_],
     rule: int,
     room: Room,
 ) -> None:
-    """Start jobs that wait, in order, where they fit.
+    """One pass: jobs that wait start where they fit, in order.
 
-    In a pass with reservations the first that does not fit is promised the time at which enough
-    GPUs are free. Another may start before it if it ends by then, or if it takes only GPUs that
-    the promise leaves over.
+    In a preempting pass those come first that are to run by numbers alone, and others stop for them
+    where needed. In a pass with reservations the first that does not fit is promised the time at
+    which enough GPUs are free; another may start before it if it ends by then, or if it takes only
+    GPUs that the promise leaves over.
     """
     clock, size, ranked, keys = state.clock[0], queue.size, queue.ranked, queue.keys
     promised, until, spare = False, np.inf, np.inf
-    low, high = queue.number[0], queue.number[1]
-    i, trying = low, mode == BLOCKING or somebody_fits(queue, hopeless, clock.free)
-    while trying and i < high:
-        job = ranked[i]
+    low, high, picked, victims, again = queue.number[0], queue.number[1], 0, 0, False
+    if mode == PREEMPTING:
+        low, high = np.int64(0), np.int64(jobs)
+        picked, victims = choose_greedily(state, queue, jobs)
+    least = size.min() if len(size) else np.int64(0)
+    trying = worth_trying(queue, mode, hopeless, least, clock.free)
+    i = low - picked
+    while i < low or (trying and i < high):
+        first = i < low
+        job = queue.listed[i - low + picked] if first else ranked[i]
         asked = queue.kind[job]
         i += 1
-        fits = not hopeless[asked] and size[asked] <= clock.free
+        if not first and state.jobs[job].status != PENDING:
+            continue
+        fits = first or (not hopeless[asked] and size[asked] <= clock.free)
         late = promised and clock.now + state.jobs[job].remaining > until
         if late and size[asked] > spare:
             continue
         if fits:
-            fits = start_if_it_fits(state, tables, overheads, job, rule, room)
-            hopeless[asked] = not fits
+            shares: int = choose(rule, state, tables, job, room)
+            for share in range(shares):
+                give(state, job, room.nodes[share], room.gpus[share])
+            fits = shares > 0
             if fits:
-                ranked[i - 1] = NONE
-                queue.waits[asked] -= 1
-            if fits and late:
-                spare -= size[asked]
-            trying = mode == BLOCKING or somebody_fits(queue, hopeless, clock.free)
+                begin(state, tables, overheads, job)
+            elif first and victims > 0 and not again:
+                needed = needed_victims(state, tables, job, queue.victims, victims, rule, room)
+                for _ in range(needed):
+                    victims -= 1
+                    stop(state, tables, queue.victims[victims])
+                again = needed > 0
+                i -= again
+                continue
+            again = False
+            if not first:
+                hopeless[asked] = not fits
+                if fits and mode != PREEMPTING:
+                    ranked[i - 1] = NONE
+                    queue.waits[asked] -= 1
+                    spare -= size[asked] if late else 0
+            trying = worth_trying(queue, mode, hopeless, least, clock.free)
         if not fits and mode == BLOCKING:
             break
         if not fits and mode == RESERVING and not promised:
             promised = True
             until, spare = promise(state, size[asked])
-    place = i  # those that were passed over stay before the others
-    for at in range(i - 1, low - 1, -1):
-        if ranked[at] != NONE:
-            place -= 1
-            ranked[place], keys[place] = ranked[at], keys[at]
-    queue.number[0] = place
+    if mode != PREEMPTING:
+        place = i  # those that were passed over stay before the others
+        for at in range(i - 1, low - 1, -1):
+            if ranked[at] != NONE:
+                place -= 1
+                ranked[place], keys[place] = ranked[at], keys[at]
+        queue.number[0] = place
 
 
 @compiled_inner

@@ -32,7 +32,7 @@ def gain(state: ClusterState, tables: RateTables, job: int) -> float:
     while index != NONE:
         other = state.nodes[state.shares[index].node].share
         while other != NONE:
-            neighbour = state.shares[other].job
+            neighbour = np.int64(state.shares[other].job)
             if neighbour != job:
                 rate = neighbour_rate(state.jobs, state.nodes, state.shares, tables, neighbour)
                 won -= state.shares[other].gpus * (state.jobs[neighbour].rate - rate)

@@ -6,6 +6,7 @@ Inner functions take the few arrays they need: handing on all tables costs more 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from itertools import combinations_with_replacement
 from math import comb
 
@@ -23,7 +24,7 @@ from envs.cluster.interference.rates import (
     ON_GPU,
     ONE_NODE,
     ONE_RACK,
-    PAIRS_PRODUCT,
+    PAIRS_LEAST,
     PCIE,
     RING,
     SETS,
@@ -34,10 +35,17 @@ from envs.cluster.interference.rates import (
     RateTables,
 )
 from envs.cluster.simulation.cluster_state import NONE
-from envs.compilation import compiled, compiled_inner, joined, joined_inner
+from envs.compilation import compiled, compiled_inner, joined_inner
 
 Records = NDArray[np.void]
 Rows = NDArray[np.int32]
+
+
+class Sums(IntEnum):
+    """What jobs ask for on a node, all together: as `add_up` left it, or added up afresh."""
+
+    KEPT = 0
+    AFRESH = 1
 
 
 @compiled
@@ -49,21 +57,23 @@ def neighbour_rate(
     Those on several racks have one in its racks' uplinks. A job without shares has rate 1.
     """
     rate, _ = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
-    return float(rate * left_by_neighbours(jobs, nodes, shares, tables, job, True))
+    return float(rate * left_by_neighbours(jobs, nodes, shares, tables, job, Sums.AFRESH))
 
 
-@joined_inner
+@compiled_inner
 def left_by_neighbours(
-    jobs: Records, nodes: Records, shares: Records, tables: RateTables, job: int, afresh: bool
+    jobs: Records, nodes: Records, shares: Records, tables: RateTables, job: int, sums: Sums
 ) -> float:
-    """What its neighbours leave a job of the rate that it has alone; `afresh` as in `shared`."""
+    """What its neighbours leave a job of the rate that it has alone."""
     left = 1.0
+    scope = ON_GPU if tables.kind == SHARED else tables.scope
+    product = tables.kind != PAIRS_LEAST
     if tables.kind == BOTTLENECK:
-        left = shared(jobs, nodes, shares, tables.demand, job, True, afresh)
+        left = shared(jobs, nodes, shares, tables.demand, tables.kind, job, sums)
     elif tables.kind == SHARED:
-        left = _pairs(jobs, nodes, shares, tables.row, tables.pair, True, ON_GPU, job)
+        left = _pairs(jobs, nodes, shares, tables.row, tables.pair, product, scope, job)
         left = max(left, tables.floor)
-        hosts = shared(jobs, nodes, shares, tables.demand, job, False, afresh)
+        hosts = shared(jobs, nodes, shares, tables.demand, tables.kind, job, sums)
         if jobs[job].nodes > 1:
             hosts = min(hosts, _uplinks(jobs, nodes, shares, tables.demand, job))
         left *= hosts
@@ -83,13 +93,12 @@ def left_by_neighbours(
                 jobs, nodes, shares, tables.row, tables.sets, tables.largest, tables.scope, job
             )
         else:
-            product = tables.kind == PAIRS_PRODUCT
-            left = _pairs(jobs, nodes, shares, tables.row, tables.pair, product, tables.scope, job)
+            left = _pairs(jobs, nodes, shares, tables.row, tables.pair, product, scope, job)
             left = max(left, tables.floor)
     return left
 
 
-@joined
+@compiled
 def disturbs(jobs: Records, shares: Records, tables: RateTables, job: int) -> bool:
     """Whether a job, by running where it has shares, can change the rate of any other at all."""
     if tables.kind == ALONE:
@@ -151,16 +160,15 @@ def shared(
     nodes: Records,
     shares: Records,
     demand: FloatArray,
+    kind: int,
     job: int,
-    gpu_time: bool,
-    afresh: bool,
+    sums: Sums,
 ) -> float:
     """What is left to a job where neighbours share the resources of a node.
 
-    `gpu_time` says whether they share that of partial GPUs. What is asked for is added up afresh,
-    or has been by `add_up`.
+    By BOTTLENECK they share the time of partial GPUs as well.
     """
-    left = 1.0
+    left, afresh, gpu_time = 1.0, sums == Sums.AFRESH, kind == BOTTLENECK
     own = jobs[job].share
     while own != NONE:
         place = nodes[shares[own].node]
@@ -353,7 +361,7 @@ def _pairs(
         left = 1.0
         other = _next(jobs, shares, scope, own, nodes[shares[own].node].share)
         while other != NONE:
-            ratio = pair[row, _row(jobs, rows, shares[other].job)]
+            ratio = pair[row, _row(jobs, rows, np.int64(shares[other].job))]
             left = left * ratio if product else min(left, ratio)
             other = _next(jobs, shares, scope, own, shares[other].after)
         least = min(least, left)
@@ -372,21 +380,21 @@ def _sets(
     scope: int,
     job: int,
 ) -> float:
-    row = _row(jobs, rows, job)
+    row, nobody = _row(jobs, rows, job), np.int32(NOBODY)
     left = 1.0
     own = jobs[job].share
     while own != NONE:
         first = _next(jobs, shares, scope, own, nodes[shares[own].node].share)
         while first != NONE:
-            a = _row(jobs, rows, shares[first].job)
-            left = min(left, sets[row, rank(NOBODY, NOBODY, a, size)])
+            a = _row(jobs, rows, np.int64(shares[first].job))
+            left = min(left, sets[row, rank(nobody, nobody, a, size)])
             second = _next(jobs, shares, scope, own, shares[first].after) if size > 1 else NONE
             while second != NONE:
-                b = _row(jobs, rows, shares[second].job)
-                left = min(left, sets[row, rank(NOBODY, a, b, size)])
+                b = _row(jobs, rows, np.int64(shares[second].job))
+                left = min(left, sets[row, rank(nobody, a, b, size)])
                 third = _next(jobs, shares, scope, own, shares[second].after) if size > 2 else NONE
                 while third != NONE:
-                    c = _row(jobs, rows, shares[third].job)
+                    c = _row(jobs, rows, np.int64(shares[third].job))
                     left = min(left, sets[row, rank(a, b, c, size)])
                     third = _next(jobs, shares, scope, own, shares[third].after)
                 second = _next(jobs, shares, scope, own, shares[second].after)

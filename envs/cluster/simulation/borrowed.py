@@ -35,3 +35,6 @@ def borrowed(typing_context: Any, arrays: Any) -> Any:
         return context.make_tuple(builder, kind, members)
 
     return arrays(arrays), build
+
+
+borrowed.as_python = lambda arrays: arrays

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import FloatArray
 from envs.cluster.interference.kernel import (
+    Sums,
     add_up,
     alone_rate,
     disturbs,
@@ -20,7 +21,7 @@ from envs.cluster.interference.kernel import (
     shared,
     spread_of,
 )
-from envs.cluster.interference.rates import BOTTLENECK, SEVERAL_RACKS, SHARED, RateTables
+from envs.cluster.interference.rates import ALONE, BOTTLENECK, SEVERAL_RACKS, SHARED, RateTables
 from envs.cluster.simulation.cluster_state import (
     FINISHED,
     NONE,
@@ -169,6 +170,7 @@ def refresh_sharing(
     heap: Heap,
     clock: Records,
     demand: FloatArray,
+    kind: int,
     share: int,
     besides: int,
 ) -> None:
@@ -177,10 +179,10 @@ def refresh_sharing(
         place = nodes[shares[share].node]
         other = place.share if place.scarce else NONE
         while other != NONE:
-            job = shares[other].job
+            job = np.int64(shares[other].job)
             record = jobs[job]
             if record.status == RUNNING and job != besides:
-                rate = record.alone * shared(jobs, nodes, shares, demand, job, True, False)
+                rate = record.alone * shared(jobs, nodes, shares, demand, kind, job, Sums.KEPT)
                 if rate != record.rate:
                     change_rate(jobs, heap, clock[0], job, rate)
             other = shares[other].after
@@ -206,18 +208,18 @@ def refresh_others(state: ClusterState, tables: RateTables, share: int, besides:
 def refresh_node(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """The same for the jobs of a node's chain of shares."""
     while share != NONE:
-        job = state.shares[share].job
+        job = np.int64(state.shares[share].job)
         record = state.jobs[job]
         if record.status == RUNNING and job != besides:
             rate = record.alone * left_by_neighbours(
-                state.jobs, state.nodes, state.shares, tables, job, False
+                state.jobs, state.nodes, state.shares, tables, job, Sums.KEPT
             )
             if rate != record.rate:
                 change_rate(state.jobs, state.heap, state.clock[0], job, rate)
         share = state.shares[share].after
 
 
-@joined_inner
+@pasted
 def refresh(state: ClusterState, tables: RateTables, share: int, besides: int) -> None:
     """Give the jobs beside a chain of shares, but one, the rates that are left to them now."""
     if tables.kind == BOTTLENECK:
@@ -228,6 +230,7 @@ def refresh(state: ClusterState, tables: RateTables, share: int, besides: int) -
             state.heap,
             state.clock,
             tables.demand,
+            tables.kind,
             share,
             besides,
         )
@@ -361,8 +364,11 @@ def begin(state: ClusterState, tables: RateTables, overheads: Overheads, job: in
     )
     if tables.kind in (BOTTLENECK, SHARED):
         add_up(state.jobs, state.nodes, state.shares, tables.demand, record.share)
-    left = left_by_neighbours(state.jobs, state.nodes, state.shares, tables, job, False)
-    record.rate = record.alone * left
+    record.rate = record.alone
+    if tables.kind != ALONE:
+        record.rate *= left_by_neighbours(
+            state.jobs, state.nodes, state.shares, tables, job, Sums.KEPT
+        )
     record.end = end_of(record, clock.now)
     push(state.jobs, state.heap, clock.running, job)
     clock.running += 1
@@ -471,7 +477,7 @@ def refuse(state: ClusterState, job: int) -> None:
     state.jobs[job].status = REFUSED
 
 
-@compiled_inner
+@pasted
 def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, node: int) -> None:
     """A node goes down: its jobs stop and lose what they did since their last checkpoint.
 
@@ -492,7 +498,7 @@ def fail_node(state: ClusterState, tables: RateTables, overheads: Overheads, nod
     place.up = 0
 
 
-@compiled_inner
+@pasted
 def repair_node(state: ClusterState, node: int) -> None:
     """A node comes back, empty."""
     place = state.nodes[node]
@@ -501,7 +507,7 @@ def repair_node(state: ClusterState, node: int) -> None:
     place.up = 1
 
 
-@joined
+@compiled
 def next_event(state: ClusterState) -> float:
     """When the next completion, incident or arrival is due; inf: never."""
     clock = state.clock[0]
@@ -554,7 +560,7 @@ def advance(state: ClusterState, tables: RateTables, overheads: Overheads, until
     return outcome
 
 
-@joined_inner
+@pasted
 def complete(state: ClusterState, tables: RateTables, job: int) -> None:
     """A running job has done its work."""
     clock, record = state.clock[0], state.jobs[job]
