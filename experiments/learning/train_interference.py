@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from envs.arrays import FloatArray
+from envs.arrays import BoolArray, FloatArray
 from envs.bounds import Count, NonNegative
 from envs.cluster.interference.deepshare import ISOLATED, SHARED
 from envs.errors import InputError
@@ -31,27 +31,24 @@ from experiments.run.provenance import Provenance, file_hash
 from experiments.study.tables import TABLE_FILE, Table, write_tables
 from models.interference.baselines import baselines
 from models.interference.crossval import (
+    Calibration,
     CrossValidation,
-    Examined,
-    calibration_on,
+    asked_of,
     cross_validate,
     examine,
-    fold_without,
+    scores_of,
 )
-from models.interference.fit import FitConfig, Task, fit
+from models.interference.fit import FitConfig, Fitted, Task, fit
 from models.interference.measurements import (
     Measurements,
     deepshare_measurements,
+    fold_without,
     gavel_measurements,
 )
 from models.interference.rates import PREDICTORS, predictor_of, save_predictor
 
-NETWORK = "network"
-
-ALL = "all"
-
+NETWORK, ALL = "network", "all"
 MODEL, JOB = "model", "job"  # what is unseen
-
 COVERAGE_COLUMNS = ("table", "level", "held", "least of a model", "mean width")
 
 
@@ -93,20 +90,14 @@ def errors_of(
     method: str,
     unseen: str,
     measurements: Measurements,
-    folds: Sequence[Examined],
+    folds: Sequence[Fitted],
     predicted: Sequence[FloatArray],
     seeds: tuple[float, ...] = (),
 ) -> Errors:
     """The errors of predictions, (T, P, P) for every fold."""
-    off = [np.abs(rate - measurements.rate) for rate in predicted]
-    found = {
-        table: np.concatenate(
-            [one[number][each.fold.asked[number]] for each, one in zip(folds, off, strict=True)]
-        )
-        for number, table in enumerate(measurements.tables)
-    }
-    probes = len(folds[0].fold.probes)
-    return Errors(method, probes, unseen, {n: e for n, e in found.items() if len(e)}, seeds)
+    off = asked_of(folds, [np.abs(rate - measurements.rate) for rate in predicted])
+    tables = {n: errors for n, errors in zip(measurements.tables, off, strict=True) if len(errors)}
+    return Errors(method, len(folds[0].task.fold.probes), unseen, tables, seeds)
 
 
 def joined(sources: Sequence[Sequence[Errors]]) -> list[Errors]:
@@ -158,35 +149,32 @@ def error_cells(
     return ("method", "unseen", "probes", *columns), cells
 
 
-def coverages(measurements: Measurements, folds: Sequence[Examined]) -> list[dict[str, Any]]:
+def coverages(measurements: Measurements, crossed: CrossValidation) -> list[dict[str, Any]]:
     """For every table and level, how the network's intervals on unseen models hold.
 
     `held` is the share of the measurements that they hold, `width` their mean width, `worst` the
     share held of the model for which it is least.
     """
     found = []
-    levels = folds[0].calibration.levels if folds[0].calibration else ()
-    for number, table in enumerate(measurements.tables):
-        for at, level in enumerate(levels):
-            held, width = [], []
-            for examined in folds:
-                assert examined.calibration is not None
-                low, high = examined.calibration.interval(examined.fitted, at)
-                asked = examined.fold.asked[number]
-                if not asked.any():
-                    continue
+    levels = next(iter(crossed.calibrations.values())).levels
+    for (number, table), (at, level) in product(enumerate(measurements.tables), enumerate(levels)):
+        held, width = [], []
+        for model, fitted in crossed.folds.items():
+            low, high = crossed.calibrations[model].interval(fitted, at)
+            asked = fitted.task.fold.asked[number]
+            if asked.any():
                 rate = measurements.rate[number][asked]
                 held.append((low[number][asked] <= rate) & (rate <= high[number][asked]))
                 width.append((high - low)[number][asked])
-            found.append(
-                {
-                    "table": table,
-                    "level": level,
-                    "held": float(np.concatenate(held).mean()),
-                    "width": float(np.concatenate(width).mean()),
-                    "worst": float(min(one.mean() for one in held)),
-                }
-            )
+        found.append(
+            {
+                "table": table,
+                "level": level,
+                "held": float(np.concatenate(held).mean()),
+                "width": float(np.concatenate(width).mean()),
+                "worst": float(min(one.mean() for one in held)),
+            }
+        )
     return found
 
 
@@ -273,9 +261,9 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
     write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
     points: dict[str, Points] = {
         table: {
-            one.name: (source.measurements.rate[k][asked], one.fitted.mean[k][asked])
-            for one in source.crossed.folds
-            if (asked := one.fold.asked[k]).any()
+            model: (source.measurements.rate[k][asked], fitted.mean[k][asked])
+            for model, fitted in source.crossed.folds.items()
+            if (asked := fitted.task.fold.asked[k]).any()
         }
         for source in sources
         for k, table in enumerate(source.measurements.tables)
@@ -335,39 +323,45 @@ def examined(
     """All folds of the measurements, by all methods."""
     asked, began = config.evaluation, time.perf_counter()
 
-    def progress(stage: str, done: int, total: int) -> None:
-        if done == total:
-            seconds = time.perf_counter() - began
-            text = f"{measurements.name}: {stage}, {total} ensembles, {seconds:.0f} s so far"
-            run.console.say(text)
+    def progress(stage: str, ensembles: int) -> None:
+        seconds = time.perf_counter() - began
+        text = f"{measurements.name}: {stage}, {ensembles} ensembles, {seconds:.0f} s so far"
+        run.console.say(text)
+
+    def smaller(
+        unseen: Mapping[str, BoolArray], jitter: Mapping[str, float], probes: int
+    ) -> list[Fitted]:
+        """Smaller ensembles for folds that leave out other jobs, or have other probes."""
+        folds = {name: fold_without(measurements, jobs, probes) for name, jobs in unseen.items()}
+        members = fitting.inner_members
+        found = examine(measurements, folds, jitter, fitting, members, config.seed)
+        progress(f"{probes} probes, {len(folds)} folds", len(folds))
+        return list(found.values())
 
     crossed = cross_validate(
         measurements, fitting, asked.probes, asked.levels, config.seed, progress
     )
-    jitter = {fold.name: fold.jitter for fold in crossed.folds}
-    sets: list[tuple[str, Sequence[Examined]]] = [(MODEL, crossed.folds)]
-    for probes in asked.other_probes:
-        unseen = {name: measurements.jobs_of(name) for name in jitter}
-        found = examine(measurements, unseen, jitter, fitting, probes, config.seed, progress)
-        sets.append((MODEL, found))
+    jitter = {name: fitted.task.jitter for name, fitted in crossed.folds.items()}
+    unseen = {name: measurements.jobs_of(name) for name in jitter}
+    sets = [(MODEL, list(crossed.folds.values()))]
+    sets += [(MODEL, smaller(unseen, jitter, probes)) for probes in asked.other_probes]
     if asked.single_jobs:
-        names = range(len(measurements.jobs))
-        single = {str(n): np.arange(len(measurements.jobs)) == n for n in names}
-        chosen = {str(n): jitter.get(measurements.jobs[n].model, crossed.jitter) for n in names}
-        found = examine(measurements, single, chosen, fitting, asked.probes, config.seed, progress)
-        sets.append((JOB, found))
+        jobs = measurements.jobs
+        single = {str(n): row for n, row in enumerate(np.eye(len(jobs), dtype=np.bool_))}
+        chosen = {str(n): jitter.get(job.model, crossed.jitter) for n, job in enumerate(jobs)}
+        sets.append((JOB, smaller(single, chosen, asked.probes)))
     rows = []
     for unseen_kind, folds in sets:
         seeds = tuple(
-            errors_of("", unseen_kind, measurements, folds, [e.fitted.rate[m] for e in folds]).mean
-            for m in range(len(folds[0].fitted.rate))
+            errors_of("", unseen_kind, measurements, folds, [f.rate[m] for f in folds]).mean
+            for m in range(len(folds[0].rate))
         )
-        means = [e.fitted.mean for e in folds]
+        means = [f.mean for f in folds]
         rows.append(errors_of(NETWORK, unseen_kind, measurements, folds, means, seeds))
         for method in baselines(measurements, asked.eta_over_beta):
-            predicted = [method.predict(measurements, fold.fold) for fold in folds]
+            predicted = [method.predict(measurements, f.task.fold) for f in folds]
             rows.append(errors_of(method.name, unseen_kind, measurements, folds, predicted))
-    return Source(measurements, crossed, rows, coverages(measurements, crossed.folds))
+    return Source(measurements, crossed, rows, coverages(measurements, crossed))
 
 
 def save_final(
@@ -383,7 +377,7 @@ def save_final(
     known = fold_without(measurements, nobody, config.evaluation.probes)
     task = Task(known, crossed.jitter, fitting.members)
     (fitted,) = fit(measurements, [task], fitting, config.seed)
-    calibration = calibration_on(measurements, crossed.folds, config.evaluation.levels)
+    scores = scores_of(measurements, list(crossed.folds.values()))
     described = {
         "features": [
             *measurements.features,
@@ -393,7 +387,7 @@ def save_final(
         "probes": [vars(measurements.jobs[probe]) for probe in known.probes],
         "jitter": crossed.jitter,
         "hidden": fitting.hidden,
-        **calibration.document(),
+        **Calibration.of(scores, config.evaluation.levels).document(),
     }
-    predictor = predictor_of(measurements, known, fitted)
+    predictor = predictor_of(measurements, fitted)
     save_predictor(predictor, folder / measurements.name, described, provenance.document())

@@ -133,36 +133,19 @@ class MatrixCompletion(Baseline):
 
     def of_table(self, rate: FloatArray, known: BoolArray, inputs: FloatArray) -> FloatArray:
         mean = float(rate[known].mean())
-        completed = self._completed(np.where(known, rate - mean, 0.0), known)
-        return np.clip(mean + completed, 0.02, 1.0)
-
-    def _completed(self, rate: FloatArray, known: BoolArray) -> FloatArray:
-        """Rows [1, bias, factors] times columns [bias, 1, factors]."""
-        rng, jobs = np.random.default_rng(0), len(rate)
-        row = rng.normal(0.0, 0.3, (jobs, self.rank + 2))
-        column = rng.normal(0.0, 0.3, (jobs, self.rank + 2))
+        off = np.where(known, rate - mean, 0.0)
+        rng, factors = np.random.default_rng(0), range(2, self.rank + 2)
+        # Rows [1, bias, factors] times columns [bias, 1, factors].
+        row, column = (rng.normal(0.0, 0.3, (len(rate), self.rank + 2)) for _ in range(2))
         row[:, 0], column[:, 1] = 1.0, 1.0
-        factors = range(2, self.rank + 2)
-        for _ in range(self.sweeps):
-            self._solve(row, column, rate, known, [1, *factors], 0)
-            self._solve(column, row, rate.T, known.T, [0, *factors], 1)
-        complete: FloatArray = row @ column.T
-        return complete
-
-    def _solve(
-        self,
-        factors: FloatArray,
-        others: FloatArray,
-        rate: FloatArray,
-        known: BoolArray,
-        free: list[int],
-        fixed: int,
-    ) -> None:
-        """Fit the `free` factors of every job to its known rates beside the others."""
-        for job, at in enumerate(known):
-            inputs, target = others[at][:, free], rate[job, at] - others[at, fixed]
-            gram = inputs.T @ inputs + self.ridge * np.eye(len(free))
-            factors[job, free] = np.linalg.solve(gram, inputs.T @ target)
+        sides = (row, column, off, known, 0), (column, row, off.T, known.T, 1)
+        ridge = self.ridge * np.eye(self.rank + 1)
+        for own, others, rates, there, fixed in sides * self.sweeps:
+            free = [1 - fixed, *factors]
+            for job, at in enumerate(there):  # fitted to its known rates beside the others
+                inputs, target = others[at][:, free], rates[job, at] - others[at, fixed]
+                own[job, free] = np.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ target)
+        return np.clip(mean + row @ column.T, 0.02, 1.0)
 
 
 def baselines(measurements: Measurements, eta_over_beta: float) -> tuple[Baseline, ...]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from models.interference.fit import FitConfig, Fitted, Task, fit
-from models.interference.measurements import Fold, Measurements, choose_probes, fold
+from models.interference.measurements import Fold, Measurements, fold_without
 
 LEAST_MODELS = 3  # one unseen, one unseen inside, one to learn from
-Progress = Callable[[str, int, int], None]  # what is fitted, ensembles done, of how many
+Progress = Callable[[str, int], None]  # what has been fitted, how many ensembles
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,9 @@ class Calibration:
             scores: of every table, (N,) errors on unseen jobs over the predicted spread.
             levels: shares of the measurements that intervals are to hold.
         """
-        factor = []
-        for found in scores:
-            ascending = [*np.sort(found).tolist(), math.inf]
-            ranks = [math.ceil((len(found) + 1) * level) for level in levels]
-            factor.append([ascending[min(rank, len(ascending)) - 1] for rank in ranks])
+        factor = [
+            np.quantile([*found, math.inf], levels, method="inverted_cdf") for found in scores
+        ]
         return cls(tuple(levels), np.array(factor))
 
     def document(self) -> dict[str, object]:
@@ -53,27 +51,12 @@ class Calibration:
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
-    """A fold, what was predicted for it, and how far to trust that."""
-
-    name: str
-    fold: Fold
-    fitted: Fitted
-    jitter: float
-    calibration: Calibration | None
-
-
-@dataclass(frozen=True, eq=False)
 class CrossValidation:
-    """The folds of all models, and the jitter for a network that has seen all of them."""
+    """The folds by the model left out, and the jitter for a network that has seen all models."""
 
-    folds: tuple[Examined, ...]
+    folds: dict[str, Fitted]
+    calibrations: dict[str, Calibration]
     jitter: float
-
-
-def fold_without(measurements: Measurements, unseen: BoolArray, probes: int) -> Fold:
-    """The fold in which `unseen` jobs are known by probes chosen among the others."""
-    return fold(measurements, unseen, choose_probes(measurements, ~unseen, probes))
 
 
 def cross_validate(
@@ -92,116 +75,64 @@ def cross_validate(
     Raises:
         InputError: there are too few models, or fewer seen jobs than probes.
     """
-    models = measurements.models
-    if len(models) < LEAST_MODELS:
-        raise InputError(
-            f"has {len(models)} models, fewer than {LEAST_MODELS}", file=measurements.name
-        )
-    of = {model: measurements.jobs_of(model) for model in models}
+    of = {model: measurements.jobs_of(model) for model in measurements.models}
+    if len(of) < LEAST_MODELS:
+        raise InputError(f"has {len(of)} models, fewer than {LEAST_MODELS}", file=measurements.name)
     fewest = len(measurements.jobs) - sum(sorted(int(jobs.sum()) for jobs in of.values())[-2:])
     if probes > fewest:
         raise InputError(f"{probes} probes of {fewest} jobs", file=measurements.name)
-    without = {model: fold_without(measurements, jobs, probes) for model, jobs in of.items()}
-    examined = [model for model in models if without[model].asked.any()]
-    inner: dict[str, _InnerFolds] = {}
-    for number, model in enumerate(examined, start=1):
-        rest = measurements.only(~of[model])
-        inner[model] = _inner_folds(rest, config, probes, seed + number)
-        progress("inner folds", number, len(examined))
-    tasks = [Task(without[m], inner[m].best_jitter, config.members) for m in examined]
-    folds: list[Examined] = []
-    fits = fit(measurements, tasks, config, seed)
-    for model, task, fitted in zip(examined, tasks, fits, strict=True):
-        calibration = Calibration.of(inner[model].scores[task.jitter], levels)
-        folds.append(Examined(model, task.fold, fitted, task.jitter, calibration))
-        progress("unseen models", len(folds), len(examined))
-    errors = {j: np.mean([found.error[j] for found in inner.values()]) for j in config.jitter}
-    return CrossValidation(tuple(folds), min(errors, key=lambda j: float(errors[j])))
-
-
-@dataclass(frozen=True, eq=False)
-class _InnerFolds:
-    """By jitter, the mean absolute error, and by table (N,) errors over predicted spreads."""
-
-    error: dict[float, float]
-    scores: dict[float, list[FloatArray]]
-
-    @property
-    def best_jitter(self) -> float:
-        return min(self.error, key=lambda jitter: self.error[jitter])
+    folds = {model: fold_without(measurements, jobs, probes) for model, jobs in of.items()}
+    folds = {model: fold for model, fold in folds.items() if fold.asked.any()}
+    inner = {
+        model: _inner_folds(measurements.only(~of[model]), config, probes, seed + number)
+        for number, model in enumerate(folds, start=1)
+    }
+    progress("inner folds", len(folds))
+    jitter = {model: min(found, key=lambda j: found[j][0]) for model, found in inner.items()}
+    fitted = examine(measurements, folds, jitter, config, config.members, seed)
+    progress("unseen models", len(folds))
+    calibrations = {m: Calibration.of(inner[m][jitter[m]][1], levels) for m in folds}
+    errors = {j: float(np.mean([of[j][0] for of in inner.values()])) for j in config.jitter}
+    return CrossValidation(fitted, calibrations, min(errors, key=lambda j: errors[j]))
 
 
 def _inner_folds(
     measurements: Measurements, config: FitConfig, probes: int, seed: int
-) -> _InnerFolds:
-    """Every model left out, at every jitter."""
-    folds = [
-        fold_without(measurements, measurements.jobs_of(m), probes) for m in measurements.models
-    ]
+) -> dict[float, tuple[float, list[FloatArray]]]:
+    """By jitter, with every model left out once: the mean absolute error, and `scores_of` it."""
+    unseen = map(measurements.jobs_of, measurements.models)
+    folds = [fold_without(measurements, jobs, probes) for jobs in unseen]
     tasks = [Task(f, j, config.inner_members) for j in config.jitter for f in folds]
-    error, scores = {}, {}
-    fitted = list(fit(measurements, tasks, config, seed))
-    for at, jitter in enumerate(config.jitter):
-        own = fitted[at * len(folds) : (at + 1) * len(folds)]
-        off = [np.abs(f.mean - measurements.rate) for f in own]
-        asked = [f.asked for f in folds]
-        error[jitter] = float(
-            np.concatenate([o[a] for o, a in zip(off, asked, strict=True)]).mean()
-        )
-        scores[jitter] = scores_of(measurements, folds, own)
-    return _InnerFolds(error, scores)
-
-
-def scores_of(
-    measurements: Measurements, folds: Sequence[Fold], fitted: Sequence[Fitted]
-) -> list[FloatArray]:
-    """By table, (N,) errors on what folds ask for over the predicted spreads."""
-    found = []
-    for table in range(len(measurements.tables)):
-        parts = [
-            (np.abs(f.mean - measurements.rate) / f.spread)[table][fold.asked[table]]
-            for fold, f in zip(folds, fitted, strict=True)
-        ]
-        found.append(np.concatenate(parts))
+    fitted, found = fit(measurements, tasks, config, seed), {}
+    for jitter in config.jitter:
+        own = [f for f in fitted if f.task.jitter == jitter]
+        off = [np.abs(f.mean - measurements.rate)[f.task.fold.asked] for f in own]
+        found[jitter] = float(np.concatenate(off).mean()), scores_of(measurements, own)
     return found
 
 
 def examine(
     measurements: Measurements,
-    unseen: Mapping[str, BoolArray],
+    folds: Mapping[str, Fold],
     jitter: Mapping[str, float],
     config: FitConfig,
-    probes: int,
+    members: int,
     seed: int,
-    progress: Progress,
-) -> tuple[Examined, ...]:
-    """Other folds with smaller ensembles and without intervals.
+) -> dict[str, Fitted]:
+    """An ensemble of `members` networks for each fold, by its name, with its jitter."""
+    tasks = [Task(fold, jitter[name], members) for name, fold in folds.items()]
+    return dict(zip(folds, fit(measurements, tasks, config, seed), strict=True))
 
-    Args:
-        measurements: of P jobs.
-        unseen: (P,) jobs that each fold leaves out, by its name.
-        jitter: of each fold.
-        config: how to fit.
-        probes: their number.
-        seed: of the fits.
-        progress: told after each fold.
-    """
-    tasks = [
-        Task(fold_without(measurements, jobs, probes), jitter[name], config.inner_members)
-        for name, jobs in unseen.items()
+
+def scores_of(measurements: Measurements, fitted: Sequence[Fitted]) -> list[FloatArray]:
+    """By table, (N,) errors on what folds ask for over the predicted spreads."""
+    return asked_of(fitted, [np.abs(f.mean - measurements.rate) / f.spread for f in fitted])
+
+
+def asked_of(fitted: Sequence[Fitted], values: Sequence[FloatArray]) -> list[FloatArray]:
+    """By table, (N,) what the folds ask for of (T, P, P) values for each."""
+    asked = [f.task.fold.asked for f in fitted]
+    return [
+        np.concatenate([of[table][at[table]] for of, at in zip(values, asked, strict=True)])
+        for table in range(len(asked[0]))
     ]
-    found = []
-    for (name, task), fitted in zip(
-        zip(unseen, tasks, strict=True), fit(measurements, tasks, config, seed), strict=True
-    ):
-        found.append(Examined(name, task.fold, fitted, task.jitter, None))
-        progress(f"{probes} probes, {len(tasks)} folds", len(found), len(tasks))
-    return tuple(found)
-
-
-def calibration_on(
-    measurements: Measurements, folds: Sequence[Examined], levels: Sequence[float]
-) -> Calibration:
-    """The calibration of a network that has seen all models, from the folds' errors."""
-    scores = scores_of(measurements, [e.fold for e in folds], [e.fitted for e in folds])
-    return Calibration.of(scores, levels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from annotated_types import MinLen
 from torch import Tensor, nn
+from torch.nn.functional import silu, softplus
 
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
@@ -61,17 +62,17 @@ class InterferenceNetwork(nn.Module):
 
     def embeddings(self, profiles: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of (M, N, F) profiles: (M, N, H) as a job and as a neighbour, (M, N, 2) linear parts."""
-        state = torch.nn.functional.silu(profiles @ self.embed + self.embed_bias)
+        state = silu(profiles @ self.embed + self.embed_bias)
         state = torch.cat([profiles, state], dim=-1)
         own, other = state @ self.own + self.pair_bias, state @ self.other
         return own, other, profiles @ self.own_linear, profiles @ self.other_linear
 
     def _heads(self, pairs: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
         """(M, N) logarithm of the added slow-down, and the scale, of (M, N, H) pairs."""
-        state = torch.nn.functional.silu(torch.nn.functional.silu(pairs) @ self.mix + self.mix_bias)
+        state = silu(silu(pairs) @ self.mix + self.mix_bias)
         added = state @ self.read[..., :1] + self.read_bias[..., :1] + linear[..., :1]
         scale = state.detach() @ self.read[..., 1:] + self.read_bias[..., 1:] + linear[..., 1:]
-        scale = LEAST_SCALE + torch.nn.functional.softplus(scale - 3.0)
+        scale = LEAST_SCALE + softplus(scale - 3.0)
         return added.squeeze(-1).clamp(-12.0, 12.0), scale.squeeze(-1)
 
     def all_pairs(self, profiles: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,6 +145,8 @@ class FitConfig:
 
 @dataclass(frozen=True, eq=False)
 class Task:
+    """An ensemble of `members` networks that is to be fitted to a fold."""
+
     fold: Fold
     jitter: float
     members: int
@@ -151,17 +154,19 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What an ensemble of M networks says of all pairs.
+    """What the ensemble of a task, M networks, says of all pairs.
 
     Attributes:
+        task: what it was fitted to.
         rate: (M, T, P, P).
         scale: (M, T, P, P) of the error of each network.
         weights: of the M networks, by name.
     """
 
+    task: Task
     rate: FloatArray
     scale: FloatArray
-    weights: dict[str, torch.Tensor]
+    weights: dict[str, Tensor]
 
     @property
     def mean(self) -> FloatArray:
@@ -178,35 +183,31 @@ class Fitted:
 
 def fit(
     measurements: Measurements, tasks: Sequence[Task], config: FitConfig, seed: int
-) -> Iterator[Fitted]:
+) -> list[Fitted]:
     """Fit every task's ensemble, `AT_ONCE` networks at a time; one seed, one result.
 
     All folds must have equally many probes.
     """
     generator = torch.Generator().manual_seed(seed)
     queue = [task for task in tasks for _ in range(task.members)]
-    rates, scales, weights = [], [], []
-    done = 0
-    for start in range(0, len(queue), AT_ONCE):
-        group = queue[start : start + AT_ONCE]
-        network, inputs = _fit_group(measurements, group, config, generator)
-        with torch.no_grad():
-            rate, scale = network.all_pairs(inputs)
-        for member in range(len(group)):
-            rates.append(rate[member].numpy().astype(np.float64))
-            scales.append(scale[member].numpy().astype(np.float64))
-            weights.append({n: v[member].clone() for n, v in network.state_dict().items()})
-        while done < len(tasks) and len(rates) >= tasks[done].members:
-            count = tasks[done].members
-            stacked = {n: torch.stack([w[n] for w in weights[:count]]) for n in weights[0]}
-            yield Fitted(np.stack(rates[:count]), np.stack(scales[:count]), stacked)
-            del rates[:count], scales[:count], weights[:count]
-            done += 1
+    groups = [
+        _fit_group(measurements, queue[start : start + AT_ONCE], config, generator)
+        for start in range(0, len(queue), AT_ONCE)
+    ]
+    rate, scale = (np.concatenate([group[at] for group in groups]) for at in (0, 1))
+    weights = {n: torch.cat([group[2][n] for group in groups]) for n in groups[0][2]}
+    found, first = [], 0
+    for task in tasks:
+        own = slice(first, first + task.members)
+        first += task.members
+        found.append(Fitted(task, rate[own], scale[own], {n: w[own] for n, w in weights.items()}))
+    return found
 
 
 def _fit_group(
     measurements: Measurements, group: Sequence[Task], config: FitConfig, generator: torch.Generator
-) -> tuple[InterferenceNetwork, torch.Tensor]:
+) -> tuple[FloatArray, FloatArray, dict[str, Tensor]]:
+    """(G, T, P, P) rates and scales, and weights of a network for each task of the group."""
     target = torch.tensor(np.nan_to_num(measurements.rate), dtype=torch.float32)
     inputs = torch.tensor(np.stack([t.fold.inputs for t in group]), dtype=torch.float32)
     weight = torch.tensor(
@@ -228,7 +229,9 @@ def _fit_group(
         loss.backward()
         optimizer.step()
         schedule.step()
-    return network, inputs
+    with torch.no_grad():
+        rates, scales = (of.numpy().astype(np.float64) for of in network.all_pairs(inputs))
+    return rates, scales, network.state_dict()
 
 
 def _weights(fold: Fold, fingerprint: float) -> FloatArray:

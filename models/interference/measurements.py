@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from envs.arrays import BoolArray, FloatArray
 from envs.cluster.interference.deepshare import read_deepshare
-from envs.cluster.interference.gavel import UNCONSOLIDATED, GavelTable, read_gavel
+from envs.cluster.interference.gavel import UNCONSOLIDATED, read_gavel
 from envs.cluster.interference.rates import ON_GPU, SPANNING
 from envs.errors import InputError
 
@@ -105,14 +106,18 @@ def gavel_measurements(path: Path) -> Measurements:
     sizes = [float(match["batch"]) for match in batches if match]
     if not sizes:
         raise InputError("no job type names its batch size", file=path)
-    alone = np.array([[_alone(path, name, tables[name], x) for x in labels] for name in names])
+    alone = np.array([[t.alone.get((label, 1), 0.0) for label in labels] for t in tables.values()])
+    for table, job in np.argwhere(alone <= 0.0):
+        raise InputError(
+            "was not measured alone", file=path, record=names[table], field=labels[job]
+        )
     speed = np.log(alone)  # (T, P)
     batch = np.log([float(m["batch"]) if m else float(np.median(sizes)) for m in batches])
-    profiles = []
-    for number in range(len(names)):
-        which = [np.full(len(labels), float(other == number)) for other in range(len(names))]
-        ratios = [speed[other] - speed[0] for other in range(1, len(names))]
-        profiles.append([speed[number], batch, speed[number] + batch, *ratios, *which])
+    here = np.repeat(np.eye(len(names))[:, :, None], len(labels), axis=2)
+    profiles = [
+        [own, batch, own + batch, *(speed[1:] - speed[0]), *which]
+        for own, which in zip(speed, here, strict=True)
+    ]
     rate = np.array([table.ratios(labels) for table in tables.values()])
     return Measurements(
         name="gavel",
@@ -170,13 +175,6 @@ def deepshare_measurements(folder: Path) -> Measurements:
     )
 
 
-def _alone(path: Path, name: str, table: GavelTable, label: str) -> float:
-    rate = table.alone.get((label, 1), 0.0)
-    if rate <= 0.0:
-        raise InputError("was not measured alone", file=path, record=name, field=label)
-    return rate
-
-
 RIDGE = 0.05  # of the reconstruction of the tables from the probes
 MISSING = 0.5  # cost of a probe per share of the jobs that cannot be measured beside it
 FARTHEST = 3.0  # standard deviations at which a feature is cut
@@ -200,7 +198,7 @@ def choose_probes(measurements: Measurements, seen: BoolArray, count: int) -> tu
     """
     jobs = np.flatnonzero(seen)
     tables = [rate[np.ix_(jobs, jobs)] for rate in measurements.rate]
-    whole = [np.concatenate([_filled(rate), _filled(rate).T], axis=1) for rate in tables]
+    whole = [np.concatenate([full, full.T], axis=1) for full in map(_filled, tables)]
     chosen: list[int] = []
     for _ in range(min(count, len(jobs))):
         left = [job for job in range(len(jobs)) if job not in chosen]
@@ -215,14 +213,15 @@ def choose_probes(measurements: Measurements, seen: BoolArray, count: int) -> tu
     return tuple(int(jobs[job]) for job in chosen)
 
 
-def _filled(rate: FloatArray) -> FloatArray:
-    return np.where(np.isnan(rate), np.nanmean(rate), rate)
+def _filled(rate: FloatArray, mean: ArrayLike | None = None) -> FloatArray:
+    """What is known, else the mean, by default of what is known."""
+    return np.where(np.isnan(rate), np.nanmean(rate) if mean is None else mean, rate)
 
 
 def _reconstruction_error(rate: FloatArray, full: FloatArray, probes: list[int]) -> float:
     seen = np.concatenate([rate[:, probes], rate[probes].T], axis=1)
     missing = float(np.isnan(seen).mean())
-    seen = np.where(np.isnan(seen), np.nanmean(rate), seen)
+    seen = _filled(seen, np.nanmean(rate))
     inputs = np.concatenate([seen - seen.mean(axis=0), np.ones((len(seen), 1))], axis=1)
     weights = np.linalg.solve(inputs.T @ inputs + RIDGE * np.eye(inputs.shape[1]), inputs.T @ full)
     return float(np.abs(full - inputs @ weights).mean()) + MISSING * missing
@@ -250,30 +249,30 @@ class Fold:
     inputs: FloatArray
 
 
+def fold_without(measurements: Measurements, unseen: BoolArray, probes: int) -> Fold:
+    """The fold in which `unseen` jobs are known by probes chosen among the others."""
+    return fold(measurements, unseen, choose_probes(measurements, ~unseen, probes))
+
+
 def fold(measurements: Measurements, unseen: BoolArray, probes: Sequence[int]) -> Fold:
-    """The fold in which `unseen` jobs are known by the `probes` alone."""
-    seen = ~unseen
+    """The fold in which `unseen` jobs are known by the `probes` alone.
+
+    Fingerprints are (T, P, 2 k) rates of every job beside each probe, and of each probe beside it.
+    What was not measured, or does not fit into memory, is the mean over the seen jobs.
+    """
+    rate, seen, at = measurements.rate, ~unseen, list(probes)
     probe = np.zeros(len(unseen), np.bool_)
-    probe[list(probes)] = True
-    either = seen[:, None] & seen | probe[:, None] | probe
-    known = measurements.measured & either
-    inputs = np.concatenate([measurements.profiles, fingerprints(measurements, probes, seen)], -1)
+    probe[at] = True
+    known = seen[:, None] & seen | probe[:, None] | probe
+    fingerprints = np.concatenate([rate[:, :, at], rate[:, at].transpose(0, 2, 1)], axis=-1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a probe that fits beside nobody
+        mean = np.nanmean(fingerprints[:, seen], axis=1, keepdims=True)
+    mean = _filled(mean, np.nanmean(rate[:, seen][:, :, seen]))
+    inputs = np.concatenate([measurements.profiles, _filled(fingerprints, mean)], -1)
     rows = inputs[:, seen].reshape(-1, inputs.shape[-1])
     spread = rows.std(axis=0)
     spread = np.where(spread > 1e-9, spread, 1.0)
     scaled = np.clip((inputs - rows.mean(axis=0)) / spread, -FARTHEST, FARTHEST)
-    return Fold(unseen, tuple(probes), known, measurements.measured & ~either, scaled)
-
-
-def fingerprints(measurements: Measurements, probes: Sequence[int], seen: BoolArray) -> FloatArray:
-    """(T, P, 2 k) rates of every job beside each probe, and of each probe beside it.
-
-    What was not measured, or does not fit into memory, is the mean over the seen jobs.
-    """
-    rate, at = measurements.rate, list(probes)
-    found = np.concatenate([rate[:, :, at], rate[:, at].transpose(0, 2, 1)], axis=-1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a probe that fits beside nobody
-        mean = np.nanmean(found[:, seen], axis=1, keepdims=True)
-    mean = np.where(np.isnan(mean), np.nanmean(rate[:, seen][:, :, seen]), mean)
-    return np.where(np.isnan(found), mean, found)
+    measured = measurements.measured
+    return Fold(unseen, tuple(probes), measured & known, measured & ~known, scaled)

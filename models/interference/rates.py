@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from envs.arrays import FloatArray, IntArray
-from envs.cluster.interference.cases import assign, nearest_below
+from envs.cluster.interference.cases import Cases, assign
 from envs.cluster.interference.rates import ON_GPU, SPANNING, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, in_one_line, require_one_of
 from models.artifacts import atomic_folder, read_checked_spec, save_weights, write_spec
 from models.interference.fit import Fitted, InterferenceNetwork
-from models.interference.measurements import Fold, MeasuredJob, Measurements
+from models.interference.measurements import MeasuredJob, Measurements
 
 KIND, SCHEMA_VERSION = "meshwright.interference", 1
 WEIGHTS_FILE, SPEC_FILE = "weights.safetensors", "spec.json"
@@ -72,10 +71,24 @@ class InterferencePredictor:
                 found.append(rate.mean(dim=0).numpy().astype(np.float64))
         return np.concatenate(found) if found else np.zeros(0)
 
+    def assign(self, trace: Trace, seed: int) -> IntArray:
+        """(J,) the known job that stands for every job of a trace.
 
-def predictor_of(measurements: Measurements, known: Fold, fitted: Fitted) -> InterferencePredictor:
+        By its label, or one drawn by seed. Of the measured gang sizes the next smaller one stands
+        in, or the smallest; of its placements the one on the fewest nodes.
+
+        Raises:
+            InputError: a job has a label that the predictor does not know.
+        """
+        labels = tuple(dict.fromkeys(job.label for job in self.jobs))
+        cases = Cases.of(trace, assign(trace, labels, None, seed))
+        measured = [(job.label, job.gpus, job.nodes) for job in self.jobs]
+        return cases.rows(measured, labels, 1)[cases.of_job]
+
+
+def predictor_of(measurements: Measurements, fitted: Fitted) -> InterferencePredictor:
     """The predictor of an ensemble that was fitted to a fold."""
-    profiles = torch.tensor(known.inputs, dtype=torch.float32).contiguous()
+    profiles = torch.tensor(fitted.task.fold.inputs, dtype=torch.float32).contiguous()
     network = _network(fitted.weights, profiles.shape[-1])
     return InterferencePredictor(
         measurements.name, measurements.scope, measurements.tables, measurements.jobs, profiles,
@@ -136,56 +149,23 @@ def load_predictor(folder: Path) -> InterferencePredictor:
     spec = read_checked_spec(folder, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
     try:
         tensors = load_file(folder / WEIGHTS_FILE)
-        return _read(spec, tensors)
+        profiles = tensors.pop(PROFILES)
+        jobs = tuple(
+            MeasuredJob(str(j["label"]), str(j["model"]), int(j["gpus"]), int(j["nodes"]))
+            for j in spec["jobs"]
+        )
+        tables = tuple(str(name) for name in spec["tables"])
+        if profiles.shape[:2] != (len(tables), len(jobs)):
+            raise ValueError("shape of profiles")
+        if spec["scope"] not in {ON_GPU, SPANNING}:
+            raise ValueError(f"scope {spec['scope']!r}")
+        return InterferencePredictor(
+            str(spec["source"]), int(spec["scope"]), tables, jobs, profiles,
+            _network(tensors, profiles.shape[-1]),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         cause = in_one_line(error)
         raise InputError(f"does not fit {WEIGHTS_FILE} ({cause})", file=path) from error
-
-
-def _read(spec: Mapping[str, Any], tensors: dict[str, torch.Tensor]) -> InterferencePredictor:
-    profiles = tensors.pop(PROFILES)
-    jobs = tuple(
-        MeasuredJob(str(j["label"]), str(j["model"]), int(j["gpus"]), int(j["nodes"]))
-        for j in spec["jobs"]
-    )
-    tables = tuple(str(name) for name in spec["tables"])
-    if profiles.shape[:2] != (len(tables), len(jobs)):
-        raise ValueError("shape of profiles")
-    if spec["scope"] not in {ON_GPU, SPANNING}:
-        raise ValueError(f"scope {spec['scope']!r}")
-    return InterferencePredictor(
-        str(spec["source"]), int(spec["scope"]), tables, jobs, profiles,
-        _network(tensors, profiles.shape[-1]),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class KnownJobs:
-    """Gives every job of a trace one of the jobs that a predictor knows.
-
-    By its label, or one drawn by seed. Of the measured gang sizes the next smaller one stands in,
-    or the smallest; of its placements the one on the fewest nodes.
-    """
-
-    jobs: tuple[MeasuredJob, ...]
-
-    def __call__(self, trace: Trace, seed: int) -> IntArray:
-        """(J,) jobs of the predictor.
-
-        Raises:
-            InputError: a job has a label that the predictor does not know.
-        """
-        labels = tuple(dict.fromkeys(job.label for job in self.jobs))
-        label = assign(trace, labels, None, seed)
-        wanted, of_job = np.unique(np.stack([label, trace.num_gpus]), axis=1, return_inverse=True)
-        rows = [self._row(labels[at], int(gpus)) for at, gpus in wanted.T]
-        return np.array(rows, np.int64)[of_job.reshape(-1)]
-
-    def _row(self, label: str, gpus: int) -> int:
-        """The known job that stands for one with this label on so many GPUs."""
-        own = [(job.gpus, job.nodes, at) for at, job in enumerate(self.jobs) if job.label == label]
-        size = nearest_below(sorted({row[0] for row in own}), gpus)
-        return min(row for row in own if row[0] == size)[2]
 
 
 class LearnedInterference(TabulatedRates):
@@ -219,10 +199,8 @@ class LearnedInterference(TabulatedRates):
     ) -> None:
         predictor = load_predictor(find_predictor(path, source))
         predict = partial(predictor.rates, predictor.table(table))
-        jobs = KnownJobs(predictor.jobs)
-        super().__init__(
-            "learned", predict, len(predictor.jobs), jobs, alone, largest, predictor.scope, seed
-        )
+        jobs, assign, scope = len(predictor.jobs), predictor.assign, predictor.scope
+        super().__init__("learned", predict, jobs, assign, alone, largest, scope, seed)
 
 
 class PredictedPairs:

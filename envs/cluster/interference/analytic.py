@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from envs.cluster.interference.rates import (
 )
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.hardware.fabric import LinkSpec
 from envs.network.fluid import ring_seconds
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
@@ -62,9 +63,7 @@ class NodeNetwork:
 
     def __post_init__(self) -> None:
         levels = {"inside": self.inside, "rack": self.rack, "core": self.core}
-        for (near, a), (far, b) in zip(
-            list(levels.items()), list(levels.items())[1:], strict=False
-        ):
+        for (near, a), (far, b) in pairwise(levels.items()):
             if b.bandwidth > a.bandwidth or b.latency < a.latency:
                 raise InputError(f"is faster than {near}", field=f"network.{far}")
 
@@ -77,13 +76,12 @@ class NodeNetwork:
         Raises:
             InputError: naming the key that is wrong.
         """
-        return cls(
-            inside=LinkSpec.parse(inside, key="network.inside"),
-            rack=LinkSpec.parse(rack, key="network.rack"),
-            core=LinkSpec.parse(core, key="network.core"),
-            pcie=LinkSpec.parse(pcie, key="network.pcie"),
-            inside_is_pcie=inside_is_pcie,
-        )
+        sections = {"inside": inside, "rack": rack, "core": core, "pcie": pcie}
+        links = {
+            name: LinkSpec.parse(section, key=f"network.{name}")
+            for name, section in sections.items()
+        }
+        return cls(**links, inside_is_pcie=inside_is_pcie)
 
     def links(self, gpus: int, per_node: int, spread: int) -> LinkGraph:
         """The links of a job of `gpus` GPUs, `per_node` on a node, that is spread so far.
@@ -169,15 +167,6 @@ class StepModel:
     overlap: Share = 0.6667
     synchronisation: Synchroniser | None = None
 
-    def sums_of(self, cases: Cases, cluster: Cluster) -> dict[int, JobSums]:
-        """What all-reduces cost, by the GPUs of a job.
-
-        Raises:
-            InputError: as `sums`.
-        """
-        per_node = int(cluster.gpus.max())
-        return {gpus: self.sums(gpus, per_node) for gpus in set(cases.gpus.tolist()) if gpus}
-
     def sums(self, gpus: int, per_node: int) -> JobSums:
         """What an all-reduce of a job costs whose nodes have so many GPUs.
 
@@ -198,15 +187,15 @@ class StepModel:
         def most_sent(spread: int, start: str, end: str) -> float:
             """By a link from a vertex to another that are called so."""
             named = networks[spread].vertices
-            sent: list[float] = costs[spread].sent.tolist()
             return max(
-                sent[link]
+                float(costs[spread].sent[link])
                 for (a, b), link in networks[spread].link.items()
                 if named[a].startswith(start) and named[b].startswith(end)
             )
 
-        inside, port = most_sent(ONE_NODE, "gpu", "node"), most_sent(ONE_RACK, "node", "rack")
-        return JobSums(seconds, inside, port)
+        return JobSums(
+            seconds, most_sent(ONE_NODE, "gpu", "node"), most_sent(ONE_RACK, "node", "rack")
+        )
 
     def seconds(
         self, profile: JobProfile, sums: JobSums, device: str
@@ -218,28 +207,39 @@ class StepModel:
         return compute + exposed, exposed
 
     def tables(
-        self, cases: Cases, profiles: tuple[JobProfile, ...], cluster: Cluster
-    ) -> RateTables:
-        """Speed, locality, communication and demands of every case; neighbours have no effect.
+        self, trace: Trace, profiles: Profiles, seed: int, cluster: Cluster
+    ) -> tuple[RateTables, FloatArray]:
+        """What neighbours do not change of every case, and (P, 3) its seconds on `reference`.
+
+        The tables have speed, locality, communication and the demands of a node's resources on
+        `reference`; neighbours have no effect in them. Seconds are those of a step, by spread.
 
         Raises:
             InputError: a GPU type without a device, a profile without seconds for its device.
         """
-        kinds = [self._device(name) for name in cluster.gpu_types]
-        shape = (len(cases.gpus), len(kinds), 3)
+        cases = Cases.of(trace, profiles.assign(trace, seed))
+        for gpu_type in cluster.gpu_types:
+            require_one_of(gpu_type, self.devices, field="devices")
+        shape = (len(cases.gpus), len(cluster.gpu_types), 3)
         step, exposed = np.ones(shape), np.zeros(shape)
-        reference = np.ones((len(cases.gpus), 3))
-        demand = np.zeros((len(cases.gpus), 4))
-        sums = self.sums_of(cases, cluster)
-        for case, (number, gpus) in enumerate(zip(cases.profile, cases.gpus, strict=True)):
-            if gpus == 0:
-                continue
-            profile = profiles[number]
-            job = sums[int(gpus)]
-            reference[case], _ = self.seconds(profile, job, self.reference)
-            for kind, device in enumerate(kinds):
-                step[case, kind], exposed[case, kind] = self.seconds(profile, job, device)
-            demand[case] = self._demand(profile, job)
+        reference, demand = np.ones((shape[0], 3)), np.zeros((shape[0], 4))
+        network, per_node = self.network, int(cluster.gpus.max())
+        sums = {gpus: self.sums(gpus, per_node) for gpus in set(cases.gpus.tolist()) if gpus}
+        for case in np.flatnonzero(cases.gpus):
+            profile, job = profiles.all[cases.profile[case]], sums[int(cases.gpus[case])]
+            for kind, name in enumerate(cluster.gpu_types):
+                step[case, kind], exposed[case, kind] = self.seconds(
+                    profile, job, self.devices[name]
+                )
+            alone, _ = self.seconds(profile, job, self.reference)
+            reference[case] = alone
+            demand[case, GPU_TIME] = profile.busy
+            demand[case, PCIE] = profile.input / network.pcie.bandwidth / alone.min()
+            if network.inside_is_pcie:
+                ring = job.inside * profile.gradients
+                demand[case, RING] = ring / network.pcie.bandwidth / alone.min()
+            port = job.port * profile.gradients
+            demand[case, NIC] = port / network.rack.bandwidth / alone[ONE_RACK]
         tightest = cases.tightest_spread(cluster)
         every = np.arange(len(cases.gpus))
         tight = step[every, :, tightest]  # (P, T)
@@ -247,27 +247,8 @@ class StepModel:
         tables = without_neighbours(
             cases.of_job, reference[every, tightest][:, None] / tight, locality[..., None]
         )
-        return tables._replace(communication=(exposed / step)[..., None], demand=demand)
-
-    def _demand(self, profile: JobProfile, sums: JobSums) -> FloatArray:
-        """(4,) shares of the node's resources, on `reference`."""
-        step, _ = self.seconds(profile, sums, self.reference)
-        demand = np.zeros(4)
-        demand[GPU_TIME] = profile.busy
-        demand[PCIE] = profile.input / self.network.pcie.bandwidth / step.min()
-        if self.network.inside_is_pcie:
-            inside = sums.inside * profile.gradients
-            demand[RING] = inside / self.network.pcie.bandwidth / step.min()
-        demand[NIC] = sums.port * profile.gradients / self.network.rack.bandwidth / step[ONE_RACK]
-        return demand
-
-    def _device(self, gpu_type: str) -> str:
-        if gpu_type not in self.devices:
-            raise InputError(
-                f"GPU type {gpu_type!r} has no device here (known: {', '.join(self.devices)})",
-                field="devices",
-            )
-        return self.devices[gpu_type]
+        communication = (exposed / step)[..., None]
+        return tables._replace(communication=communication, demand=demand), reference
 
 
 @dataclass(frozen=True)
@@ -300,8 +281,8 @@ class SharedBottleneck:
     name = "analytic"
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        cases = Cases.of(trace, self.profiles.assign(trace, self.seed))
-        return self.step.tables(cases, self.profiles.all, cluster)._replace(kind=BOTTLENECK)
+        tables, _ = self.step.tables(trace, self.profiles, self.seed, cluster)
+        return tables._replace(kind=BOTTLENECK)
 
 
 @bounded
@@ -338,6 +319,5 @@ class AllReduceContention:
     name = "contention"
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        cases = Cases.of(trace, self.profiles.assign(trace, self.seed))
-        tables = self.step.tables(cases, self.profiles.all, cluster)
+        tables, _ = self.step.tables(trace, self.profiles, self.seed, cluster)
         return tables._replace(kind=CONTENTION, scope=SPANNING, beta=self.beta, eta=self.eta)

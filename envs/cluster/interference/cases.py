@@ -11,24 +11,11 @@ from numpy.typing import NDArray
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.cluster.interference.rates import ONE_NODE, ONE_RACK, SEVERAL_RACKS
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import UNKNOWN, Trace
-from envs.errors import InputError
-
-
-def read_number(value: object, *, key: str) -> float:
-    """A finite number from 0 on.
-
-    Raises:
-        InputError: naming `key`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{value!r} is not a number", field=key)
-    if not 0.0 <= value < float("inf"):
-        raise InputError(f"{value!r} is negative or not finite", field=key)
-    return float(value)
-
+from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
+from envs.errors import InputError, require_one_of
 
 Suits = Callable[[IntArray], BoolArray]  # (G,) gang sizes -> (G, P)
+Measured = tuple[str, *tuple[int, ...]]  # model, GPUs and, in some tables, nodes
 
 
 def assign(
@@ -50,42 +37,29 @@ def assign(
     Raises:
         InputError: a model that is not among `names`, a gang size that no profile suits.
     """
-    chosen = np.full(len(trace), UNKNOWN, np.int64)
-    labelled = (trace.model.codes != UNKNOWN) & named
-    if labelled.any():
-        codes = np.array([_index(names, trace, code) for code in range(len(trace.model.names))])
-        chosen[labelled] = codes[trace.model.codes[labelled]]
-    chosen[~labelled & (trace.num_gpus == 0)] = 0
+    labels = trace.model if named else Labels.unknown(len(trace))
+    rows = [names.index(name) if name in names else UNKNOWN for name in labels.names]
+    chosen = np.array([*rows, UNKNOWN], np.int64)[labels.codes]
+    for job in np.flatnonzero((chosen == UNKNOWN) & (labels.codes != UNKNOWN)):
+        where = {"file": trace.name, "record": trace.job_id[job], "field": "model"}
+        require_one_of(labels[int(job)], names, **where)
+    chosen[(chosen == UNKNOWN) & (trace.num_gpus == 0)] = 0
     drawing = np.flatnonzero(chosen == UNKNOWN)
     if len(drawing) == 0:
         return chosen
     gangs, gang = np.unique(trace.num_gpus[drawing], return_inverse=True)
-    allowed = np.ones((len(gangs), len(names)), np.bool_)
-    if suits is not None:
-        allowed = suits(gangs.astype(np.int64))
+    allowed = (
+        np.ones((len(gangs), len(names)), np.bool_)
+        if suits is None
+        else suits(gangs.astype(np.int64))
+    )
     count = allowed.sum(axis=1)
-    if (count == 0).any():
-        size = gangs[np.argmax(count == 0)]
+    for size in gangs[count == 0]:
         raise InputError(f"no profile suits a job of {size} GPUs", file=trace.name, field="model")
     place = np.minimum(_uniform(trace.job_id[drawing], seed) * count[gang], count[gang] - 1)
     order = np.argsort(~allowed, axis=1, kind="stable")  # those allowed come first
     chosen[drawing] = order[gang, place.astype(np.int64)]
     return chosen
-
-
-def _index(names: Sequence[str], trace: Trace, code: int) -> int:
-    name = trace.model.names[code]
-    if name in names:
-        return list(names).index(name)
-    jobs = np.flatnonzero(trace.model.codes == code)
-    if len(jobs) == 0:
-        return UNKNOWN
-    raise InputError(
-        f"{name!r} is none of {', '.join(names)}",
-        file=trace.name,
-        record=str(trace.job_id[jobs[0]]),
-        field="model",
-    )
 
 
 def _uniform(job_id: NDArray[np.str_], seed: int) -> FloatArray:
@@ -133,34 +107,25 @@ class Cases:
         room = np.cumsum(np.sort(cluster.gpus)[::-1])
         return np.searchsorted(room, self.gpus).astype(np.int64).clip(max=len(room) - 1) + 1
 
-    def require_speed(self, trace: Trace, cluster: Cluster, speed: FloatArray) -> None:
-        """Check that every job runs on every GPU type on which it may be placed.
-
-        Args:
-            trace: the jobs.
-            cluster: its GPU types.
-            speed: (P, T); 0 where a case does not run.
-
-        Raises:
-            InputError: naming the first job that does not run on a type it permits.
-        """
-        masks = cluster.type_masks(trace.gpu_type.names)[trace.gpu_type.codes]
-        permitted = masks[:, None] >> np.arange(len(cluster.gpu_types)) & 1 == 1
-        wrong = permitted & (speed[self.of_job] <= 0.0)
-        if wrong.any():
-            job, kind = (int(index[0]) for index in np.nonzero(wrong))
-            raise InputError(
-                f"the job's model does not run on GPU type {cluster.gpu_types[kind]!r}",
-                file=trace.name,
-                record=str(trace.job_id[job]),
-                field="gpu_type",
-            )
+    def rows(self, measured: Sequence[Measured], names: Sequence[str], *sizes: int) -> IntArray:
+        """(P,) the measurement that stands for each case: `nearest_row`."""
+        wanted = zip(self.profile, self.gpus, strict=True)
+        rows = [nearest_row(measured, names[profile], gpus, *sizes) for profile, gpus in wanted]
+        return np.array(rows, np.int64)
 
 
-def nearest_below(values: Sequence[int], wanted: int) -> int:
-    """The largest of ascending `values` up to `wanted`, or the smallest of all."""
-    fitting = [value for value in values if value <= wanted]
-    return fitting[-1] if fitting else values[0]
+def nearest_row(measured: Sequence[Measured], model: str, *sizes: int) -> int:
+    """The row of `measured` for a model and so many GPUs, then nodes.
+
+    For a gang size that was not measured the next smaller one stands in, or the smallest; for the
+    number of nodes likewise, among the measurements of that gang size.
+    """
+
+    def apart(row: int) -> list[tuple[bool, int]]:
+        pairs = zip(measured[row][1:], sizes, strict=True)
+        return [(have > wanted, abs(have - wanted)) for have, wanted in pairs]
+
+    return min((row for row, (name, *_) in enumerate(measured) if name == model), key=apart)
 
 
 def require_one_type(cluster: Cluster, source: str) -> None:

@@ -14,12 +14,7 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.bounds import Share, bounded
-from envs.cluster.interference.cases import (
-    Cases,
-    assign,
-    nearest_below,
-    require_one_type,
-)
+from envs.cluster.interference.cases import Cases, assign, require_one_type
 from envs.cluster.interference.rates import PAIRS_LEAST, SPANNING, RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
@@ -117,37 +112,25 @@ class DeepShareContention:
         self.table = read_deepshare(self.path)
         self.floor, self.seed = floor, seed
         self.models = tuple(dict.fromkeys(model for model, _, _ in self.table.placed))
-        self.row = {placed: row for row, placed in enumerate(self.table.placed)}
         self.pair = np.minimum(self.table.ratio, 1.0)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         require_one_type(cluster, str(self.path))
         cases = Cases.of(trace, assign(trace, self.models, None, self.seed))
-        fewest = cases.fewest_nodes(cluster)
-        most = max(nodes for _, _, nodes in self.table.placed)
-        row = np.zeros((len(cases.gpus), most), np.int32)
-        by_nodes = np.ones((len(cases.gpus), most))
-        for case, (number, gpus) in enumerate(zip(cases.profile, cases.gpus, strict=True)):
-            found = [self._row(self.models[number], int(gpus), n + 1) for n in range(most)]
-            row[case] = found
-            if gpus > 0:
-                base = min(int(fewest[case]), most) - 1
-                throughput = self.table.throughput[found]
-                by_nodes[case, base:] = throughput[base:] / throughput[base]
-        locality = np.minimum(by_nodes, 1.0)[:, None, None, :]
-        tables = without_neighbours(cases.of_job, np.ones((len(cases.gpus), 1)), locality)
+        placed, nodes = self.table.placed, max(nodes for *_, nodes in self.table.placed)
+        rows = [cases.rows(placed, self.models, n + 1) for n in range(nodes)]
+        row = np.stack(rows, axis=1)  # (P, K)
+        base = np.minimum(cases.fewest_nodes(cluster), nodes)[:, None] - 1
+        throughput = self.table.throughput[row]
+        relative = throughput / np.take_along_axis(throughput, base, axis=1)
+        locality = np.where(np.arange(nodes) >= base, np.minimum(relative, 1.0), 1.0)
+        locality[cases.gpus == 0] = 1.0
+        tables = without_neighbours(cases.of_job, np.ones((len(row), 1)), locality[:, None, None])
         return tables._replace(
             kind=PAIRS_LEAST,
             scope=SPANNING,
-            row=row,
+            row=row.astype(np.int32),
             pair=self.pair.copy(),
             feasible=np.ones(self.pair.shape, np.bool_),
             floor=self.floor,
         )
-
-    def _row(self, model: str, gpus: int, nodes: int) -> int:
-        """The measured placement that stands for `gpus` GPUs on `nodes` nodes."""
-        sizes = sorted({g for m, g, _ in self.table.placed if m == model})
-        size = nearest_below(sizes, gpus)
-        counts = sorted(n for m, g, n in self.table.placed if (m, g) == (model, size))
-        return self.row[model, size, nearest_below(counts, nodes)]

@@ -18,11 +18,7 @@ from annotated_types import Gt, Le, Len
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import NonNegative, bounded
-from envs.cluster.interference.cases import (
-    Cases,
-    assign,
-    nearest_below,
-)
+from envs.cluster.interference.cases import Cases, assign, nearest_row
 from envs.cluster.interference.rates import (
     ON_GPU,
     ONE_NODE,
@@ -32,7 +28,7 @@ from envs.cluster.interference.rates import (
 )
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
-from envs.errors import InputError
+from envs.errors import InputError, require_one_of
 from envs.files import read_json
 from envs.forms import Form, read_form
 
@@ -52,23 +48,17 @@ class GavelTable:
     alone: Mapping[JobType, float]
     pairs: Mapping[tuple[JobType, JobType], tuple[float, float]]
 
-    def ratio(self, job: JobType, neighbour: JobType) -> float:
-        """Throughput of `job` beside `neighbour`, relative to alone; 0 where it does not fit.
-
-        Raises:
-            KeyError: the pair was not measured.
-        """
-        a, b = self.pairs[job, neighbour]
-        return a / self.alone[job] if a > 0.0 and b > 0.0 else 0.0
-
     def ratios(self, models: Sequence[str]) -> FloatArray:
-        """(M, M) of jobs on one GPU; NaN where a pair was not measured or does not fit."""
+        """(M, M) throughput of the first on one GPU beside the second, relative to alone.
+
+        NaN where a pair was not measured or does not fit.
+        """
         found = np.full((len(models), len(models)), np.nan)
-        for i, own in enumerate(models):
-            for j, other in enumerate(models):
-                pair = (own, 1), (other, 1)
-                if pair in self.pairs and (ratio := self.ratio(*pair)) > 0.0:
-                    found[i, j] = ratio
+        for at in np.ndindex(found.shape):
+            own, other = ((models[number], 1) for number in at)
+            both = self.pairs.get((own, other), (0.0, 0.0))
+            if min(both) > 0.0:
+                found[at] = both[0] / self.alone[own]
         return found
 
 
@@ -180,29 +170,61 @@ class GavelPairs:
                 )
         self.reference = self.all[reference]
         self.turns, self.seed = turns, seed
-        self.models = tuple(dict.fromkeys(model for model, _ in self.reference.alone))
-        self.sizes = {
-            model: sorted(gpus for name, gpus in self.reference.alone if name == model)
-            for model in self.models
-        }
+        self.jobs = list(self.reference.alone)
+        self.models = tuple(dict.fromkeys(model for model, _ in self.jobs))
         measured = self.reference.ratios(self.models)
         self.feasible = np.isfinite(measured)
         self.pair = np.minimum(np.where(self.feasible, measured, self.turns), 1.0)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
+        for gpu_type in cluster.gpu_types:
+            require_one_of(gpu_type, self.gpu_types, field="gpu_types")
+        names = [self.gpu_types[gpu_type] for gpu_type in cluster.gpu_types]
+        base = np.array(list(self.reference.alone.values()))
+        near, far = self._alone(names), self._alone([name + UNCONSOLIDATED for name in names])
+        size = np.array([gpus for _, gpus in self.jobs])
+        runs = (base > 0.0) & ((near > 0.0) & ((size == 1) | (far > 0.0))).all(axis=0)
+
         def suits(gangs: IntArray) -> BoolArray:
-            return self._suits(gangs, cluster)
+            """(G, M) the gang size, or the largest of all, was measured on all types in `names`.
+
+            It must have fitted into memory there, and on the reference type.
+            """
+            rows = [
+                [nearest_row(self.jobs, model, gang) for model in self.models] for gang in gangs
+            ]
+            largest = [max(gpus for name, gpus in self.jobs if name == m) for m in self.models]
+            reaches = np.array(largest) >= np.minimum(gangs, size.max())[:, None]
+            suited: BoolArray = reaches & runs[np.array(rows)]
+            return suited
 
         cases = Cases.of(trace, assign(trace, self.models, suits, self.seed))
-        speed = np.ones((len(cases.gpus), len(cluster.gpu_types)))
-        locality = np.ones((*speed.shape, 3, 1))
-        for kind, name in enumerate(cluster.gpu_types):
-            speed[:, kind], spread = self._alone(cases, name)
-            locality[:, kind, ONE_NODE + 1 :, 0] = spread[:, None]
-        cases.require_speed(trace, cluster, speed)
+        row, real = cases.rows(self.jobs, self.models), cases.gpus > 0
+        for job in row[real & (base[row] == 0.0)]:
+            raise InputError(f"{self.jobs[job]} does not run on the reference type", file=self.path)
+        speed, spread = np.ones((2, len(names), len(row)))
+        np.divide(np.nan_to_num(near[:, row]), base[row], out=speed, where=real)
+        apart = (size[row] > 1) & real & (speed > 0.0)
+        np.divide(far[:, row], near[:, row], out=spread, where=apart)
+        for kind, case in np.argwhere(np.isnan(spread)):
+            record = names[kind] + UNCONSOLIDATED
+            raise InputError(
+                f"{self.jobs[row[case]]} was not measured", file=self.path, record=record
+            )
+        masks = cluster.type_masks(trace.gpu_type.names)[trace.gpu_type.codes]
+        permitted = masks >> np.arange(len(names))[:, None] & 1 == 1  # (T, J)
+        for kind, job in np.argwhere(permitted & (speed[:, cases.of_job] <= 0.0)):
+            raise InputError(
+                f"the job's model does not run on GPU type {cluster.gpu_types[kind]!r}",
+                file=trace.name,
+                record=str(trace.job_id[job]),
+                field="gpu_type",
+            )
         # A job that never fits one node has no consolidated throughput to be measured against.
-        locality[cases.gpus > cluster.gpus.max()] = 1.0
-        return without_neighbours(cases.of_job, speed, locality)._replace(
+        spread[:, cases.gpus > cluster.gpus.max()] = 1.0
+        locality = np.ones((len(row), len(names), 3, 1))
+        locality[:, :, ONE_NODE + 1 :, 0] = np.minimum(spread, 1.0).T[..., None]
+        return without_neighbours(cases.of_job, speed.T, locality)._replace(
             kind=PAIRS_PRODUCT,
             scope=ON_GPU,
             row=cases.profile.astype(np.int32)[:, None],
@@ -210,52 +232,6 @@ class GavelPairs:
             feasible=self.feasible.copy(),
         )
 
-    def _alone(self, cases: Cases, gpu_type: str) -> tuple[FloatArray, FloatArray]:
-        """(P,) speed and (P,) unconsolidated over consolidated throughput on a GPU type."""
-        name = self._name(gpu_type)
-        near, far = self.all[name], self.all[name + UNCONSOLIDATED]
-        speed, spread = np.ones(len(cases.gpus)), np.ones(len(cases.gpus))
-        for case, (number, gpus) in enumerate(zip(cases.profile, cases.gpus, strict=True)):
-            if gpus == 0:
-                continue
-            job = self._job_type(int(number), int(gpus))
-            if self.reference.alone[job] == 0.0:
-                raise InputError(f"{job} does not run on the reference type", file=self.path)
-            speed[case] = near.alone.get(job, 0.0) / self.reference.alone[job]
-            if job[1] > 1 and speed[case] > 0.0:
-                if job not in far.alone:
-                    raise InputError(
-                        f"{job} was not measured", file=self.path, record=name + UNCONSOLIDATED
-                    )
-                spread[case] = far.alone[job] / near.alone[job]
-        return speed, np.minimum(spread, 1.0)
-
-    def _name(self, gpu_type: str) -> str:
-        if gpu_type not in self.gpu_types:
-            raise InputError(
-                f"GPU type {gpu_type!r} is not named (known: {', '.join(self.gpu_types)})",
-                field="gpu_types",
-            )
-        return self.gpu_types[gpu_type]
-
-    def _job_type(self, model: int, gpus: int) -> JobType:
-        name = self.models[model]
-        return name, nearest_below(self.sizes[name], gpus)
-
-    def _suits(self, gangs: IntArray, cluster: Cluster) -> BoolArray:
-        """(G, M) the gang size, or the largest of all, was measured on all of the cluster's types.
-
-        It must have fitted into memory there, and on the reference type.
-        """
-        names = [self._name(gpu_type) for gpu_type in cluster.gpu_types]
-        tables = [self.reference, *(self.all[n] for n in names)]
-        far = [self.all[n + UNCONSOLIDATED] for n in names]
-        most = max(sizes[-1] for sizes in self.sizes.values())
-        suits = np.zeros((len(gangs), len(self.models)), np.bool_)
-        for row, gang in enumerate(gangs):
-            for model in range(len(self.models)):
-                job = self._job_type(model, int(gang))
-                reaches = self.sizes[job[0]][-1] >= min(gang, most)
-                needed = tables if job[1] == 1 else tables + far
-                suits[row, model] = reaches and all(t.alone.get(job, 0.0) > 0 for t in needed)
-        return suits
+    def _alone(self, tables: Sequence[str]) -> FloatArray:
+        """(T, R) throughput of all job types alone; NaN where one was not measured."""
+        return np.array([[self.all[t].alone.get(job, np.nan) for job in self.jobs] for t in tables])

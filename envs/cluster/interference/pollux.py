@@ -11,17 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 import numpy as np
 import polars as pl
 
 from envs.bounds import NonNegative, bounded
-from envs.cluster.interference.cases import (
-    Cases,
-    assign,
-    require_one_type,
-)
+from envs.cluster.interference.cases import Cases, assign, require_one_type
 from envs.cluster.interference.rates import (
     CONTENTION,
     ONE_NODE,
@@ -34,7 +29,8 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.text_table import RowChecks, read_table
 
-Times = tuple[float, float]  # seconds of a step, and those of it spent in synchronisation
+Times = tuple[float, ...]  # seconds of a step, and those of it spent in synchronisation
+Key = tuple[int, ...]  # nodes and replicas, or the replicas on each node of a ring
 Curve = Mapping[int, Times]  # by samples per GPU
 PLACEMENTS, SCALABILITY = "placements.csv", "scalability.csv"
 _TIMES = ("local_bsz", "step_time", "sync_time")
@@ -51,8 +47,8 @@ class PolluxModel:
     """
 
     name: str
-    placements: Mapping[tuple[int, ...], Curve]
-    scalability: Mapping[tuple[int, int], Curve]
+    placements: Mapping[Key, Curve]
+    scalability: Mapping[Key, Curve]
 
     def spread(self, local_batch: float) -> SpreadTimes:
         """Times at a local batch by nodes and replicas, whatever their distribution.
@@ -60,20 +56,17 @@ class PolluxModel:
         Raises:
             InputError: nothing was measured with such a local batch.
         """
-        found: defaultdict[tuple[int, int], list[Times]] = defaultdict(list)
-        for ring, curve in self.placements.items():
-            if min(curve) <= local_batch <= max(curve):
-                found[len(ring), sum(ring)].append(_interpolate(local_batch, curve))
-        for key, curve in self.scalability.items():
+        curves = [((len(ring), sum(ring)), curve) for ring, curve in self.placements.items()]
+        found: defaultdict[Key, list[Times]] = defaultdict(list)
+        for key, curve in [*curves, *self.scalability.items()]:
             if min(curve) <= local_batch <= max(curve):
                 found[key].append(_interpolate(local_batch, curve))
         if not found:
             raise InputError(f"no time at {local_batch} samples per GPU", file=self.name)
         points: defaultdict[int, dict[int, Times]] = defaultdict(dict)
         for (nodes, replicas), times in found.items():
-            step, sync = np.mean(times, axis=0)
-            points[nodes][replicas] = float(step), float(sync)
-        return SpreadTimes(dict(points))
+            points[nodes][replicas] = tuple(np.mean(times, axis=0).tolist())
+        return SpreadTimes(points)
 
 
 @dataclass(frozen=True)
@@ -88,16 +81,14 @@ class SpreadTimes:
         As measured; else linear in the replicas between the nearest measured ones on as many nodes,
         then linear in the nodes; beyond what was measured, the nearest measured number stands in.
         """
-        counts = sorted(self.points)
-        rows = [_interpolate(replicas, self.points[count]) for count in counts]
-        step, sync = (np.interp(nodes, counts, [row[i] for row in rows]) for i in range(2))
-        return float(step), float(sync)
+        rows = {count: _interpolate(replicas, row) for count, row in self.points.items()}
+        return _interpolate(nodes, rows)
 
 
 def _interpolate(x: float, points: Mapping[int, Times]) -> Times:
     at = sorted(points)
-    step, sync = (np.interp(x, at, [points[key][i] for key in at]) for i in range(2))
-    return float(step), float(sync)
+    columns = zip(*(points[key] for key in at), strict=True)
+    return tuple(float(np.interp(x, at, column)) for column in columns)
 
 
 def smallest_rotation(placement: Sequence[int]) -> tuple[int, ...]:
@@ -133,10 +124,7 @@ def _model(folder: Path) -> PolluxModel:
     return PolluxModel(folder.name, _curves(placed, rings), _curves(spread, counts))
 
 
-Key = TypeVar("Key", bound=tuple[int, ...])
-
-
-def _curves(checks: RowChecks, keys: Sequence[Key]) -> dict[Key, dict[int, Times]]:
+def _curves(checks: RowChecks, keys: Sequence[Key]) -> dict[Key, Curve]:
     """The times in a table, by the key of each row and its local batch."""
     batch, step, sync = checks.whole("local_bsz", 1), *map(checks.numbers, _TIMES[1:])
     checks.reject(sync >= step, "sync_time", "is not below the step")
@@ -194,21 +182,23 @@ class PolluxLocality:
         for name in local_batch:
             if name not in measured:
                 raise InputError(f"no model {name!r}", file=self.path, field="local_batch")
-        self.models: list[PolluxModel] = [measured[name] for name in local_batch]
-        self.local_batch, self.eta, self.seed = dict(local_batch), eta, seed
+        self.spread = {name: measured[name].spread(size) for name, size in local_batch.items()}
+        self.eta, self.seed = eta, seed
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         require_one_type(cluster, str(self.path))
-        names = list(self.local_batch)
-        spread = [model.spread(self.local_batch[model.name]) for model in self.models]
-        cases = Cases.of(trace, assign(trace, names, None, self.seed))
+        models = list(self.spread)
+        cases = Cases.of(trace, assign(trace, models, None, self.seed))
         fewest = cases.fewest_nodes(cluster)
         shape = (len(cases.gpus), 1, 3, MOST_NODES)
         by_nodes, communication = np.ones((shape[0], MOST_NODES)), np.zeros(shape)
         for case, (number, gpus) in enumerate(zip(cases.profile, cases.gpus, strict=True)):
             base = min(int(fewest[case]), MOST_NODES)
             most = min(int(gpus), MOST_NODES)  # a job has a GPU on each of its nodes
-            times = [spread[number].seconds(n, int(gpus)) for n in range(base, most + 1)]
+            times = [
+                self.spread[models[number]].seconds(nodes, int(gpus))
+                for nodes in range(base, most + 1)
+            ]
             for nodes, (step, sync) in enumerate(times, start=base):
                 by_nodes[case, nodes - 1] = times[0][0] / step
                 communication[case, 0, ONE_NODE + 1 :, nodes - 1] = sync / step

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 
 from envs.arrays import BoolArray, IntArray
-from envs.cluster.interference.cases import assign, read_number
+from envs.cluster.interference.cases import assign
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.units import check_keys, parse_bytes, parse_seconds, read_count, read_quantity
 
-_KEYS = ("gradients", "input", "busy", "least_gpus", "most_gpus", "step")
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{value!r} is not a number")
+    return float(value)
+
+
+_QUANTITIES = {"gradients": parse_bytes, "input": parse_bytes, "busy": _number}
+_COUNTS = ("least_gpus", "most_gpus")
 
 
 @dataclass(frozen=True)
@@ -59,22 +67,20 @@ class JobProfile:
             InputError: naming the key that is missing, unknown or wrong.
         """
         key = f"profiles.{name}"
-        fields = check_keys(section, _KEYS, key=key)
+        fields = check_keys(section, (*_QUANTITIES, *_COUNTS, "step"), key=key)
         step = fields["step"]
         if not isinstance(step, Mapping) or not step:
             raise InputError(f"{step!r} is no section of seconds by device", field=f"{key}.step")
-        return cls(
-            name=name,
-            gradients=read_quantity(parse_bytes, fields["gradients"], key=f"{key}.gradients"),
-            input=read_quantity(parse_bytes, fields["input"], key=f"{key}.input"),
-            busy=read_number(fields["busy"], key=f"{key}.busy"),
-            least_gpus=read_count(fields["least_gpus"], key=f"{key}.least_gpus"),
-            most_gpus=read_count(fields["most_gpus"], key=f"{key}.most_gpus"),
-            step={
-                str(device): read_quantity(parse_seconds, value, key=f"{key}.step.{device}")
-                for device, value in step.items()
-            },
-        )
+        seconds = {
+            str(device): read_quantity(parse_seconds, value, key=f"{key}.step.{device}")
+            for device, value in step.items()
+        }
+        read: dict[str, Any] = {
+            field: read_quantity(parse, fields[field], key=f"{key}.{field}")
+            for field, parse in _QUANTITIES.items()
+        }
+        read |= {field: read_count(fields[field], key=f"{key}.{field}") for field in _COUNTS}
+        return cls(name, **read, step=seconds)
 
     def seconds_on(self, device: str) -> float:
         """Seconds of a step without communication on a device of the catalogue.

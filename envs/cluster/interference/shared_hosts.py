@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
-from envs.cluster.interference.analytic import JobSums, StepModel
-from envs.cluster.interference.cases import Cases, assign
+from envs.cluster.interference.analytic import StepModel
+from envs.cluster.interference.cases import assign
 from envs.cluster.interference.gavel import GavelPairs
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.interference.rates import (
@@ -96,35 +96,20 @@ class SharedHosts:
             )
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
+        alone, step = self.step.tables(trace, self.profiles, self.seed, cluster)
+        network, demand = self.step.network, np.pad(alone.demand, ((0, 0), (0, 2)))
+        volume = demand[:, NIC] * network.rack.bandwidth * step[:, ONE_RACK]
+        demand[:, CPU] = demand[:, PCIE] * network.pcie.bandwidth / self.inputs
+        demand[:, UPLINK] = volume / self.uplink / step[:, SEVERAL_RACKS]
         models = self.pairs.models
+        runs = [self.pairs.reference.alone.get((model, 1), 0.0) > 0.0 for model in models]
         # The next seed: a row is drawn independently of the profile.
-        row = assign(trace, models, self._suits, self.seed + 1, named=False)
-        profile = self.profiles.assign(trace, self.seed)
-        cases = Cases.of(trace, profile)
-        of_case = self.step.tables(cases, self.profiles.all, cluster)
-        demand = self._demand(cases, of_case.demand, self.step.sums_of(cases, cluster))
-        return with_rows(of_case._replace(demand=demand), row, len(models))._replace(
+        row = assign(
+            trace, models, lambda gangs: np.tile(runs, (len(gangs), 1)), self.seed + 1, named=False
+        )
+        return with_rows(alone._replace(demand=demand), row, len(models))._replace(
             kind=SHARED,
             scope=ON_GPU,
             pair=self.pair.copy(),
             feasible=self.pairs.feasible.copy(),
         )
-
-    def _demand(self, cases: Cases, of_node: FloatArray, sums: Mapping[int, JobSums]) -> FloatArray:
-        """(P, 6) with processors and uplinks, from (P, 4) without."""
-        demand = np.pad(of_node, ((0, 0), (0, 2)))
-        network, step = self.step.network, np.ones((len(cases.gpus), 3))
-        for case in np.flatnonzero(cases.gpus).tolist():
-            profile = self.profiles.all[cases.profile[case]]
-            step[case], _ = self.step.seconds(
-                profile, sums[int(cases.gpus[case])], self.step.reference
-            )
-        volume = of_node[:, NIC] * network.rack.bandwidth * step[:, ONE_RACK]
-        demand[:, CPU] = of_node[:, PCIE] * network.pcie.bandwidth / self.inputs
-        demand[:, UPLINK] = volume / self.uplink / step[:, SEVERAL_RACKS]
-        return demand
-
-    def _suits(self, gangs: IntArray) -> BoolArray:
-        alone = self.pairs.reference.alone
-        runs = np.array([alone.get((model, 1), 0.0) > 0.0 for model in self.pairs.models])
-        return np.tile(runs, (len(gangs), 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,10 @@ from envs.cluster.workload.trace import Trace
 from envs.files import read_json
 from models.interference.crossval import (
     Calibration,
-    calibration_on,
+    asked_of,
     cross_validate,
     examine,
-    fold_without,
+    scores_of,
 )
 from models.interference.fit import Fitted, InterferenceNetwork, Task, fit
 from models.interference.measurements import (
@@ -33,13 +34,13 @@ from models.interference.measurements import (
     choose_probes,
     deepshare_measurements,
     fold,
+    fold_without,
     gavel_measurements,
 )
 from models.interference.rates import (
     SPEC_FILE,
     WEIGHTS_FILE,
     InterferencePredictor,
-    KnownJobs,
     LearnedInterference,
     PredictedPairs,
     find_predictor,
@@ -61,8 +62,8 @@ def network(seed: int, jobs: int = 6) -> tuple[InterferenceNetwork, torch.Tensor
     return made, torch.randn(3, jobs, 4, generator=generator)
 
 
-def quiet(stage: str, done: int, total: int) -> None:
-    assert 0 < done <= total
+def quiet(stage: str, ensembles: int) -> None:
+    assert ensembles > 0
     assert stage
 
 
@@ -141,32 +142,28 @@ def test_a_fold_parts_the_measurements(seed: int, model: int, probes: int) -> No
 
 def changed(measured: Measurements, where: np.ndarray) -> Measurements:
     """The same with other rates at `where`."""
-    rate = np.where(where, 1.0 - 0.9 * measured.rate, measured.rate)
-    return Measurements(**{**vars(measured), "rate": rate})
+    return replace(measured, rate=np.where(where, 1.0 - 0.9 * measured.rate, measured.rate))
 
 
 def test_what_is_asked_for_is_never_looked_at() -> None:
     """Probes, inputs, fit, choice of the jitter and calibration of a fold without a model."""
     measured, config = pairs(models=4, each=2, tables=1), small_fit()
-    unseen = measured.jobs_of("model1")
     first = cross_validate(measured, config, 2, (0.5, 0.8), 0, quiet)
-    other = changed(measured, first.folds[1].fold.asked)
+    other = changed(measured, first.folds["model1"].task.fold.asked)
     again = cross_validate(other, config, 2, (0.5, 0.8), 0, quiet)
-    a, b = first.folds[1], again.folds[1]
-    assert a.name == b.name == "model1"
-    assert (a.fold.unseen == unseen).all()
-    assert a.fold.probes == b.fold.probes
-    assert a.jitter == b.jitter
-    assert (a.fold.inputs == b.fold.inputs).all()
-    assert (a.fitted.rate == b.fitted.rate).all()
-    assert a.calibration is not None
-    assert b.calibration is not None
-    assert (a.calibration.factor == b.calibration.factor).all()
-    whole = calibration_on(measured, first.folds, (0.5, 0.8))
+    a, b = (one.folds["model1"] for one in (first, again))
+    assert (a.task.fold.unseen == measured.jobs_of("model1")).all()
+    assert a.task.fold.probes == b.task.fold.probes
+    assert a.task.jitter == b.task.jitter
+    assert (a.task.fold.inputs == b.task.fold.inputs).all()
+    assert (a.rate == b.rate).all()
+    factors = [one.calibrations["model1"].factor for one in (first, again)]
+    assert (factors[0] == factors[1]).all()
+    whole = Calibration.of(scores_of(measured, list(first.folds.values())), (0.5, 0.8))
     assert whole.document()["levels"] == [0.5, 0.8]
     assert whole.factor.shape == (1, 2)
     # The same change is seen where it may be.
-    assert (first.folds[0].fitted.rate != again.folds[0].fitted.rate).any()
+    assert (first.folds["model0"].rate != again.folds["model0"].rate).any()
 
 
 def test_the_fingerprint_is_looked_at() -> None:
@@ -175,7 +172,7 @@ def test_the_fingerprint_is_looked_at() -> None:
     made = fold_without(measured, unseen, 3)
     other = changed(measured, made.known & (unseen[:, None] | unseen))
     (a,), (b,) = (
-        list(fit(m, [Task(fold(m, unseen, made.probes), 0.1, 1)], small_fit(), 0))
+        fit(m, [Task(fold(m, unseen, made.probes), 0.1, 1)], small_fit(), 0)
         for m in (measured, other)
     )
     assert (a.rate[:, made.asked] != b.rate[:, made.asked]).all()
@@ -187,7 +184,7 @@ def test_probes_are_jobs_that_tell_much() -> None:
     turn = np.ones(8)
     turn[[2, 5]] = 4.0, 0.2
     rate = (turn[:, None] / (turn[:, None] + turn))[None]
-    measured = Measurements(**{**vars(measured), "rate": rate})
+    measured = replace(measured, rate=rate)
     assert choose_probes(measured, np.ones(8, bool), 0) == ()
     assert len(choose_probes(measured, np.ones(8, bool), 99)) == 8
     hidden = np.arange(8) == 2
@@ -198,13 +195,13 @@ def test_probes_are_jobs_that_tell_much() -> None:
 def test_the_network_learns_unseen_models_from_their_fingerprints() -> None:
     measured = pairs(tables=1)
     config = small_fit(250, hidden=16)
-    unseen = {name: measured.jobs_of(name) for name in measured.models}
-    jitter = dict.fromkeys(unseen, 0.1)
 
     def error(probes: int) -> float:
-        found = examine(measured, unseen, jitter, config, probes, 0, quiet)
-        parts = [np.abs(e.fitted.mean - measured.rate)[e.fold.asked] for e in found]
-        return float(np.concatenate(parts).mean())
+        of = measured.models
+        folds = {name: fold_without(measured, measured.jobs_of(name), probes) for name in of}
+        found = examine(measured, folds, dict.fromkeys(of, 0.1), config, 1, 0).values()
+        off = [np.abs(f.mean - measured.rate) for f in found]
+        return float(np.concatenate(asked_of(list(found), off)).mean())
 
     asked = measured.rate[measured.measured]
     constant = float(np.abs(asked - np.median(asked)).mean())
@@ -215,7 +212,7 @@ def test_the_network_learns_unseen_models_from_their_fingerprints() -> None:
 def test_one_seed_one_fit() -> None:
     measured = pairs()
     tasks = [Task(fold_without(measured, measured.jobs_of(m), 2), 0.2, 3) for m in measured.models]
-    one, same, other = (list(fit(measured, tasks, small_fit(), seed)) for seed in (0, 0, 1))
+    one, same, other = (fit(measured, tasks, small_fit(), seed) for seed in (0, 0, 1))
     assert [len(f.rate) for f in one] == [3] * 5
     for a, b, c in zip(one, same, other, strict=True):
         assert (a.rate == b.rate).all()
@@ -226,7 +223,9 @@ def test_one_seed_one_fit() -> None:
 def test_intervals_hold_what_they_should() -> None:
     rng = np.random.default_rng(0)
     rate = np.full((1, 1, 60, 60), 0.5)
-    fitted = Fitted(rate, np.full(rate.shape, 0.02), {})
+    measured = pairs()
+    task = Task(fold_without(measured, measured.jobs_of("model0"), 0), 0.1, 1)
+    fitted = Fitted(task, rate, np.full(rate.shape, 0.02), {})
     calibration = Calibration.of([np.abs(rng.normal(0, 3, 400))], (0.8, 0.95))
     assert calibration.factor[0] == pytest.approx([3 * 1.2816, 3 * 1.96], rel=0.15)
     truth = np.clip(0.5 + 0.02 * rng.normal(0, 3, (60, 60)), 0, 1)
@@ -266,18 +265,12 @@ def test_too_few_models_or_jobs_are_told() -> None:
         cross_validate(pairs(models=3), small_fit(), 4, (0.8,), 0, quiet)
 
 
-def predictor(steps: int = 5) -> tuple[Measurements, InterferencePredictor]:
-    measured = pairs()
-    nobody = np.zeros(len(measured.jobs), bool)
-    known = fold_without(measured, nobody, 2)
-    (fitted,) = fit(measured, [Task(known, 0.1, 3)], small_fit(steps), 0)
-    return measured, predictor_of(measured, known, fitted)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, InterferencePredictor]:
-    _, made = predictor()
-    run = tmp_path_factory.mktemp("run")
+    measured = pairs()
+    known = fold_without(measured, np.zeros(len(measured.jobs), bool), 2)
+    (fitted,) = fit(measured, [Task(known, 0.1, 3)], small_fit(), 0)
+    made, run = predictor_of(measured, fitted), tmp_path_factory.mktemp("run")
     save_predictor(made, run / "predictors" / "made up", {"probes": ["a"]}, {"seed": 0})
     return run, made
 
@@ -327,16 +320,17 @@ def test_a_folder_without_predictor_is_told(tmp_path: Path) -> None:
         find_predictor(tmp_path, "gavel")
 
 
-def test_known_jobs_stand_in_by_size_and_fewest_nodes() -> None:
+def test_known_jobs_stand_in_by_size_and_fewest_nodes(
+    saved: tuple[Path, InterferencePredictor],
+) -> None:
     sizes = [(2, 2), (4, 4), (4, 2), (8, 8)]
     jobs = tuple(MeasuredJob(m, m, g, n) for m in ("a", "b") for g, n in sizes)
-    known = KnownJobs(jobs)
-    gangs = [1, 2, 3, 4, 7, 8, 99, 1, 4]
-    trace = Trace.of("t", [0] * 9, [1] * 9, gangs)
-    rows = known(trace, 0)
+    known = replace(saved[1], jobs=jobs)
+    trace = Trace.of("t", [0] * 9, [1] * 9, [1, 2, 3, 4, 7, 8, 99, 1, 4])
+    rows = known.assign(trace, 0)
     assert (rows % 4).tolist() == [0, 0, 0, 2, 2, 3, 3, 0, 2]
-    assert (known(trace, 0) == rows).all()
-    assert set(known(Trace.of("t", [0] * 50, [1] * 50, [2] * 50), 1)) == {0, 4}
+    assert (known.assign(trace, 0) == rows).all()
+    assert set(known.assign(Trace.of("t", [0] * 50, [1] * 50, [2] * 50), 1)) == {0, 4}
 
 
 def test_the_simulator_runs_jobs_at_the_predicted_rates(
@@ -353,7 +347,7 @@ def test_the_simulator_runs_jobs_at_the_predicted_rates(
     object.__setattr__(trace, "gpu_milli", np.array([300, 300, 300], np.int32))
     simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=model)
     simulator.advance()
-    rows = KnownJobs(made.jobs)(trace, 3)
+    rows = made.assign(trace, 3)
     simulator.start(0, [(0, 1)])
     assert simulator.state.jobs[0]["rate"] == 1.0
     for job in (1, 2):

@@ -17,7 +17,7 @@ from models.interference.baselines import (
     SharedResource,
     baselines,
 )
-from models.interference.crossval import fold_without
+from models.interference.measurements import fold_without
 
 ALL = (*baselines(replace(pairs(), scope=SPANNING), 0.3), NearestNeighbour("7 nearest", 7))
 

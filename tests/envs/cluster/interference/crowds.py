@@ -1,11 +1,13 @@
-"""Random crowds of running jobs, and a slow reference for their rates."""
+"""Random crowds of running jobs, random tables, and a slow reference for rates."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
 import numpy as np
+from made_up import arrived
 
+from envs.cluster.interference.kernel import count
 from envs.cluster.interference.rates import (
     ALONE,
     BOTTLENECK,
@@ -23,8 +25,9 @@ from envs.cluster.interference.rates import (
     UPLINK,
     RateModel,
     RateTables,
+    without_neighbours,
 )
-from envs.cluster.interference.tabulated import number_of
+from envs.cluster.interference.tabulated import number_of, tabulate
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE
@@ -32,6 +35,45 @@ from envs.cluster.workload.trace import Trace
 
 NOT_GPU_TIME = np.arange(6) != GPU_TIME
 Held = dict[int, dict[int, tuple[int, int]]]  # job: {node: (GPUs, partial)}
+
+
+CASES, ROWS, COLUMNS = 5, 4, 3
+
+
+class RandomRates:
+    """A model of any kind that promises what models promise, and nothing else."""
+
+    name = "random"
+
+    def __init__(self, seed: int, kind: int, scope: int, largest: int = 3) -> None:
+        self.seed, self.kind, self.scope, self.largest = seed, kind, scope, largest
+
+    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
+        rng = np.random.default_rng(self.seed)
+        types = len(cluster.gpu_types)
+        shape = (CASES, types, 3, COLUMNS)
+        profile = rng.integers(0, CASES, len(trace)).astype(np.int32)
+        raw = rng.uniform(0.1, 1.0, (ROWS, count(ROWS, self.largest)))
+
+        def predict(own: np.ndarray, _: np.ndarray) -> np.ndarray:
+            return raw[:, 1:].reshape(-1)[: len(own)]
+
+        speed = rng.uniform(0.3, 2.0, (CASES, types))
+        return without_neighbours(profile, speed, rng.uniform(0.3, 1.0, shape))._replace(
+            kind=self.kind,
+            scope=self.scope,
+            communication=rng.choice([0.0, 0.2, 0.7], shape[:1])[:, None, None, None]
+            * np.ones(shape),
+            row=rng.integers(0, ROWS, (CASES, COLUMNS)).astype(np.int32),
+            pair=rng.uniform(0.1, 1.0, (ROWS, ROWS)),
+            feasible=np.ones((ROWS, ROWS), np.bool_),
+            floor=0.25,
+            demand=rng.choice([0.0, 0.1, 0.5, 1.5], (CASES, 6 if self.kind == SHARED else 4)),
+            beta=2.0,
+            eta=0.5,
+            sets=tabulate(predict, ROWS, self.largest),
+            largest=self.largest,
+        )
 
 
 def two_type_cluster() -> Cluster:
@@ -55,36 +97,31 @@ def try_to_start(simulator: ClusterSimulator, job: int, rng: np.random.Generator
     """On random nodes, in random parts; a fractional job joins sets of GPUs where it can."""
     state = simulator.state
     need = int(state.jobs[job]["gpus"])
-    shares: list[tuple[int, int]] = []
-    sets: list[int | None] = []
+    taken: dict[int, tuple[int, int | None]] = {}  # GPUs and set by node
     if state.jobs[job]["milli"] < 1000:
         for partial in rng.permutation(len(state.partials)).tolist():
             there = state.partials[partial]
             node, gpus = int(there["node"]), int(there["gpus"])
             fits = state.jobs[job]["milli"] <= there["left"] < 1000 and gpus <= need
-            if fits and need > 0 and node not in dict(shares):
-                shares.append((node, gpus))
-                sets.append(partial)
+            if fits and need > 0 and node not in taken:
+                taken[node] = gpus, partial
                 need -= gpus
     for node in rng.permutation(len(state.nodes)).tolist():
         free = int(state.nodes[node]["free"])
-        if need > 0 and free > 0 and node not in dict(shares):
-            part = int(rng.integers(1, min(free, need) + 1))
-            shares.append((node, part))
-            sets.append(None)
-            need -= part
-    if need > 0:
-        return False
-    simulator.start(job, shares, sets)
-    return True
+        if need > 0 and free > 0 and node not in taken:
+            taken[node] = int(rng.integers(1, min(free, need) + 1)), None
+            need -= taken[node][0]
+    if need == 0:
+        shares = [(node, gpus) for node, (gpus, _) in taken.items()]
+        simulator.start(job, shares, [one for _, one in taken.values()])
+    return need == 0
 
 
 def crowd(
     model: RateModel, cluster: Cluster, trace: Trace, rng: np.random.Generator
 ) -> ClusterSimulator:
     """All jobs have arrived; as many as fit run, and a few were stopped again."""
-    simulator = ClusterSimulator(cluster, trace, rates=model)
-    simulator.advance()
+    simulator = arrived(model, cluster, trace)
     for job in simulator.pending():
         try_to_start(simulator, int(job), rng)
     for job in simulator.running():
@@ -95,13 +132,13 @@ def crowd(
 
 def holdings(simulator: ClusterSimulator) -> Held:
     state, held = simulator.state, {}
-    for job in simulator.running():
-        held[int(job)] = {}
-        index = int(state.jobs[job]["share"])
+    for job in simulator.running().tolist():
+        held[job] = {}
+        index = state.jobs[job]["share"]
         while index != NONE:
             share = state.shares[index]
-            held[int(job)][int(share["node"])] = int(share["gpus"]), int(share["partial"])
-            index = int(share["next"])
+            held[job][int(share["node"])] = int(share["gpus"]), int(share["partial"])
+            index = share["next"]
     return held
 
 

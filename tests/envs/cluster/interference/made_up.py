@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from envs.cluster.interference.analytic import NodeNetwork, StepModel
 from envs.cluster.interference.profiles import Profiles
+from envs.cluster.interference.rates import RateModel
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import Labels, Trace
 from envs.hardware.fabric import LinkSpec
 
@@ -47,3 +51,29 @@ def named_trace(
     trace = Trace.of("named", [0] * count, [100] * count, gangs)
     parts = np.full(count, 1000, np.int32) if milli is None else np.array(milli, np.int32)
     return replace(trace, model=Labels.of(models), gpu_milli=parts)
+
+
+def arrived(model: RateModel, cluster: Cluster, trace: Trace) -> ClusterSimulator:
+    """All jobs of the trace wait."""
+    simulator = ClusterSimulator(cluster, trace, rates=model)
+    simulator.advance()
+    return simulator
+
+
+def play(
+    simulator: ClusterSimulator, jobs: Mapping[int, Sequence[tuple[int, int]] | None]
+) -> list[float]:
+    """Start jobs on (node, GPUs), or stop them; the rates of all jobs, 0 where they wait.
+
+    A fractional job joins the partial GPUs of its node, if there are any.
+    """
+    state = simulator.state
+    for job, shares in jobs.items():
+        if shares is None:
+            simulator.preempt(job)
+            continue
+        partial = int(state.nodes[shares[0][0]]["partial"])
+        joins = partial != NONE and state.jobs[job]["milli"] < 1000
+        simulator.start(job, shares, partial if joins else None)
+    rates: list[float] = state.jobs["rate"].tolist()
+    return rates

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from made_up import link, named_trace, network, profiles, step_model
+from made_up import arrived, link, named_trace, network, play, profiles, step_model
 
 from agents.synchronisation.classical import Hierarchical, Ring
 from envs.cluster.interference.analytic import (
@@ -22,90 +23,80 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.units import MEBI
 from tests.refusal import refusal
 
-
-def simulator(
-    models: list[str], gangs: list[int], milli: list[int] | None = None, **of_network: object
-) -> ClusterSimulator:
-    model = SharedBottleneck(profiles(), step_model(**of_network), 0)  # type: ignore[arg-type]
-    result = ClusterSimulator(
-        Cluster.uniform(4, 4, nodes_per_rack=2), named_trace(models, gangs, milli), rates=model
-    )
-    result.advance()
-    return result
-
-
-def rate(of: ClusterSimulator, job: int) -> float:
-    return float(of.state.jobs[job]["rate"])
-
-
-def test_pcie_is_shared_by_the_inputs_of_a_node() -> None:
-    """Each GPU of `hungry` asks for 0.4 of the PCIe: 3 are 1.2 of it, 4 are 1.6."""
-    sim = simulator(["hungry", "hungry", "mute", "hungry"], [1, 1, 1, 1])
-    sim.start(0, [(0, 1)])
-    sim.start(1, [(0, 1)])
-    assert [rate(sim, job) for job in (0, 1)] == [1.0, 1.0]
-    sim.start(3, [(0, 1)])
-    sim.start(2, [(0, 1)])
-    assert [rate(sim, job) for job in (0, 1, 3)] == pytest.approx([1 / 1.2] * 3)
-    assert rate(sim, 2) == 1.0  # it has no input
-    sim.preempt(1)
-    assert rate(sim, 0) == 1.0
-
-
-def test_what_a_job_asks_for_alone_is_in_its_trace_already() -> None:
-    """Three GPUs of one job ask for 1.2, its neighbour for 0.4."""
-    sim = simulator(["hungry", "hungry"], [3, 1])
-    sim.start(0, [(0, 3)])
-    assert rate(sim, 0) == 1.0
-    sim.start(1, [(0, 1)])
-    assert rate(sim, 0) == pytest.approx(1.2 / 1.6)
-    assert rate(sim, 1) == pytest.approx(1 / 1.6)
-
-
-def test_a_partial_gpu_is_shared_by_its_jobs_alone() -> None:
-    """Busy for 0.6 + 0.3 of the time, then 0.6 + 0.3 + 0.9 = 1.8."""
-    sim = simulator(["mute", "hungry", "chatty", "chatty"], [1] * 4, [300, 300, 300, 1000])
-    sim.start(0, [(0, 1)])
-    gpu = int(sim.state.nodes[0]["partial"])
-    sim.start(1, [(0, 1)], gpu)
-    sim.start(3, [(0, 1)])
-    assert [rate(sim, job) for job in (0, 1, 3)] == [1.0, 1.0, 1.0]
-    sim.start(2, [(0, 1)], gpu)
-    assert [rate(sim, job) for job in (0, 1, 2)] == pytest.approx([1 / 1.8] * 3)
-    assert rate(sim, 3) == 1.0
-
-
-def test_the_network_port_is_shared_by_jobs_on_several_nodes() -> None:
-    """Each asks for half of a port: three share node 0, two node 1; a fourth stays on node 0."""
-    sim = simulator(["chatty"] * 4, [2, 2, 2, 1])
-    for job, other in ((0, 1), (1, 1), (2, 2)):
-        sim.start(job, [(0, 1), (other, 1)])
-    sim.start(3, [(0, 1)])
-    near, far = 1.1 / 2.0, 1.1 / 3.0
-    expected = [near / 1.5, near / 1.5, far / 1.5, 1.0]
-    assert [rate(sim, job) for job in range(4)] == pytest.approx(expected)
-    sim.preempt(2)
-    assert [rate(sim, job) for job in range(2)] == pytest.approx([near, near])
+NEAR, FAR, RACK_RING = 1.1 / 2.0, 1.1 / 3.0, 0.1 / 1.1  # of `chatty` on two GPUs
+PAIRS = Cluster.uniform(4, 2, nodes_per_rack=2)
+STORIES: dict[str, tuple[dict[str, Any], list[tuple[dict[int, Any], list[float]]]]] = {
+    # Each GPU of `hungry` asks for 0.4 of the PCIe: 3 are 1.2 of it, 4 are 1.6; `mute` has no input
+    "the inputs of a node share its PCIe": (
+        {"models": ["hungry", "hungry", "mute", "hungry"], "gangs": [1] * 4},
+        [
+            ({0: [(0, 1)], 1: [(0, 1)]}, [1.0, 1.0, 0.0, 0.0]),
+            ({3: [(0, 1)], 2: [(0, 1)]}, [1 / 1.2, 1 / 1.2, 1.0, 1 / 1.2]),
+            ({1: None}, [1.0, 0.0, 1.0, 1.0]),
+        ],
+    ),
+    # Three GPUs of one job ask for 1.2, its neighbour for 0.4
+    "what a job asks for alone is in its trace already": (
+        {"models": ["hungry", "hungry"], "gangs": [3, 1]},
+        [({0: [(0, 3)]}, [1.0, 0.0]), ({1: [(0, 1)]}, [1.2 / 1.6, 1 / 1.6])],
+    ),
+    # Busy for 0.6 + 0.3 of the time, then 0.6 + 0.3 + 0.9 = 1.8
+    "a partial GPU is shared by its jobs alone": (
+        {
+            "models": ["mute", "hungry", "chatty", "chatty"],
+            "gangs": [1] * 4,
+            "milli": [300, 300, 300, 1000],
+        },
+        [
+            ({0: [(0, 1)], 1: [(0, 1)], 3: [(0, 1)]}, [1.0, 1.0, 0.0, 1.0]),
+            ({2: [(0, 1)]}, [1 / 1.8, 1 / 1.8, 1 / 1.8, 1.0]),
+        ],
+    ),
+    # Each asks for half of a port: three share node 0, two node 1; a fourth stays on node 0
+    "jobs on several nodes share the network port": (
+        {"models": ["chatty"] * 4, "gangs": [2, 2, 2, 1]},
+        [
+            (
+                {0: [(0, 1), (1, 1)], 1: [(0, 1), (1, 1)], 2: [(0, 1), (2, 1)], 3: [(0, 1)]},
+                [NEAR / 1.5, NEAR / 1.5, FAR / 1.5, 1.0],
+            ),
+            ({2: None}, [NEAR, NEAR, 0.0, 1.0]),
+        ],
+    ),
+    # A ring of 2 GPUs asks for 0.1 / 1.1, the inputs of 2 GPUs of `hungry` for 0.8: 0.89 in all
+    "rings share the PCIe where it joins the GPUs": (
+        {"models": ["chatty", "hungry"], "gangs": [2, 2], "inside_is_pcie": True},
+        [({0: [(0, 2)], 1: [(0, 2)]}, [1.0, 1.0])],
+    ),
+    "and are too much beside three GPUs": (
+        {"models": ["chatty", "hungry"], "gangs": [2, 3], "inside_is_pcie": True},
+        [
+            (
+                {0: [(0, 1), (1, 1)], 1: [(0, 3)]},
+                [NEAR / (1.2 + RACK_RING), 1.2 / (1.2 + RACK_RING)],
+            )
+        ],
+    ),
+}
 
 
-def test_rings_share_the_pcie_where_it_joins_the_gpus() -> None:
-    """A ring of 2 GPUs asks for 0.1 / 1.1, the inputs of 2 GPUs of `hungry` for 0.8."""
-    sim = simulator(["chatty", "hungry"], [2, 2], inside_is_pcie=True)
-    sim.start(0, [(0, 2)])
-    sim.start(1, [(0, 2)])
-    assert rate(sim, 0) == 1.0  # 0.89 in all
-    crowd = simulator(["chatty", "hungry"], [2, 3], inside_is_pcie=True)
-    crowd.start(0, [(0, 1), (1, 1)])
-    crowd.start(1, [(0, 3)])
-    ring = 0.1 / 1.1
-    assert rate(crowd, 0) == pytest.approx(1.1 / 2.0 / (1.2 + ring))
-    assert rate(crowd, 1) == pytest.approx(1.2 / (1.2 + ring))
+@pytest.mark.parametrize("story", STORIES)
+def test_shared_bottlenecks(story: str) -> None:
+    given, steps = STORIES[story]
+    jobs = dict(given)
+    inside_is_pcie = jobs.pop("inside_is_pcie", False)
+    model = SharedBottleneck(profiles(), step_model(inside_is_pcie=inside_is_pcie), 0)
+    simulator = arrived(model, Cluster.uniform(4, 4, nodes_per_rack=2), named_trace(**jobs))
+    for starts, expected in steps:
+        rates = play(simulator, starts)
+        assert rates == pytest.approx(expected)
+        assert [rate == 1.0 for rate in rates] == [rate == 1.0 for rate in expected]
 
 
-def tables(step: StepModel, gangs: list[int], cluster: Cluster, model: str) -> RateTables:
-    trace = named_trace([model] * len(gangs), gangs)
-    table = profiles()
-    return step.tables(Cases.of(trace, table.assign(trace, 0)), table.all, cluster)
+def tables(
+    step: StepModel, gangs: list[int], cluster: Cluster = PAIRS, model: str = "chatty"
+) -> RateTables:
+    return step.tables(named_trace([model] * len(gangs), gangs), profiles(), 0, cluster)[0]
 
 
 def test_a_ring_runs_at_the_pace_of_its_widest_level() -> None:
@@ -115,34 +106,27 @@ def test_a_ring_runs_at_the_pace_of_its_widest_level() -> None:
     assert network(latency=0.5).all_reduce_seconds(1, 100.0) == (0.0, 0.0, 0.0)
 
 
-def test_a_wider_level_must_not_be_faster() -> None:
-    with refusal(r"network.core': is faster than rack"):
-        NodeNetwork(link(10.0), link(5.0), link(6.0), link(10.0), False)
-
-
 def test_steps_of_two_gpus() -> None:
     """All-reduces of 100 bytes take 0.1, 1 and 2 s beside 1 s of computation."""
-    result = tables(step_model(), [2], Cluster.uniform(4, 2, nodes_per_rack=2), "chatty")
+    result = tables(step_model(), [2])
     assert result.speed.tolist() == [[1.0]]
     assert result.locality[0, 0, :, 0] == pytest.approx([1.0, 1.1 / 2.0, 1.1 / 3.0])
     assert result.communication[0, 0, :, 0] == pytest.approx([0.1 / 1.1, 1 / 2, 2 / 3])
     assert result.demand[0, NIC] == pytest.approx(1 / 2)
     assert result.demand[0, RING] == 0.0
-    on_pcie = tables(
-        step_model(inside_is_pcie=True), [2], Cluster.uniform(4, 2, nodes_per_rack=2), "chatty"
-    )
+    on_pcie = tables(step_model(inside_is_pcie=True), [2])
     assert on_pcie.demand[0, RING] == pytest.approx(0.1 / 1.1)
 
 
 def test_overlap_hides_communication() -> None:
     """0.5 s of the computation hides 0.1 s whole, and 0.5 s of 1 s and of 2 s."""
-    result = tables(step_model(0.5), [2], Cluster.uniform(4, 2, nodes_per_rack=2), "chatty")
+    result = tables(step_model(0.5), [2])
     assert result.locality[0, 0, :, 0] == pytest.approx([1.0, 1 / 1.5, 1 / 2.5])
     assert result.communication[0, 0, :, 0] == pytest.approx([0.0, 0.5 / 1.5, 1.5 / 2.5])
 
 
 def test_the_reference_is_the_tightest_spread_that_the_cluster_allows() -> None:
-    result = tables(step_model(), [2, 4, 8], Cluster.uniform(4, 2, nodes_per_rack=2), "chatty")
+    result = tables(step_model(), [2, 4, 8])
     one_node, one_rack, several = result.locality[:, 0, :, 0]
     assert one_node[0] == 1.0
     assert one_node[1] < 1.0
@@ -153,7 +137,7 @@ def test_the_reference_is_the_tightest_spread_that_the_cluster_allows() -> None:
 
 def test_speed_times_locality_is_the_ratio_of_steps_on_every_type() -> None:
     cluster = Cluster.uniform(4, 2, nodes_per_rack=2, gpu_types=("V100", "T4"))
-    result = tables(step_model(0.3), [2], cluster, "chatty")
+    result = tables(step_model(0.3), [2], cluster)
     model, profile = step_model(0.3), profiles().all[1]
     reference = model.seconds(profile, model.sums(2, 2), "V100-16GB")[0][0]
     for kind, device in enumerate(("V100-16GB", "T4")):
@@ -172,15 +156,17 @@ def test_jobs_without_gpu_and_of_one_gpu() -> None:
     assert result.demand[1, PCIE] == pytest.approx(0.4)
 
 
-def test_a_gpu_type_without_device_is_named() -> None:
-    cluster = Cluster.uniform(2, 2, gpu_types=("K80",))
-    with refusal(r"'devices': GPU type 'K80' has no device here"):
-        tables(step_model(), [1], cluster, "mute")
-
-
-def test_overlap_is_a_share() -> None:
+def test_bad_input() -> None:
+    with refusal(r"'devices': 'K80' is none of T4, V100"):
+        tables(step_model(), [1], Cluster.uniform(2, 2, gpu_types=("K80",)), "mute")
     with refusal(r"'overlap': 1.5 is not between 0 and 1"):
         step_model(1.5)
+    with refusal(r"network.core': is faster than rack"):
+        NodeNetwork(link(10.0), link(5.0), link(6.0), link(10.0), False)
+    with refusal("'beta': 0.0 is not positive"):
+        AllReduceContention(profiles(), step_model(), 0.0, 0.0, 0)
+    with refusal(r"'eta': -1.0 is negative"):
+        AllReduceContention(profiles(), step_model(), 1.0, -1.0, 0)
 
 
 def test_fewest_nodes_and_tightest_spread() -> None:
@@ -199,43 +185,25 @@ BETA, ETA = 2.0, 0.5
 
 def contending(models: list[str], gangs: list[int]) -> ClusterSimulator:
     model = AllReduceContention(profiles(), step_model(), BETA, ETA, 0)
-    cluster = Cluster.uniform(4, 8, nodes_per_rack=2)
-    result = ClusterSimulator(cluster, named_trace(models, gangs), rates=model)
-    result.advance()
-    return result
+    return arrived(model, Cluster.uniform(4, 8, nodes_per_rack=2), named_trace(models, gangs))
 
 
 def test_k_all_reduces_on_a_port() -> None:
-    sim = contending(["chatty"] * 5, [2] * 5)
-    near, c = 1.1 / 2.0, 1 / 2  # on one rack: 1 s of computation, 1 s of communication
-    for k in range(1, 6):
-        sim.start(k - 1, [(0, 1), (1, 1)])
+    simulator, c = contending(["chatty"] * 5, [2] * 5), 1 / 2
+    for k in range(1, 6):  # on one rack: 1 s of computation, 1 s of communication
         slow = (k * BETA + (k - 1) * ETA) / BETA
-        for job in range(k):
-            expected = near / (1 - c + c * slow)
-            assert sim.state.jobs[job]["rate"] == pytest.approx(expected, rel=1e-12)
+        expected = [NEAR / (1 - c + c * slow)] * k + [0.0] * (5 - k)
+        assert play(simulator, {k - 1: [(0, 1), (1, 1)]}) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_fullest_port_counts_and_only_spanning_jobs_that_communicate() -> None:
-    sim = contending(["chatty", "chatty", "chatty", "mute", "chatty"], [2, 2, 2, 2, 4])
-    sim.start(0, [(0, 1), (1, 1)])
-    sim.start(3, [(0, 1), (1, 1)])
-    sim.start(4, [(0, 4)])
-    assert sim.state.jobs[0]["rate"] == pytest.approx(1.1 / 2)
-    assert sim.state.jobs[3]["rate"] == 1.0
-    assert sim.state.jobs[4]["rate"] == 1.0
-    sim.start(1, [(1, 1), (2, 1)])
-    sim.start(2, [(1, 1), (3, 1)])
+    simulator = contending(["chatty", "chatty", "chatty", "mute", "chatty"], [2, 2, 2, 2, 4])
+    rates = play(simulator, {0: [(0, 1), (1, 1)], 3: [(0, 1), (1, 1)], 4: [(0, 4)]})
+    assert rates == [pytest.approx(NEAR), 0.0, 0.0, 1.0, 1.0]
+    rates = play(simulator, {1: [(1, 1), (2, 1)], 2: [(1, 1), (3, 1)]})
     third = (3 * BETA + 2 * ETA) / BETA
-    assert sim.state.jobs[0]["rate"] == pytest.approx(1.1 / 2 / (0.5 + 0.5 * third))
-    assert sim.state.jobs[1]["rate"] == pytest.approx(1.1 / 3 / (1 / 3 + 2 / 3 * third))
-
-
-def test_beta_and_eta_are_checked() -> None:
-    with refusal("'beta': 0.0 is not positive"):
-        AllReduceContention(profiles(), step_model(), 0.0, 0.0, 0)
-    with refusal(r"'eta': -1.0 is negative"):
-        AllReduceContention(profiles(), step_model(), 1.0, -1.0, 0)
+    assert rates[0] == pytest.approx(NEAR / (0.5 + 0.5 * third))
+    assert rates[1] == pytest.approx(FAR / (1 / 3 + 2 / 3 * third))
 
 
 def test_a_planned_ring_takes_what_the_closed_form_says() -> None:
@@ -254,10 +222,8 @@ def test_a_planned_ring_takes_what_the_closed_form_says() -> None:
 
 def test_jobs_synchronise_as_they_are_told() -> None:
     """Four GPUs on two nodes: half of what a ring asks of the port, and a shorter step."""
-    cluster = Cluster.uniform(4, 2, nodes_per_rack=2)
     ring, apart = (
-        tables(replace(step_model(), synchronisation=by), [4], cluster, "chatty")
-        for by in (None, Hierarchical())
+        tables(replace(step_model(), synchronisation=by), [4]) for by in (None, Hierarchical())
     )
     assert apart.demand[0, NIC] * (1 + 1.0) == pytest.approx(1.0, rel=1e-2)  # in chunks
     assert ring.demand[0, NIC] * (1 + 1.5) == pytest.approx(1.5)

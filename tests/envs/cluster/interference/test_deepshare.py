@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crowds import holdings, rates
-from made_up import named_trace
+from made_up import arrived, named_trace, play
 
 from envs.cluster.interference.deepshare import (
     ISOLATED,
@@ -17,7 +17,6 @@ from envs.cluster.interference.deepshare import (
     read_deepshare,
 )
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster import ClusterSimulator
 from tests.refusal import refusal
 
 
@@ -54,15 +53,14 @@ def test_the_authors_rule(data: Path) -> None:
     names = ["MobileNetV3", "FSDP", "MoE", "DLRM"]
     models, gangs = rng.choice(names, 30).tolist(), rng.choice([2, 4, 8], 30)
     cluster = Cluster.uniform(10, 8)
-    model = DeepShareContention(str(place), 0.35, 0)
-    sim = ClusterSimulator(cluster, named_trace(models, gangs.tolist()), rates=model)
-    sim.advance()
+    model = DeepShareContention(str(place))
+    sim = arrived(model, cluster, named_trace(models, gangs.tolist()))
     for job in range(30):
         nodes = int(rng.choice([n for n in (1, 2, 4, 8) if n <= gangs[job]]))
         room = np.flatnonzero(sim.state.nodes["free"] >= gangs[job] // nodes)
         if len(room) >= nodes:
             chosen = rng.permutation(room)[:nodes].tolist()
-            sim.start(job, [(node, int(gangs[job]) // nodes) for node in chosen])
+            play(sim, {job: [(node, int(gangs[job]) // nodes) for node in chosen]})
     held, crowded = holdings(sim), 0
     for job, rate in rates(sim).items():
         beside = [o for o in held if o != job and set(held[o]) & set(held[job])]
@@ -76,7 +74,7 @@ def test_the_authors_rule(data: Path) -> None:
 
 
 def test_throughput_by_nodes(tmp_path: Path) -> None:
-    model = DeepShareContention(folder(tmp_path), 0.35, 0)
+    model = DeepShareContention(folder(tmp_path))
     result = model.tables(named_trace(["m", "m"], [2, 4]), Cluster.uniform(8, 2))
     assert result.locality[0, 0, 0] == pytest.approx([1.0, 1.0, 1.0, 1.0])
     assert result.locality[1, 0, 0] == pytest.approx([1.0, 1.0, 1.0, 12 / 18])
@@ -86,44 +84,43 @@ def test_throughput_by_nodes(tmp_path: Path) -> None:
 
 def test_the_floor(tmp_path: Path) -> None:
     trace = named_trace(["m", "m"], [2, 4])
-    model = DeepShareContention(folder(tmp_path), 0.35, 0)
-    simulator = ClusterSimulator(Cluster.uniform(8, 4), trace, rates=model)
-    simulator.advance()
-    simulator.start(0, [(0, 1), (1, 1)])
-    simulator.start(1, [(0, 1), (1, 1), (2, 1), (3, 1)])
-    assert simulator.state.jobs["rate"][0] == 0.35  # 0.2 was measured
-    assert simulator.state.jobs["rate"][1] == pytest.approx(12 / 18 * 0.6)
+    model = DeepShareContention(folder(tmp_path))
+    simulator = arrived(model, Cluster.uniform(8, 4), trace)
+    rates = play(simulator, {0: [(0, 1), (1, 1)], 1: [(node, 1) for node in range(4)]})
+    assert rates[0] == 0.35  # 0.2 was measured
+    assert rates[1] == pytest.approx(12 / 18 * 0.6)
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("file", "text", "message"),
     [
         (
-            {"isolated": ',x\n"m,2",10\n'},
-            f"{ISOLATED}: record row 1 .*: 'm,2' is no 'model,GPUs,nodes'",
+            "isolated",
+            ',x\n"m,2",10\n',
+            f"{ISOLATED}: record row 1 .*: 'm,2' is no 'model,GPUs",
         ),
-        ({"isolated": ',x\n"m,2,4",10\n'}, "'m,2,4' is no"),
-        ({"isolated": ',x\n"m,2,2",0\n'}, "row 1 .*: field 'x': '0' is not above 0"),
-        ({"isolated": ',x\n"m,2,2",1\n"m,2,2",1\n'}, "row 2 .*: 'm,2,2' stands twice"),
-        ({"isolated": ',x\n"m,2,2",1\n'}, f"{ISOLATED}: record m,4,2: is missing"),
-        ({"isolated": ""}, "is empty"),
-        ({"shared": ',"m,2,2"\n"m,2,2",0.9,1\n'}, f"{SHARED}: record row 1 .*: has 3 cells"),
-        ({"shared": ',"m,2,2"\n"m,4,2",0.9\n'}, "has other jobs in its rows"),
-        ({"shared": ',"m,2,2"\n"m,2,2",none\n'}, "field 'm,2,2': 'none' is not a number"),
-        ({"shared": ',"m,2,2","m,4,2"\n"m,2,2",1,1\n'}, "has other jobs in its rows"),
+        ("isolated", ',x\n"m,2,4",10\n', "'m,2,4' is no"),
+        ("isolated", ',x\n"m,2,2",0\n', "row 1 .*: field 'x': '0' is not above 0"),
+        ("isolated", ',x\n"m,2,2",1\n"m,2,2",1\n', "row 2 .*: 'm,2,2' stands twice"),
+        ("isolated", ',x\n"m,2,2",1\n', f"{ISOLATED}: record m,4,2: is missing"),
+        ("isolated", "", "is empty"),
+        ("shared", ',"m,2,2"\n"m,2,2",0.9,1\n', f"{SHARED}: record row 1 .*: has 3 cells"),
+        ("shared", ',"m,2,2"\n"m,4,2",0.9\n', "has other jobs in its rows"),
+        ("shared", ',"m,2,2"\n"m,2,2",none\n', "field 'm,2,2': 'none' is not a number"),
+        ("shared", ',"m,2,2","m,4,2"\n"m,2,2",1,1\n', "has other jobs in its rows"),
     ],
 )
 def test_a_malformed_file_names_the_place(
-    tmp_path: Path, files: dict[str, str], message: str
+    tmp_path: Path, file: str, text: str, message: str
 ) -> None:
     with refusal(message):
-        DeepShareContention(folder(tmp_path, **files), 0.35, 0)
+        DeepShareContention(folder(tmp_path, **{file: text}))
 
 
 def test_other_bad_input(tmp_path: Path) -> None:
     with refusal("cannot be read"):
-        DeepShareContention(str(tmp_path / "none"), 0.35, 0)
-    model = DeepShareContention(folder(tmp_path), 0.35, 0)
+        DeepShareContention(str(tmp_path / "none"))
+    model = DeepShareContention(folder(tmp_path))
     mixed = Cluster.uniform(2, 2, gpu_types=("V100", "P100"))
     with refusal("measured on one GPU type"):
         model.tables(named_trace(["m"], [1]), mixed)

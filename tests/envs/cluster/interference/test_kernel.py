@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 from crowds import (
+    RandomRates,
     alone_rate,
     crowd,
     holdings,
@@ -19,8 +20,8 @@ from crowds import (
 from crowds import try_to_start as start
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import arrived
 from numpy.random import default_rng
-from random_tables import RandomRates
 
 from envs.cluster.interference.kernel import (
     NOBODY,
@@ -32,7 +33,6 @@ from envs.cluster.interference.kernel import (
 )
 from envs.cluster.interference.rates import ALONE, ON_GPU, ON_NODE, SHARED, SPANNING, NoInterference
 from envs.cluster.interference.tabulated import number_of
-from envs.cluster.simulation.cluster import ClusterSimulator
 from tests.strength import SEEDS, examples
 
 KINDS = st.integers(ALONE, SHARED)
@@ -56,52 +56,31 @@ def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: 
 @examples(80)
 @given(SEEDS, KINDS, SCOPES)
 def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> None:
+    """And who disturbs nobody changes no rate."""
     rng = default_rng(seed)
-    cluster = two_type_cluster()
-    simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
-    simulator.advance()
+    simulator = arrived(RandomRates(seed, kind, scope), two_type_cluster(), random_trace(rng))
     for job in simulator.pending():
         before = rates(simulator)
-        start(simulator, int(job), rng)
-        after = rates(simulator)
+        started, after = start(simulator, int(job), rng), rates(simulator)
         assert all(after[other] <= before[other] for other in before)
+        if started and any(after[other] != before[other] for other in before):
+            assert disturbs(simulator.state.jobs, simulator.state.shares, simulator.tables, job)
     for job in simulator.running():
         before = rates(simulator)
         simulator.preempt(int(job))
-        after = rates(simulator)
-        assert all(after[other] >= before[other] for other in after)
-
-
-@examples(40)
-@given(SEEDS, KINDS, SCOPES)
-def test_who_disturbs_nobody_changes_no_rate(seed: int, kind: int, scope: int) -> None:
-    rng = default_rng(seed)
-    cluster = two_type_cluster()
-    simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
-    simulator.advance()
-    state, tables = simulator.state, simulator.tables
-    for job in simulator.pending():
-        before = rates(simulator)
-        if not start(simulator, int(job), rng):
-            continue
-        after = rates(simulator)
-        if any(after[other] != before[other] for other in before):
-            assert disturbs(state.jobs, state.shares, tables, job)
+        assert all(rate >= before[other] for other, rate in rates(simulator).items())
 
 
 @examples(40)
 @given(SEEDS, KINDS, SCOPES)
 def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None:
-    rng = default_rng(seed)
-    cluster = two_type_cluster()
-    simulator = ClusterSimulator(cluster, random_trace(rng), rates=RandomRates(seed, kind, scope))
-    simulator.advance()
+    rng, cluster = default_rng(seed), two_type_cluster()
+    simulator = arrived(RandomRates(seed, kind, scope), cluster, random_trace(rng))
     for job in simulator.pending():
-        if not start(simulator, int(job), rng):
-            continue
-        held = holdings(simulator)
-        assert rates(simulator)[int(job)] == alone_rate(simulator.tables, cluster, held, int(job))
-        simulator.preempt(int(job))
+        if start(simulator, int(job), rng):
+            held = holdings(simulator)
+            assert rates(simulator)[job] == alone_rate(simulator.tables, cluster, held, int(job))
+            simulator.preempt(int(job))
 
 
 @examples(80)

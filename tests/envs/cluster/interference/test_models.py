@@ -16,12 +16,12 @@ from crowds import (
 from hydra import compose
 from hydra.utils import instantiate
 from hypothesis import HealthCheck, given
+from made_up import arrived, play
 from numpy.random import default_rng
 from omegaconf.errors import MissingMandatoryValue
 
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from experiments.config.composing import hydra_over_configs
 from tests.strength import SEEDS, examples
@@ -56,8 +56,7 @@ def model(request: pytest.FixtureRequest) -> RateModel:
 @given(SEEDS)
 def test_neighbours_only_slow_down_and_alone_is_one(model: RateModel, seed: int) -> None:
     rng, cluster = default_rng(seed), one_type_cluster()
-    simulator = ClusterSimulator(cluster, random_trace(rng), rates=model)
-    simulator.advance()
+    simulator = arrived(model, cluster, random_trace(rng))
     for job in simulator.pending():
         before = rates(simulator)
         if not try_to_start(simulator, int(job), rng):
@@ -73,15 +72,12 @@ def test_neighbours_only_slow_down_and_alone_is_one(model: RateModel, seed: int)
 
 def test_as_in_the_trace_where_its_conditions_hold(model: RateModel) -> None:
     """By itself, on the reference GPU type, on no more nodes than it needs: exactly 1."""
-    cluster = one_type_cluster()
     trace = random_trace(default_rng(1), 60, fractional=False)
-    simulator = ClusterSimulator(cluster, trace, rates=model)
-    simulator.advance()
+    simulator = arrived(model, one_type_cluster(), trace)
     for job in simulator.pending():
         nodes, rest = divmod(int(trace.num_gpus[job]), 4)
         shares = [(node, 4) for node in range(nodes)] + ([(nodes, rest)] if rest else [])
-        simulator.start(int(job), shares)
-        assert simulator.state.jobs[job]["rate"] == 1.0
+        assert play(simulator, {int(job): shares})[job] == 1.0
         simulator.preempt(int(job))
 
 
@@ -89,10 +85,9 @@ def test_the_same_again(model: RateModel) -> None:
     trace = random_trace(default_rng(3))
     runs = [crowd(model, one_type_cluster(), trace, default_rng(4)) for _ in range(2)]
     assert rates(runs[0]) == rates(runs[1])
-    while not runs[0].done and runs[0].advance():
-        pass
-    while not runs[1].done and runs[1].advance():
-        pass
+    for run in runs:
+        while not run.done and run.advance():
+            pass
     assert (runs[0].state.jobs == runs[1].state.jobs).all()
 
 
