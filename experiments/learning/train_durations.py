@@ -44,11 +44,9 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable
 from experiments.study.statistics import bootstrap
 from experiments.study.tables import TABLE_FILE, Table, write_tables
-from models.durations.bins import BINS, DurationConfig
+from models.durations.bins import BINS, DurationConfig, upper_edges_s
 from models.durations.network import (
     DurationPosterior,
-    bins_of,
-    edges_s,
     fit,
     save_durations,
 )
@@ -200,7 +198,7 @@ def _posterior(
     duration_s: NDArray[np.int64], done_s: FloatArray, prior: FloatArray, smoothing: float
 ) -> FloatArray:
     """(A, 26) of the jobs that took longer than `done_s`; `prior` counts as `smoothing` jobs."""
-    limits = np.append(0.0, edges_s().numpy())
+    limits = np.append(0.0, upper_edges_s())
     within = np.searchsorted(np.sort(duration_s), done_s[:, None] + limits, side="right")
     last = len(duration_s) - within[:, -1:]
     counts = np.concatenate([np.diff(within, axis=1), last], axis=1)
@@ -241,10 +239,10 @@ class Scores:
         Within a bin chances are evenly spread over time; the last bin, which has no end, is taken
         to be as wide, in the logarithm, as the others.
         """
-        upper = edges_s().numpy()
+        upper = upper_edges_s()
         upper = np.append(upper, upper[-1] * upper[-1] / upper[-2])
         lower = np.append(0.0, upper[:-1])
-        row, true = np.arange(len(chance)), bins_of(torch.from_numpy(remaining_s)).numpy()
+        row, true = np.arange(len(chance)), np.searchsorted(upper_edges_s(), remaining_s)
         part = np.minimum((remaining_s - lower[true]) / (upper - lower)[true], 1.0)
         below = np.cumsum(chance, axis=1)[row, true] - chance[row, true]
         return cls(method, -np.log(chance[row, true]), below + part * chance[row, true])

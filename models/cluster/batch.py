@@ -38,15 +38,14 @@ class PackedLinks:
     ) -> None:
         by_first, by_second = first.argsort(), second.argsort()
         starts = _starts(first, sizes[0]), _starts(second, sizes[1])
-        to_first, to_second = (weight.contiguous() for weight in weights)
-        self._to_first = (
-            Bags(second[by_first], starts[0], to_first[by_first]),
-            Bags(first[by_second], starts[1], to_first[by_second]),
-        )
-        self._to_second = (
-            Bags(first[by_second], starts[1], to_second[by_second]),
-            Bags(second[by_first], starts[0], to_second[by_first]),
-        )
+
+        def both(weight: Tensor) -> tuple[Bags, Bags]:
+            return (
+                Bags(second[by_first], starts[0], weight[by_first]),
+                Bags(first[by_second], starts[1], weight[by_second]),
+            )
+
+        self._to_first, self._to_second = both(weights[0]), both(weights[1])[::-1]
 
     def to_second(self, rows: Tensor) -> Tensor:
         return _sums(rows, *self._to_second)
@@ -191,14 +190,10 @@ class PaddedRows:
 Rows = PackedRows | PaddedRows
 
 
-def _count(rows: Rows, dtype: torch.dtype) -> Tensor:
-    """(B, 1) nodes of every graph, at least 1."""
-    return rows.present.sum(dim=1, keepdim=True).clamp(min=1).to(dtype)
-
-
 def mean(rows: Rows, states: Tensor) -> Tensor:
     """(B, F) means of the rows of every graph, 0 where there are none."""
-    return rows.total(states) / _count(rows, states.dtype)
+    count = rows.present.sum(dim=1, keepdim=True).clamp(min=1)
+    return rows.total(states) / count.to(states.dtype)
 
 
 SPEED = 10  # column of a server: of its GPU type
@@ -242,11 +237,9 @@ class ClusterBatch:
             return features * kept
 
         kind: Callable[[Tensor], Rows] = PackedRows if packed else PaddedRows
-        self.pending, self.running = (
-            kind(observation["pending_mask"]),
-            kind(observation["running_mask"]),
+        self.pending, self.running, self.servers, shares = (
+            kind(observation[f"{name}_mask"]) for name in ("pending", "running", "server", "share")
         )
-        self.servers, shares = kind(observation["server_mask"]), kind(observation["share_mask"])
         self.cluster_features = keep("cluster", observation["cluster_features"])
         self.rack_features = keep("rack", observation["rack_features"])  # (B, R, 8)
         self.rack_present = observation["rack_mask"] != 0
@@ -265,20 +258,22 @@ class ClusterBatch:
             peers = order.unsqueeze(1).expand(-1, self.peer_features.shape[1], -1)
             self.peer_features = _arranged(self.peer_features, peers, PEER_BASE)
         self.num_pending = pending.shape[0]
-        self._num_running, self._packed = running.shape[0], packed
-        self._connect(observation, shares)
-        self.rack_types = self._types_of_racks(servers)  # (B, R, T)
+        self._connect(observation, shares, running.shape[0], packed)
         types = servers[..., SERVER_BASE:]
         free = servers[..., 2:3] * types  # (B, N, T)
+        self.rack_types = _shares(self.to_racks(self.servers.pack(free)))  # (B, R, T)
         whole = servers[..., 0].sum(1, keepdim=True).clamp(min=1e-6)
         self.free_types = free.sum(1) / whole  # (B, T) of all GPUs
         self.all_types = (servers[..., 0:1] * types).sum(1) / whole
         self.cluster_types = _shares(free.sum(1))
-        self.pending_speeds = pending[:, JOB_BASE : JOB_BASE + types.shape[-1]]
+        columns = slice(JOB_BASE, JOB_BASE + types.shape[-1])
+        self.pending_speeds = pending[:, columns]
         most = free.amax(1)
         self.job_features = torch.cat([pending, running])
         waiting = self._about_types(self.pending, pending, most, None)
-        at_work = self._about_types(self.running, running, most, self._present_speed(running))
+        held = self.to_running(self.server_features[:, SERVER_BASE:])  # (K, T) share of its GPUs
+        present = (held * running[:, columns]).sum(1, keepdim=True)
+        at_work = self._about_types(self.running, running, most, present)
         self.job_types = torch.cat([waiting, at_work])
 
     def to_servers(self, running: Tensor) -> Tensor:
@@ -298,7 +293,9 @@ class ClusterBatch:
         """(K, F): each server gets what its rack has, from (B, R, F)."""
         return self._racks.to_first(racks.flatten(0, 1))
 
-    def _connect(self, observation: Mapping[str, Tensor], shares: Rows) -> None:
+    def _connect(
+        self, observation: Mapping[str, Tensor], shares: Rows, running: int, packed: bool
+    ) -> None:
         graphs, slots = self.running.present.shape
         nodes, racks = self.servers.present.shape[1], self.rack_features.shape[1]
         graph = torch.arange(graphs, device=self.rack_features.device).unsqueeze(1)
@@ -308,7 +305,7 @@ class ClusterBatch:
             for end, rows, size in ((0, self.running, slots), (1, self.servers, nodes))
         )
         part = shares.pack(observation["share_features"])  # of the server's GPUs, of the job's
-        sizes = self._num_running, self.server_features.shape[0]
+        sizes = running, self.server_features.shape[0]
         weights = part[:, 1], part[:, 0]
         self._shares: PackedLinks | PaddedLinks
         self._racks: PackedLinks | PaddedLinks
@@ -317,21 +314,17 @@ class ClusterBatch:
         whose = self.servers.pack(graph * racks + rack.clamp(max=racks - 1))
         rack_sizes = sizes[1], graphs * racks
         real = self.servers.pack((rack < racks) & self.servers.present)
-        inverse = self._inverse_sizes(whose, real, graphs * racks, part.dtype)
+        count = torch.zeros(graphs * racks, dtype=part.dtype, device=rack.device)
+        count = count.scatter_add(0, whose, real.to(part.dtype))
+        inverse = 1.0 / count.clamp(min=1.0).gather(0, whose)  # of the servers of its rack
         rack_weights = torch.ones_like(inverse), inverse
-        if self._packed:
+        if packed:
             self._shares = PackedLinks(job, server, sizes, weights)
             self._racks = PackedLinks(own, whose, rack_sizes, rack_weights)
         else:
             there = shares.pack(shares.present)
             self._shares = PaddedLinks(job, server, sizes, weights, there)
             self._racks = PaddedLinks(own, whose, rack_sizes, rack_weights, real)
-
-    def _inverse_sizes(self, rack: Tensor, real: Tensor, racks: int, dtype: torch.dtype) -> Tensor:
-        """(K,) of every server 1 / the servers of its rack."""
-        size = torch.zeros(racks, dtype=dtype, device=rack.device)
-        size = size.scatter_add(0, rack, real.to(dtype))
-        return 1.0 / size.clamp(min=1.0).gather(0, rack)
 
     def _order_of_types(self, servers: Tensor, pending: Tensor, running: Tensor) -> Tensor:
         """(B, T) the types in the order of their columns."""
@@ -342,15 +335,6 @@ class ClusterBatch:
         most = jobs.amax(1, keepdim=True).clamp(min=1e-6)
         key = torch.where(types.amax(1) > 0, 1.0 + speed, jobs / most / 2.0)
         return key.argsort(dim=1, descending=True)
-
-    def _types_of_racks(self, servers: Tensor) -> Tensor:
-        free = self.servers.pack(servers[..., 2:3] * servers[..., SERVER_BASE:])
-        return _shares(self.to_racks(free))
-
-    def _present_speed(self, running: Tensor) -> Tensor:
-        types = self.server_features[:, SERVER_BASE:]
-        held = self.to_running(types)  # (K, T) share of its GPUs of each type
-        return (held * running[:, JOB_BASE : JOB_BASE + types.shape[1]]).sum(1, keepdim=True)
 
     def _about_types(
         self, rows: Rows, jobs: Tensor, most: Tensor, present: Tensor | None

@@ -23,6 +23,14 @@ from models.durations.network import GittinsIndex
 from models.layout import ClusterWidths, num_cluster_actions
 
 
+def _scaled(layer: nn.Linear, factor: float) -> nn.Linear:
+    """A layer whose first weights are `factor` times what they would be."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(factor)
+    return layer
+
+
 class JobHead(nn.Module):
     """One logit per job from its state and what is known about it outright.
 
@@ -34,10 +42,9 @@ class JobHead(nn.Module):
     ) -> None:
         super().__init__()
         self.hidden = nn.Linear(hidden + direct, hidden)
-        self.logit = nn.Linear(hidden, 1)
+        self.logit = _scaled(nn.Linear(hidden, 1), initial_scale)
         self.direct = nn.Linear(direct, 1, bias=False)
         with torch.no_grad():
-            self.logit.weight.mul_(initial_scale)
             self.logit.bias.zero_()
             self.direct.weight.zero_()
             self.direct.weight[0, 0] = initial_index_weight
@@ -59,15 +66,12 @@ class PairHead(nn.Module):
 
     def __init__(self, hidden: int, initial_scale: float, initial_speed_weight: float) -> None:
         super().__init__()
-        self.query = nn.Linear(hidden, hidden)
+        self.query = _scaled(nn.Linear(hidden, hidden), initial_scale)
         self.servers = nn.Linear(hidden, hidden, bias=False)
         self.racks = nn.Linear(hidden, hidden)
         self.cluster = nn.Linear(hidden, hidden)
         self.speed = nn.Parameter(torch.tensor(initial_speed_weight))
         self._scale = hidden**-0.5
-        with torch.no_grad():
-            self.query.weight.mul_(initial_scale)
-            self.query.bias.mul_(initial_scale)
 
     def forward(self, batch: ClusterBatch, states: States, allowed: Tensor) -> Tensor:
         """(B, W, G) logarithms of the chance of every allowed group, given the job."""
@@ -88,13 +92,9 @@ class ForwardHead(nn.Module):
     def __init__(self, hidden: int, peer: int, initial_scale: float) -> None:
         super().__init__()
         self.peers = nn.Sequential(nn.Linear(peer, hidden), nn.ReLU())
-        self.query = nn.Linear(hidden, hidden)
-        self.job = nn.Linear(hidden, 1)
+        self.query = _scaled(nn.Linear(hidden, hidden), initial_scale)
+        self.job = _scaled(nn.Linear(hidden, 1), initial_scale)
         self._scale = hidden**-0.5
-        with torch.no_grad():
-            for layer in (self.query, self.job):
-                layer.weight.mul_(initial_scale)
-                layer.bias.mul_(initial_scale)
 
     def forward(self, batch: ClusterBatch, states: States, peers: Tensor) -> Tensor:
         """(B, W, F) from (B, F, columns) of the other schedulers."""
@@ -125,10 +125,8 @@ class Perceptron(nn.Module):
 
     def __init__(self, width: int, hidden: int, initial_scale: float) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
-        with torch.no_grad():
-            for parameter in self.layers[2].parameters():
-                parameter.mul_(initial_scale)
+        first, last = nn.Linear(width, hidden), nn.Linear(hidden, 1)
+        self.layers = nn.Sequential(first, nn.ReLU(), _scaled(last, initial_scale))
 
     def forward(self, *parts: Tensor) -> Tensor:
         """(B, 1) from parts that are `width` wide together."""
@@ -187,11 +185,10 @@ def widths_of_cluster(observation_space: spaces.Dict) -> ClusterWidths:
     """
     arrays = ("cluster", "rack", "server", "running", "pending", "share")
     width = {name: width_of(observation_space, f"{name}_features") for name in arrays}
-    types = width["server"] - SERVER_BASE
-    if types < 1 or width["pending"] < JOB_BASE + types or width["running"] != width["pending"]:
+    types, job, running = width["server"] - SERVER_BASE, width.pop("pending"), width.pop("running")
+    if types < 1 or job < JOB_BASE + types or running != job:
         raise InputError(
-            f"jobs of {width['pending']} and {width['running']} columns do not go with servers of "
-            f"{width['server']}",
+            f"jobs of {job} and {running} columns do not go with servers of {width['server']}",
             field="pending_features",
         )
     other = {
@@ -205,16 +202,8 @@ def widths_of_cluster(observation_space: spaces.Dict) -> ClusterWidths:
             f"peers of {other['peer']} columns do not go with {types} GPU types",
             field="peer_features",
         )
-    return ClusterWidths(
-        cluster=width["cluster"],
-        rack=width["rack"],
-        server=width["server"],
-        job=width["pending"],
-        share=width["share"],
-        types=types,
-        **other,
-        advised=int(ADVISED in observation_space.spaces),
-    )
+    advised = int(ADVISED in observation_space.spaces)
+    return ClusterWidths(**width, job=job, types=types, **other, advised=advised)
 
 
 def preempts(observation_space: spaces.Dict, action_space: spaces.Space[Any]) -> bool:

@@ -98,10 +98,10 @@ class DurationConfig:
     learning_rate: Positive = 0.001
     weight_decay: NonNegative = 0.01
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the network's weights by name."""
+    def layers(self) -> dict[str, tuple[int, int]]:
+        """Numbers that each linear layer of the network gives and takes, by its name."""
         hidden, seen = self.hidden, NEAR_WIDTH + EVIDENCE_WIDTH + SELF_WIDTH + 1
-        layers = {
+        return {
             "own": (hidden, SELF_WIDTH),
             "near": (hidden, seen),
             "near_again": (hidden, hidden),
@@ -112,10 +112,6 @@ class DurationConfig:
             "copies_again": (len(SPREADS), hidden),
             "no_copy": (1, self.readout),
         }
-        shapes: dict[str, tuple[int, ...]] = {}
-        for name, shape in layers.items():
-            shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-        return shapes
 
 
 MOST_HISTORY = 1024  # neighbours; each has columns of its own
@@ -140,8 +136,11 @@ def read_durations(folder: Path) -> tuple[DurationConfig, dict[str, FloatRows]]:
     ):
         if spec.get(key) != value:
             raise InputError("is not what rows and bins are made of today", file=path, field=key)
+    expected: dict[str, tuple[int, ...]] = {}
+    for name, shape in config.layers().items():
+        expected |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     try:
-        expected, weights = config.shapes(), load_file(folder / WEIGHTS_FILE)
+        weights = load_file(folder / WEIGHTS_FILE)
     except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise _unfit(path, in_one_line(error)) from error
     if set(weights) != set(expected):
@@ -172,6 +171,6 @@ def _config(path: Path, node: object) -> DurationConfig:
         field = ".".join(["config", *map(str, fault["loc"])])
         raise InputError(fault["msg"], file=path, field=field) from error
     if config.history > MOST_HISTORY:
-        told = f"{config.history} is more than {MOST_HISTORY}"
-        raise InputError(told, file=path, field="config.history")
+        message = f"{config.history} is more than {MOST_HISTORY}"
+        raise InputError(message, file=path, field="config.history")
     return config

@@ -37,8 +37,6 @@ from envs.errors import InputError
 from models.artifacts import atomic_folder, save_weights, write_spec
 from models.durations.bins import (
     ALIKE,
-    BINS,
-    EVIDENCE_WIDTH,
     FAR,
     KIND,
     LEAST_CHANCE,
@@ -56,14 +54,9 @@ from models.durations.bins import (
 _CENTRE, _SCALE = -9.0, 3.0  # of logarithms of indices, so that they are of the order of 1
 
 
-def edges_s() -> Tensor:
-    """(25,) upper edges of all bins but the last, in seconds: 30 s to 60 days, evenly in log."""
-    return torch.from_numpy(upper_edges_s())
-
-
 def bins_of(seconds: Tensor) -> Tensor:
     """The bin, 0 to 25, of each remaining time in seconds; an edge belongs to the bin below it."""
-    return torch.bucketize(seconds.double(), edges_s().to(seconds.device))
+    return torch.bucketize(seconds.double(), torch.from_numpy(upper_edges_s()).to(seconds.device))
 
 
 class GittinsIndex(nn.Module):
@@ -108,25 +101,26 @@ class DurationPosterior(nn.Module):
     on the work the job has done, by which also its share of the mixture is multiplied (Bayes).
     """
 
+    own: nn.Linear
+    near: nn.Linear
+    near_again: nn.Linear
+    attention: nn.Linear
+    readout: nn.Linear
+    bins: nn.Linear
+    copies: nn.Linear
+    copies_again: nn.Linear
+    no_copy: nn.Linear
     edges_s: Tensor
     spreads: Tensor
 
     def __init__(self, config: DurationConfig) -> None:
         super().__init__()
         self.config = config
-        hidden = config.hidden
-        self.own = nn.Linear(SELF_WIDTH, hidden)
-        self.near = nn.Linear(NEAR_WIDTH + EVIDENCE_WIDTH + SELF_WIDTH + 1, hidden)
-        self.near_again = nn.Linear(hidden, hidden)
-        self.attention = nn.Linear(hidden, config.heads)
-        self.readout = nn.Linear((1 + config.heads) * hidden, config.readout)
+        for name, (outputs, inputs) in config.layers().items():
+            self.add_module(name, nn.Linear(inputs, outputs))
         self.dropout = nn.Dropout(config.dropout)
-        self.bins = nn.Linear(config.readout, BINS)
-        self.copies = nn.Linear(hidden, hidden)
-        self.copies_again = nn.Linear(hidden, len(SPREADS))
-        self.no_copy = nn.Linear(config.readout, 1)
         nn.init.constant_(self.copies_again.bias, FEW_COPIES)
-        self.register_buffer("edges_s", edges_s().float(), persistent=False)
+        self.register_buffer("edges_s", torch.from_numpy(upper_edges_s()).float(), persistent=False)
         self.register_buffer("spreads", torch.tensor(SPREADS), persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -273,7 +267,7 @@ def save_durations(
             "units": {"work": "seconds on the GPU type of the trace"},
             "history": posterior.config.history,
             "columns": columns(posterior.config.history),
-            "bins": edges_s().tolist(),
+            "bins": upper_edges_s().tolist(),
             "config": asdict(posterior.config),
             "provenance": dict(provenance),
         }

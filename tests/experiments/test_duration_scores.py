@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from experiments.learning.train_durations import Marginal, Scores
-from models.durations.network import BINS, edges_s
+from models.durations.bins import BINS, upper_edges_s
 from tests.strength import SEEDS, examples
 
-EDGES = edges_s().numpy()
+EDGES = upper_edges_s()
 
 
 def bin_of(seconds: float) -> int:

@@ -28,16 +28,20 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from envs.files import read_json
 from models.artifacts import sha256_of
-from models.durations.bins import SPEC_FILE, middles, read_durations
-from models.durations.network import (
+from models.durations.bins import (
     BINS,
+    SPEC_FILE,
     SPREADS,
     WEIGHTS_FILE,
     DurationConfig,
+    middles,
+    read_durations,
+    upper_edges_s,
+)
+from models.durations.network import (
     DurationPosterior,
     GittinsIndex,
     bins_of,
-    edges_s,
     fit,
     save_durations,
     stretched,
@@ -123,7 +127,7 @@ def test_copies_are_of_all_work_given_the_work_done(
     near[2] = 1.0, np.log1p(other_s / 60.0) / 4.0, 1.0, 0.3
     near[3] = 1.0, 0.4, 0.0, 0.1  # has not finished: nothing to copy
     done_s = 60.0 * np.expm1(4.0 * float(rows[0, 2]))  # as its column has it
-    edges = np.concatenate([[max(done_s, 1e-3)], done_s + edges_s().numpy(), [np.inf]])
+    edges = np.concatenate([[max(done_s, 1e-3)], done_s + upper_edges_s(), [np.inf]])
     ended = np.zeros(len(edges))
     for column in (near[0, 1], near[2, 1]):
         took = 60.0 * np.expm1(4.0 * float(column))
@@ -272,7 +276,7 @@ def test_the_index_is_that_of_brute_force(drawn: list[float]) -> None:
 def test_a_job_sure_to_end_within_a_bin_has_the_index_of_its_middle(sure: int) -> None:
     logits = torch.full((BINS,), -200.0)
     logits[sure] = 200.0
-    edges = torch.cat([torch.zeros(1, dtype=torch.float64), edges_s()])
+    edges = np.append(0.0, upper_edges_s())
     middle = float(edges[sure : sure + 2].mean())
     assert float(GittinsIndex()(logits)) == pytest.approx(-math.log(middle), abs=1e-4)
 
@@ -313,7 +317,7 @@ def test_the_gradient_is_the_slope(drawn: list[float], bin_: int) -> None:
 
 
 def test_bins_hold_what_their_edges_say() -> None:
-    edges = edges_s()
+    edges = torch.from_numpy(upper_edges_s())
     assert len(edges) == BINS - 1
     assert float(edges[0]) == pytest.approx(30.0)
     assert float(edges[-1]) == pytest.approx(60 * 86_400)
@@ -363,7 +367,7 @@ def test_the_spec_says_what_it_is(folder: Path) -> None:
     assert len(spec["columns"]) == 9 + 2 * 2 * 4
     assert spec["columns"][9] == "before 1: arrived"
     assert spec["columns"][-1] == "after 2: time between the submissions"
-    assert_allclose(spec["bins"], edges_s().numpy())
+    assert_allclose(spec["bins"], upper_edges_s())
     assert spec["sha256"] == {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
 
 
