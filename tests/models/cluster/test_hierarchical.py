@@ -39,6 +39,8 @@ VARIANTS = {
     "no messages": replace(CONFIG, rounds=0),
 }
 SIZES = Sizes(peers=2, state=6)
+GROUPS = SIZES.servers + SIZES.racks + 1  # where a job may start
+STARTS = SIZES.pending * GROUPS
 clusters = st.builds(
     Sizes,
     servers=st.integers(1, 9),
@@ -68,6 +70,27 @@ def stacked(*seen: Observation) -> dict[str, Tensor]:
 def outlook(policy: HierarchicalPolicy, *seen: Observation, packed: bool = True) -> Outlook:
     with torch.inference_mode():
         return policy.assess(stacked(*seen), packed=packed)
+
+
+def random_seen(seed: int, **arrays: Any) -> Observation:
+    """A random cluster of `SIZES` with other values in some arrays."""
+    seen = random_cluster(default_rng(seed), SIZES)
+    for name, values in arrays.items():
+        seen[name][:] = values
+    return seen
+
+
+def raised(seen: Observation, **where: Any) -> Observation:
+    """The same with 1 added at some places of some arrays."""
+    other = {name: array.copy() for name, array in seen.items()}
+    for name, at in where.items():
+        other[name][at] += 1.0
+    return other
+
+
+def starts(logits: Tensor) -> Tensor:
+    """(W, groups) of the only observation."""
+    return logits[0, :STARTS].view(SIZES.pending, GROUPS)
 
 
 def close(first: Tensor, second: Tensor) -> None:
@@ -133,10 +156,10 @@ def test_a_batch_of_different_clusters_is_each_by_itself(policy: HierarchicalPol
 def test_without_jobs_there_is_an_answer_all_the_same(
     policy: HierarchicalPolicy, empty: str
 ) -> None:
-    seen = random_cluster(default_rng(2), SIZES)
+    seen = random_seen(2)
     names = {"pending": ["pending"], "running": ["running", "share"]}.get(empty, list(seen))
     for key in seen:
-        if any(key.startswith(name) for name in names):
+        if key.startswith(tuple(names)):
             seen[key] = np.zeros_like(seen[key])
     if empty == "running":
         seen["share_index"] = np.repeat([[SIZES.running], [SIZES.servers]], SIZES.shares, axis=1)
@@ -145,31 +168,20 @@ def test_without_jobs_there_is_an_answer_all_the_same(
     assert torch.isfinite(value).all()
     if empty != "everything":
         padded = outlook(policy, seen, packed=False)
-        allowed = seen["action_mask"] == 1
-        gone = "pending" if empty == "pending" else "running"
-        allowed &= ~_actions_of(gone, SIZES)
+        number, stops = np.arange(SIZES.actions), SIZES.pending * (GROUPS + SIZES.peers)
+        gone = number < stops if empty == "pending" else (number >= stops) & (number < number[-1])
+        allowed = (seen["action_mask"] == 1) & ~gone
         close(padded.logits[:, allowed], logits[:, allowed])
         close(padded.value, value)
-
-
-def _actions_of(kind: str, sizes: Sizes) -> NDArray[np.bool_]:
-    groups = sizes.servers + sizes.racks + 1
-    first = sizes.pending * (groups + sizes.peers)
-    number = np.arange(sizes.actions)
-    return number < first if kind == "pending" else (number >= first) & (number < number[-1])
 
 
 def renamed(
     seen: Observation, sizes: Sizes, rng: np.random.Generator
 ) -> tuple[Observation, NDArray[np.int64]]:
     """The same cluster with all nodes in another order, and the old number of every action."""
-    order = {
-        name: rng.permutation(getattr(sizes, field))
-        for name, field in (
-            ("pending", "pending"), ("running", "running"), ("share", "shares"),
-            ("server", "servers"), ("rack", "racks"), ("peer", "peers"),
-        )
-    }  # fmt: skip
+    names = {"pending": "pending", "running": "running"}
+    names |= {name: f"{name}s" for name in ("share", "server", "rack", "peer")}
+    order = {name: rng.permutation(getattr(sizes, field)) for name, field in names.items()}
     out = dict(seen)
     for name, new in order.items():
         for key in (f"{name}_features", f"{name}_mask"):
@@ -229,21 +241,17 @@ def test_one_network_serves_four_and_four_hundred_servers(servers: int) -> None:
 
 
 def test_a_start_is_the_job_times_the_group_given_the_job() -> None:
-    policy = make_policy()
-    seen = random_cluster(default_rng(4), SIZES)
-    groups = SIZES.servers + SIZES.racks + 1
-    starts = SIZES.pending * groups
-    seen["action_mask"][:starts].reshape(SIZES.pending, groups)[1] = 0
-    seen["action_mask"][:starts].reshape(SIZES.pending, groups)[1, 3] = 1  # one choice alone
-    before = outlook(policy, seen).logits[0]
-    job = before[:starts].view(SIZES.pending, groups).logsumexp(1)
-    assert float(before[groups + 3]) == pytest.approx(float(job[1]), abs=1e-5)
-    fewer = {**seen, "action_mask": seen["action_mask"].copy()}
-    allowed = np.flatnonzero(fewer["action_mask"][:groups])
-    fewer["action_mask"][allowed[0]] = 0  # the job keeps its logit where it has fewer groups
-    after = outlook(policy, fewer).logits[0]
-    close(after[:groups].logsumexp(0), job[0])
-    assert float(after[allowed[1]]) > float(before[allowed[1]])
+    policy, seen = make_policy(), random_seen(4)
+    allowed = seen["action_mask"][:STARTS].reshape(SIZES.pending, GROUPS)
+    allowed[1] = np.arange(GROUPS) == 3  # one choice alone
+    before = starts(outlook(policy, seen).logits)
+    job = before.logsumexp(1)
+    assert float(before[1, 3]) == pytest.approx(float(job[1]), abs=1e-5)
+    first, second = np.flatnonzero(allowed[0])[:2]
+    allowed[0, first] = 0  # the job keeps its logit where it has fewer groups
+    after = starts(outlook(policy, seen).logits)
+    close(after[0].logsumexp(0), job[0])
+    assert float(after[0, second]) > float(before[0, second])
 
 
 def test_a_speed_weight_starts_at_the_fastest_gpus() -> None:
@@ -261,29 +269,20 @@ def test_a_speed_weight_starts_at_the_fastest_gpus() -> None:
 
 def test_the_start_is_nearly_uniform_over_jobs_and_their_groups() -> None:
     config = replace(CONFIG, initial_scale=0.01, initial_index_weight=0.0, initial_speed_weight=0.0)
-    seen = random_cluster(default_rng(6), SIZES)
-    seen["action_mask"][:] = 1
-    logits = outlook(make_policy(config), seen).logits[0]
-    groups = SIZES.servers + SIZES.racks + 1
-    start = logits[: SIZES.pending * groups].view(SIZES.pending, groups)
-    assert float(start.softmax(1).max()) == pytest.approx(1 / groups, rel=0.05)
-    things = torch.cat([start.logsumexp(1), logits[SIZES.pending * groups :]])
+    logits = outlook(make_policy(config), random_seen(6, action_mask=1)).logits
+    start = starts(logits)
+    assert float(start.softmax(1).max()) == pytest.approx(1 / GROUPS, rel=0.05)
+    things = torch.cat([start.logsumexp(1), logits[0, STARTS:]])
     assert float(things.max() - things.min()) < 0.1
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_an_index_weight_starts_the_short_and_stops_the_long(sign: float) -> None:
     config = replace(CONFIG, initial_scale=0.0, initial_index_weight=sign)
-    policy = make_policy(config)
-    seen = random_cluster(default_rng(7), SIZES)
-    seen["action_mask"][:] = 1
-    logits, _, posterior = outlook(policy, seen)
+    logits, _, posterior = outlook(make_policy(config), random_seen(7, action_mask=1))
     index = GittinsIndex().feature(posterior)[0]
-    groups = SIZES.servers + SIZES.racks + 1
-    start = logits[0, : SIZES.pending * groups].view(SIZES.pending, groups).logsumexp(1)
-    close(start, sign * index[: SIZES.pending])
-    first = SIZES.pending * (groups + SIZES.peers)
-    close(logits[0, first:-1], -sign * index[SIZES.pending :])
+    close(starts(logits).logsumexp(1), sign * index[: SIZES.pending])
+    close(logits[0, STARTS + SIZES.pending * SIZES.peers : -1], -sign * index[SIZES.pending :])
 
 
 def test_the_posterior_is_a_property_of_the_job_and_its_history_alone() -> None:
@@ -298,8 +297,7 @@ def test_the_posterior_is_a_property_of_the_job_and_its_history_alone() -> None:
     for columns in (10, slice(11, None)):  # the order of types is one by their servers
         other["server_features"][:, columns] = seen["server_features"][:, columns]
     close(policy.assess(stacked(other)).posterior.detach(), before)
-    longer = {**seen, "pending_features": seen["pending_features"].copy()}
-    longer["pending_features"][0, -1] += 1.0  # of its history
+    longer = raised(seen, pending_features=(0, -1))  # of its history
     after = policy.assess(stacked(longer)).posterior.detach()
     assert not torch.equal(after[0, 0], before[0, 0])
     close(after[0, 1:], before[0, 1:])
@@ -309,38 +307,28 @@ def test_the_posterior_is_a_property_of_the_job_and_its_history_alone() -> None:
 def test_what_is_felt_across_the_cluster(variant: str) -> None:
     """A running job's features reach the choice of a group through messages alone."""
     policy = make_policy(VARIANTS[variant])
-    seen = random_cluster(default_rng(9), SIZES)
-    seen["action_mask"][:] = 1
-    seen["share_index"][:] = [[0], [2]]  # all edges are those of job 0 on server 2
-    groups = SIZES.servers + SIZES.racks + 1
+    # All edges are those of job 0 on server 2.
+    seen = random_seen(9, action_mask=1, share_index=[[0], [2]])
 
     def choice(one: Observation) -> Tensor:
-        logits = outlook(policy, one).logits[0, : SIZES.pending * groups]
-        return logits.view(SIZES.pending, groups).log_softmax(1)
+        return starts(outlook(policy, one).logits).log_softmax(1)
 
-    other = {**seen, "running_features": seen["running_features"].copy()}
-    other["running_features"][0, 5:9] += 1.0
-    moved = (choice(other) - choice(seen)).abs()
-    if variant == "no messages":
-        assert float(moved.max()) < 1e-6
-    else:
-        assert float(moved.max()) > 1e-4
-    far = {**seen, "server_features": seen["server_features"].copy()}
-    far["server_features"][5, 3:9] += 1.0  # no job runs there: only racks and the whole tell
-    stop = slice(groups * SIZES.pending + SIZES.pending * SIZES.peers, -1)
+    other = raised(seen, running_features=(0, slice(5, 9)))
+    moved = float((choice(other) - choice(seen)).abs().max())
+    assert moved < 1e-6 if variant == "no messages" else moved > 1e-4
+    # No job runs there: only racks and the whole tell.
+    far = raised(seen, server_features=(5, slice(3, 9)))
+    stop = slice(STARTS + SIZES.pending * SIZES.peers, -1)
     change = (outlook(policy, far).logits - outlook(policy, seen).logits)[0, stop].abs()
     assert (float(change.max()) > 1e-6) == (variant == "whole")
 
 
 def test_without_interference_its_features_are_not_read() -> None:
-    rng = default_rng(10)
-    seen = random_cluster(rng, SIZES)
-    other = {name: array.copy() for name, array in seen.items()}
-    for name, columns in (
-        ("cluster_features", [7]), ("rack_features", [7]), ("server_features", [6]),
-        ("running_features", [18, 19, 20]), ("pending_features", [18, 19, 20]),
-    ):  # fmt: skip
-        other[name][..., columns] += 1.0
+    seen, jobs = random_seen(10), (..., [18, 19, 20])
+    other = raised(
+        seen, cluster_features=(..., [7]), rack_features=(..., [7]), server_features=(..., [6]),
+        running_features=jobs, pending_features=jobs,
+    )  # fmt: skip
     for reads in (True, False):
         policy = make_policy(replace(CONFIG, use_interference=reads))
         first, second = outlook(policy, seen), outlook(policy, other)
@@ -371,9 +359,8 @@ def test_what_is_said_outright_about_jobs_and_types() -> None:
 
 
 def test_the_critic_reads_the_state_where_there_is_one() -> None:
-    policy = make_policy()
-    seen = random_cluster(default_rng(12), SIZES)
-    other = {**seen, "state_features": seen["state_features"] + 1.0}
+    policy, seen = make_policy(), random_seen(12)
+    other = raised(seen, state_features=...)
     first, second = outlook(policy, seen), outlook(policy, other)
     assert torch.equal(first.logits, second.logits)
     assert not torch.equal(first.value, second.value)
@@ -406,8 +393,7 @@ def test_every_parameter_receives_a_gradient(variant: str) -> None:
 
 
 def test_weights_and_whole_policies_survive_storage() -> None:
-    policy = make_policy()
-    seen = random_cluster(default_rng(15), SIZES)
+    policy, seen = make_policy(), random_seen(15)
     torch.manual_seed(1)
     fresh = CONFIG.policy(*SIZES.spaces())
     assert not torch.equal(outlook(fresh, seen).logits, outlook(policy, seen).logits)
@@ -437,17 +423,16 @@ def test_foreign_spaces_are_named() -> None:
         CONFIG.policy(observation, spaces.MultiDiscrete([2, 2]))
     with refusal(r"field 'action_mask': .* do not go with"):
         CONFIG.policy(observation, spaces.Discrete(int(action.n) + 1))
-    without = spaces.Dict({k: v for k, v in observation.items() if k != "rack_features"})
+    without = {k: v for k, v in observation.items() if k != "rack_features"}
     with refusal("field 'rack_features'"):
-        CONFIG.policy(without, action)
-    narrow: dict[str, spaces.Space[Any]] = dict(observation.spaces)
-    narrow["pending_features"] = spaces.Box(0, 1, (4, 20), np.float32)
-    with refusal("field 'pending_features': jobs of 20"):
-        CONFIG.policy(spaces.Dict(narrow), action)
-    peers: dict[str, spaces.Space[Any]] = dict(observation.spaces)
-    peers["peer_features"] = spaces.Box(0, 1, (2, 7), np.float32)
-    with refusal("field 'peer_features': peers of 7 columns"):
-        CONFIG.policy(spaces.Dict(peers), action)
+        CONFIG.policy(spaces.Dict(without), action)
+    for name, shape, told in (
+        ("pending_features", (4, 20), "jobs of 20"),
+        ("peer_features", (2, 7), "peers of 7 columns"),
+    ):
+        other = {**observation, name: spaces.Box(0, 1, shape, np.float32)}
+        with refusal(f"field '{name}': {told}"):
+            CONFIG.policy(spaces.Dict(other), action)
 
 
 @pytest.mark.parametrize("preempt_after_s", [None, 60.0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,15 +17,28 @@ SMALL = DurationConfig(
 )  # fmt: skip
 
 
+def feature(seconds: NDArray[np.float64] | float) -> NDArray[np.float64] | float:
+    """What a column has for a time."""
+    return np.log1p(seconds / 60.0) / 4.0
+
+
+def seconds(feature: float) -> float:
+    return 60.0 * np.expm1(4.0 * float(feature))
+
+
+def near_of(rows: Any) -> Any:
+    """(A, 2 K, 4) neighbours in rows, the same memory."""
+    return rows[:, OWN_WIDTH + MEANS_WIDTH :].reshape(len(rows), -1, NEAR_WIDTH)
+
+
 def random_rows(seed: int, count: int, history: int) -> NDArray[np.float32]:
     """Any values; a part of the neighbours is absent, some jobs have none."""
     rng = np.random.default_rng(seed)
     rows = rng.uniform(0.0, 2.5, (count, width(history))).astype(np.float32)
-    near = rows[:, OWN_WIDTH + MEANS_WIDTH :].reshape(count, -1, NEAR_WIDTH)
+    near = near_of(rows)
     near[:, :, (0, 2)] = rng.random((count, 2 * history, 2)) < 0.6
     near[rng.random(count) < 0.2] = 0.0
     near *= near[:, :, :1] > 0.0
-    rows[:, OWN_WIDTH + MEANS_WIDTH :] = near.reshape(count, -1)
     return rows
 
 
@@ -34,10 +49,9 @@ def like_their_neighbours(
     rng = np.random.default_rng(seed)
     work = np.exp(rng.uniform(np.log(60.0), np.log(600_000.0), count))
     rows = np.zeros((count, width(history)), np.float32)
-    near = rows[:, OWN_WIDTH + MEANS_WIDTH :].reshape(count, -1, NEAR_WIDTH)
+    near = near_of(rows)
     near[:, :, 0] = near[:, :, 2] = 1.0
-    near[:, :, 1] = np.log1p(work / 60.0)[:, None] / 4.0
-    rows[:, OWN_WIDTH + MEANS_WIDTH :] = near.reshape(count, -1)
+    near[:, :, 1] = feature(work)[:, None]
     return rows, work
 
 

@@ -13,14 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from duration_rows import SMALL, like_their_neighbours, priority_of, random_rows
+from duration_rows import (
+    SMALL,
+    feature,
+    like_their_neighbours,
+    near_of,
+    priority_of,
+    random_rows,
+    seconds,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from scipy.stats import logistic
-from torch import nn
+from torch import Tensor, nn
 
 from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.nodes import Cluster
@@ -51,12 +59,7 @@ from tests.strength import SEEDS, examples
 
 
 @examples(20)
-@given(
-    SEEDS,
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.sampled_from([0.5, 1.0, 3.0]),
-)
+@given(SEEDS, st.integers(1, 4), st.integers(1, 3), st.sampled_from([0.5, 1.0, 3.0]))
 def test_numpys_index_mean_and_deviation_are_torchs(
     seed: int, history: int, heads: int, scale: float
 ) -> None:
@@ -85,19 +88,20 @@ def test_who_is_absent_has_no_part() -> None:
     torch.manual_seed(0)
     posterior = DurationPosterior(SMALL).eval()
     rows = torch.from_numpy(random_rows(1, 30, 2))
-    near = rows[:, -16:].view(30, 4, 4)
-    near[:, 1] = 0.0
-    other = rows.clone()
-    other[:, -16:].view(30, 4, 4)[:, 1, 1:] = 0.7
-    swapped = rows.clone()
-    swapped[:, -16:].view(30, 4, 4)[:, [0, 1]] = near[:, [1, 0]]
-    with torch.no_grad():
-        logits = posterior(rows)
-        assert torch.allclose(posterior(other), logits, atol=1e-6)
-        assert torch.allclose(posterior(swapped), logits, atol=1e-5)
-        across = rows.clone()
-        across[:, -16:].view(30, 4, 4)[:, [0, 2]] = near[:, [2, 0]]
-        assert not torch.allclose(posterior(across), logits, atol=1e-3)  # sides differ
+    near_of(rows)[:, 1] = 0.0
+
+    def logits(change: Callable[[Tensor], object] = lambda near: None) -> Tensor:
+        other = rows.clone()
+        change(near_of(other))
+        with torch.no_grad():
+            return posterior(other)
+
+    def swapped(one: int, two: int) -> Callable[[Tensor], object]:
+        return lambda near: near.copy_(near[:, [{one: two, two: one}.get(k, k) for k in range(4)]])
+
+    assert torch.allclose(logits(lambda near: near[:, 1, 1:].fill_(0.7)), logits(), atol=1e-6)
+    assert torch.allclose(logits(swapped(0, 1)), logits(), atol=1e-5)
+    assert not torch.allclose(logits(swapped(0, 2)), logits(), atol=1e-3)  # sides differ
 
 
 def copying(spread: int) -> DurationPosterior:
@@ -113,25 +117,20 @@ def copying(spread: int) -> DurationPosterior:
 
 
 @examples(30)
-@given(
-    st.floats(0.0, 2e5), st.floats(60.0, 1e5), st.floats(60.0, 1e5), st.integers(0, 2)
-)  # fmt: skip
+@given(st.floats(0.0, 2e5), st.floats(60.0, 1e5), st.floats(60.0, 1e5), st.integers(0, 2))
 def test_copies_are_of_all_work_given_the_work_done(
     done_s: float, one_s: float, other_s: float, spread: int
 ) -> None:
     """By Bayes, of jobs that took about as long as one of two and have not ended by now."""
     rows = np.zeros((1, width(2)), np.float32)
-    rows[0, 2] = np.log1p(done_s / 60.0) / 4.0
-    near = rows[0, -16:].reshape(4, 4)
-    near[0] = 1.0, np.log1p(one_s / 60.0) / 4.0, 1.0, 0.2
-    near[2] = 1.0, np.log1p(other_s / 60.0) / 4.0, 1.0, 0.3
+    rows[0, 2], near = feature(done_s), near_of(rows)[0]
+    near[0] = 1.0, feature(one_s), 1.0, 0.2
+    near[2] = 1.0, feature(other_s), 1.0, 0.3
     near[3] = 1.0, 0.4, 0.0, 0.1  # has not finished: nothing to copy
-    done_s = 60.0 * np.expm1(4.0 * float(rows[0, 2]))  # as its column has it
+    done_s = seconds(rows[0, 2])  # as its column has it
     edges = np.concatenate([[max(done_s, 1e-3)], done_s + upper_edges_s(), [np.inf]])
-    ended = np.zeros(len(edges))
-    for column in (near[0, 1], near[2, 1]):
-        took = 60.0 * np.expm1(4.0 * float(column))
-        ended += logistic.sf(np.log(edges / took) / SPREADS[spread])
+    took = [seconds(column) for column in (near[0, 1], near[2, 1])]
+    ended = sum(logistic.sf(np.log(edges / one) / SPREADS[spread]) for one in took)
     if ended[0] < 1e-6:  # neither: nobody knows
         return
     expected = -np.diff(ended) / ended[0]
@@ -146,10 +145,9 @@ def test_fitting_learns_to_copy() -> None:
     """New jobs take as long as one of their neighbours did, the first; others took any time."""
     rng = np.random.default_rng(0)
     rows, work = like_their_neighbours(0, 3000, 2)
-    near = rows[:, -16:].reshape(len(rows), 4, 4)
-    near[:, 1:, 1] = np.log1p(np.exp(rng.uniform(4.0, 13.0, (len(rows), 3))) / 60.0) / 4.0
+    near = near_of(rows)
+    near[:, 1:, 1] = feature(np.exp(rng.uniform(4.0, 13.0, (len(rows), 3))))
     near[:, 1:, 3] = 0.5  # submitted at another time
-    rows[:, -16:] = near.reshape(len(rows), 16)
     posterior, _ = fit(replace(SMALL, epochs=30), rows[:2000], work[:2000], seed=0)
     true = bins_of(torch.from_numpy(work[2000:]))
     with torch.no_grad():
@@ -179,16 +177,15 @@ def test_stretched_rows_are_those_of_a_stretched_trace(factor: int) -> None:
 
 def _rows(trace: Trace, instants: list[float]) -> np.ndarray:
     """Of all arrived jobs; jobs start as they come, in order, while there is room."""
-    simulator = ClusterSimulator(Cluster.uniform(1, 12), trace)
-    features, found = DurationFeatures(simulator, 2), []
+    simulator, found = ClusterSimulator(Cluster.uniform(1, 12), trace), []
+    features, state = DurationFeatures(simulator, 2), simulator.state
     for instant in instants:
         while simulator.now < instant and simulator.advance(instant):
             for job in simulator.pending():
-                if simulator.state.jobs[job]["gpus"] <= simulator.state.nodes[0]["free"]:
-                    simulator.start(int(job), [(0, int(simulator.state.jobs[job]["gpus"]))])
+                if state.jobs[job]["gpus"] <= state.nodes[0]["free"]:
+                    simulator.start(int(job), [(0, int(state.jobs[job]["gpus"]))])
         simulator.settle()
-        arrived = np.arange(int(simulator.state.clock[0]["arrived"]))
-        found.append(features.rows(simulator.state, arrived))
+        found.append(features.rows(state, np.arange(int(state.clock[0]["arrived"]))))
     return np.concatenate(found)
 
 
@@ -227,9 +224,8 @@ def test_one_seed_one_posterior_whatever_else_is_drawn() -> None:
 
 
 def test_rows_of_another_history_are_refused() -> None:
-    rows, work = like_their_neighbours(0, 10, 3)
     with refusal() as caught:
-        fit(SMALL, rows, work, seed=0)
+        fit(SMALL, *like_their_neighbours(0, 10, 3), seed=0)
     assert caught.value.field == "history"
 
 
@@ -252,7 +248,7 @@ logits_of_bins = st.lists(st.floats(-8.0, 8.0), min_size=BINS, max_size=BINS)
 
 def brute_force(probability: NDArray[np.float64], steps: int = 400) -> float:
     """The index by numerical integration of the survival function, bin by bin."""
-    edges = np.concatenate([[0.0], np.exp(np.linspace(math.log(30.0), math.log(5_184_000.0), 25))])
+    edges = np.append(0.0, np.geomspace(30.0, 5_184_000.0, 25))
     best, spent, done = 0.0, 0.0, 0.0
     for bin_, (low, high) in enumerate(itertools.pairwise(edges)):
         middles = (np.arange(steps) + 0.5) / steps  # survival falls evenly within the bin
@@ -323,9 +319,9 @@ def test_bins_hold_what_their_edges_say() -> None:
     assert float(edges[-1]) == pytest.approx(60 * 86_400)
     between = torch.tensor([0.0, 29.0, 31.0, 3600.0, 86_400.0, 5_183_000.0, 6e6, math.inf])
     bins = bins_of(between)
-    for seconds, bin_ in zip(between.tolist(), bins.tolist(), strict=True):
-        assert bin_ == 0 or edges[bin_ - 1] < seconds
-        assert bin_ == BINS - 1 or seconds <= edges[bin_]
+    for left, bin_ in zip(between.tolist(), bins.tolist(), strict=True):
+        assert bin_ == 0 or edges[bin_ - 1] < left
+        assert bin_ == BINS - 1 or left <= edges[bin_]
     assert bins_of(edges).tolist() == list(range(BINS - 1))
 
 
@@ -385,37 +381,29 @@ def test_a_folder_is_replaced_whole_or_not_at_all(
     assert torch.equal(load_durations(folder).bins.weight, other.bins.weight)
 
 
-def changed(key: str, value: object) -> Callable[[dict[str, Any]], None]:
-    def change(spec: dict[str, Any]) -> None:
-        spec[key] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("changed", "field"),
     [
-        (changed("kind", "meshwright.policy"), "kind"),
-        (changed("schema_version", 2), "schema_version"),
-        (changed("sha256", {}), "sha256"),
-        (changed("history", 3), "history"),
-        (changed("columns", ["log2 of the GPUs / 4"]), "columns"),
-        (changed("bins", [1.0, 2.0]), "bins"),
-        (changed("config", None), "config"),
-        (lambda spec: spec["config"].pop("heads"), "config"),
-        (lambda spec: spec["config"].update(depth=2), "config"),
-        (lambda spec: spec["config"].update(heads=0), "config.heads"),
-        (lambda spec: spec["config"].update(heads="two"), "config.heads"),
-        (lambda spec: spec["config"].update(hidden=9), None),
-        (lambda spec: spec["config"].update(hidden=8.5), "config.hidden"),
+        ({"kind": "meshwright.policy"}, "kind"),
+        ({"schema_version": 2}, "schema_version"),
+        ({"sha256": {}}, "sha256"),
+        ({"history": 3}, "history"),
+        ({"columns": ["log2 of the GPUs / 4"]}, "columns"),
+        ({"bins": [1.0, 2.0]}, "bins"),
+        ({"config": None}, "config"),
+        ({"config": {k: v for k, v in asdict(SMALL).items() if k != "heads"}}, "config"),
+        ({"config": {**asdict(SMALL), "depth": 2}}, "config"),
+        ({"config": {**asdict(SMALL), "heads": 0}}, "config.heads"),
+        ({"config": {**asdict(SMALL), "heads": "two"}}, "config.heads"),
+        ({"config": {**asdict(SMALL), "hidden": 9}}, None),
+        ({"config": {**asdict(SMALL), "hidden": 8.5}}, "config.hidden"),
     ],
 )
 def test_a_spec_that_does_not_hold_is_refused(
-    folder: Path, change: Callable[[dict[str, Any]], object], field: str | None
+    folder: Path, changed: dict[str, Any], field: str | None
 ) -> None:
     spec = read_json(folder / SPEC_FILE)
-    change(spec)
-    (folder / SPEC_FILE).write_text(json.dumps(spec))
+    (folder / SPEC_FILE).write_text(json.dumps({**spec, **changed}))
     with refusal() as caught:
         load_durations(folder)
     assert caught.value.file == folder / SPEC_FILE
@@ -423,23 +411,23 @@ def test_a_spec_that_does_not_hold_is_refused(
 
 
 def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
-    tensors = {name: value.clone() for name, value in load_file(folder / WEIGHTS_FILE).items()}
-    (folder / WEIGHTS_FILE).write_bytes(b"damaged")
+    weights, spec = folder / WEIGHTS_FILE, read_json(folder / SPEC_FILE)
+    tensors = {name: value.clone() for name, value in load_file(weights).items()}
+    weights.write_bytes(b"damaged")
     with refusal("sha256 differs") as caught:
         load_durations(folder)
-    assert caught.value.file == folder / WEIGHTS_FILE
-    spec = read_json(folder / SPEC_FILE)
-    spec["sha256"] = {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
-    (folder / SPEC_FILE).write_text(json.dumps(spec))
-    with refusal("does not fit"):
-        load_durations(folder)
+    assert caught.value.file == weights
     del tensors["bins.bias"]
-    save_file(tensors, folder / WEIGHTS_FILE)
-    spec["sha256"] = {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
-    (folder / SPEC_FILE).write_text(json.dumps(spec))
-    with refusal(r"bins\.bias"):
-        load_durations(folder)
-    (folder / WEIGHTS_FILE).unlink()
+    for write, told in (
+        (lambda: None, "does not fit"),
+        (lambda: save_file(tensors, weights), r"bins\.bias"),
+    ):
+        write()
+        spec["sha256"] = {WEIGHTS_FILE: sha256_of(weights)}
+        (folder / SPEC_FILE).write_text(json.dumps(spec))
+        with refusal(told):
+            load_durations(folder)
+    weights.unlink()
     with refusal("missing"):
         load_durations(folder)
     (folder / SPEC_FILE).write_text("[]")
