@@ -49,7 +49,6 @@ from models.interference.rates import PREDICTORS, predictor_of, save_predictor
 
 NETWORK, ALL = "network", "all"
 MODEL, JOB = "model", "job"  # what is unseen
-COVERAGE_COLUMNS = ("table", "level", "held", "least of a model", "mean width")
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +255,11 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
     ]  # fmt: skip
     sections = [
         Table("Errors on unseen models", heads, cells),
-        Table("Intervals on unseen models", COVERAGE_COLUMNS, intervals),
+        Table(
+            "Intervals on unseen models",
+            ("table", "level", "held", "least of a model", "mean width"),
+            intervals,
+        ),
     ]
     write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
     points: dict[str, Points] = {
@@ -271,7 +274,7 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
     write_figure(run.folder / PREDICTED_FILE, draw_predicted(points, title), provenance)
     by_probes: dict[str, dict[str, dict[int, float]]] = {}
     for source in sources:
-        methods = by_probes.setdefault(source.measurements.name, {})
+        methods = by_probes[source.measurements.name] = {}
         for row in source.rows:
             if row.unseen == MODEL:
                 methods.setdefault(row.method, {})[row.probes] = row.mean

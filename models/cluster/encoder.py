@@ -86,8 +86,14 @@ class Round(nn.Module):
         servers = servers + torch.relu(self.servers_up(heard))
         heard = torch.cat([racks, batch.to_racks(servers)], dim=-1)
         racks = racks + torch.relu(self.racks_up(heard))
-        parts = [cluster, _mean_of_present(racks, batch.rack_present)]
-        parts += [self.pool(batch.pending, pending), mean(batch.running, running)]
+        there = batch.rack_present.to(racks.dtype).unsqueeze(1)
+        mean_rack = torch.bmm(there, racks).squeeze(1) / there.sum(dim=2).clamp(min=1.0)
+        parts = [
+            cluster,
+            mean_rack,
+            self.pool(batch.pending, pending),
+            mean(batch.running, running),
+        ]
         cluster = cluster + torch.relu(self.cluster_up(torch.cat(parts, dim=-1)))
         wide = cluster.unsqueeze(1).expand_as(racks)
         racks = racks + torch.relu(self.racks_down(torch.cat([racks, wide], dim=-1)))
@@ -136,9 +142,3 @@ class ResourceAttention(nn.Module):
         scores = torch.bmm(rows.unpack(jobs), self.key(resources).transpose(1, 2))
         scores = (scores * jobs.shape[1] ** -0.5).masked_fill(~present.unsqueeze(1), MASKED_LOGIT)
         return rows.pack(torch.bmm(scores.softmax(-1), self.value(resources)))
-
-
-def _mean_of_present(states: Tensor, present: Tensor) -> Tensor:
-    """(B, H) means over the nodes that are there, of (B, P, H)."""
-    mask = present.to(states.dtype).unsqueeze(1)
-    return torch.bmm(mask, states).squeeze(1) / mask.sum(dim=2).clamp(min=1.0)

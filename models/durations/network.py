@@ -128,7 +128,10 @@ class DurationPosterior(nn.Module):
         own = rows[:, :SELF_WIDTH]
         near = rows[:, SELF_WIDTH:].view(rows.shape[0], -1, NEAR_WIDTH)
         sides = near.shape[1]
-        done, took, finished = work_of(own, near)
+        # Seconds of work: (A,) done, (A, 2 K) done by neighbours; which of these have finished.
+        done = _seconds(own[:, 2]).clamp(min=SHORTEST_WORK_S)
+        took = _seconds(near[:, :, 1]).clamp(min=SHORTEST_WORK_S)
+        finished = (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
         side = (torch.arange(sides) >= sides // 2).to(rows.dtype).view(1, sides, 1)
         beside = own.unsqueeze(1).expand(-1, sides, -1)
         seen = [near, evidence_of(done, took, finished), beside, side.expand(rows.shape[0], -1, -1)]
@@ -173,12 +176,6 @@ class DurationPosterior(nn.Module):
         )
         log_chances: Tensor = (mixed / whole + LEAST_CHANCE).log()
         return log_chances
-
-
-def work_of(own: Tensor, near: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Seconds of work: (A,) done, (A, 2 K) done by neighbours; and which of these have finished."""
-    done, took = (_seconds(time).clamp(min=SHORTEST_WORK_S) for time in (own[:, 2], near[:, :, 1]))
-    return done, took, (near[:, :, 0] > 0.0) & (near[:, :, 2] > 0.0)
 
 
 def evidence_of(done: Tensor, took: Tensor, finished: Tensor) -> Tensor:

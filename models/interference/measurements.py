@@ -198,18 +198,14 @@ def choose_probes(measurements: Measurements, seen: BoolArray, count: int) -> tu
     """
     jobs = np.flatnonzero(seen)
     tables = [rate[np.ix_(jobs, jobs)] for rate in measurements.rate]
-    whole = [np.concatenate([full, full.T], axis=1) for full in map(_filled, tables)]
     chosen: list[int] = []
     for _ in range(min(count, len(jobs))):
-        left = [job for job in range(len(jobs)) if job not in chosen]
-        cost = [
-            sum(
-                _reconstruction_error(rate, full, [*chosen, job])
-                for rate, full in zip(tables, whole, strict=True)
-            )
-            for job in left
-        ]
-        chosen.append(left[int(np.argmin(cost))])
+        cost = {
+            job: sum(_reconstruction_error(rate, [*chosen, job]) for rate in tables)
+            for job in range(len(jobs))
+            if job not in chosen
+        }
+        chosen.append(min(cost, key=lambda job: cost[job]))
     return tuple(int(jobs[job]) for job in chosen)
 
 
@@ -218,7 +214,9 @@ def _filled(rate: FloatArray, mean: ArrayLike | None = None) -> FloatArray:
     return np.where(np.isnan(rate), np.nanmean(rate) if mean is None else mean, rate)
 
 
-def _reconstruction_error(rate: FloatArray, full: FloatArray, probes: list[int]) -> float:
+def _reconstruction_error(rate: FloatArray, probes: list[int]) -> float:
+    filled = _filled(rate)
+    full = np.concatenate([filled, filled.T], axis=1)
     seen = np.concatenate([rate[:, probes], rate[probes].T], axis=1)
     missing = float(np.isnan(seen).mean())
     seen = _filled(seen, np.nanmean(rate))

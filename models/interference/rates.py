@@ -61,15 +61,11 @@ class InterferencePredictor:
     def rates(self, table: int, own: IntArray, neighbours: IntArray) -> FloatArray:
         """(B,) mean rates of the ensemble, for (B,) jobs and (B, L) neighbours, -1: nobody."""
         profiles = self.profiles[table].expand(self.network.networks, -1, -1)
-        found = []
+        parts = (torch.from_numpy(at).split(AT_ONCE) for at in (own, neighbours))
         with torch.inference_mode():
-            for start in range(0, len(own), AT_ONCE):
-                part = slice(start, start + AT_ONCE)
-                rate = self.network(
-                    profiles, torch.from_numpy(own[part]), torch.from_numpy(neighbours[part])
-                )
-                found.append(rate.mean(dim=0).numpy().astype(np.float64))
-        return np.concatenate(found) if found else np.zeros(0)
+            found = [self.network(profiles, *part).mean(dim=0) for part in zip(*parts, strict=True)]
+        rates: FloatArray = torch.cat(found).numpy().astype(np.float64)
+        return rates
 
     def assign(self, trace: Trace, seed: int) -> IntArray:
         """(J,) the known job that stands for every job of a trace.

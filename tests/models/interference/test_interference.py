@@ -71,8 +71,7 @@ def quiet(stage: str, ensembles: int) -> None:
 @given(st.integers(0, 999), st.permutations([0, 1, 2, 2, 5]))
 def test_the_order_of_neighbours_is_nothing(seed: int, order: list[int]) -> None:
     made, profiles = network(seed)
-    own = torch.tensor([4, 4])
-    rates = made(profiles, own, torch.tensor([[0, 1, 2, 2, 5], order]))
+    rates = made(profiles, torch.tensor([4, 4]), torch.tensor([[0, 1, 2, 2, 5], order]))
     assert torch.allclose(rates[:, 0], rates[:, 1], rtol=1e-5)
 
 
@@ -82,22 +81,20 @@ def test_alone_is_one_and_every_neighbour_slows_down(
     seed: int, beside: list[int], further: int
 ) -> None:
     made, profiles = network(seed)
-    own = torch.tensor([3])
-    nobody = made(profiles, own, torch.tensor([[-1, -1, -1, -1]]))
+    nobody, before, after = (
+        made(profiles, torch.tensor([3]), torch.tensor([[*others, *[-1] * (4 - len(others))]]))
+        for others in ([], beside, [*beside, further])
+    )
     assert (nobody == 1.0).all()
-    rates = [
-        made(profiles, own, torch.tensor([sets + [-1] * (4 - len(sets))]))
-        for sets in (beside, [*beside, further])
-    ]
-    assert (rates[1] < rates[0]).all()
-    assert (rates[1] > 0.0).all()
+    assert (after < before).all()
+    assert (after > 0.0).all()
 
 
 def test_slow_downs_of_neighbours_add_up() -> None:
     made, profiles = network(3)
-    own = torch.tensor([0])
     one, two, both = (
-        1.0 / made(profiles, own, torch.tensor([at])) for at in ([1, -1], [-1, 2], [1, 2])
+        1.0 / made(profiles, torch.tensor([0]), torch.tensor([at]))
+        for at in ([1, -1], [-1, 2], [1, 2])
     )
     assert torch.allclose(both - 1.0, (one - 1.0) + (two - 1.0), rtol=1e-4)
 
@@ -347,22 +344,23 @@ def test_the_simulator_runs_jobs_at_the_predicted_rates(
     object.__setattr__(trace, "gpu_milli", np.array([300, 300, 300], np.int32))
     simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=model)
     simulator.advance()
-    rows = made.assign(trace, 3)
+    rows, rate = made.assign(trace, 3), simulator.state.jobs["rate"]
     simulator.start(0, [(0, 1)])
-    assert simulator.state.jobs[0]["rate"] == 1.0
+    assert rate[0] == 1.0
     for job in (1, 2):
         simulator.start(job, [(0, 1)], 0)
     for job in range(3):
         beside = np.sort(np.delete(rows, job))[None]
         expected = made.rates(1, rows[[job]], beside)[0]
-        assert simulator.state.jobs[job]["rate"] == pytest.approx(expected, rel=1e-6)
+        assert rate[job] == pytest.approx(expected, rel=1e-6)
+    pairs = PredictedPairs(str(run), "made up", "table1")
+    expected = made.rates(1, np.array([4, 4, 2, 2]), np.array([[4], [2], [4], [2]]))
+    found = pairs(["job4", "job2"])
+    np.testing.assert_array_equal(found, np.minimum(expected, 1.0).reshape(2, 2))
+    with refusal(r"predicted.*knows no 'nobody'"):
+        pairs(["job4", "nobody"])
     with refusal(r"table.*'k80' is none of table0, table1"):
         LearnedInterference(str(run), "made up", "k80", 2, alone=NoInterference(), seed=3)
-    told = PredictedPairs(str(run), "made up", "table1")(["job4", "job2"])
-    expected = made.rates(1, np.array([4, 4, 2, 2]), np.array([[4], [2], [4], [2]]))
-    np.testing.assert_array_equal(told, np.minimum(expected, 1.0).reshape(2, 2))
-    with refusal(r"predicted.*knows no 'nobody'"):
-        PredictedPairs(str(run), "made up", "table1")(["job4", "nobody"])
 
 
 def test_gavels_measurements(data: Path) -> None:
