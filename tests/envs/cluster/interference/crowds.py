@@ -76,12 +76,8 @@ class RandomRates:
         )
 
 
-def two_type_cluster() -> Cluster:
-    return Cluster.uniform(6, 4, nodes_per_rack=2, gpu_types=("V100", "P100"))
-
-
-def one_type_cluster() -> Cluster:
-    return Cluster.uniform(6, 4, nodes_per_rack=2)
+ONE_TYPE = Cluster.uniform(6, 4, nodes_per_rack=2)
+TWO_TYPES = Cluster.uniform(6, 4, nodes_per_rack=2, gpu_types=("V100", "P100"))
 
 
 def random_trace(rng: np.random.Generator, jobs: int = 30, fractional: bool = True) -> Trace:

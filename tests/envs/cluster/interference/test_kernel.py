@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 from crowds import (
+    TWO_TYPES,
     RandomRates,
     alone_rate,
     crowd,
@@ -15,7 +16,6 @@ from crowds import (
     random_trace,
     rates,
     slow_rate,
-    two_type_cluster,
 )
 from crowds import try_to_start as start
 from hypothesis import given
@@ -43,11 +43,10 @@ SCOPES = st.sampled_from([ON_NODE, ON_GPU, SPANNING])
 @given(SEEDS, KINDS, SCOPES, st.integers(1, 3))
 def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: int) -> None:
     rng = default_rng(seed)
-    cluster = two_type_cluster()
-    simulator = crowd(RandomRates(seed, kind, scope, largest), cluster, random_trace(rng), rng)
+    simulator = crowd(RandomRates(seed, kind, scope, largest), TWO_TYPES, random_trace(rng), rng)
     held, state = holdings(simulator), simulator.state
     for job, rate in rates(simulator).items():
-        expected = slow_rate(simulator.tables, cluster, held, job)
+        expected = slow_rate(simulator.tables, TWO_TYPES, held, job)
         direct = neighbour_rate(state.jobs, state.nodes, state.shares, simulator.tables, job)
         assert direct == pytest.approx(expected, rel=1e-12)
         assert rate == direct  # the simulator has kept it up to date
@@ -58,7 +57,7 @@ def test_the_kernel_is_the_reference(seed: int, kind: int, scope: int, largest: 
 def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> None:
     """And who disturbs nobody changes no rate."""
     rng = default_rng(seed)
-    simulator = arrived(RandomRates(seed, kind, scope), two_type_cluster(), random_trace(rng))
+    simulator = arrived(RandomRates(seed, kind, scope), TWO_TYPES, random_trace(rng))
     for job in simulator.pending():
         before = rates(simulator)
         started, after = start(simulator, int(job), rng), rates(simulator)
@@ -74,12 +73,12 @@ def test_a_neighbour_never_speeds_a_job_up(seed: int, kind: int, scope: int) -> 
 @examples(40)
 @given(SEEDS, KINDS, SCOPES)
 def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None:
-    rng, cluster = default_rng(seed), two_type_cluster()
-    simulator = arrived(RandomRates(seed, kind, scope), cluster, random_trace(rng))
+    rng = default_rng(seed)
+    simulator = arrived(RandomRates(seed, kind, scope), TWO_TYPES, random_trace(rng))
     for job in simulator.pending():
         if start(simulator, int(job), rng):
             held = holdings(simulator)
-            assert rates(simulator)[job] == alone_rate(simulator.tables, cluster, held, int(job))
+            assert rates(simulator)[job] == alone_rate(simulator.tables, TWO_TYPES, held, int(job))
             simulator.preempt(int(job))
 
 
@@ -87,24 +86,24 @@ def test_alone_is_speed_times_locality(seed: int, kind: int, scope: int) -> None
 @given(SEEDS)
 def test_no_host_and_no_uplink_gives_more_than_it_has(seed: int) -> None:
     """But for what a single job asks for by itself, which is in its trace already."""
-    rng, cluster = default_rng(seed), two_type_cluster()
-    simulator = crowd(RandomRates(seed, SHARED, ON_GPU), cluster, random_trace(rng), rng)
+    rng = default_rng(seed)
+    simulator = crowd(RandomRates(seed, SHARED, ON_GPU), TWO_TYPES, random_trace(rng), rng)
     held, tables = holdings(simulator), simulator.tables
-    left = {o: r / alone_rate(tables, cluster, held, o) for o, r in rates(simulator).items()}
-    for node in range(cluster.num_nodes):
+    left = {o: r / alone_rate(tables, TWO_TYPES, held, o) for o, r in rates(simulator).items()}
+    for node in range(TWO_TYPES.num_nodes):
         asked = {o: of_host(tables, held, o, on[node][0]) for o, on in held.items() if node in on}
         for column in zip(*asked.values(), strict=True):
             given = sum(part * left[o] for o, part in zip(asked, column, strict=True))
             assert given <= max(1.0, *column) + 1e-9
-    for rack in range(cluster.num_racks):
-        wanted = {o: of_uplink(tables, cluster, held, o, rack) for o in held}
+    for rack in range(TWO_TYPES.num_racks):
+        wanted = {o: of_uplink(tables, TWO_TYPES, held, o, rack) for o in held}
         given = sum(part * left[o] for o, part in wanted.items())
         assert given <= max(1.0, *wanted.values()) + 1e-9
 
 
 def test_without_interference_all_rates_are_one() -> None:
     rng = default_rng(0)
-    simulator = crowd(NoInterference(), two_type_cluster(), random_trace(rng), rng)
+    simulator = crowd(NoInterference(), TWO_TYPES, random_trace(rng), rng)
     assert set(rates(simulator).values()) == {1.0}
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from crowds import (
+    ONE_TYPE,
     alone_rate,
     crowd,
     holdings,
-    one_type_cluster,
     random_trace,
     rates,
     slow_rate,
@@ -55,8 +55,8 @@ def model(request: pytest.FixtureRequest) -> RateModel:
 @examples(12, suppress_health_check=list(HealthCheck))
 @given(SEEDS)
 def test_neighbours_only_slow_down_and_alone_is_one(model: RateModel, seed: int) -> None:
-    rng, cluster = default_rng(seed), one_type_cluster()
-    simulator = arrived(model, cluster, random_trace(rng))
+    rng = default_rng(seed)
+    simulator = arrived(model, ONE_TYPE, random_trace(rng))
     for job in simulator.pending():
         before = rates(simulator)
         if not try_to_start(simulator, int(job), rng):
@@ -64,16 +64,16 @@ def test_neighbours_only_slow_down_and_alone_is_one(model: RateModel, seed: int)
         after, held = rates(simulator), holdings(simulator)
         assert all(after[other] <= before[other] for other in before)
         for other in held:
-            alone = alone_rate(simulator.tables, cluster, held, other)
+            alone = alone_rate(simulator.tables, ONE_TYPE, held, other)
             assert 0.0 < after[other] <= alone <= 1.0
-            expected = slow_rate(simulator.tables, cluster, held, other)
+            expected = slow_rate(simulator.tables, ONE_TYPE, held, other)
             assert after[other] == pytest.approx(expected, rel=1e-12)
 
 
 def test_as_in_the_trace_where_its_conditions_hold(model: RateModel) -> None:
     """By itself, on the reference GPU type, on no more nodes than it needs: exactly 1."""
     trace = random_trace(default_rng(1), 60, fractional=False)
-    simulator = arrived(model, one_type_cluster(), trace)
+    simulator = arrived(model, ONE_TYPE, trace)
     for job in simulator.pending():
         nodes, rest = divmod(int(trace.num_gpus[job]), 4)
         shares = [(node, 4) for node in range(nodes)] + ([(nodes, rest)] if rest else [])
@@ -83,7 +83,7 @@ def test_as_in_the_trace_where_its_conditions_hold(model: RateModel) -> None:
 
 def test_the_same_again(model: RateModel) -> None:
     trace = random_trace(default_rng(3))
-    runs = [crowd(model, one_type_cluster(), trace, default_rng(4)) for _ in range(2)]
+    runs = [crowd(model, ONE_TYPE, trace, default_rng(4)) for _ in range(2)]
     assert rates(runs[0]) == rates(runs[1])
     for run in runs:
         while not run.done and run.advance():
@@ -96,7 +96,7 @@ def test_models_of_the_project_slow_down_a_full_cluster() -> None:
     for name in ("analytic", "contention"):
         rng = default_rng(0)
         trace = random_trace(rng, fractional=name == "analytic")
-        assert min(rates(crowd(configured(name), one_type_cluster(), trace, rng)).values()) < 0.7
+        assert min(rates(crowd(configured(name), ONE_TYPE, trace, rng)).values()) < 0.7
 
 
 @pytest.mark.parametrize("name", MEASURED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from crowds import crowd, holdings, one_type_cluster, random_trace, rates
+from crowds import ONE_TYPE, crowd, holdings, random_trace, rates
 from made_up import named_trace, profiles, step_model
 from numpy.random import default_rng
 
@@ -57,9 +57,8 @@ def test_a_predictor_that_is_not_monotone_is_made_so() -> None:
 
 def test_beyond_the_tables_the_least_subset_counts() -> None:
     rng = default_rng(2)
-    trace = random_trace(rng, 40)
     model = TabulatedRates("gentle", gentle, 3, modulo, NoInterference(), 2, ON_NODE, 1)
-    simulator = crowd(model, one_type_cluster(), trace, rng)
+    simulator = crowd(model, ONE_TYPE, random_trace(rng, 40), rng)
     held, most = holdings(simulator), 0
     for job, rate in rates(simulator).items():
         left = 1.0
@@ -79,21 +78,19 @@ def test_a_function_of_its_own_gives_the_rates_of_the_analytic_model() -> None:
     def shares(own: np.ndarray, neighbours: np.ndarray) -> np.ndarray:
         return 1.0 / np.maximum(1.0, busy[own] + busy[neighbours].sum(axis=1))
 
-    cluster, analytic = one_type_cluster(), SharedBottleneck(table, step_model(), 0)
+    analytic = SharedBottleneck(table, step_model(), 0)
     model = TabulatedRates("shares", shares, 3, table.assign, analytic, 3, ON_GPU, 0)
     for seed in range(5):
         models = default_rng(seed).choice(["mute", "chatty"], 30).tolist()
         trace = named_trace(models, [1] * 30, [250] * 30)
-        a = crowd(analytic, cluster, trace, default_rng(seed))
-        b = crowd(model, cluster, trace, default_rng(seed))
-        assert rates(a) == pytest.approx(rates(b), rel=1e-12)
-        assert min(rates(a).values()) < 1.0
+        a, b = (rates(crowd(m, ONE_TYPE, trace, default_rng(seed))) for m in (analytic, model))
+        assert a == pytest.approx(b, rel=1e-12)
+        assert min(a.values()) < 1.0
 
 
 def test_bad_input() -> None:
     with refusal("'largest': 4 is not between 1 and 3"):
         TabulatedRates("t", gentle, 3, modulo, NoInterference(), 4, ON_NODE, 0)
-    with refusal("'predict': is not 9 finite numbers above 0"):
-        tabulate(lambda own, neighbours: np.zeros(len(own)), 3, 1)
-    with refusal("'predict'"):
-        tabulate(lambda own, neighbours: np.ones(2), 3, 1)
+    for wrong in (np.zeros(9), np.ones(2)):
+        with refusal("'predict': is not 9 finite numbers above 0"):
+            tabulate(lambda *_, wrong=wrong: wrong, 3, 1)
