@@ -195,8 +195,8 @@ class LearnedInterference(TabulatedRates):
     ) -> None:
         predictor = load_predictor(find_predictor(path, source))
         predict = partial(predictor.rates, predictor.table(table))
-        jobs, assign, scope = len(predictor.jobs), predictor.assign, predictor.scope
-        super().__init__("learned", predict, jobs, assign, alone, largest, scope, seed)
+        known, scope = len(predictor.jobs), predictor.scope
+        super().__init__("learned", predict, known, predictor.assign, alone, largest, scope, seed)
 
 
 class PredictedPairs:

@@ -1,4 +1,7 @@
-"""Which case of a rate model's tables a job is: its profile and its gang size."""
+"""Which case of a rate model's tables a job is, and which measurement stands for a case.
+
+A case is a profile and a gang size.
+"""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class PolluxLocality:
     A job of r GPUs on n nodes runs at step(r, fewest nodes it can have) / step(r, n), with step
     times at a fixed number of samples per GPU (`SpreadTimes`: as measured, interpolated between
     measurements, the nearest measurement beyond them). No pair of jobs was measured.
-    Neighbours on several nodes contend as in `contention.AllReduceContention`, with the measured
+    Neighbours on several nodes contend as in `analytic.AllReduceContention`, with the measured
     share of synchronisation in a step.
 
     Args:

@@ -119,7 +119,7 @@ class Profiles:
         """(J,) profile of every job; those without a label draw one that suits their gang.
 
         Raises:
-            InputError: see `assignment.assign`.
+            InputError: see `cases.assign`.
         """
         return assign(trace, self.names, self._suits, seed)
 
