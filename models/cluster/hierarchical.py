@@ -192,8 +192,10 @@ def widths_of_cluster(observation_space: spaces.Dict) -> ClusterWidths:
             field="pending_features",
         )
     other = {
-        name: width_of(observation_space, key) if key in observation_space.spaces else 0
-        for name, key in (("peer", "peer_features"), ("state", "state_features"))
+        name: width_of(observation_space, f"{name}_features")
+        if f"{name}_features" in observation_space.spaces
+        else 0
+        for name in ("peer", "state")
     }
     if other["peer"] not in (0, PEER_BASE + types):
         raise InputError(

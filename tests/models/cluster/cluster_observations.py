@@ -23,8 +23,6 @@ CONFIG = HierarchicalConfig(
     hidden=16,
     rounds=2,
     heads=2,
-    hierarchy=True,
-    use_interference=True,
     initial_scale=1.0,
     initial_index_weight=0.5,
     initial_speed_weight=2.0,
@@ -32,6 +30,11 @@ CONFIG = HierarchicalConfig(
 )
 
 Observation = dict[str, NDArray[Any]]
+# Arrays with a mask, and what `Sizes` calls how many there are.
+MASKED = {
+    "rack": "racks", "server": "servers", "running": "running", "pending": "pending",
+    "share": "shares",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,11 @@ class Sizes:
 
     def spaces(self) -> tuple[spaces.Dict, spaces.Discrete[np.int64]]:
         """Of observations and actions."""
-        counts = ("rack", self.racks), ("server", self.servers), ("running", self.running)
-        masks = (*counts, ("pending", self.pending), ("share", self.shares))
+        masks = {f"{name}_mask": getattr(self, count) for name, count in MASKED.items()}
         sinks = np.repeat([[self.running], [self.servers]], self.shares, axis=1)
         space: dict[str, spaces.Space[Any]] = {
             **{k: spaces.Box(-1.0, 4.0, shape, np.float32) for k, shape in self.shapes().items()},
-            **{f"{name}_mask": spaces.Box(0, 1, (size,), np.int8) for name, size in masks},
+            **{name: spaces.Box(0, 1, (size,), np.int8) for name, size in masks.items()},
             "server_rack": spaces.Box(0, self.racks, (self.servers,), np.int64),
             "share_index": spaces.Box(0, sinks, (2, self.shares), np.int64),
             "action_mask": spaces.Box(0, 1, (self.actions,), np.int8),
@@ -95,15 +97,11 @@ def random_cluster(rng: np.random.Generator, sizes: Sizes) -> Observation:
     }
     types = rng.integers(0, sizes.types, sizes.servers)
     seen["server_features"][:, SERVER_BASE:] = np.eye(sizes.types)[types]
-    for name in ("rack", "server", "running", "pending", "share"):
-        seen[f"{name}_mask"] = np.ones(getattr(sizes, _PLURAL.get(name, name)), np.int8)
+    for name, count in MASKED.items():
+        seen[f"{name}_mask"] = np.ones(getattr(sizes, count), np.int8)
     seen["server_rack"] = rng.integers(0, sizes.racks, sizes.servers)
-    seen["share_index"] = np.stack(
-        [
-            rng.integers(0, sizes.running, sizes.shares),
-            rng.integers(0, sizes.servers, sizes.shares),
-        ]
-    )
+    ends = sizes.running, sizes.servers
+    seen["share_index"] = np.stack([rng.integers(0, end, sizes.shares) for end in ends])
     seen["action_mask"] = rng.integers(0, 2, sizes.actions).astype(np.int8)
     seen["action_mask"][-1] = 1
     return seen
@@ -112,10 +110,9 @@ def random_cluster(rng: np.random.Generator, sizes: Sizes) -> Observation:
 def padded_cluster(seen: Observation, sizes: Sizes, larger: Sizes) -> Observation:
     """The same observation with room for more nodes; sinks and masks moved accordingly."""
     out: Observation = dict(seen)
-    for name in ("rack", "server", "running", "pending", "share"):
-        size = getattr(larger, _PLURAL.get(name, name))
+    for name, count in MASKED.items():
         for key in (f"{name}_features", f"{name}_mask"):
-            out[key] = _longer(seen[key], size, 0)
+            out[key] = _longer(seen[key], getattr(larger, count), 0)
     out["server_rack"] = _longer(seen["server_rack"], larger.servers, larger.racks)
     sinks = (larger.running, larger.servers)
     out["share_index"] = np.stack(
@@ -137,9 +134,6 @@ def moved_actions(sizes: Sizes, larger: Sizes) -> NDArray[np.int64]:
     first = larger.pending * (count + larger.peers)
     preempt = first + np.arange(sizes.running * sizes.preemption)
     return np.concatenate([start, forward, preempt, [larger.actions - 1]])
-
-
-_PLURAL = {"rack": "racks", "server": "servers", "share": "shares"}
 
 
 def _longer(array: NDArray[Any], size: int, value: int) -> NDArray[Any]:

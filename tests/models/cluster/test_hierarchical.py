@@ -9,6 +9,7 @@ import pytest
 import torch
 from cluster_observations import (
     CONFIG,
+    MASKED,
     Observation,
     Sizes,
     moved_actions,
@@ -120,11 +121,8 @@ def test_any_sizes_give_one_finite_logit_per_action(
 def test_padding_changes_nothing(
     policy: HierarchicalPolicy, seed: int, sizes: Sizes, more: list[int]
 ) -> None:
-    names = ("servers", "racks", "running", "pending", "shares")
-    larger = replace(
-        sizes,
-        **{name: getattr(sizes, name) + n for name, n in zip(names, more, strict=True)},
-    )
+    names = zip(MASKED.values(), more, strict=True)
+    larger = replace(sizes, **{name: getattr(sizes, name) + n for name, n in names})
     seen = random_cluster(default_rng(seed), sizes)
     plain = outlook(policy, seen)
     for packed in (True, False):
@@ -179,9 +177,8 @@ def renamed(
     seen: Observation, sizes: Sizes, rng: np.random.Generator
 ) -> tuple[Observation, NDArray[np.int64]]:
     """The same cluster with all nodes in another order, and the old number of every action."""
-    names = {"pending": "pending", "running": "running"}
-    names |= {name: f"{name}s" for name in ("share", "server", "rack", "peer")}
-    order = {name: rng.permutation(getattr(sizes, field)) for name, field in names.items()}
+    counts = {**MASKED, "peer": "peers"}
+    order = {name: rng.permutation(getattr(sizes, count)) for name, count in counts.items()}
     out = dict(seen)
     for name, new in order.items():
         for key in (f"{name}_features", f"{name}_mask"):
