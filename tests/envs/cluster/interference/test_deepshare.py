@@ -97,7 +97,7 @@ def test_the_floor(tmp_path: Path) -> None:
         (
             "isolated",
             ',x\n"m,2",10\n',
-            f"{ISOLATED}: record row 1 .*: 'm,2' is no 'model,GPUs",
+            f"{ISOLATED}: record row 1 .*: 'm,2' is no 'model,GPUs,nodes'",
         ),
         ("isolated", ',x\n"m,2,4",10\n', "'m,2,4' is no"),
         ("isolated", ',x\n"m,2,2",0\n', "row 1 .*: field 'x': '0' is not above 0"),

@@ -105,7 +105,11 @@ def test_rotations() -> None:
             ("12,10,2,1", "21,10,2,1"),
             "row 2 .*: field 'local_bsz': '10' stands twice",
         ),
-        ("scalability", ("6,5,10,2,1",), "row 1 .*: field 'num_replicas': '5' is less than"),
+        (
+            "scalability",
+            ("6,5,10,2,1",),
+            "row 1 .*: field 'num_replicas': '5' is less than num_nodes",
+        ),
     ],
 )
 def test_a_malformed_file_names_the_place(
