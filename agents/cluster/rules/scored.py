@@ -1,0 +1,67 @@
+"""A placement rule that is one score of the nodes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from agents.cluster.policy import PlacementRule, Share
+from envs.arrays import FloatArray, IntArray
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import WHOLE_GPU
+from envs.errors import InputError
+
+
+class ScoredNodes(PlacementRule):
+    """A gang goes to the node with the least score that holds it, the lowest of equals.
+
+    One that no node could hold, were it empty, takes what is free on the fewest nodes: those with
+    the most room first, of equals that with the least score. A subclass has a `name` and a `score`.
+    It is asked in Python at every start, so that its policy is not compiled as a whole.
+    """
+
+    @abstractmethod
+    def score(self, simulator: ClusterSimulator, job: int) -> FloatArray | IntArray:
+        """(N,) of every node for a pending job.
+
+        Args:
+            simulator: `state.nodes` has the nodes' columns (`cluster_state.NODE`), `state.jobs`
+                those of jobs (`cluster_state.JOB`).
+            job: its number.
+        """
+
+    def place(
+        self, simulator: ClusterSimulator, job: int, rng: np.random.Generator
+    ) -> Sequence[Share] | None:
+        """See `PlacementRule.place`.
+
+        Raises:
+            InputError: the job asks for a fraction of a GPU.
+        """
+        record, nodes = np.asarray(simulator.state.jobs)[job], simulator.state.nodes
+        if record["milli"] != WHOLE_GPU:
+            problem = "a fraction of a GPU needs a placement rule for fractions"
+            raise InputError(problem, file=simulator.trace.name, record=job, field="gpu_milli")
+        need = int(record["gpus"])
+        permitted = record["types"] >> nodes["type"].astype(np.int64) & 1 == 1
+        room = np.where(permitted & (nodes["up"] == 1), nodes["free"].astype(np.int64), -1)
+        for field in ("cpu", "memory"):  # split over the shares in proportion to their GPUs
+            asked = int(record[field])
+            there = np.minimum(nodes[field], asked)
+            lasting = there * need // max(asked, 1) if need else np.where(there < asked, -1, 0)
+            room = np.where(there < asked, np.minimum(room, lasting), room)
+        score = self.score(simulator, job)
+        enough = np.flatnonzero(room >= need)
+        if len(enough):
+            return [(int(enough[np.argmin(score[enough])]), need)]
+        if (permitted & (nodes["gpus"] >= need)).any() or room.clip(0).sum() < need:
+            return None
+        shares: list[Share] = []
+        for node in np.lexsort((score, -room)).tolist():
+            shares.append((node, min(need, int(room[node]))))
+            need -= shares[-1][1]
+            if need == 0:
+                break
+        return shares
