@@ -9,9 +9,8 @@ decides between equals. Arrivals wait for the next round; a gang that goes on ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from agents.cluster.backfilling import start, start_in_order
 from agents.cluster.policy import PlacementRule, Scheduler, Share
 from agents.cluster.rules.gangs import BestFit
+from agents.cluster.shares import Demand, ShareRule
 from agents.solver import Knowledge
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -29,86 +29,40 @@ from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled
 from envs.errors import InputError
 
+NOWHERE = -1  # pool of a gang that does not run
+Place = Callable[[ClusterSimulator, int, int], Sequence[Share] | None]  # of a job, in a pool
+
 
 @dataclass(frozen=True, eq=False)
-class Demand:
-    """A jobs that wait or run, by number, and P pools of nodes."""
+class Pools:
+    """P pools of GPUs that a share rule does not tell apart: those of a type, or all of them."""
 
-    jobs: IntArray  # (A,)
-    gpus: FloatArray  # (A,) of each gang; a fraction for fractional jobs; above 0
-    rates: FloatArray  # (A, P) work per second alone on a pool; 0 where the gang cannot run
-    capacity: FloatArray  # (P,) GPUs of nodes that are up
+    of_node: IntArray  # (N,)
+    types: IntArray  # (P,) a bit for each GPU type
+    kinds: IntArray | None  # (P,) the GPU type of each; None: there are several in the only one
 
+    @classmethod
+    def of(cls, cluster: Cluster, *, by_type: bool) -> Pools:
+        """By ascending type of those that there are, if types are told apart."""
+        kinds, of_node = np.unique(cluster.gpu_type.astype(np.int64), return_inverse=True)
+        types = 1 << kinds
+        if by_type or len(kinds) == 1:
+            return cls(of_node, types, kinds)
+        return cls(np.zeros_like(of_node), types.sum(keepdims=True), None)
 
-class ShareRule(Protocol):
-    """Divides the time of all GPUs among the jobs."""
-
-    name: str
-    knows: Knowledge
-
-    def reset(self, simulator: ClusterSimulator) -> None:
-        """Before the first event of a simulation."""
-
-    def pools(self, cluster: Cluster) -> IntArray:
-        """(N,) the pool of each node, from 0: nodes that the rule does not tell apart."""
-
-    def shares(self, simulator: ClusterSimulator, demand: Demand) -> FloatArray:
-        """(A, P) X: the part of the time for which each gang should hold GPUs of each pool.
-
-        Rows sum to at most 1, and gpus @ X is at most the capacity.
-        """
-
-
-def one_pool(cluster: Cluster) -> IntArray:
-    """(N,) all GPUs are alike."""
-    return np.zeros(cluster.num_nodes, np.int64)
-
-
-def pool_per_type(cluster: Cluster) -> IntArray:
-    """(N,) GPU types, numbered in ascending order of those that there are."""
-    return np.unique(cluster.gpu_type, return_inverse=True)[1].astype(np.int64)
-
-
-def demand_of(simulator: ClusterSimulator, jobs: IntArray, pools: IntArray) -> Demand:
-    """The demand of `jobs`. A pool of several GPU types has rate 1 for all its jobs."""
-    state, tables = simulator.state, simulator.tables
-    records, nodes = state.jobs[jobs], state.nodes
-    count = int(pools.max()) + 1
-    gpus = records["gpus"] * (records["milli"] / WHOLE_GPU)
-    up = nodes["up"] != 0
-    capacity = np.bincount(pools[up], nodes["gpus"][up], count).astype(np.float64)
-    rates = np.ones((len(jobs), count))
-    for pool in range(count):
-        types = np.unique(nodes["type"][pools == pool]).astype(np.int64)
-        usable = (records["types"][:, None] >> types & 1 == 1).any(axis=1)
-        if len(types) == 1:
-            rates[:, pool] = tables.speed[tables.profile[jobs], types[0]]
-        rates[~usable | (gpus > capacity[pool]), pool] = 0.0
-    return Demand(jobs=jobs, gpus=gpus, rates=rates, capacity=capacity)
-
-
-def refuse_gangs_without_pool(cluster: Cluster, trace: Trace, pools: IntArray) -> None:
-    """Check that every gang fits on the nodes of one pool while all are up.
-
-    Raises:
-        InputError: one does not.
-    """
-    permitted = permitted_types(cluster, trace)
-    largest = np.zeros(len(trace), np.int64)
-    for pool, gpus in enumerate(np.bincount(pools, cluster.gpus)):
-        types = np.unique(cluster.gpu_type[pools == pool]).astype(np.int64)
-        usable = (permitted[:, None] >> types & 1 == 1).any(axis=1)
-        largest = np.maximum(largest, np.where(usable, int(gpus), 0))
-    wide = trace.num_gpus > largest
-    if wide.any():
-        job = int(np.argmax(wide))
-        raise InputError(
-            f"no pool of alike GPUs holds the {trace.num_gpus[job]} GPUs of job "
-            f"'{trace.job_id[job]}', {fitting(int(largest[job]))}",
-            file=trace.name,
-            record=job,
-            field="num_gpus",
-        )
+    def demand(self, simulator: ClusterSimulator, jobs: IntArray) -> Demand:
+        """The demand of `jobs`. On GPUs of several types all rates are 1."""
+        state, tables = simulator.state, simulator.tables
+        records, nodes = state.jobs[jobs], state.nodes
+        gpus = records["gpus"] * (records["milli"] / WHOLE_GPU)
+        up = nodes["up"] != 0
+        capacity = np.bincount(self.of_node[up], nodes["gpus"][up], len(self.types)).astype(float)
+        rates = np.ones((len(jobs), len(self.types)))
+        if self.kinds is not None:
+            rates = tables.speed[tables.profile[jobs][:, None], self.kinds]
+        cannot = records["types"][:, None] & self.types == 0
+        rates[cannot | (gpus[:, None] > capacity)] = 0.0
+        return Demand(simulator, jobs, gpus, rates, capacity)
 
 
 @bounded
@@ -141,127 +95,110 @@ class RoundBasedPolicy(Scheduler):
         Raises:
             InputError: a gang that no pool of the rule holds.
         """
+        self.check(simulator.cluster, simulator.trace)
         self.rule.reset(simulator)
         self._rng = np.random.default_rng(self.seed)
-        self._pools = self.rule.pools(simulator.cluster)
-        self.check(simulator.cluster, simulator.trace)
-        jobs, count = len(simulator.trace), int(self._pools.max()) + 1
-        self._share = np.zeros((jobs, count))  # X
-        self._received = np.zeros((jobs, count))  # seconds since X was computed
-        self._owed = np.zeros((jobs, count))  # seconds, from before X was computed
-        self._seen = np.zeros(jobs)  # `executed` that has been counted
-        self._pool = np.full(jobs, NOWHERE)  # of running gangs
-        self._demand: Demand | None = None
+        self._pools = Pools.of(simulator.cluster, by_type=self.rule.by_type)
+        shape = len(simulator.trace), len(self._pools.types)
+        self._share = np.zeros(shape)  # X
+        self._received = np.zeros(shape)  # seconds since X was computed
+        self._owed = np.zeros(shape)  # seconds, from before X was computed
+        self._seen = np.zeros(shape[0])  # `executed` that has been counted
+        self._pool = np.full(shape[0], NOWHERE)  # of running gangs
+        self._jobs, self._capacity = np.zeros(0, np.int64), np.zeros(0)  # that X was computed for
         self._computed = 0.0  # when X was
-        self._next: float | None = None  # round; None: there is no gang
-        types = simulator.cluster.gpu_type
-        masks = [1 << np.unique(types[self._pools == p]).astype(np.int64) for p in range(count)]
-        pool_types = [int(np.bitwise_or.reduce(mask)) for mask in masks]
-        self._placer = Placer(self.placement, self._rng, pool_types)
+        self._next = np.inf  # round; inf: there is no gang
 
     def check(self, cluster: Cluster, trace: Trace) -> None:
         """Refuse what `reset` would, before a simulation.
 
         Raises:
-            InputError: a gang that no pool of the rule holds.
+            InputError: a gang that no pool of the rule holds, all nodes being up.
         """
-        refuse_gangs_without_pool(cluster, trace, self.rule.pools(cluster))
+        pools = Pools.of(cluster, by_type=self.rule.by_type)
+        usable = permitted_types(cluster, trace)[:, None] & pools.types != 0
+        largest = np.where(usable, np.bincount(pools.of_node, cluster.gpus), 0).max(axis=1)
+        wide = np.flatnonzero(trace.num_gpus > largest)
+        if len(wide):
+            job = int(wide[0])
+            raise InputError(
+                f"no pool of alike GPUs holds the {trace.num_gpus[job]} GPUs of job "
+                f"'{trace.job_id[job]}', {fitting(int(largest[job]))}",
+                file=trace.name,
+                record=job,
+                field="num_gpus",
+            )
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Begins a round where one is due."""
         records = simulator.state.jobs
-        active = (records["status"] == PENDING) | (records["status"] == RUNNING)
-        without = np.flatnonzero((records["status"] == PENDING) & (records["gpus"] == 0)).tolist()
+        status, gpus = records["status"], records["gpus"]
+        without = np.flatnonzero((status == PENDING) & (gpus == 0)).tolist()
         start_in_order(simulator, without, self.placement, self._rng, blocking=False)
-        jobs = np.flatnonzero(active & (records["gpus"] > 0))
+        jobs = np.flatnonzero(((status == PENDING) | (status == RUNNING)) & (gpus > 0))
         if len(jobs) == 0:
-            self._next = None
+            self._next = np.inf
             return
-        if self._next is None:
+        if self._next == np.inf:
             self._next = simulator.now
         while self._next < simulator.now:
             rounds = (simulator.now - self._next) // self.round_s
             self._next += max(1.0, rounds) * self.round_s
         if self._next == simulator.now:
-            self._turn(simulator, jobs)
+            self._begin(simulator, jobs)
             self._next += self.round_s
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """The next round, unless all gangs run and go on."""
         waiting = simulator.state.clock[0]["pending"] > 0
-        if self._next is None or (not waiting and self._share.shape[1] == 1):
-            return np.inf
-        return self._next
+        return self._next if waiting or len(self._pools.types) > 1 else np.inf
 
-    def _turn(self, simulator: ClusterSimulator, jobs: IntArray) -> None:
+    def _begin(self, simulator: ClusterSimulator, jobs: IntArray) -> None:
+        """A round of `jobs`."""
         simulator.settle()
         self._count(simulator)
-        demand = demand_of(simulator, jobs, self._pools)
-        if self._is_new(demand):
-            self._compute(simulator, demand)
-        share, gangs = self._share[jobs], np.rint(demand.gpus * WHOLE_GPU).astype(np.int64)
-        priority = share / self._received[jobs]
-        entries = [
-            np.lexsort((jobs, -share[:, p], -self._owed[jobs, p], -priority[:, p]))
-            for p in range(share.shape[1])
-        ]
+        demand = self._pools.demand(simulator, jobs)
+        alike = np.array_equal(self._jobs, jobs) and np.array_equal(self._capacity, demand.capacity)
+        if not alike:
+            self._compute(demand)
+        share, gangs = self._share[jobs].T, np.rint(demand.gpus * WHOLE_GPU).astype(np.int64)
+        priority = share / self._received[jobs].T
+        entries = np.lexsort((-share, -self._owed[jobs].T, -priority))
         free = np.rint(demand.capacity * WHOLE_GPU).astype(np.int64)
-        taken, rank = take_in_order(np.array(entries), gangs, demand.rates > 0.0, free)
+        taken, rank = take_in_order(entries, gangs, demand.rates > 0.0, free)
         if not np.array_equal(taken, self._pool[jobs]):
-            turn = Turn(simulator, demand, taken, rank, self._pool[jobs], self._placer)
-            self._pool[jobs] = turn.realise()
+            pool = self._pool[jobs]
+            realise(demand, taken, rank, pool, self._place)
+            self._pool[jobs] = pool
 
     def _count(self, simulator: ClusterSimulator) -> None:
         """Adds the time since the last count to what was received."""
-        executed = simulator.state.jobs["executed"]
-        ran = np.flatnonzero(executed > self._seen)
-        ran = ran[self._pool[ran] != NOWHERE]
+        records = simulator.state.jobs
+        executed = records["executed"]
+        ran = np.flatnonzero((executed > self._seen) & (self._pool != NOWHERE))
         self._received[ran, self._pool[ran]] += executed[ran] - self._seen[ran]
         self._seen[:] = executed
-        stopped = simulator.state.jobs["status"] != RUNNING
-        self._pool[stopped] = NOWHERE
+        self._pool[records["status"] != RUNNING] = NOWHERE
 
-    def _is_new(self, demand: Demand) -> bool:
-        last = self._demand
-        return (
-            last is None
-            or not np.array_equal(last.jobs, demand.jobs)
-            or not np.array_equal(last.capacity, demand.capacity)
-        )
-
-    def _compute(self, simulator: ClusterSimulator, demand: Demand) -> None:
-        elapsed = simulator.now - self._computed
-        if self._demand is not None:
-            before = self._demand.jobs
-            received = self._received[before] - self.round_s / 2.0
-            self._owed[before] += self._share[before] * elapsed - received
-        self._received[demand.jobs] = self.round_s / 2.0
+    def _compute(self, demand: Demand) -> None:
+        """X for the gangs that there are now."""
+        jobs, before, now = demand.jobs, self._jobs, demand.simulator.now
+        received = self._received[before] - self.round_s / 2.0
+        self._owed[before] += self._share[before] * (now - self._computed) - received
+        self._received[jobs] = self.round_s / 2.0
         self._share[:] = 0.0
-        self._share[demand.jobs] = self.rule.shares(simulator, demand)
-        self._demand, self._computed = demand, simulator.now
+        self._share[jobs] = self.rule.shares(demand)
+        self._jobs, self._capacity, self._computed = jobs, demand.capacity, now
 
-
-NOWHERE = -1  # pool of a gang that does not run
-
-
-@dataclass(frozen=True, eq=False)
-class Placer:
-    """A placement rule that is shown the GPUs of one pool."""
-
-    rule: PlacementRule
-    rng: np.random.Generator
-    types: Sequence[int]  # (P,) a bit for each GPU type of a pool
-
-    def place(self, simulator: ClusterSimulator, job: int, pool: int) -> Sequence[Share] | None:
-        """Where a pending job goes in a pool, in any if NOWHERE; None: it does not fit."""
-        records = simulator.state.jobs
-        permitted = int(records["types"][job])
-        if len(self.types) > 1 and pool != NOWHERE:
-            records["types"][job] = self.types[pool] & permitted
+    def _place(self, simulator: ClusterSimulator, job: int, pool: int) -> Sequence[Share] | None:
+        """Where a pending job goes in a pool, by the rule; None: it does not fit."""
+        types = simulator.state.jobs["types"]
+        permitted = types[job]
+        types[job] &= self._pools.types[pool]
         try:
-            return self.rule.place(simulator, job, self.rng)
+            return self.placement.place(simulator, job, self._rng)
         finally:
-            records["types"][job] = permitted
+            types[job] = permitted
 
 
 @compiled
@@ -297,99 +234,72 @@ def take_in_order(
     return taken, rank
 
 
-class Turn:
-    """Places the gangs that were taken. Where there is no place for one, in this order:
+def realise(demand: Demand, taken: IntArray, rank: IntArray, pool: IntArray, place: Place) -> None:
+    """Stop and start gangs so that those that were taken run.
 
-    1. all gangs taken that are not larger are placed anew, the largest first;
-    2. the gangs behind it in the order of taking are placed again after it, taken or not, so that
-       no gang starves for want of a whole node.
+    Where there is no place for one, first all gangs taken that are not larger are placed anew, the
+    largest first; then the gangs behind it in the order of taking are placed again after it, taken
+    or not, so that no gang starves for want of a whole node. All this is tried on a copy: gangs
+    that come to the same place go on.
 
     Args:
-        simulator: at the beginning of a round.
-        demand: of A gangs.
+        demand: of A gangs at the beginning of a round.
         taken: (A,) see `take_in_order`.
         rank: (A,) likewise.
-        held: (A,) the pool in which a gang runs, or NOWHERE.
-        placer: where gangs go.
+        pool: (A,) in which each gang runs, or NOWHERE; changed.
+        place: where a gang goes in a pool.
     """
+    simulator, jobs, gpus = demand.simulator, demand.jobs.tolist(), demand.gpus
+    twin = simulator.copy()
+    status = twin.state.jobs["status"]
+    started: dict[int, None] = {}
 
-    def __init__(
-        self,
-        simulator: ClusterSimulator,
-        demand: Demand,
-        taken: IntArray,
-        rank: IntArray,
-        held: IntArray,
-        placer: Placer,
-    ) -> None:
-        self._simulator, self._twin = simulator, simulator.copy()
-        self._demand, self._taken, self._rank = demand, taken, rank
-        self._pool, self._placer = held.copy(), placer
-        self._started: list[int] = []
-
-    def realise(self) -> IntArray:
-        """Stops and starts gangs; (A,) the pool in which each runs now, or NOWHERE."""
-        demand, taken, rank = self._demand, self._taken, self._rank
-        self._stop(np.flatnonzero(taken != self._pool).tolist())
-        chosen = np.flatnonzero(taken != NOWHERE).tolist()
-        by_size = sorted(chosen, key=lambda at: (-demand.gpus[at], rank[at]))
-        without = self._place(by_size)
-        if without:
-            largest = demand.gpus[without].max()
-            self._stop([at for at in by_size if demand.gpus[at] <= largest])
-            without = self._place(by_size)
-        if without:
-            order = np.argsort(rank)[rank[without].min() :].tolist()
-            self._stop(order)
-            for at in order:
-                pools = [int(p) for p in np.argsort(-demand.rates[at], kind="stable")]
-                first = [] if taken[at] == NOWHERE else [int(taken[at])]
-                for pool in first + pools:
-                    if demand.rates[at, pool] > 0.0 and self._start(at, pool):
-                        break
-        self._apply()
-        return self._pool
-
-    def _place(self, order: list[int]) -> list[int]:
-        """Starts those in `order` that wait; those for which there is no place."""
-        status = self._twin.state.jobs["status"]
-        wait = [at for at in order if status[self._demand.jobs[at]] == PENDING]
-        return [at for at in wait if not self._start(at, int(self._taken[at]))]
-
-    def _start(self, at: int, pool: int) -> bool:
-        job = int(self._demand.jobs[at])
-        place = self._placer.place(self._twin, job, pool)
-        if place is None:
-            return False
-        start(self._twin, job, place)
-        self._pool[at] = pool
-        self._started.append(at)
-        return True
-
-    def _stop(self, gangs: list[int]) -> None:
+    def stop(gangs: list[int]) -> None:
         for at in gangs:
-            if self._twin.state.jobs["status"][self._demand.jobs[at]] == RUNNING:
-                self._twin.preempt(int(self._demand.jobs[at]))
-            self._pool[at] = NOWHERE
+            if status[jobs[at]] == RUNNING:
+                twin.preempt(jobs[at])
+            pool[at] = NOWHERE
 
-    def _apply(self) -> None:
-        """Does to the simulator what was found out; gangs that come to the same place go on."""
-        jobs, records = self._demand.jobs, self._simulator.state.jobs
-        for at in np.flatnonzero(records["status"][jobs] == RUNNING).tolist():
-            job = int(jobs[at])
-            there = sorted(self._twin.shares(job))
-            if self._pool[at] == NOWHERE or sorted(self._simulator.shares(job)) != there:
-                self._simulator.preempt(job)
-        whole = records["milli"][jobs] == WHOLE_GPU
-        for at in sorted(dict.fromkeys(self._started), key=lambda at: not whole[at]):
-            job, pool = int(jobs[at]), int(self._pool[at])
-            if pool == NOWHERE or records["status"][job] == RUNNING:
-                continue
-            if whole[at]:
-                self._simulator.start(job, self._twin.shares(job))
-                continue
-            place = self._placer.place(self._simulator, job, pool)
-            if place is None:
-                self._pool[at] = NOWHERE
-            else:
-                start(self._simulator, job, place)
+    def starts(at: int, where: int) -> bool:
+        shares = place(twin, jobs[at], where)
+        if shares is not None:
+            start(twin, jobs[at], shares)
+            pool[at], started[at] = where, None
+        return shares is not None
+
+    def left_out(order: list[int]) -> list[int]:
+        """Those in `order` that wait, and for which there is no place; the others are started."""
+        wait = [at for at in order if status[jobs[at]] == PENDING]
+        return [at for at in wait if not starts(at, int(taken[at]))]
+
+    stop(np.flatnonzero(taken != pool).tolist())
+    chosen = np.flatnonzero(taken != NOWHERE).tolist()
+    by_size = sorted(chosen, key=lambda at: (-gpus[at], rank[at]))
+    without = left_out(by_size)
+    if without:
+        largest = gpus[without].max()
+        stop([at for at in by_size if gpus[at] <= largest])
+        without = left_out(by_size)
+    if without:
+        order = np.argsort(rank)[rank[without].min() :].tolist()
+        stop(order)
+        for at in order:
+            pools = [int(taken[at]), *np.argsort(-demand.rates[at], kind="stable").tolist()]
+            for where in pools:
+                if where != NOWHERE and demand.rates[at, where] > 0.0 and starts(at, where):
+                    break
+
+    records = simulator.state.jobs
+    for at in np.flatnonzero(records["status"][demand.jobs] == RUNNING).tolist():
+        there = sorted(twin.shares(jobs[at]))
+        if pool[at] == NOWHERE or sorted(simulator.shares(jobs[at])) != there:
+            simulator.preempt(jobs[at])
+    whole = records["milli"][demand.jobs] == WHOLE_GPU
+    for at in sorted(started, key=lambda at: not whole[at]):
+        if pool[at] == NOWHERE or records["status"][jobs[at]] == RUNNING:
+            continue
+        shares = twin.shares(jobs[at]) if whole[at] else place(simulator, jobs[at], int(pool[at]))
+        if shares is None:
+            pool[at] = NOWHERE
+        else:
+            start(simulator, jobs[at], shares)

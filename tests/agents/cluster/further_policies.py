@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from agents.cluster.elastic import ApatheticFutureShare, Optimus
-from agents.cluster.fairness import FinishTimeFairness, LeastAttainedService, MaxMinFairness
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.gittins import Gittins
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Scheduler
 from agents.cluster.prediction import QuasiShortestServiceFirst, RemainingTime, RollingDuration
-from agents.cluster.rounds import RoundBasedPolicy, ShareRule
+from agents.cluster.replay import simulate
+from agents.cluster.rounds import RoundBasedPolicy
+from agents.cluster.shares import (
+    ApatheticFutureShare,
+    FinishTimeFairness,
+    LeastAttainedService,
+    MaxMinFairness,
+    Optimus,
+    ShareRule,
+)
 from agents.cluster.themis import Themis
 from envs.cluster.environment.routing import MixedRacks, QueueRouting
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_state import Schedule
+from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.small_clusters import LowestNodes
+
+Jobs = Sequence[tuple[float, float, int]]  # (submission, seconds, GPUs) of each
+
+
+def trace_of(jobs: Jobs) -> Trace:
+    return Trace.of("given", *(list(column) for column in zip(*jobs, strict=True)))
+
+
+def on_nodes(policy: Scheduler, jobs: Jobs, nodes: int, gpus: int, **options: Any) -> Schedule:
+    """What a policy makes of jobs on equal nodes of so many GPUs."""
+    cluster = Cluster.uniform(nodes, gpus)
+    return simulate(policy, ClusterSimulator(cluster, trace_of(jobs), **options))
 
 
 def in_rounds(rule: ShareRule, round_s: float = 360.0) -> RoundBasedPolicy:
-    return RoundBasedPolicy(rule, LowestNodes(), round_s, seed=0)
+    return RoundBasedPolicy(rule, LowestNodes(), round_s)
 
 
 def durations() -> RollingDuration:
-    return RollingDuration(prior_s=600.0, recency=0.3, training=None)
+    return RollingDuration(prior_s=600.0)
 
 
 def joint_choice() -> JointChoice:
@@ -33,15 +57,15 @@ def joint_choice() -> JointChoice:
 
 
 POLICIES: dict[str, Callable[[], Scheduler]] = {
-    "max_min": lambda: in_rounds(MaxMinFairness({})),
+    "max_min": lambda: in_rounds(MaxMinFairness()),
     "las_gavel": lambda: in_rounds(LeastAttainedService()),
     "finish_time_fairness": lambda: in_rounds(FinishTimeFairness()),
     "afs": lambda: in_rounds(ApatheticFutureShare()),
     "optimus": lambda: in_rounds(Optimus(RemainingTime(durations()))),
-    "qssf": lambda: QuasiShortestServiceFirst(LowestNodes(), durations(), True, 0),
-    "qssf_backfill": lambda: QuasiShortestServiceFirst(LowestNodes(), durations(), False, 0),
-    "gittins": lambda: Gittins(LowestNodes(), [500.0, 2000.0], [500.0, 2000.0, None], None, 0),
-    "themis": lambda: Themis(LowestNodes(), fairness=0.8, lease_s=1200.0, seed=0),
-    "gandiva": lambda: Gandiva(quantum_s=60.0, defragment_free=0.75),
+    "qssf": lambda: QuasiShortestServiceFirst(LowestNodes(), durations()),
+    "qssf_backfill": lambda: QuasiShortestServiceFirst(LowestNodes(), durations(), blocking=False),
+    "gittins": lambda: Gittins(LowestNodes(), [500.0, 2000.0], [500.0, 2000.0, None]),
+    "themis": lambda: Themis(LowestNodes()),
+    "gandiva": Gandiva,
     "joint_choice": joint_choice,
 }
