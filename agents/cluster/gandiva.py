@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Scheduler
-from agents.cluster.time_slicing import Residence, Residents, end_turns, start_in_order
+from agents.cluster.policy import Share as NodeShare
+from agents.cluster.rules.eligible import holds
 from agents.solver import Knowledge
-from envs.arrays import IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Positive, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
+
+Residence = tuple[NodeShare, ...]
 
 
 class SharedGpu(NamedTuple):
@@ -65,38 +68,34 @@ class Gandiva(Scheduler):
         self.quantum_s, self.defragment_free = quantum_s, defragment_free
 
     def reset(self, simulator: ClusterSimulator) -> None:
-        self._residents = Residents(simulator)
+        self._simulator, self._residents = simulator, Residents(simulator)
+        fractional = (simulator.trace.gpu_milli < WHOLE_GPU) & (simulator.trace.num_gpus == 1)
+        self._fractional = set(np.flatnonzero(fractional).tolist())
         self._offset = np.zeros(len(simulator.trace))  # of the time received
-        self._harmful: set[tuple[int, int]] = set()  # profiles that do not go together on a GPU
-        self._shares_gpus = bool((simulator.state.jobs["milli"] < WHOLE_GPU).any())
+        self._harmful: set[frozenset[int]] = set()  # profiles that do not go together on a GPU
         self._due = np.inf
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Finds residences, moves jobs when others have left, and changes turns at the quantum."""
         simulator.settle()
-        residents = self._residents
+        jobs, residents = simulator.state.jobs, self._residents
         leaving = residents.must_leave()
         for job in leaving:
             residents.leave(job)
-        new = (simulator.state.jobs["status"] == PENDING) & ~residents.resident
-        pending = simulator.pending() if new.any() else np.zeros(0, np.int64)
-        for job in pending[new[pending]].tolist():
-            residence = residents.find(job)
+        new = set(np.flatnonzero(jobs["status"] == PENDING).tolist()) - residents.of.keys()
+        for job in simulator.pending().tolist() if new else ():
+            residence = residents.find(job) if job in new else None
             if residence is not None:
-                self._join(simulator, job, residence)
+                self._join(job, residence)
         if leaving:
-            self._migrate(simulator)
-        table = residents.table()
-        received = self._offset[table.jobs] + simulator.state.jobs["executed"][table.jobs]
-        order = np.argsort(received, kind="stable")
-        ends = simulator.now >= self._due
-        if self._shares_gpus:
-            self._take_turns(simulator, table.jobs[order].tolist(), ends)
-        else:
-            if ends:
-                simulator.lengthen_log()
-                end_turns(simulator.state, simulator.tables, table, order)
-            start_in_order(*simulator.compiled, table, order)
+            self._migrate()
+        here = np.array(sorted(residents.of), np.int64)
+        received = self._offset[here] + jobs["executed"][here]
+        here = here[np.argsort(received, kind="stable")]
+        if simulator.now >= self._due:
+            self._end_turns(here.tolist())
+        for job in here[jobs["status"][here] == PENDING].tolist():
+            self._run(job)
         if simulator.state.clock[0]["pending"] == 0:
             self._due = np.inf
         elif self._due <= simulator.now or self._due == np.inf:
@@ -106,58 +105,38 @@ class Gandiva(Scheduler):
         """The end of the quantum, if jobs wait for a turn."""
         return self._due
 
-    def _take_turns(self, simulator: ClusterSimulator, order: list[int], ends: bool) -> None:
-        """Where jobs may share a GPU."""
-        if ends:
-            self._stop_those_whose_turn_ends(simulator, order)
-        for job in order:
-            if simulator.state.jobs["status"][job] == PENDING:
-                self._run(simulator, job)
-
-    def _join(self, simulator: ClusterSimulator, job: int, residence: Residence) -> None:
+    def _join(self, job: int, residence: Residence) -> None:
         """A newcomer has received as much as the least of its neighbours, or what it had."""
-        executed = simulator.state.jobs["executed"]
+        executed = self._simulator.state.jobs["executed"]
         peers = self._residents.on({node for node, _ in residence})
         level = min((self._offset[p] + executed[p] for p in peers), default=0.0)
         self._offset[job] = max(self._offset[job], level - executed[job])
         self._residents.join(job, residence)
 
-    def _stop_those_whose_turn_ends(self, simulator: ClusterSimulator, order: list[int]) -> None:
+    def _end_turns(self, order: list[int]) -> None:
         """Stops running jobs that are not among the first that fit their nodes together."""
-        records = simulator.state.jobs
-        free = simulator.state.nodes["gpus"].astype(np.int64)
+        free: list[int] = self._simulator.state.nodes["gpus"].tolist()
         shared: list[SharedGpu] = []
-        stopped = []
-        for job in order:
-            residence = self._residents.of[job]
-            if records["milli"][job] < WHOLE_GPU and records["gpus"][job] == 1:
-                fits = self._fits_a_gpu(simulator, job, residence[0][0], free, shared)
-            else:
-                fits = all(free[node] >= gpus for node, gpus in residence)
-                for node, gpus in residence if fits else ():
-                    free[node] -= gpus
-            if not fits and records["status"][job] == RUNNING:
-                stopped.append(job)
-        for job in stopped:
-            simulator.preempt(job)
+        late = [job for job in order if not self._fits(job, free, shared)]
+        for job in late:
+            if self._simulator.state.jobs["status"][job] == RUNNING:
+                self._simulator.preempt(job)
 
-    def _fits_a_gpu(
-        self,
-        simulator: ClusterSimulator,
-        job: int,
-        node: int,
-        free: IntArray,
-        shared: list[SharedGpu],
-    ) -> bool:
-        """Whether a fractional job has a place beside those before it; notes it down if so."""
-        state = simulator.state
-        milli, profile = state.jobs["milli"], simulator.tables.profile
-        runs = state.jobs["status"][job] == RUNNING
+    def _fits(self, job: int, free: list[int], shared: list[SharedGpu]) -> bool:
+        """Whether there are GPUs for a job beside those of the jobs before, which it takes then."""
+        residence = self._residents.of[job]
+        if job not in self._fractional:
+            fits = all(free[node] >= gpus for node, gpus in residence)
+            for node, gpus in residence if fits else ():
+                free[node] -= gpus
+            return fits
+        state, (node, _) = self._simulator.state, residence[0]
+        milli, runs = state.jobs["milli"], state.jobs["status"][job] == RUNNING
         own = int(state.shares["partial"][state.jobs["share"][job]]) if runs else None
-        here = [gpu for gpu in shared if gpu.node == node and (not runs or gpu.partial == own)]
+        here = [gpu for gpu in shared if gpu.node == node and own in (None, gpu.partial)]
         for gpu in here:
             room = WHOLE_GPU - int(milli[gpu.jobs].sum()) >= milli[job]
-            if room and (runs or not self._harms(profile, job, gpu.jobs)):
+            if room and (runs or not self._harmful & self._pairs(job, gpu.jobs)):
                 gpu.jobs.append(job)
                 return True
         if free[node] < 1 or (runs and here):
@@ -166,86 +145,194 @@ class Gandiva(Scheduler):
         shared.append(SharedGpu(node, own, [job]))
         return True
 
-    def _harms(self, profile: NDArray[np.int32], job: int, beside: list[int]) -> bool:
-        return any(pair(profile, job, other) in self._harmful for other in beside)
+    def _pairs(self, job: int, beside: list[int]) -> set[frozenset[int]]:
+        """The profiles of a job and of each beside it."""
+        profile = self._simulator.tables.profile
+        return {frozenset(profile[[job, other]].tolist()) for other in beside}
 
-    def _migrate(self, simulator: ClusterSimulator) -> None:
-        status = simulator.state.jobs["status"]
-        jobs = sorted(self._residents.of)
+    def _migrate(self) -> None:
+        residents, status = self._residents, self._simulator.state.jobs["status"]
+        jobs = sorted(residents.of)
         for job in jobs:
-            if not self._residents.have_room():
+            if not residents.have_room():
                 return
             if status[job] == PENDING:
-                self._move(simulator, job, self._residents.find_room(job))
+                self._move(job, residents.find_room(job))
         for job in jobs:
-            if len(self._residents.of[job]) > 1:
-                residence = self._residents.find_room(job)
-                if residence is not None and len(residence) < len(self._residents.of[job]):
-                    self._move(simulator, job, residence)
-        for node in self._residents.sparse(self.defragment_free):
-            for job in sorted(self._residents.on({node})):
-                if len(self._residents.of[job]) == 1:
-                    self._move(simulator, job, self._residents.find_fuller(job))
+            if len(residents.of[job]) > 1:
+                residence = residents.find_room(job)
+                if residence is not None and len(residence) < len(residents.of[job]):
+                    self._move(job, residence)
+        for node in residents.sparse(self.defragment_free):
+            for job in sorted(residents.on({node})):
+                if len(residents.of[job]) == 1:
+                    self._move(job, residents.find_fuller(job))
 
-    def _move(self, simulator: ClusterSimulator, job: int, residence: Residence | None) -> None:
+    def _move(self, job: int, residence: Residence | None) -> None:
         if residence is None or residence == self._residents.of[job]:
             return
-        if simulator.state.jobs["status"][job] == RUNNING:
-            simulator.preempt(job)
+        if self._simulator.state.jobs["status"][job] == RUNNING:
+            self._simulator.preempt(job)
         self._residents.leave(job)
-        self._join(simulator, job, residence)
+        self._join(job, residence)
 
-    def _run(self, simulator: ClusterSimulator, job: int) -> None:
+    def _run(self, job: int) -> None:
         """Starts a pending job if its residence is free."""
-        record, nodes = simulator.state.jobs[job], simulator.state.nodes
-        residence = self._residents.of.get(job, ())
-        for node, gpus in residence:
-            for field in ("cpu", "memory"):
-                if part(int(record[field]), gpus, int(record["gpus"])) > nodes[field][node]:
-                    return
-        fraction = record["milli"] < WHOLE_GPU and record["gpus"] == 1
-        if fraction and self._share_a_gpu(simulator, job, residence[0][0]):
+        residence, nodes = self._residents.of[job], self._simulator.state.nodes
+        if job in self._fractional and self._share_a_gpu(job, residence[0][0]):
             return
-        if all(nodes["free"][node] >= gpus for node, gpus in residence):
-            simulator.start(job, residence)
+        free = nodes["free"]
+        if any(free[node] < gpus for node, gpus in residence):  # soon said of most
+            return
+        record = np.asarray(self._simulator.state.jobs)[job]
+        if all(holds(nodes[node], record, gpus) for node, gpus in residence):
+            self._simulator.start(job, residence)
 
-    def _share_a_gpu(self, simulator: ClusterSimulator, job: int, node: int) -> bool:
+    def _share_a_gpu(self, job: int, node: int) -> bool:
         """Whether a fractional job runs beside others on a GPU of `node` now."""
-        state, profile = simulator.state, simulator.tables.profile
-        gpus = []
-        gpu = int(state.nodes["partial"][node])
-        while gpu != NONE:
-            single = state.partials["gpus"][gpu] == 1
-            if single and state.partials["left"][gpu] >= state.jobs["milli"][job]:
-                gpus.append(gpu)
-            gpu = int(state.partials["next"][gpu])
-        for gpu in sorted(gpus, key=lambda g: (int(state.partials["left"][g]), g)):
-            beside = neighbours(simulator, node, gpu)
-            if self._harms(profile, job, beside):
+        simulator, state = self._simulator, self._simulator.state
+        record, place, partials = state.jobs[job], state.nodes[node], state.partials
+        if record["cpu"] > place["cpu"] or record["memory"] > place["memory"]:
+            return False
+        able = [
+            (int(partials["left"][gpu]), gpu)
+            for gpu in linked(partials["next"], place["partial"])
+            if partials["gpus"][gpu] == 1 and partials["left"][gpu] >= record["milli"]
+        ]
+        on_node = list(linked(state.shares["after"], place["share"]))
+        for _, gpu in sorted(able):
+            shares = [share for share in on_node if state.shares["partial"][share] == gpu]
+            beside = state.shares["job"][shares].tolist()
+            pairs = self._pairs(job, beside)
+            if self._harmful & pairs:
                 continue
             simulator.start(job, [(node, 1)], gpu)
-            kind = int(state.nodes["type"][node])
-            alone = simulator.tables.speed[profile[[job, *beside]], kind]
-            if float((state.jobs["rate"][[job, *beside]] / alone).sum()) >= 1.0:
+            together = [job, *beside]
+            alone = simulator.tables.speed[simulator.tables.profile[together], place["type"]]
+            if float((state.jobs["rate"][together] / alone).sum()) >= 1.0:
                 return True
             simulator.preempt(job)
-            self._harmful.update(pair(profile, job, other) for other in beside)
+            self._harmful |= pairs
         return False
 
 
-def pair(profile: NDArray[np.int32], a: int, b: int) -> tuple[int, int]:
-    """The profiles of two jobs, the lower first."""
-    first, second = sorted((int(profile[a]), int(profile[b])))
-    return first, second
+def linked(after: NDArray[np.int32], first: int) -> Iterator[int]:
+    """Numbers of records from `first` on, each followed by that in `after` (N,)."""
+    while first != NONE:
+        yield int(first)
+        first = after[first]
 
 
-def neighbours(simulator: ClusterSimulator, node: int, gpu: int) -> list[int]:
-    """Jobs on a partial GPU of `node`."""
-    shares = simulator.state.shares
-    jobs = []
-    share = int(simulator.state.nodes["share"][node])
-    while share != NONE:
-        if shares["partial"][share] == gpu:
-            jobs.append(int(shares["job"][share]))
-        share = int(shares["after"][share])
-    return jobs
+class Residents:
+    """Which jobs are resident on which nodes, as (node, GPUs), whoever runs there now.
+
+    The load of a node is the GPUs of all its residents over its GPUs; its affinity is the gang of
+    the resident that came first (Gandiva, OSDI 2018, section 4.2). A gang that no node can hold
+    lives on several.
+    """
+
+    def __init__(self, simulator: ClusterSimulator) -> None:
+        self.of: dict[int, Residence] = {}
+        self._jobs, self._nodes = simulator.state.jobs, simulator.state.nodes
+        self._size = self._nodes["gpus"].astype(np.int64) * WHOLE_GPU
+        self._used = np.zeros(len(self._nodes), np.int64)  # thousandths of GPUs of residents
+        self._on: list[list[int]] = [[] for _ in self._nodes]  # the first to come first
+        self._affinity = np.zeros(len(self._nodes), np.int64)  # gang of the first, 0: nobody
+
+    def join(self, job: int, residence: Residence) -> None:
+        """Make `residence` the job's."""
+        self.of[job] = residence
+        for node, gpus in residence:
+            self._on[node].append(job)
+            self._count(job, node, gpus)
+
+    def leave(self, job: int) -> None:
+        """The job has no residence any more."""
+        for node, gpus in self.of.pop(job):
+            self._on[node].remove(job)
+            self._count(job, node, -gpus)
+
+    def _count(self, job: int, node: int, gpus: int) -> None:
+        self._used[node] += gpus * int(self._jobs["milli"][job])
+        first = self._on[node][:1]
+        self._affinity[node] = np.maximum(self._jobs["gpus"][first], 1).sum()
+
+    def must_leave(self) -> list[int]:
+        """Those that have finished or gone, and those that wait for a node that is down."""
+        status = self._jobs["status"][list(self.of)].tolist()
+        down = set(np.flatnonzero(self._nodes["up"] == 0).tolist())
+        return [
+            job
+            for (job, residence), now in zip(self.of.items(), status, strict=True)
+            if now not in (PENDING, RUNNING)
+            or (down and now == PENDING and any(node in down for node, _ in residence))
+        ]
+
+    def on(self, nodes: Set[int]) -> set[int]:
+        """Jobs that live on any of `nodes`."""
+        return {job for node in nodes for job in self._on[node]}
+
+    def find(self, job: int) -> Residence | None:
+        """A residence with room, else the least loaded one; None: too many nodes are down."""
+        return self.find_room(job) or self._least_loaded(job, crowded=True)
+
+    def find_room(self, job: int) -> Residence | None:
+        """A residence where nobody has to take turns, or None.
+
+        The least loaded node of the job's affinity, else an empty one, else the least loaded of
+        all; for a gang larger than any node, as few nodes as hold it.
+        """
+        return self._least_loaded(job, crowded=False)
+
+    def find_fuller(self, job: int) -> Residence | None:
+        """The fullest node with room that is fuller than the job's own without it, or None."""
+        ((own, gang),) = self.of[job]
+        room = self._usable(job) & (self._size - self._used >= gang * self._jobs["milli"][job])
+        nodes = np.flatnonzero(room & (self._used > self._used[own]))
+        return ((int(nodes[np.argmax(self._load()[nodes])]), gang),) if len(nodes) else None
+
+    def have_room(self) -> bool:
+        """Whether some node has a GPU, or part of one, on which nobody lives."""
+        return bool((self._used < self._size)[self._nodes["up"] != 0].any())
+
+    def sparse(self, free: float) -> list[int]:
+        """Occupied nodes with more than `free` of their GPUs free, the emptiest first."""
+        nodes = np.flatnonzero((self._used > 0) & (self._size - self._used > free * self._size))
+        return [int(node) for node in nodes[np.argsort(self._used[nodes], kind="stable")]]
+
+    def _usable(self, job: int) -> BoolArray:
+        """(N,) whether a job may live on a node, which is up."""
+        types, kind = self._jobs["types"][job], self._nodes["type"].astype(np.int64)
+        usable: BoolArray = (types >> kind & 1 == 1) & (self._nodes["up"] != 0)
+        return usable
+
+    def _load(self) -> FloatArray:
+        load: FloatArray = self._used / np.maximum(self._size, 1)
+        return load
+
+    def _least_loaded(self, job: int, *, crowded: bool) -> Residence | None:
+        """See `find_room`; if `crowded`, where there is no room as well, and an empty node is then
+        like any other.
+        """
+        gang, left = int(self._jobs["gpus"][job]), self._size - self._used
+        large = self._usable(job) & (self._size >= gang * WHOLE_GPU)
+        if not large.any():
+            return self._on_several(job, self._size if crowded else left)
+        room = large if crowded else large & (left >= gang * self._jobs["milli"][job])
+        nodes = np.flatnonzero(room)
+        if len(nodes) == 0:
+            return None
+        empty = (self._affinity[nodes] == 0) & (not crowded)
+        rank = np.where(self._affinity[nodes] == gang, 0, np.where(empty, 1, 2))
+        return ((int(nodes[np.lexsort((self._load()[nodes], rank))[0]]), gang),)
+
+    def _on_several(self, job: int, left: IntArray) -> Residence | None:
+        """Nodes with the most GPUs left first, then the least used, until the gang is whole."""
+        gang = int(self._jobs["gpus"][job])
+        gpus = np.where(self._usable(job), left.clip(0) // WHOLE_GPU, 0)
+        if gang == 0 or gpus.sum() < gang:
+            return None
+        order = np.lexsort((self._used, -gpus))
+        before = np.cumsum(gpus[order]) - gpus[order]
+        shares = zip(order.tolist(), np.minimum(gpus[order], gang - before).tolist(), strict=True)
+        return tuple((node, here) for node, here in shares if here > 0)

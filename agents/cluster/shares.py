@@ -14,12 +14,12 @@ job is linear in its GPUs up to its gang, which is therefore assumed.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import highspy
 import numpy as np
@@ -56,7 +56,7 @@ class Demand:
         return replace(self, jobs=jobs, gpus=gpus, rates=rates)
 
 
-class ShareRule(Protocol):
+class ShareRule(ABC):
     """Divides the time of all GPUs among the jobs; `rounds.RoundBasedPolicy` does the rest.
 
     A rule is a subclass with a name, what it knows, and `shares`. One that gives all jobs the same
@@ -86,7 +86,7 @@ class ShareRule(Protocol):
     knows: Knowledge  # of jobs that have not finished
     by_type: ClassVar[bool] = False  # whether each GPU type is a pool; else all GPUs are one pool
 
-    def reset(self, simulator: ClusterSimulator) -> None:
+    def reset(self, simulator: ClusterSimulator) -> None:  # noqa: B027 - few rules remember
         """Before the first event of a simulation."""
 
     @abstractmethod

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_clusters import Speeds
 
-from agents.cluster.gandiva import Gandiva
+from agents.cluster.gandiva import Gandiva, Residents
 from agents.cluster.replay import simulate
-from agents.cluster.time_slicing import Residents
 from envs.cluster.interference.rates import ON_GPU, PAIRS_LEAST, RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
+from tests.agents.cluster.further_policies import Jobs, on_nodes, trace_of
+from tests.agents.cluster.small_clusters import Speeds
 from tests.refusal import refusal
 from tests.strength import trials
 
@@ -35,43 +35,34 @@ class Beside:
         return alone._replace(kind=PAIRS_LEAST, scope=ON_GPU, pair=np.array([[self.rate]]))
 
 
-def run(simulator: ClusterSimulator, defragment_free: float = 0.75) -> Schedule:
-    return simulate(Gandiva(60.0, defragment_free), simulator)
-
-
-def test_turns() -> None:
-    trace = Trace.of("two", [0, 0], [120, 120], [1, 1])
-    schedule = run(ClusterSimulator(Cluster.uniform(1, 1), trace))
-    assert schedule.finish.tolist() == [180.0, 240.0]
-
-
-def test_a_newcomer_does_not_make_up_for_the_past() -> None:
-    """The first job has had 6000 s; the second starts level with it and they alternate."""
-    trace = Trace.of("two", [0, 6000], [6120, 120], [1, 1])
-    schedule = run(ClusterSimulator(Cluster.uniform(1, 1), trace))
-    assert schedule.finish.tolist() == [6180.0, 6240.0]
-
-
-def test_gangs_on_several_nodes_run_whole() -> None:
-    trace = Trace.of("three", [0, 0, 0], [60, 60, 60], [4, 2, 2])
-    simulator = ClusterSimulator(Cluster.uniform(2, 2), trace, keep_runs=True)
-    schedule = run(simulator)
-    assert schedule.finish.tolist() == [60.0, 120.0, 120.0]
+@pytest.mark.parametrize(
+    ("jobs", "nodes", "gpus", "finish"),
+    [
+        ([(0, 120, 1), (0, 120, 1)], 1, 1, [180, 240]),  # turns
+        # a newcomer does not make up for the past: the first has had 6000 s when the second comes,
+        # which starts level with it, and they alternate
+        ([(0, 6120, 1), (6000, 120, 1)], 1, 1, [6180, 6240]),
+        ([(0, 60, 4), (0, 60, 2), (0, 60, 2)], 2, 2, [60, 120, 120]),  # on several nodes, whole
+        # who waits moves to the node that another has left, at 10 s
+        ([(0, 1000, 2), (0, 10, 2), (1, 500, 2)], 2, 2, [1000, 10, 510]),
+    ],
+)
+def test_turns(jobs: Jobs, nodes: int, gpus: int, finish: list[float]) -> None:
+    assert on_nodes(Gandiva(), jobs, nodes, gpus).finish.tolist() == finish
 
 
 def test_gangs_that_ask_for_fractions_take_turns_on_whole_gpus() -> None:
-    trace = Trace.of("t", [0, 0, 0], [60, 60, 30], [3, 3, 1])
+    trace = trace_of([(0, 60, 3), (0, 60, 3), (0, 30, 1)])
     trace = replace(trace, gpu_milli=np.array([500, 400, 100], np.int32))
-    schedule = run(ClusterSimulator(Cluster.uniform(1, 3), trace))
+    schedule = simulate(Gandiva(), ClusterSimulator(Cluster.uniform(1, 3), trace))
     assert schedule.finished.all()
     assert schedule.makespan == 150.0
 
 
 def test_affinity() -> None:
     """Gangs of 2 and of 1 keep to nodes of their own while there is room."""
-    trace = Trace.of("many", [0] * 6, [1000] * 6, [2, 1, 2, 1, 1, 1])
-    simulator = ClusterSimulator(Cluster.uniform(2, 4), trace)
-    residents = Residents(simulator)
+    trace = trace_of([(0, 1000, gang) for gang in (2, 1, 2, 1, 1, 1)])
+    residents = Residents(ClusterSimulator(Cluster.uniform(2, 4), trace))
     found = []
     for job in range(6):
         residence = residents.find(job)
@@ -85,33 +76,23 @@ def test_affinity() -> None:
     assert residents.on({1}) == {1, 3, 4, 5}
 
 
-def test_waiting_jobs_move_to_nodes_that_others_have_left() -> None:
-    trace = Trace.of("three", [0, 0, 1], [1000, 10, 500], [2, 2, 2])
-    schedule = run(ClusterSimulator(Cluster.uniform(2, 2), trace))
-    assert schedule.start.tolist() == [0.0, 0.0, 10.0]
-    assert schedule.finish.tolist() == [1000.0, 10.0, 510.0]
-
-
-def test_nearly_empty_nodes_are_emptied() -> None:
-    """Jobs of 4 on node 0 and of 1 and 3 on node 1; when the 3 leaves, the 1 stays or moves."""
-    trace = Trace.of("three", [0, 0, 0], [900, 900, 50], [3, 1, 3])
-    for defragment_free, nodes in ((0.7, {0}), (0.8, {0, 1})):
-        simulator = ClusterSimulator(Cluster.uniform(2, 4), trace, keep_runs=True)
-        schedule = run(simulator, defragment_free)
-        assert schedule.runs is not None
-        late = schedule.runs[schedule.runs["end"] > 100.0]
-        assert set(late["node"].tolist()) == nodes
-        assert schedule.finish.tolist() == [900.0, 900.0, 50.0]
+@pytest.mark.parametrize(("defragment_free", "nodes"), [(0.7, {0}), (0.8, {0, 1})])
+def test_nearly_empty_nodes_are_emptied(defragment_free: float, nodes: set[int]) -> None:
+    """Jobs of 3 on node 0 and of 1 and 3 on node 1; when the 3 leaves, the 1 stays or moves."""
+    jobs = [(0, 900, 3), (0, 900, 1), (0, 50, 3)]
+    schedule = on_nodes(Gandiva(60.0, defragment_free), jobs, 2, 4, keep_runs=True)
+    assert schedule.runs is not None
+    late = schedule.runs[schedule.runs["end"] > 100.0]
+    assert set(late["node"].tolist()) == nodes
+    assert schedule.finish.tolist() == [900.0, 900.0, 50.0]
 
 
 @pytest.mark.parametrize(("rate", "finish"), [(0.6, [200.0, 200.0]), (0.4, [180.0, 240.0])])
 def test_packing_only_if_it_pays(rate: float, finish: list[float]) -> None:
     """Two halves on one GPU: 2 x 0.6 is more than turns give, 2 x 0.4 is less."""
-    trace = Trace.of("halves", [0, 0], [120, 120], [1, 1])
-    trace = replace(trace, gpu_milli=np.array([500, 500], np.int32))
+    trace = replace(trace_of([(0, 120, 1)] * 2), gpu_milli=np.array([500, 500], np.int32))
     simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=Beside(rate))
-    schedule = run(simulator)
-    assert schedule.finish.tolist() == pytest.approx(finish)
+    assert simulate(Gandiva(), simulator).finish.tolist() == pytest.approx(finish)
 
 
 @pytest.mark.parametrize(("quantum", "free"), [(0.0, 0.5), (60.0, 1.5), (60.0, -0.1)])
@@ -120,7 +101,7 @@ def test_what_is_refused(quantum: float, free: float) -> None:
         Gandiva(quantum, free)
 
 
-def random_simulator(seed: int, *, keep_runs: bool) -> ClusterSimulator:
+def random_simulator(seed: int) -> ClusterSimulator:
     """Gangs up to four nodes, stops that cost, speeds of two GPU types, nodes that fail."""
     rng = np.random.default_rng(seed)
     cluster = Cluster.uniform(5, 2, gpu_types=["V100", "P100"])
@@ -128,36 +109,13 @@ def random_simulator(seed: int, *, keep_runs: bool) -> ClusterSimulator:
     submit = np.sort(rng.integers(0, 3000, 40)).tolist()
     trace = Trace.of("random", submit, rng.integers(1, 1500, 40).tolist(), gangs.tolist())
     incidents = np.array([(900.0, 1, 0), (1000.5, 4, 0), (2000.0, 1, 1), (4000.0, 4, 1)], INCIDENT)
-    return ClusterSimulator(
-        cluster,
-        trace,
-        rates=Speeds(rng.uniform(0.5, 1.5, (40, 2))),
-        overheads=Overheads(restart_s=20.0, checkpoint_s=0.0),
-        incidents=incidents,
-        keep_runs=keep_runs,
-    )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_turns_of_whole_gpus_are_those_of_jobs_that_may_share(seed: int) -> None:
-    expected = simulate(Gandiva(60.0, 0.75), random_simulator(seed, keep_runs=True))
-    found = simulate(JobByJob(60.0, 0.75), random_simulator(seed, keep_runs=True))
-    for name in ("start", "finish", "held", "preemptions"):
-        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
-    assert expected.preemptions.sum() > 40
-
-
-class JobByJob(Gandiva):
-    """Takes turns as jobs that may share GPUs do."""
-
-    def reset(self, simulator: ClusterSimulator) -> None:
-        super().reset(simulator)
-        self._shares_gpus = True
+    rates, overheads = Speeds(rng.uniform(0.5, 1.5, (40, 2))), Overheads(20.0, 0.0)
+    return ClusterSimulator(cluster, trace, rates=rates, overheads=overheads, incidents=incidents)
 
 
 def test_golden() -> None:
-    """What the policy made of the same jobs before any of it was compiled."""
-    schedule = simulate(Gandiva(60.0, 0.75), random_simulator(0, keep_runs=False))
+    """What the policy made of these jobs when it was written."""
+    schedule = simulate(Gandiva(60.0, 0.75), random_simulator(0))
     assert float(schedule.finish.sum()) == pytest.approx(GOLDEN[0], rel=1e-12)
     assert int(schedule.preemptions.sum()) == GOLDEN[1]
 
@@ -166,7 +124,7 @@ def test_golden() -> None:
 def test_homes_are_the_best_of_all_nodes(seed: int) -> None:
     """Against a search in Python over sorted candidates."""
     rng = np.random.default_rng(seed)
-    simulator = random_simulator(seed, keep_runs=False)
+    simulator = random_simulator(seed)
     residents = Residents(simulator)
     gpus = simulator.state.jobs["gpus"]
     lived: dict[int, list[int]] = {node: [] for node in range(5)}
@@ -177,24 +135,18 @@ def test_homes_are_the_best_of_all_nodes(seed: int) -> None:
         room = [n for n in range(5) if gang <= 2 - used[n]]
         ranked = [(not alike[n], bool(lived[n]), used[n], n) for n in room]
         crowded = [(not alike[n], used[n], n) for n in range(5) if gang <= 2]
-        free = residents.find_room(job)
+        free, residence = residents.find_room(job), residents.find(job)
         if gang <= 2:
             assert free == (((min(ranked)[-1]), gang),) if ranked else free is None
-            expected = free or ((min(crowded)[-1], gang),)
-            assert residents.find(job) == expected
-        residence = residents.find(job)
+            assert residence == (free or ((min(crowded)[-1], gang),))
         assert residence is not None
         assert sum(share[1] for share in residence) == gang
         if rng.random() < 0.5 and len(residence) == 1:
             residents.join(job, residence)
             lived[residence[0][0]].append(job)
-    table = residents.table()
-    assert table.jobs.tolist() == sorted(residents.of)
-    assert table.node.tolist() == [residents.of[job][0][0] for job in sorted(residents.of)]
 
 
 def test_a_job_without_gpus_lives_nowhere_while_all_nodes_are_down() -> None:
-    trace = Trace.of("none", [5], [10], [0])
     incidents = np.array([(1.0, 0, 0), (100.0, 0, 1)], INCIDENT)
-    simulator = ClusterSimulator(Cluster.uniform(1, 2), trace, incidents=incidents)
-    assert run(simulator).start.tolist() == [100.0]
+    schedule = on_nodes(Gandiva(), [(5, 10, 0)], 1, 2, incidents=incidents)
+    assert schedule.start.tolist() == [100.0]

@@ -198,7 +198,8 @@ def test_least_worst_rho(case: str) -> None:
     jobs, gpus, expected = RHO[case]
     one = np.ones(len(expected))
     problem = one[:, None], one, np.array([gpus])
-    shares = least_worst_rho(*problem, *map(np.array, jobs), isolated_shares(*problem))
+    elapsed, left, fair = np.array(jobs)
+    shares = least_worst_rho(*problem, elapsed, left, fair, isolated_shares(*problem))
     assert_allclose(shares[:, 0], expected, atol=1e-5)
 
 
