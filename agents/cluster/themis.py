@@ -74,16 +74,15 @@ class Themis(Scheduler):
         """Holds an auction if GPUs are on offer and jobs wait."""
         simulator.settle()
         status = simulator.state.jobs["status"]
-        active = np.flatnonzero((status == PENDING) | (status == RUNNING))
+        waits, runs, gangs = status == PENDING, status == RUNNING, self._gpus > 0.0
         self._job_seconds += (simulator.now - self._since) * self._present
-        self._since, self._present = simulator.now, len(active)
-        new = active[np.isnan(self._joined[active])]
-        self._joined[new] = self._job_seconds
-        without = active[(status[active] == PENDING) & (self._gpus[active] == 0.0)]
-        start_in_order(simulator, without.tolist(), self.placement, self._rng, blocking=False)
-        if (status[active] == PENDING).any():
-            leased = (status[active] == RUNNING) & (self._lease[active] > simulator.now)
-            self._auction(simulator, active[~leased & (self._gpus[active] > 0.0)])
+        self._since, self._present = simulator.now, int((waits | runs).sum())
+        self._joined[(waits | runs) & np.isnan(self._joined)] = self._job_seconds
+        without = np.flatnonzero(waits & ~gangs).tolist()
+        start_in_order(simulator, without, self.placement, self._rng, blocking=False)
+        if (status == PENDING).any():
+            bidders = waits | (runs & (self._lease <= simulator.now))
+            self._auction(simulator, np.flatnonzero(bidders & gangs))
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """The end of the next lease, if jobs wait."""
@@ -97,36 +96,33 @@ class Themis(Scheduler):
         records, nodes = simulator.state.jobs[jobs], simulator.state.nodes
         elapsed = simulator.now - records["submit"]
         shared = self._job_seconds - self._joined[jobs]
-        mean = np.where(elapsed > 0.0, shared / np.where(elapsed > 0.0, elapsed, 1.0), 0.0)
-        others = np.where(elapsed > 0.0, mean, float(self._present))
+        mean = shared / np.where(elapsed > 0.0, elapsed, 1.0)
+        others = np.where(elapsed > 0.0, mean, self._present)
         capacity = max(int(nodes["gpus"][nodes["up"] != 0].sum()), 1)
         ideal = records["work"] * np.maximum(1.0, others * self._gpus[jobs] / capacity)
         rho: FloatArray = (elapsed + records["remaining"]) / ideal
         return rho
 
     def _auction(self, simulator: ClusterSimulator, bidders: IntArray) -> None:
-        records = simulator.state.jobs
-        runs = records["status"][bidders] == RUNNING
+        records = simulator.state.jobs[bidders]
+        runs = records["status"] == RUNNING
         gpus = np.ceil(self._gpus[bidders]).astype(np.int64)
         offered = int(simulator.state.clock[0]["free"] + gpus[runs].sum())
         if offered == 0:
             return
-        rho = self.rho(simulator, bidders)
-        worst = np.lexsort((bidders, -rho))
+        worst = np.argsort(-self.rho(simulator, bidders), kind="stable")
         asked = worst[: int(np.ceil((1.0 - self.fairness) * len(bidders)))]
-        elapsed = simulator.now - records["submit"][bidders]
-        alone = elapsed + records["remaining"][bidders]
+        alone = simulator.now - records["submit"] + records["remaining"]
         worth = np.log1p(self.lease_s / np.maximum(alone, 1e-9))
         winners = asked[knapsack(worth[asked], gpus[asked], offered)]
         order = np.concatenate([winners, self._rng.permutation(np.setdiff1d(worst, winners))])
-        left = offered
-        kept = np.zeros(len(bidders), np.bool_)
+        stays = np.zeros(len(bidders), np.bool_)
         for bidder in order:
-            kept[bidder] = gpus[bidder] <= left
-            left -= gpus[bidder] * kept[bidder]
-        for job in bidders[runs & ~kept]:
-            simulator.preempt(int(job))
-        waiting = [int(bidders[b]) for b in order if not (runs[b] and kept[b])]
+            stays[bidder] = gpus[bidder] <= offered
+            offered -= gpus[bidder] * stays[bidder]
+        for job in bidders[runs & ~stays].tolist():
+            simulator.preempt(job)
+        waiting = bidders[order[~(runs & stays)[order]]].tolist()
         start_in_order(simulator, waiting, self.placement, self._rng, blocking=False)
         self._lease[bidders] = simulator.now + self.lease_s
 

@@ -59,7 +59,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "fifo": "agents.cluster.queue:FIFO",
         "fifo_backfill": "agents.cluster.queue:FIFOBackfill",
         "gandiva": "agents.cluster.gandiva:Gandiva",
-        "gittins": "agents.cluster.gittins:Gittins",
+        "gittins": "agents.cluster.prediction:Gittins",
         "joint_choice": "agents.cluster.joint_choice:JointChoice",
         "las_2d": "agents.cluster.queue:LAS2D",
         "las_2d_tiresias": "agents.cluster.queue:LAS2DTiresias",

@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agents.cluster.gandiva import Gandiva
-from agents.cluster.gittins import Gittins
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Scheduler
-from agents.cluster.prediction import QuasiShortestServiceFirst, RemainingTime, RollingDuration
+from agents.cluster.prediction import (
+    Gittins,
+    QuasiShortestServiceFirst,
+    RemainingTime,
+    RollingDuration,
+)
 from agents.cluster.replay import simulate
 from agents.cluster.rounds import RoundBasedPolicy
 from agents.cluster.shares import (

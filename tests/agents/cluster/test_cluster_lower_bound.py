@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from random_clusters import TYPES, clusters, traces
 from small_clusters import LowestNodes, Speeds
 
-from agents.cluster.gittins import Gittins
 from agents.cluster.lower_bound import completion_bound
+from agents.cluster.prediction import Gittins
 from agents.cluster.queue import LAS2D, SRSF, SRTF
 from agents.cluster.replay import replay
 from envs.cluster.nodes import Cluster
