@@ -12,7 +12,7 @@ from agents.cluster.policy import Scheduler
 from agents.cluster.policy import Share as NodeShare
 from agents.cluster.rules.eligible import holds
 from agents.solver import Knowledge
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray
 from envs.bounds import Positive, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
@@ -236,6 +236,7 @@ class Residents:
         self._jobs, self._nodes = simulator.state.jobs, simulator.state.nodes
         self._size = self._nodes["gpus"].astype(np.int64) * WHOLE_GPU
         self._used = np.zeros(len(self._nodes), np.int64)  # thousandths of GPUs of residents
+        self._load = np.zeros(len(self._nodes))
         self._on: list[list[int]] = [[] for _ in self._nodes]  # the first to come first
         self._affinity = np.zeros(len(self._nodes), np.int64)  # gang of the first, 0: nobody
 
@@ -254,6 +255,7 @@ class Residents:
 
     def _count(self, job: int, node: int, gpus: int) -> None:
         self._used[node] += gpus * int(self._jobs["milli"][job])
+        self._load[node] = self._used[node] / max(self._size[node], 1)
         first = self._on[node][:1]
         self._affinity[node] = np.maximum(self._jobs["gpus"][first], 1).sum()
 
@@ -274,65 +276,51 @@ class Residents:
 
     def find(self, job: int) -> Residence | None:
         """A residence with room, else the least loaded one; None: too many nodes are down."""
-        return self.find_room(job) or self._least_loaded(job, crowded=True)
+        return self.find_room(job) or self.find_room(job, crowded=True)
 
-    def find_room(self, job: int) -> Residence | None:
-        """A residence where nobody has to take turns, or None.
+    def find_room(self, job: int, *, crowded: bool = False) -> Residence | None:
+        """A residence where nobody has to take turns, or None; if `crowded`, also where some have.
 
-        The least loaded node of the job's affinity, else an empty one, else the least loaded of
-        all; for a gang larger than any node, as few nodes as hold it.
+        The least loaded node of the job's affinity, else an empty one unless `crowded`, else the
+        least loaded of all. A gang larger than any node has nodes with the most GPUs left first,
+        then the least used.
         """
-        return self._least_loaded(job, crowded=False)
+        gang, usable = int(self._jobs["gpus"][job]), self._usable(job)
+        left = self._size if crowded else self._size - self._used
+        large = usable & (self._size >= gang * WHOLE_GPU)
+        if large.any():
+            nodes = np.flatnonzero(large & (left >= gang * self._jobs["milli"][job]))
+            affinity = self._affinity[nodes]
+            occupied = (affinity != 0) & (not crowded)
+            order = np.lexsort((self._load[nodes], occupied, affinity != gang))
+            return ((int(nodes[order[0]]), gang),) if len(nodes) else None
+        gpus = np.where(usable, left.clip(0) // WHOLE_GPU, 0)
+        if gang == 0 or gpus.sum() < gang:
+            return None
+        order = np.lexsort((self._used, -gpus))
+        taken = np.diff(gpus[order].cumsum().clip(max=gang), prepend=0)
+        shares = zip(order.tolist(), taken.tolist(), strict=True)
+        return tuple((node, here) for node, here in shares if here > 0)
 
     def find_fuller(self, job: int) -> Residence | None:
-        """The fullest node with room that is fuller than the job's own without it, or None."""
+        """The fullest node with room that is fuller than the job's own, or None."""
         ((own, gang),) = self.of[job]
         room = self._usable(job) & (self._size - self._used >= gang * self._jobs["milli"][job])
         nodes = np.flatnonzero(room & (self._used > self._used[own]))
-        return ((int(nodes[np.argmax(self._load()[nodes])]), gang),) if len(nodes) else None
+        return ((int(nodes[np.argmax(self._load[nodes])]), gang),) if len(nodes) else None
 
     def have_room(self) -> bool:
         """Whether some node has a GPU, or part of one, on which nobody lives."""
-        return bool((self._used < self._size)[self._nodes["up"] != 0].any())
+        return bool(((self._used < self._size) & (self._nodes["up"] != 0)).any())
 
     def sparse(self, free: float) -> list[int]:
         """Occupied nodes with more than `free` of their GPUs free, the emptiest first."""
         nodes = np.flatnonzero((self._used > 0) & (self._size - self._used > free * self._size))
-        return [int(node) for node in nodes[np.argsort(self._used[nodes], kind="stable")]]
+        emptiest_first: list[int] = nodes[np.argsort(self._used[nodes], kind="stable")].tolist()
+        return emptiest_first
 
     def _usable(self, job: int) -> BoolArray:
         """(N,) whether a job may live on a node, which is up."""
         types, kind = self._jobs["types"][job], self._nodes["type"].astype(np.int64)
         usable: BoolArray = (types >> kind & 1 == 1) & (self._nodes["up"] != 0)
         return usable
-
-    def _load(self) -> FloatArray:
-        load: FloatArray = self._used / np.maximum(self._size, 1)
-        return load
-
-    def _least_loaded(self, job: int, *, crowded: bool) -> Residence | None:
-        """See `find_room`; if `crowded`, where there is no room as well, and an empty node is then
-        like any other.
-        """
-        gang, left = int(self._jobs["gpus"][job]), self._size - self._used
-        large = self._usable(job) & (self._size >= gang * WHOLE_GPU)
-        if not large.any():
-            return self._on_several(job, self._size if crowded else left)
-        room = large if crowded else large & (left >= gang * self._jobs["milli"][job])
-        nodes = np.flatnonzero(room)
-        if len(nodes) == 0:
-            return None
-        empty = (self._affinity[nodes] == 0) & (not crowded)
-        rank = np.where(self._affinity[nodes] == gang, 0, np.where(empty, 1, 2))
-        return ((int(nodes[np.lexsort((self._load()[nodes], rank))[0]]), gang),)
-
-    def _on_several(self, job: int, left: IntArray) -> Residence | None:
-        """Nodes with the most GPUs left first, then the least used, until the gang is whole."""
-        gang = int(self._jobs["gpus"][job])
-        gpus = np.where(self._usable(job), left.clip(0) // WHOLE_GPU, 0)
-        if gang == 0 or gpus.sum() < gang:
-            return None
-        order = np.lexsort((self._used, -gpus))
-        before = np.cumsum(gpus[order]) - gpus[order]
-        shares = zip(order.tolist(), np.minimum(gpus[order], gang - before).tolist(), strict=True)
-        return tuple((node, here) for node, here in shares if here > 0)

@@ -68,8 +68,7 @@ class Jobs:
     @property
     def waiting(self) -> BoolArray:
         """(A,) whether they wait."""
-        waits: BoolArray = self._column("status") == PENDING
-        return waits
+        return np.equal(self._column("status"), PENDING)
 
     @property
     def user(self) -> NDArray[np.str_]:
@@ -89,22 +88,20 @@ class Jobs:
     @property
     def duration_s(self) -> FloatArray:
         """(A,) seconds they take alone; for an order with `knows="durations"`."""
-        return self._known("work", "duration_s")
+        return self._column("work", "duration_s")
 
     @property
     def remaining_s(self) -> FloatArray:
         """(A,) seconds they still need alone; for an order with `knows="durations"`."""
-        return self._known("remaining", "remaining_s")
+        return self._column("remaining", "remaining_s")
 
-    def _column(self, field: str) -> FloatArray:
+    def _column(self, field: str, kept: str = "") -> FloatArray:
+        """A field of the records; `kept`: the name of a column for orders that know durations."""
+        if kept and self.knows != "durations":
+            problem = f"reads {kept}, and knows {self.knows!r}: say knows='durations'"
+            raise InputError(problem, file=f"policy {self.name}")
         column: FloatArray = self.simulator.state.jobs[field][self.jobs].astype(np.float64)
         return column
-
-    def _known(self, field: str, name: str) -> FloatArray:
-        if self.knows != "durations":
-            told = f"reads {name}, and knows {self.knows!r}: say knows='durations'"
-            raise InputError(told, file=f"policy {self.name}")
-        return self._column(field)
 
     def _labels(self, labels: Labels) -> NDArray[np.str_]:
         names = np.array([*labels.names, ""])  # UNKNOWN is -1, the last one
@@ -155,8 +152,8 @@ class OwnOrder(QueuePolicy):
             return
         values = np.asarray(self.function(Jobs(simulator, jobs, self.knows, self.name)))
         if values.shape != jobs.shape or values.dtype.kind not in "biuf":
-            told = f"returns {values.dtype} of shape {values.shape}, not a number for each of "
-            raise InputError(f"{told}{len(jobs)} jobs", file=f"policy {self.name}")
+            problem = f"returns {values.dtype} of shape {values.shape}, not a number for each of "
+            raise InputError(f"{problem}{len(jobs)} jobs", file=f"policy {self.name}")
         if not np.isfinite(values).all():
             raise InputError("returns a number that is not finite", file=f"policy {self.name}")
         order = jobs[np.argsort(values, kind="stable")].tolist()

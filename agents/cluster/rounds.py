@@ -156,23 +156,6 @@ class RoundBasedPolicy(Scheduler):
     def _begin(self, simulator: ClusterSimulator, jobs: IntArray) -> None:
         """A round of `jobs`."""
         simulator.settle()
-        self._count(simulator)
-        demand = self._pools.demand(simulator, jobs)
-        alike = np.array_equal(self._jobs, jobs) and np.array_equal(self._capacity, demand.capacity)
-        if not alike:
-            self._compute(demand)
-        share, gangs = self._share[jobs].T, np.rint(demand.gpus * WHOLE_GPU).astype(np.int64)
-        priority = share / self._received[jobs].T
-        entries = np.lexsort((-share, -self._owed[jobs].T, -priority))
-        free = np.rint(demand.capacity * WHOLE_GPU).astype(np.int64)
-        taken, rank = take_in_order(entries, gangs, demand.rates > 0.0, free)
-        if not np.array_equal(taken, self._pool[jobs]):
-            pool = self._pool[jobs]
-            realise(demand, taken, rank, pool, self._place)
-            self._pool[jobs] = pool
-
-    def _count(self, simulator: ClusterSimulator) -> None:
-        """Adds the time since the last count to what was received."""
         records = simulator.state.jobs
         executed = records["executed"]
         ran = np.flatnonzero((executed > self._seen) & (self._pool != NOWHERE))
@@ -180,15 +163,25 @@ class RoundBasedPolicy(Scheduler):
         self._seen[:] = executed
         self._pool[records["status"] != RUNNING] = NOWHERE
 
-    def _compute(self, demand: Demand) -> None:
-        """X for the gangs that there are now."""
-        jobs, before, now = demand.jobs, self._jobs, demand.simulator.now
-        received = self._received[before] - self.round_s / 2.0
-        self._owed[before] += self._share[before] * (now - self._computed) - received
-        self._received[jobs] = self.round_s / 2.0
-        self._share[:] = 0.0
-        self._share[jobs] = self.rule.shares(demand)
-        self._jobs, self._capacity, self._computed = jobs, demand.capacity, now
+        demand, before = self._pools.demand(simulator, jobs), self._jobs
+        alike = np.array_equal(before, jobs) and np.array_equal(self._capacity, demand.capacity)
+        if not alike:
+            received = self._received[before] - self.round_s / 2.0
+            elapsed = simulator.now - self._computed
+            self._owed[before] += self._share[before] * elapsed - received
+            self._received[jobs] = self.round_s / 2.0
+            self._share[:] = 0.0
+            self._share[jobs] = self.rule.shares(demand)
+            self._jobs, self._capacity, self._computed = jobs, demand.capacity, simulator.now
+
+        share, pool = self._share[jobs].T, self._pool[jobs]
+        priority = share / self._received[jobs].T
+        entries = np.lexsort((-share, -self._owed[jobs].T, -priority))
+        gangs, free = (np.rint(x * WHOLE_GPU).astype(int) for x in (demand.gpus, demand.capacity))
+        taken, order = take_in_order(entries, gangs, demand.rates > 0.0, free)
+        if not np.array_equal(taken, pool):
+            realise(demand, taken, order, pool, self._place)
+            self._pool[jobs] = pool
 
     def _place(self, simulator: ClusterSimulator, job: int, pool: int) -> Sequence[Share] | None:
         """Where a pending job goes in a pool, by the rule; None: it does not fit."""
@@ -214,27 +207,27 @@ def take_in_order(
         free: (P,) thousandths of GPUs; used up.
 
     Returns:
-        (A,) the pool in which each gang is taken, or NOWHERE; (A,) its place in the order of
-        taking, where those that are not taken come last, in the order of the first pool.
+        (A,) the pool in which each gang is taken, or NOWHERE; (A,) gangs in the order of taking,
+        where those that are not taken come last, in the order of the first pool.
     """
     taken = np.full(len(gangs), NOWHERE)
-    rank = np.full(len(gangs), -1)
-    place = 0
+    order = np.empty(len(gangs), np.int64)
+    count = 0
     for pool in range(len(entries)):
         for gang in entries[pool]:
             if taken[gang] == NOWHERE and usable[gang, pool] and gangs[gang] <= free[pool]:
                 taken[gang] = pool
                 free[pool] -= gangs[gang]
-                rank[gang] = place
-                place += 1
+                order[count] = gang
+                count += 1
     for gang in entries[0]:
-        if rank[gang] < 0:
-            rank[gang] = place
-            place += 1
-    return taken, rank
+        if taken[gang] == NOWHERE:
+            order[count] = gang
+            count += 1
+    return taken, order
 
 
-def realise(demand: Demand, taken: IntArray, rank: IntArray, pool: IntArray, place: Place) -> None:
+def realise(demand: Demand, taken: IntArray, order: IntArray, pool: IntArray, place: Place) -> None:
     """Stop and start gangs so that those that were taken run.
 
     Where there is no place for one, first all gangs taken that are not larger are placed anew, the
@@ -245,7 +238,7 @@ def realise(demand: Demand, taken: IntArray, rank: IntArray, pool: IntArray, pla
     Args:
         demand: of A gangs at the beginning of a round.
         taken: (A,) see `take_in_order`.
-        rank: (A,) likewise.
+        order: (A,) likewise.
         pool: (A,) in which each gang runs, or NOWHERE; changed.
         place: where a gang goes in a pool.
     """
@@ -267,23 +260,22 @@ def realise(demand: Demand, taken: IntArray, rank: IntArray, pool: IntArray, pla
             pool[at], started[at] = where, None
         return shares is not None
 
-    def left_out(order: list[int]) -> list[int]:
-        """Those in `order` that wait, and for which there is no place; the others are started."""
-        wait = [at for at in order if status[jobs[at]] == PENDING]
+    def left_out(gangs: list[int]) -> list[int]:
+        """Those that wait, and for which there is no place; the others are started."""
+        wait = [at for at in gangs if status[jobs[at]] == PENDING]
         return [at for at in wait if not starts(at, int(taken[at]))]
 
     stop(np.flatnonzero(taken != pool).tolist())
-    chosen = np.flatnonzero(taken != NOWHERE).tolist()
-    by_size = sorted(chosen, key=lambda at: (-gpus[at], rank[at]))
+    by_size = sorted(order[taken[order] != NOWHERE].tolist(), key=lambda at: -gpus[at])
     without = left_out(by_size)
     if without:
         largest = gpus[without].max()
         stop([at for at in by_size if gpus[at] <= largest])
         without = left_out(by_size)
     if without:
-        order = np.argsort(rank)[rank[without].min() :].tolist()
-        stop(order)
-        for at in order:
+        behind = order[np.argmax(np.isin(order, without)) :].tolist()
+        stop(behind)
+        for at in behind:
             pools = [int(taken[at]), *np.argsort(-demand.rates[at], kind="stable").tolist()]
             for where in pools:
                 if where != NOWHERE and demand.rates[at, where] > 0.0 and starts(at, where):
