@@ -6,6 +6,7 @@ import csv
 import gzip
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,35 +18,44 @@ from omegaconf import OmegaConf
 from agents.cluster.replay import simulate
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from experiments.config.config_source import SHIPPED_CONFIGS
-from tests.agents.cluster.further_policies import POLICIES
+from tests.agents.cluster.further_policies import POLICIES, trace_of
 from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
 from tests.strength import SEEDS, examples, trials
 
+EVERY = pytest.mark.parametrize("name", POLICIES)
 
-@pytest.mark.parametrize("name", POLICIES)
+
+def played(name: str, cluster: Cluster, trace: Trace, **options: Any) -> Schedule:
+    schedule = simulate(POLICIES[name](), ClusterSimulator(cluster, trace, **options))
+    assert schedule.finished.all()
+    return schedule
+
+
+def log_of(name: str, cluster: Cluster, trace: Trace, **options: Any) -> np.ndarray[Any, Any]:
+    runs = played(name, cluster, trace, keep_runs=True, **options).runs
+    assert runs is not None
+    return runs
+
+
+@EVERY
 @examples(15)
 @given(seed=SEEDS, types=st.integers(1, 2))
 def test_gangs_are_whole_and_work_is_done(name: str, seed: int, types: int) -> None:
     cluster, trace = random_case(seed, types=types)
-    simulator = ClusterSimulator(cluster, trace, keep_runs=True)
-    check_schedule(cluster, trace, simulate(POLICIES[name](), simulator))
+    check_schedule(cluster, trace, played(name, cluster, trace, keep_runs=True))
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@EVERY
 @pytest.mark.parametrize("seed", range(4))
 def test_gpu_types_at_their_own_speeds(name: str, seed: int) -> None:
     cluster, trace = random_case(seed, types=3)
     rng = np.random.default_rng(seed)
     speed = np.column_stack([np.ones(len(trace)), rng.uniform(0.1, 1.0, (len(trace), 2))])
-    simulator = ClusterSimulator(cluster, trace, rates=Speeds(speed), keep_runs=True)
-    schedule = simulate(POLICIES[name](), simulator)
-    assert schedule.finished.all()
-    assert schedule.runs is not None
+    runs = log_of(name, cluster, trace, rates=Speeds(speed))
     done = np.zeros(len(trace))
-    runs = schedule.runs
     for start, job in np.unique(runs[["start", "job"]]):
         run = runs[(runs["start"] == start) & (runs["job"] == job)]
         rate = speed[job, cluster.gpu_type[run["node"]]].min()
@@ -53,14 +63,13 @@ def test_gpu_types_at_their_own_speeds(name: str, seed: int) -> None:
     np.testing.assert_allclose(done, trace.duration_s, rtol=1e-9, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@EVERY
 def test_the_same_again(name: str) -> None:
     cluster, trace = random_case(5)
-    first = simulate(POLICIES[name](), ClusterSimulator(cluster, trace))
     policy = POLICIES[name]()
     simulate(policy, ClusterSimulator(cluster, trace.take(slice(0, 3))))
     again = simulate(policy, ClusterSimulator(cluster, trace))
-    np.testing.assert_array_equal(first.finish, again.finish)
+    np.testing.assert_array_equal(played(name, cluster, trace).finish, again.finish)
 
 
 @pytest.mark.parametrize("name", [n for n in POLICIES if POLICIES[n]().knows != "durations"])
@@ -70,52 +79,38 @@ def test_the_future_is_not_read(name: str, seed: int) -> None:
     cluster, trace = random_case(seed, types=2)
     until = 2500.0
     speed = np.random.default_rng(seed).uniform(0.3, 1.0, (len(trace), 2))  # progress is rounded
-    simulator = ClusterSimulator(cluster, trace, rates=Speeds(speed), keep_runs=True)
-    schedule = simulate(POLICIES[name](), simulator)
-    longer = np.where(schedule.finish > until, trace.duration_s * 3 + 17, trace.duration_s)
-    other = ClusterSimulator(
-        cluster, replace(trace, duration_s=longer), rates=Speeds(speed), keep_runs=True
-    )
-    assert schedule.runs is not None
-    runs = simulate(POLICIES[name](), other).runs
-    assert runs is not None
+    finish = played(name, cluster, trace, rates=Speeds(speed)).finish
+    longer = np.where(finish > until, trace.duration_s * 3 + 17, trace.duration_s)
 
-    def before(log: np.ndarray) -> list[tuple[float, float, int, int]]:
+    def before(trace: Trace) -> list[tuple[float, float, int, int]]:
+        log = log_of(name, cluster, trace, rates=Speeds(speed))
         early = log[log["start"] < until]
         ends = np.minimum(early["end"], until)
         return sorted(zip(early["start"], ends, early["job"], early["node"], strict=True))
 
-    assert before(schedule.runs) == before(runs)
+    assert before(trace) == before(replace(trace, duration_s=longer))
 
 
 def test_some_policies_do_read_it() -> None:
     assert {POLICIES[n]().knows for n in ("afs", "themis", "finish_time_fairness")} == {"durations"}
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@EVERY
 def test_failing_nodes_and_restarts(name: str) -> None:
-    cluster = Cluster.uniform(3, 2)
     _, trace = random_case(11)
     trace = replace(trace, num_gpus=np.minimum(trace.num_gpus, 3))
-    incidents = np.array(
-        [(300.0, 0, 0), (900.0, 2, 0), (1500.0, 0, 1), (2500.0, 2, 1)], dtype=INCIDENT
-    )
-    simulator = ClusterSimulator(
-        cluster, trace, incidents=incidents, overheads=Overheads(7.0, 0.0), keep_runs=True
-    )
-    schedule = simulate(POLICIES[name](), simulator)
-    assert schedule.finished.all()
-    assert (simulator.state.jobs["executed"] >= trace.duration_s).all()
+    downs = [(300.0, 0, 0), (900.0, 2, 0), (1500.0, 0, 1), (2500.0, 2, 1)]
+    options = {"incidents": np.array(downs, INCIDENT), "overheads": Overheads(7.0, 0.0)}
+    schedule = played(name, Cluster.uniform(3, 2), trace, keep_runs=True, **options)
+    assert (schedule.held >= trace.duration_s).all()
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@EVERY
 def test_jobs_without_gpus_and_fractional_jobs(name: str) -> None:
-    trace = Trace.of("mixed", [0, 0, 5, 5, 9], [100, 50, 80, 40, 30], [1, 0, 1, 2, 1])
+    trace = trace_of([(0, 100, 1), (0, 50, 0), (5, 80, 1), (5, 40, 2), (9, 30, 1)])
     trace = replace(trace, gpu_milli=np.array([500, 1000, 500, 1000, 250], np.int32))
-    simulator = ClusterSimulator(Cluster.uniform(2, 1), trace)
-    schedule = simulate(POLICIES[name](), simulator)
-    assert schedule.finished.all()
-    np.testing.assert_allclose(simulator.state.jobs["executed"], trace.duration_s)
+    schedule = played(name, Cluster.uniform(2, 1), trace)
+    np.testing.assert_allclose(schedule.held, trace.duration_s)
 
 
 @pytest.mark.parametrize("name", sorted({n.removesuffix("_backfill") for n in POLICIES}))
@@ -138,9 +133,7 @@ def test_mean_jct_on_a_public_trace(data: Path) -> None:
     columns = ("submission_time", "duration", "num_gpu")
     trace = Trace.of("cluster10", *([int(r[c]) for r in rows] for c in columns)).canonical()
     cluster = Cluster.uniform(1, 16)
-    mean = {}
-    for name in ("las_gavel", "afs", "gittins", "qssf", "themis"):
-        simulator = ClusterSimulator(cluster, trace)
-        mean[name] = float(simulate(POLICIES[name](), simulator).jct.mean())
+    names = ("las_gavel", "afs", "gittins", "qssf", "themis")
+    mean = {name: float(played(name, cluster, trace).jct.mean()) for name in names}
     assert all(trace.duration_s.mean() < value < 71_091 for value in mean.values())
     assert mean["afs"] < mean["themis"] < mean["las_gavel"]

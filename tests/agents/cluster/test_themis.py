@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.cluster.replay import simulate
 from agents.cluster.themis import Themis, knapsack
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.workload.trace import Trace
+from tests.agents.cluster.further_policies import on_nodes, trace_of
 from tests.agents.cluster.small_clusters import LowestNodes
 from tests.refusal import refusal
 from tests.strength import examples
@@ -40,43 +39,34 @@ def test_leases_by_hand() -> None:
     Half of the bidders are asked: the one with the greater elapsed + remaining. Equal at 0, 80 and
     160, where the first in number wins.
     """
-    trace = Trace.of("two", [0, 0], [100, 100], [1, 1])
-    simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, keep_runs=True)
-    policy = Themis(LowestNodes(), fairness=0.5, lease_s=40.0, seed=0)
-    schedule = simulate(policy, simulator)
+    policy = Themis(LowestNodes(), fairness=0.5, lease_s=40.0)
+    schedule = on_nodes(policy, [(0, 100, 1)] * 2, 1, 1, keep_runs=True)
     assert schedule.runs is not None
-    runs = sorted(zip(schedule.runs["start"], schedule.runs["job"], strict=True))
-    turns = [(0, 0), (40, 1), (80, 0), (120, 1), (160, 0), (180, 1)]
-    assert [(int(start), int(job)) for start, job in runs] == turns
+    runs = sorted(schedule.runs[["start", "job"]].tolist())
+    assert runs == [(0, 0), (40, 1), (80, 0), (120, 1), (160, 0), (180, 1)]
     assert schedule.finish.tolist() == [180.0, 200.0]
 
 
 def test_without_filter_the_shortest_gains_most() -> None:
     """f = 0: the product of 1 / rho grows most with the job whose elapsed + remaining is least."""
-    trace = Trace.of("two", [0, 0], [400, 100], [1, 1])
-    policy = Themis(LowestNodes(), fairness=0.0, lease_s=40.0, seed=0)
-    schedule = simulate(policy, ClusterSimulator(Cluster.uniform(1, 1), trace))
-    assert schedule.finish.tolist() == [500.0, 100.0]
+    policy = Themis(LowestNodes(), fairness=0.0, lease_s=40.0)
+    assert on_nodes(policy, [(0, 400, 1), (0, 100, 1)], 1, 1).finish.tolist() == [500.0, 100.0]
 
 
-def test_leases_are_kept_while_nobody_waits() -> None:
-    trace = Trace.of("two", [0, 1000], [5000, 10], [1, 1])
-    policy = Themis(LowestNodes(), fairness=0.8, lease_s=40.0, seed=0)
-    schedule = simulate(policy, ClusterSimulator(Cluster.uniform(1, 1), trace))
-    assert schedule.preemptions[0] <= 1
+def test_leases_are_kept_while_the_queue_is_empty() -> None:
+    policy = Themis(LowestNodes(), lease_s=40.0)
+    assert on_nodes(policy, [(0, 5000, 1), (1000, 10, 1)], 1, 1).preemptions[0] <= 1
 
 
 def test_rho() -> None:
     """4 GPUs; a gang of 4 alone for 100 s, then with another one for 100 s: n = 1.5."""
-    trace = Trace.of("two", [0, 100], [1000, 1000], [4, 4])
+    trace = trace_of([(0, 1000, 4), (100, 1000, 4)])
     simulator = ClusterSimulator(Cluster.uniform(1, 4), trace)
-    policy = Themis(LowestNodes(), fairness=0.0, lease_s=10_000.0, seed=0)
+    policy = Themis(LowestNodes(), fairness=0.0, lease_s=10_000.0)
     policy.reset(simulator)
-    while simulator.now < 100.0:
-        simulator.advance()
+    for until in (0.0, 100.0, 200.0):
+        simulator.advance(until)
         policy.decide(simulator)
-    simulator.advance(200.0)
-    policy.decide(simulator)
     rho = policy.rho(simulator, np.array([0, 1]))
     np.testing.assert_allclose(rho, [(200 + 800) / 1500, (100 + 1000) / 2000])
 
@@ -84,4 +74,4 @@ def test_rho() -> None:
 @pytest.mark.parametrize(("fairness", "lease"), [(1.0, 10.0), (-0.1, 10.0), (0.5, 0.0)])
 def test_what_is_refused(fairness: float, lease: float) -> None:
     with refusal():
-        Themis(LowestNodes(), fairness, lease, 0)
+        Themis(LowestNodes(), fairness, lease)
