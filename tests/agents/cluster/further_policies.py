@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agents.cluster.elastic import ApatheticFutureShare, Optimus
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Scheduler
@@ -17,11 +18,9 @@ from agents.cluster.prediction import (
 from agents.cluster.replay import simulate
 from agents.cluster.rounds import RoundBasedPolicy
 from agents.cluster.shares import (
-    ApatheticFutureShare,
     FinishTimeFairness,
     LeastAttainedService,
     MaxMinFairness,
-    Optimus,
     ShareRule,
 )
 from agents.cluster.themis import Themis

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -21,6 +21,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.config.targets import name_here
 from tests.agents.cluster.further_policies import POLICIES, trace_of
 from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
 from tests.strength import SEEDS, examples, trials
@@ -122,6 +123,18 @@ def test_configuration(name: str) -> None:
     cluster, trace = random_case(3)
     assert policy.name == name
     assert simulate(policy, ClusterSimulator(cluster, trace)).finished.all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fairness.FinishTimeFairness", "fairness.LeastAttainedService", "fairness.MaxMinFairness",
+        "elastic.ApatheticFutureShare", "elastic.Optimus", "gittins.Gittins",
+    ],
+)  # fmt: skip
+def test_names_in_saved_runs_are_found(name: str) -> None:
+    found = get_object(name_here(f"agents.cluster.{name}"))
+    assert found.__name__ == name.partition(".")[2]
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from numpy.random import default_rng
 from numpy.testing import assert_allclose
 from scipy.optimize import OptimizeResult, linprog
 
+from agents.cluster.elastic import ApatheticFutureShare, apathetic_gpus, gainful_gpus
 from agents.cluster.shares import (
-    ApatheticFutureShare,
     Demand,
     FinishTimeFairness,
     LeastAttainedService,
@@ -23,8 +23,6 @@ from agents.cluster.shares import (
     OnePool,
     SeveralPools,
     ShareRule,
-    apathetic_gpus,
-    gainful_gpus,
     isolated_shares,
     least_worst_rho,
     max_min_program,
