@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -108,11 +109,49 @@ class Jobs:
         return names[labels.codes[self.jobs]]
 
 
-class OwnOrder(QueuePolicy):
-    """Jobs run in the order of a function, the least value first, equal ones as submitted.
+class PriorityPolicy(QueuePolicy):
+    """Jobs run in an order of priority, the least value first, equal ones as submitted.
 
     It is asked at every event. With preemption a job of a later place gives its GPUs to one of an
-    earlier place; without it, jobs start in this order where they fit.
+    earlier place; without it, jobs start in this order where they fit. A subclass has a `name`,
+    what it `knows` and a `rank`.
+    """
+
+    knows: Knowledge = "nothing"
+    preemptive: bool = True
+
+    @abstractmethod
+    def rank(self, jobs: Jobs) -> ArrayLike:
+        """(A,) numbers of A jobs that wait or run; only those that wait, without preemption."""
+
+    def decide(self, simulator: ClusterSimulator) -> None:
+        """Start or preempt jobs in this order.
+
+        Raises:
+            InputError: a rank is anything but a finite number for every job.
+        """
+        simulator.settle()
+        jobs = simulator.pending()
+        if self.preemptive:
+            jobs = np.concatenate([jobs, simulator.running()])
+        jobs = np.sort(jobs)
+        if not len(jobs):
+            return
+        values = np.asarray(self.rank(Jobs(simulator, jobs, self.knows, self.name)))
+        if values.shape != jobs.shape or values.dtype.kind not in "biuf":
+            problem = f"returns {values.dtype} of shape {values.shape}, not a number for each of "
+            raise InputError(f"{problem}{len(jobs)} jobs", file=f"policy {self.name}")
+        if not np.isfinite(values).all():
+            raise InputError("returns a number that is not finite", file=f"policy {self.name}")
+        order = jobs[np.argsort(values, kind="stable")].tolist()
+        if self.preemptive:
+            preempt_in_order(simulator, order, self.placement, self._rng)
+        else:
+            start_in_order(simulator, order, self.placement, self._rng, blocking=False)
+
+
+class OwnOrder(PriorityPolicy):
+    """The order of a function.
 
     Args:
         function: (A,) numbers of A jobs.
@@ -137,27 +176,5 @@ class OwnOrder(QueuePolicy):
         self.function, self.knows, self.preemptive = function, knows, preemptive
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
 
-    def decide(self, simulator: ClusterSimulator) -> None:
-        """Ask the function, and start or preempt in its order.
-
-        Raises:
-            InputError: it returns anything but a finite number for every job.
-        """
-        simulator.settle()
-        jobs = simulator.pending()
-        if self.preemptive:
-            jobs = np.concatenate([jobs, simulator.running()])
-        jobs = np.sort(jobs)
-        if not len(jobs):
-            return
-        values = np.asarray(self.function(Jobs(simulator, jobs, self.knows, self.name)))
-        if values.shape != jobs.shape or values.dtype.kind not in "biuf":
-            problem = f"returns {values.dtype} of shape {values.shape}, not a number for each of "
-            raise InputError(f"{problem}{len(jobs)} jobs", file=f"policy {self.name}")
-        if not np.isfinite(values).all():
-            raise InputError("returns a number that is not finite", file=f"policy {self.name}")
-        order = jobs[np.argsort(values, kind="stable")].tolist()
-        if self.preemptive:
-            preempt_in_order(simulator, order, self.placement, self._rng)
-        else:
-            start_in_order(simulator, order, self.placement, self._rng, blocking=False)
+    def rank(self, jobs: Jobs) -> ArrayLike:
+        return self.function(jobs)
