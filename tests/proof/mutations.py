@@ -429,16 +429,12 @@ def first_failure(clone: Path, file: Path, caches: str) -> str | None:
 
 
 def caught_by(clone: Path, fault: Fault, caches: str) -> str | None:
-    """The first test that fails with `fault`, None where none does; `caches` of sound kernels."""
+    """The first test that fails with `fault`, None where none does; `caches` of kernels."""
     file = fault.file(clone)
     sound = file.read_text(encoding="utf-8")
     file.write_text(sound.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        if "envs.compilation" not in sound:
-            return first_failure(clone, file, caches)
-        # Compiled callers in other files would hold the sound kernel.
-        with tempfile.TemporaryDirectory() as own:
-            return first_failure(clone, file, own)
+        return first_failure(clone, file, caches)
     finally:
         file.write_text(sound, encoding="utf-8")
 
