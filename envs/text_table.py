@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from polars.exceptions import PolarsError
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.errors import InputError
@@ -22,17 +22,49 @@ SEPARATOR = ","
 MOST_NAMED = 16  # columns of a header in a message
 
 
+class Columns(dict[str, pl.Series]):
+    """(R,) texts without surrounding blanks by name, "" where a row is too short.
+
+    A column is made of what stands in the file when it is first asked for.
+
+    Raises:
+        InputError: by looking one up: the header has no such name, or has it twice.
+    """
+
+    def __init__(
+        self, path: str | Path, header: Sequence[str], cells: Sequence[pl.Series], hint: str = ""
+    ) -> None:
+        super().__init__()
+        self._path, self.header, self._cells, self._hint = path, header, cells, hint
+
+    def __missing__(self, name: str) -> pl.Series:
+        found = [
+            cells for known, cells in zip(self.header, self._cells, strict=True) if known == name
+        ]
+        if len(found) != 1:
+            names = ", ".join(self.header[:MOST_NAMED])
+            told = "stands twice" if found else f"is missing (the header has: {names}{self._hint})"
+            raise InputError(told, file=self._path, record="header", field=name)
+        cells = self._cells[self.header.index(name)]
+        try:
+            text = cells.cast(pl.String)
+        except PolarsError as error:
+            told = f"{cells.dtype} cannot be read"
+            raise InputError(told, file=self._path, field=name) from error
+        self[name] = text.fill_null("").str.strip_chars()
+        return self[name]
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """R rows of text.
 
-    `columns` are (R,) texts without surrounding blanks, "" where a row is too short; `place` tells
-    a person where row 0, 1, ... stands; `cells` is the number of cells of each row, `width` what
-    it should be.
+    `place` tells a person where row 0, 1, ... stands; `cells` is the number of cells of each row,
+    `width` what it should be.
     """
 
     path: str | Path
-    columns: Mapping[str, pl.Series]
+    columns: Columns
     place: Callable[[int], str]
     cells: IntArray
     width: int
@@ -46,53 +78,43 @@ class Table:
 
     def get(self, field: str) -> pl.Series | None:
         """A column; None where the file does not have it."""
-        return self.columns.get(field)
+        return self.columns[field] if field in self.columns.header else None
 
 
 def read_table(
     path: str | Path,
     required: Sequence[str] | None = None,
-    optional: Sequence[str] = (),
     hint: str = "",
+    content: bytes | None = None,
 ) -> Table:
-    """The named columns of a CSV file with a header, in any order; other columns are not read.
+    """A CSV file with a header, whose columns are in any order.
 
-    Without names all columns are read, in their order.
+    The columns `required` must be there and come first, in this order; without names all of them
+    do. Others are there when they are asked for.
 
     UTF-8 with or without byte order mark, lines end in LF or CRLF, blank lines do not count. `hint`
-    is added where a column is missing.
+    is added where a column is missing; `content` is the file's where it was read before.
 
     Raises:
         InputError: the file cannot be read, is a damaged gzip, empty, not in UTF-8, no CSV, holds
             no row, or lacks a required column.
     """
-    content = read_content(path)
+    content = read_content(path) if content is None else content
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"is no text in UTF-8 ({error.reason})", file=path, record=f"line {line}"
-        ) from error
+        told = f"is no text in UTF-8 ({error.reason})"
+        raise InputError(told, file=path, record=f"line {line}") from error
     split = _split_quoted if '"' in text else _split_plain
-    header, columns, cells, lines = split(path, text.replace("\r\n", "\n"))
-    required = header if required is None else required
-    for name in required:
-        if name not in header:
-            told = f"is missing (the header has: {', '.join(header[:MOST_NAMED])}{hint})"
-            raise InputError(told, file=path, record="header", field=name)
-    for name in (*required, *optional):
-        if header.count(name) > 1:
-            raise InputError("stands twice", file=path, record="header", field=name)
+    header, parts, cells, lines = split(path, text.replace("\r\n", "\n"))
+    columns = Columns(path, header, parts, hint)
+    for name in header if required is None else required:
+        columns[name]
     if not len(cells):
         raise InputError("holds no row", file=path)
-    named = {name: columns[header.index(name)] for name in (*required, *optional) if name in header}
     return Table(
-        path=path,
-        columns={name: column.fill_null("").str.strip_chars() for name, column in named.items()},
-        place=lambda row: f"row {row + 1} (line {lines[row]})",
-        cells=cells,
-        width=len(header),
+        path, columns, lambda row: f"row {row + 1} (line {lines[row]})", cells, len(header)
     )
 
 
@@ -133,12 +155,10 @@ def _split_quoted(path: str | Path, text: str) -> _Split:
     header = [name.strip() for name in rows.pop(0)]
     cells = np.array([len(row) for row in rows], dtype=np.int64)
     width = len(header)
-    padded = [
-        tuple(itertools.islice(itertools.chain(row, itertools.repeat("")), width)) for row in rows
-    ]
-    transposed = list(zip(*padded, strict=True)) or [()] * width
-    columns = [pl.Series(column, dtype=pl.String) for column in transposed]
-    return header, columns, cells, np.array(line[1:], dtype=np.int64)
+    padded = [(row + [""] * width)[:width] for row in rows]
+    columns = [pl.Series(column, dtype=pl.String) for column in zip(*padded, strict=True)]
+    empty = [pl.Series(dtype=pl.String)] * width
+    return header, columns or empty, cells, np.array(line[1:], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -157,8 +177,8 @@ class RowChecks:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._code = np.zeros(len(table), dtype=np.int32)  # 0: no fault, else 1 + kind
-        self._kinds: list[tuple[str | None, str, bool]] = []
+        self._code = np.zeros(len(table), dtype=np.int32)  # 0: no fault, else that of its kind
+        self._kinds: dict[tuple[str | None, str, bool], int] = {}
         wrong = table.cells != table.width
         for cells in np.unique(table.cells[wrong]):
             reason = f"has {cells} cells, the header has {table.width}"
@@ -170,20 +190,24 @@ class RowChecks:
         kept: BoolArray = self._code == 0
         return kept
 
-    def reject(self, wrong: BoolArray, field: str | None, reason: str) -> None:
-        self._mark(wrong, field, reason, excluded=False)
+    def reject(
+        self, wrong: BoolArray, field: str | None, reason: str, *, excluded: bool = False
+    ) -> None:
+        """Mark rows, but for those with a fault already."""
+        new = wrong & (self._code == 0)
+        if new.any():
+            kind = (field, reason, excluded)
+            self._code[new] = self._kinds.setdefault(kind, 1 + len(self._kinds))
 
     def exclude(self, which: BoolArray, field: str | None, reason: str) -> None:
         """Mark sound rows that describe no job on GPUs; they stop no strict reader."""
-        self._mark(which, field, reason, excluded=True)
+        self.reject(which, field, reason, excluded=True)
 
-    def _mark(self, which: BoolArray, field: str | None, reason: str, *, excluded: bool) -> None:
-        new = which & (self._code == 0)
-        if new.any():
-            kind = (field, reason, excluded)
-            if kind not in self._kinds:
-                self._kinds.append(kind)
-            self._code[new] = 1 + self._kinds.index(kind)
+    def text(self, field: str) -> pl.Series:
+        """(R,) a column of texts; rows without one are marked."""
+        text = self.table.columns[field]
+        self.reject((text == "").to_numpy(), field, "is missing")
+        return text
 
     def whole(self, field: str, least: int = 0, most: int = EXACT) -> IntArray:
         """(R,) a column of whole numbers; wrong rows are marked and hold `least`."""
@@ -201,9 +225,7 @@ class RowChecks:
         Args:
             blank: what a cell without a text counts as; "": it is missing.
         """
-        text = self.table.columns[field]
-        text = text.replace("", blank) if blank else text
-        self.reject((text == "").to_numpy(), field, "is missing")
+        text = self.table.columns[field].replace("", blank) if blank else self.text(field)
         parsed = text.cast(pl.Float64, strict=False)
         self.reject(parsed.is_null().to_numpy(), field, "is not a number")
         values = parsed.fill_null(0.0).to_numpy()
@@ -218,9 +240,7 @@ class RowChecks:
 
         Times with an offset from UTC are taken to UTC; times without one stay what the clock shows.
         """
-        text = self.table.columns[field]
-        self.reject((text == "").to_numpy(), field, "is missing")
-        times = text.str.to_datetime(form, strict=False, time_unit="ms")
+        times = self.text(field).str.to_datetime(form, strict=False, time_unit="ms")
         self.reject(times.is_null().to_numpy(), field, f"is no time of the form {form}")
         seconds = times.dt.epoch("s").fill_null(0)
         return np.asarray(seconds.to_numpy(), dtype=np.int64)
@@ -240,28 +260,19 @@ class RowChecks:
         Raises:
             InputError: for the first faulty row, where `strict`.
         """
-        found = []
-        for number, (field, reason, excluded) in enumerate(self._kinds, start=1):
+        found: list[tuple[int, RejectedRows]] = []
+        for (field, reason, excluded), number in self._kinds.items():
             rows = np.flatnonzero(self._code == number)
-            found.append(
-                (
-                    int(rows[0]),
-                    RejectedRows(
-                        field, reason, len(rows), self.table.place(int(rows[0])), excluded
-                    ),
-                )
-            )
+            first = self.table.place(int(rows[0]))
+            found.append((int(rows[0]), RejectedRows(field, reason, len(rows), first, excluded)))
         found.sort(key=lambda item: item[0])
-        faults = [item for item in found if not item[1].excluded]
-        if strict and faults:
-            raise self._error(*faults[0])
+        for row, fault in found if strict else ():
+            if not fault.excluded:
+                column = None if fault.field is None else self.table.get(fault.field)
+                cell = "" if column is None else str(column[row])
+                told = f"{cell!r} {fault.reason}" if cell else fault.reason
+                raise InputError(told, file=self.table.path, record=fault.first, field=fault.field)
         return tuple(rejected for _, rejected in found)
-
-    def _error(self, row: int, fault: RejectedRows) -> InputError:
-        column = None if fault.field is None else self.table.get(fault.field)
-        cell = "" if column is None else str(column[row])
-        message = f"{cell!r} {fault.reason}" if cell else fault.reason
-        return InputError(message, file=self.table.path, record=fault.first, field=fault.field)
 
 
 def has_control(texts: pl.Series) -> BoolArray:

@@ -66,7 +66,7 @@ def read_flow_file(path: str | Path) -> FlowFile:
     Raises:
         InputError: naming file, row (the first flow is row 1) and field.
     """
-    table = read_table(path, COLUMNS, (COMPLETION,))
+    table = read_table(path, COLUMNS)
     checks = RowChecks(table)
     name = np.array(table.columns["shard"].to_list(), np.str_)
     checks.reject(name == "", "shard", "is missing")

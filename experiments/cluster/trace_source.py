@@ -18,7 +18,6 @@ from rich.console import Console
 
 from envs.bounds import Count, Positive
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.readers.own_columns import check_columns
 from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
 from envs.cluster.workload.slicing import (
     at_most_gpus,
@@ -252,7 +251,6 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         key = "columns" if config.columns else "units"
         message = f"say what the file is, as trace.format={CANONICAL} (no other takes {key})"
         raise InputError(f"config key 'trace.{key}': {message}")
-    check_columns(config.columns or {}, config.units or {})
     if config.generated.without_path and config.path is None and config.format == CANONICAL:
         config = replace(config, format=SYNTHETIC)
     formats = [name for name, node in config.formats.items() if node is not None]

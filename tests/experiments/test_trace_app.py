@@ -15,7 +15,7 @@ import yaml
 from file_server import Served, serving
 from refusals import command_refused, run_refused, told
 
-from envs.cluster.workload.parquet import read_header, read_parquet
+from envs.cluster.workload.parquet import read_frame, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
 from experiments.cluster.trace import TraceAppConfig
@@ -86,7 +86,7 @@ def test_convert(name: str, work: Path) -> None:
     assert read.trace.submit_s.tolist() == [0, 0, 4]
     if name == "o.parquet":
         assert read.origin_s == 5
-        provenance: Any = read_header(name)[0]["provenance"]
+        provenance: Any = read_frame(name, Path(name).read_bytes())[0]["provenance"]
     else:
         provenance = read_json(work / f"{name}.provenance.json")["provenance"]
     assert list(provenance["inputs_sha256"]) == ["itp"]

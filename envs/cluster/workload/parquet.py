@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
 
 from envs.cluster.workload.trace import COLUMNS, LABELS, NUMBERS, UNKNOWN, Labels, Trace
@@ -56,7 +55,12 @@ def frame_of(trace: Trace) -> pl.DataFrame:
     for field in NUMBERS:
         columns[field] = pl.Series(getattr(trace, field))
     for field in LABELS:
-        columns[field] = _texts(getattr(trace, field), field)
+        codes, names = getattr(trace, field).codes, getattr(trace, field).names
+        if len(set(names)) < len(names):
+            raise InputError("two labels have one name", field=field)
+        place = np.where(codes == UNKNOWN, len(names), codes)
+        texts = pl.Series([*names, None], dtype=pl.Enum(names))
+        columns[field] = texts.gather(pl.Series(place.astype(np.uint32)))
     return pl.DataFrame(columns)
 
 
@@ -67,20 +71,23 @@ def read_parquet(path: str | Path) -> Trace:
         InputError: the file cannot be read, is no Parquet, not a trace of this version, lacks a
             column, or a job of it is impossible.
     """
-    header, content = read_header(path)
-    return trace_of(path, header, read_frame(path, content))
+    return trace_of(path, *read_frame(path, read_content(path)))
 
 
-def read_frame(path: str | Path, content: bytes) -> pl.DataFrame:
-    """The columns of a Parquet file.
+def read_frame(path: str | Path, content: bytes) -> tuple[dict[str, object], pl.DataFrame]:
+    """The header of a Parquet file, empty where it is not ours, and its columns.
 
     Raises:
         InputError: the file is no Parquet.
     """
     try:
-        return pl.read_parquet(io.BytesIO(content))
-    except (PolarsError, PanicException) as error:
-        raise _unreadable(path, error) from error
+        text = pl.read_parquet_metadata(io.BytesIO(content)).get(HEADER, "{}")
+        frame = pl.read_parquet(io.BytesIO(content))
+    except (OSError, PolarsError, PanicException) as error:
+        told = f"is no Parquet ({in_one_line(error)[:200]})"
+        raise InputError(told, file=path) from error
+    header = parse_json(text.encode(), f"{path}: header")
+    return header if isinstance(header, dict) else {}, frame
 
 
 def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame) -> Trace:
@@ -94,62 +101,24 @@ def trace_of(path: str | Path, header: Mapping[str, object], frame: pl.DataFrame
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise InputError("is missing", file=path, record="header", field=missing[0])
-    columns: dict[str, Any] = {
-        field: _numbers(frame[field], kind, path) for field, kind in NUMBERS.items()
-    }
-    columns.update((field, _labels(frame[field], path)) for field in LABELS)
-    if frame["job_id"].dtype != pl.String or frame["job_id"].null_count():
+    columns: dict[str, Any] = {}
+    for field, kind in NUMBERS.items():
+        columns[field] = np.array(frame[field])
+        if columns[field].dtype != kind:  # a column with nulls is a column of floats here
+            raise InputError(f"is no column of {kind.__name__}", file=path, field=field)
+    for field in LABELS:
+        texts = frame[field]
+        if not isinstance(texts.dtype, pl.Enum):
+            raise InputError(f"{texts.dtype} is no column of labels", file=path, field=field)
+        names = texts.dtype.categories.to_list()
+        if (wrong := unprintable(names)) is not None:
+            raise InputError(f"{names[wrong]!r} {CONTROL}", file=path, field=field)
+        codes = texts.to_physical().cast(pl.Int32).fill_null(UNKNOWN)
+        columns[field] = Labels(np.array(codes), tuple(names))
+    ids = frame["job_id"]
+    if ids.dtype != pl.String or ids.null_count():
         raise InputError("is no column of texts", file=path, field="job_id")
-    wrong = has_control(frame["job_id"])
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InputError(CONTROL, file=path, record=row, field="job_id")
-    columns["job_id"] = np.array(frame["job_id"].to_list(), np.str_)
+    if (unprinted := has_control(ids)).any():
+        raise InputError(CONTROL, file=path, record=int(unprinted.argmax()), field="job_id")
     with refused_in(path):
-        return Trace(name=str(header.get("name")), **columns)
-
-
-def read_header(path: str | Path) -> tuple[dict[str, object], bytes]:
-    """The header of a Parquet file, empty where it is not ours, and the file's content.
-
-    Raises:
-        InputError: the file cannot be read or is no Parquet.
-    """
-    try:
-        content = read_content(path)
-        text = pl.read_parquet_metadata(io.BytesIO(content)).get(HEADER, "{}")
-        header = parse_json(text.encode(), f"{path}: header")
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
-    except (PolarsError, PanicException) as error:
-        raise _unreadable(path, error) from error
-    return header if isinstance(header, dict) else {}, content
-
-
-def _texts(labels: Labels, field: str) -> pl.Series:
-    if len(set(labels.names)) < len(labels.names):
-        raise InputError("two labels have one name", field=field)
-    names = pl.Series([*labels.names, None], dtype=pl.Enum(labels.names))
-    place = np.where(labels.codes == UNKNOWN, len(labels.names), labels.codes)
-    return names.gather(pl.Series(place.astype(np.uint32)))
-
-
-def _labels(texts: pl.Series, path: str | Path) -> Labels:
-    if not isinstance(texts.dtype, pl.Enum):
-        raise InputError(f"{texts.dtype} is no column of labels", file=path, field=texts.name)
-    codes = texts.to_physical().cast(pl.Int32).fill_null(UNKNOWN)
-    names = texts.dtype.categories.to_list()
-    if (wrong := unprintable(names)) is not None:
-        raise InputError(f"{names[wrong]!r} {CONTROL}", file=path, field=texts.name)
-    return Labels(codes.to_numpy().copy(), tuple(names))
-
-
-def _numbers(column: pl.Series, kind: type[np.integer], path: str | Path) -> NDArray[np.integer]:
-    values = column.to_numpy()
-    if values.dtype != kind:  # a column with nulls is a column of floats here
-        raise InputError(f"is no column of {kind.__name__}", file=path, field=column.name)
-    return np.array(values)
-
-
-def _unreadable(path: str | Path, error: BaseException) -> InputError:
-    return InputError(f"is no Parquet ({in_one_line(error)[:200]})", file=path)
+        return Trace(str(header.get("name")), np.array(ids.to_list(), np.str_), **columns)

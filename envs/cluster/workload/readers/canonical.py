@@ -17,35 +17,21 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from polars.exceptions import PolarsError
 
-from envs.cluster.workload.parquet import FORMAT, frame_of, read_frame, read_header, trace_of
-from envs.cluster.workload.readers.own_columns import (
-    CANONICAL,
-    asked,
-    check_columns,
-    own_table,
-    wanted,
-)
-from envs.cluster.workload.readers.read_trace import (
-    ReadTrace,
-    by_number,
-    canonical_order,
-    canonical_trace,
-)
-from envs.cluster.workload.trace import COLUMNS, LABELS, Trace
+from envs.cluster.workload.parquet import FORMAT, frame_of, read_frame, trace_of
+from envs.cluster.workload.readers.own_columns import CANONICAL, asked, check_columns, own_table
+from envs.cluster.workload.readers.read_trace import ReadTrace, canonical_order, canonical_trace
+from envs.cluster.workload.trace import LABELS, Trace
 from envs.errors import InputError
-from envs.files import check_file, write_atomically
-from envs.text_table import RowChecks, Table, read_table
+from envs.files import read_content, write_atomically
+from envs.text_table import Columns, RowChecks, Table, read_table
 
-REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
-OPTIONAL = tuple(name for name in COLUMNS if name not in REQUIRED)
 ORIGIN = "origin_s"  # key of a Parquet file's provenance: second 0 on the source's own clock
 NAMES = (  # what tells where one's own columns are
     "; name yours: trace.columns={submit: ..., duration: ..., gpus: ...}, separated by commas"
@@ -62,43 +48,44 @@ class CanonicalReader:
     Args:
         columns: the columns of anybody's table, by the fields of `own_columns`; None: those above.
         units: of their times that are numbers other than seconds.
-
-    Raises:
-        InputError: an unknown field or unit.
     """
 
     columns: Mapping[str, str] | None = None
     units: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        check_columns(self.columns or {}, self.units or {})
-
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
+        """The trace in `path`; with `strict` the first faulty row raises InputError.
+
+        Raises:
+            InputError: an unknown field or unit, too.
+        """
         columns, units = self.columns or {}, self.units or {}
+        check_columns(columns, units)
         own = bool(columns or units)
-        required, optional = wanted(columns) if own else (REQUIRED, OPTIONAL)
-        if not _is_parquet(path):
-            table = read_table(path, required, optional, NAMES)
+        content = read_content(path)
+        if not content.startswith(MAGIC):
+            table = read_table(path, (), NAMES, content)
         else:
-            header, content = read_header(path)
-            frame = read_frame(path, content)
+            header, frame = read_frame(path, content)
             if not own and header.get("format") == FORMAT:
                 trace = trace_of(path, header, frame)
                 if len(trace) and frame["job_id"].is_unique().all():
                     return _in_order(trace, frame["job_id"], header)
-            table = _table_of(path, frame, required, optional)
+            if not len(frame):
+                raise InputError("holds no job", file=path)
+            cells = np.full(len(frame), frame.width)
+            texts = Columns(path, frame.columns, frame.get_columns(), NAMES)
+            table = Table(path, texts, lambda row: f"row {row + 1}", cells, frame.width)
         if own:
             return own_table(table, columns, units, strict=strict)
         checks = RowChecks(table)
-        return canonical_trace(
-            checks,
-            id_field="job_id",
-            strict=strict,
-            job_id=table.columns["job_id"],
-            submit_s=checks.whole("submit_s"),
-            duration_s=checks.whole("duration_s", 1),
+        found = {
+            "job_id": table.columns["job_id"],
+            "submit_s": checks.whole("submit_s"),
+            "duration_s": checks.whole("duration_s", 1),
             **asked(checks, CANONICAL),
-        )
+        }
+        return canonical_trace(checks, found, strict=strict)
 
 
 def write_csv(trace: Trace, path: str | Path) -> None:
@@ -126,43 +113,5 @@ def _in_order(trace: Trace, ids: pl.Series, header: Mapping[str, object]) -> Rea
     known = provenance.get(ORIGIN, 0) if isinstance(provenance, dict) else 0
     origin = int(trace.submit_s[0]) + (known if isinstance(known, int) else 0)
     if (np.diff(trace.submit_s) == 0).any():
-        trace = trace.take(canonical_order(trace.submit_s, ids, by_number))
+        trace = trace.take(canonical_order(trace.submit_s, ids))
     return ReadTrace(trace.canonical(), len(trace), (), origin)
-
-
-def _table_of(
-    path: str | Path,
-    frame: pl.DataFrame,
-    required: Sequence[str],
-    optional: Sequence[str],
-) -> Table:
-    """The rows of a Parquet file of anybody's as a table of texts."""
-    for name in required:
-        if name not in frame.columns:
-            raise InputError("is missing", file=path, record="header", field=name)
-    if not len(frame):
-        raise InputError("holds no job", file=path)
-    columns = {}
-    for name in (*required, *optional):
-        if name in frame.columns:
-            try:
-                columns[name] = frame[name].cast(pl.String).fill_null("").str.strip_chars()
-            except PolarsError as error:
-                message = f"{frame[name].dtype} cannot be read"
-                raise InputError(message, file=path, field=name) from error
-    return Table(
-        path=path,
-        columns=columns,
-        place=lambda row: f"row {row + 1}",
-        cells=np.full(len(frame), len(columns)),
-        width=len(columns),
-    )
-
-
-def _is_parquet(path: str | Path) -> bool:
-    check_file(path)
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error

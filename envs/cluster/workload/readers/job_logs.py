@@ -24,63 +24,21 @@ tested on rows made by hand.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from envs.arrays import FloatArray
-from envs.cluster.workload.readers.read_trace import (
-    MOST_GPUS,
-    ReadTrace,
-    by_text,
-    canonical_trace,
-)
+from envs.cluster.workload.readers.read_trace import MOST_GPUS, Columns, LogReader
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
-from envs.text_table import RowChecks, read_table
+from envs.text_table import RowChecks
 
-LOG_COLUMNS = ("job_id", "user", "gpu_num", "submit_time", "duration")
-CORES = "cpu_num"  # may be missing
-
-
-def read_job_log(path: str | Path, clock: str, queue: str | None, *, strict: bool) -> ReadTrace:
-    """The trace in a job log.
-
-    Args:
-        path: CSV.
-        clock: format of the times.
-        queue: column of the virtual cluster; None: there is none.
-        strict: whether the first faulty row raises.
-
-    Raises:
-        InputError: the file is unusable, or, where `strict`, a row is faulty.
-    """
-    needed = LOG_COLUMNS if queue is None else (*LOG_COLUMNS, queue)
-    table = read_table(path, needed, (CORES,))
-    checks = RowChecks(table)
-    num_gpus = checks.whole("gpu_num", 0, MOST_GPUS)
-    checks.exclude(num_gpus == 0, "gpu_num", "is zero: a job without GPU")
-    duration_s = checks.whole("duration")
-    checks.exclude(duration_s == 0, "duration", "is zero: the job never ran")
-    return canonical_trace(
-        checks,
-        id_field="job_id",
-        strict=strict,
-        job_id=table.columns["job_id"],
-        submit_s=checks.clock("submit_time", clock),
-        duration_s=duration_s,
-        num_gpus=num_gpus,
-        cpu_milli=None if table.get(CORES) is None else 1000 * checks.whole(CORES),
-        user=table.columns["user"],
-        queue=None if queue is None else table.columns[queue],
-    )
+CLOCK = "%Y-%m-%d %H:%M:%S"
+NO_GPU, NEVER_RAN = "is zero: a job without GPU", "is zero: the job never ran"
 
 
-ACME_CLOCK = "%Y-%m-%d %H:%M:%S%z"
-
-
-@dataclass(frozen=True)
-class AcmeReader:
+class AcmeReader(LogReader):
     """CSV with at least `job_id, user, gpu_num, submit_time, duration`; durations in seconds.
 
     Times carry their offset from UTC (`2023-03-01 00:18:22+08:00`). The column `queue` (seconds
@@ -88,15 +46,27 @@ class AcmeReader:
     the traces name no virtual cluster. Jobs without GPU, and those that never ran, are excluded.
     """
 
-    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        return read_job_log(path, ACME_CLOCK, None, strict=strict)
+    CLOCK: ClassVar[str] = f"{CLOCK}%z"
+    QUEUE: ClassVar[str | None] = None  # column of the virtual cluster
+
+    def columns(self, checks: RowChecks) -> Columns:
+        text = checks.table.columns
+        num_gpus = checks.whole("gpu_num", 0, MOST_GPUS)
+        checks.exclude(num_gpus == 0, "gpu_num", NO_GPU)
+        duration_s = checks.whole("duration")
+        checks.exclude(duration_s == 0, "duration", NEVER_RAN)
+        return {
+            "job_id": text["job_id"],
+            "submit_s": checks.clock("submit_time", self.CLOCK),
+            "duration_s": duration_s,
+            "num_gpus": num_gpus,
+            "cpu_milli": 1000 * checks.whole("cpu_num") if "cpu_num" in text.header else None,
+            "user": text["user"],
+            "queue": None if self.QUEUE is None else text[self.QUEUE],
+        }
 
 
-CLOCK = "%Y-%m-%d %H:%M:%S"
-
-
-@dataclass(frozen=True)
-class HeliosReader:
+class HeliosReader(AcmeReader):
     """CSV with at least `job_id, user, vc, gpu_num, submit_time, duration`; durations in seconds.
 
     The virtual cluster is the queue. The column `queue` (seconds spent waiting) and the times of
@@ -104,66 +74,44 @@ class HeliosReader:
     never ran, are excluded.
     """
 
-    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        return read_job_log(path, CLOCK, "vc", strict=strict)
+    CLOCK: ClassVar[str] = CLOCK
+    QUEUE: ClassVar[str | None] = "vc"
 
 
-ITP_COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
-
-
-@dataclass(frozen=True)
-class ItpReader:
+class ItpReader(LogReader):
     """CSV with the columns `job_id, submission_time, duration, num_gpu`; times are seconds."""
 
-    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        table = read_table(path, ITP_COLUMNS)
-        checks = RowChecks(table)
-        return canonical_trace(
-            checks,
-            id_field="job_id",
-            id_order=by_text,
-            strict=strict,
-            job_id=table.columns["job_id"],
-            submit_s=checks.whole("submission_time"),
-            duration_s=checks.whole("duration", 1),
-            num_gpus=checks.whole("num_gpu", 1, MOST_GPUS),
-        )
+    IDS_ARE_TEXTS: ClassVar[bool] = True
+
+    def columns(self, checks: RowChecks) -> Columns:
+        return {
+            "job_id": checks.table.columns["job_id"],
+            "submit_s": checks.whole("submission_time"),
+            "duration_s": checks.whole("duration", 1),
+            "num_gpus": checks.whole("num_gpu", 1, MOST_GPUS),
+        }
 
 
-PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
-
-
-@dataclass(frozen=True)
-class PhillyReader:
+class PhillyReader(LogReader):
     """CSV with the columns `timestamp, duration, num_gpus, cluster`; durations are seconds.
 
     The rows have no id: their numbers, from 0, are taken. The virtual cluster is the queue.
     """
 
-    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        table = read_table(path, PHILLY_COLUMNS)
-        checks = RowChecks(table)
-        checks.reject((table.columns["cluster"] == "").to_numpy(), "cluster", "is missing")
-        return canonical_trace(
-            checks,
-            id_field="row",
-            strict=strict,
-            job_id=table.rows(),
-            submit_s=checks.clock("timestamp", CLOCK),
-            duration_s=checks.whole("duration", 1),
-            num_gpus=checks.whole("num_gpus", 1, MOST_GPUS),
-            queue=table.columns["cluster"],
-        )
+    def columns(self, checks: RowChecks) -> Columns:
+        return {
+            "queue": checks.text("cluster"),
+            "submit_s": checks.clock("timestamp", CLOCK),
+            "duration_s": checks.whole("duration", 1),
+            "num_gpus": checks.whole("num_gpus", 1, MOST_GPUS),
+        }
 
 
-PAI_COLUMNS = (
-    "job_id", "num_inst", "submit_time", "num_cpu", "num_gpu", "gpu_type", "duration", "user",
-)  # fmt: skip
-SERVER_GPUS = 8  # of the trace's largest servers; an instance runs on one
+SERVER_GPUS = 8  # of the largest servers of PAI; an instance runs on one
 
 
 @dataclass(frozen=True)
-class PaiReader:
+class PaiReader(LogReader):
     """CSV with the columns `job_id, num_inst, submit_time, num_cpu, num_gpu, gpu_type, duration,
     user`; times are seconds, `num_cpu` and `num_gpu` stand for one of `num_inst` instances.
 
@@ -179,12 +127,11 @@ class PaiReader:
 
     milli: int = 10  # thousandths of a core or GPU in one unit
 
-    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        table = read_table(path, PAI_COLUMNS)
-        checks = RowChecks(table)
+    def columns(self, checks: RowChecks) -> Columns:
+        text = checks.table.columns
         instances = checks.whole("num_inst", 1, MOST_GPUS)
         asked = checks.numbers("num_gpu")
-        checks.exclude(asked == 0, "num_gpu", "is zero: a job without GPU")
+        checks.exclude(asked == 0, "num_gpu", NO_GPU)
         self._check_unit(checks, asked)
         share = np.rint(asked * self.milli).astype(np.int64)  # thousandths of a GPU, per instance
         wrong = np.abs(asked * self.milli - share) > 1e-6
@@ -195,21 +142,18 @@ class PaiReader:
         num_gpus = instances * np.maximum(share // WHOLE_GPU, 1)
         checks.reject(num_gpus > MOST_GPUS, "num_inst", "is too large")
         duration_s = checks.whole("duration")
-        checks.exclude(duration_s == 0, "duration", "is zero: the job never ran")
+        checks.exclude(duration_s == 0, "duration", NEVER_RAN)
         cores = np.rint(checks.numbers("num_cpu") * self.milli).astype(np.int64)
-        return canonical_trace(
-            checks,
-            id_field="job_id",
-            strict=strict,
-            job_id=table.columns["job_id"],
-            submit_s=checks.whole("submit_time"),
-            duration_s=duration_s,
-            num_gpus=num_gpus,
-            gpu_milli=np.where(fraction, share, WHOLE_GPU),
-            cpu_milli=instances * cores,
-            user=table.columns["user"],
-            gpu_type=table.columns["gpu_type"],
-        )
+        return {
+            "job_id": text["job_id"],
+            "submit_s": checks.whole("submit_time"),
+            "duration_s": duration_s,
+            "num_gpus": num_gpus,
+            "gpu_milli": np.where(fraction, share, WHOLE_GPU),
+            "cpu_milli": instances * cores,
+            "user": text["user"],
+            "gpu_type": text["gpu_type"],
+        }
 
     def _check_unit(self, checks: RowChecks, asked: FloatArray) -> None:
         percent = self.milli < WHOLE_GPU

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from envs.cluster.workload.readers.read_trace import (
-    ReadTrace,
-    canonical_trace,
-)
+from envs.cluster.workload.readers.read_trace import ReadTrace, canonical_trace
 from envs.errors import InputError
 from envs.files import read_json
-from envs.text_table import RowChecks, Table
+from envs.text_table import Columns, RowChecks, Table
 
-ABSENT = frozenset({None, "", "None"})
+ABSENT = (None, "", "None")
 CLOCK_LENGTH = len("YYYY-MM-DD HH:MM:SS")
 TEXTS = ("jobid", "vc", "user")
 
 
-@dataclass(frozen=True)
 class PhillyJsonReader:
     """JSON: a list of `{status, vc, jobid, user, submitted_time, attempts}`.
 
@@ -46,97 +41,94 @@ class PhillyJsonReader:
     """
 
     def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
-        entries = _entries(path)
-        texts = {field: [_text(entry, field) for entry in entries] for field in TEXTS}
-        table = Table(
-            path=path,
-            columns={field: pl.Series(values, dtype=pl.String) for field, values in texts.items()},
-            place=lambda row: f"entry {row + 1}",
-            cells=np.zeros(len(entries), dtype=np.int64),
-            width=0,
-        )
-        checks = RowChecks(table)
-        numbers = np.zeros((len(entries), 3), np.int64)
-        flaws: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+        """The trace in `path`; with `strict` the first faulty entry raises InputError."""
+        entries = read_json(path)
+        if not isinstance(entries, list):
+            raise InputError("is no list of jobs", file=path)
+        if not entries:
+            raise InputError("holds no job", file=path)
+        jobs, no_cells = len(entries), np.zeros(len(entries), np.int64)
+        found = [[_get(entry, field) for entry in entries] for field in TEXTS]
+        texts = [
+            pl.Series([text if isinstance(text, str) else "" for text in column], dtype=pl.String)
+            for column in found
+        ]
+        text = Columns(path, TEXTS, texts)
+        checks = RowChecks(Table(path, text, lambda row: f"entry {row + 1}", no_cells, 0))
+        numbers = np.zeros((jobs, 3), np.int64)
+        faults: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
         for row, entry in enumerate(entries):
             try:
-                numbers[row] = _read_entry(entry)
-            except _FlawError as flaw:
-                flaws[flaw.args].append(row)
-        for (field, reason, *excluded), rows in flaws.items():
-            mark = checks.exclude if excluded else checks.reject
-            mark(np.isin(np.arange(len(entries)), rows), field, reason)
+                numbers[row] = _numbers(entry)
+            except _FaultError as fault:
+                faults[fault.args].append(row)
+        for (field, reason, *excluded), rows in faults.items():
+            wrong = np.isin(np.arange(jobs), rows)
+            checks.reject(wrong, field, reason, excluded=bool(excluded))
+        submit_s, duration_s, num_gpus = numbers.T
         return canonical_trace(
             checks,
-            id_field="jobid",
+            {
+                "job_id": text["jobid"],
+                "submit_s": submit_s,
+                "duration_s": duration_s,
+                "num_gpus": num_gpus,
+                "user": text["user"],
+                "queue": text["vc"],
+            },
+            "jobid",
             strict=strict,
-            job_id=table.columns["jobid"],
-            submit_s=numbers[:, 0],
-            duration_s=numbers[:, 1],
-            num_gpus=numbers[:, 2],
-            user=table.columns["user"],
-            queue=table.columns["vc"],
         )
 
 
 EXCLUDED = True
 
 
-class _FlawError(Exception):
+class _FaultError(Exception):
     """Field and reason; and `EXCLUDED` where the entry is sound, but no job on GPUs."""
 
 
-def _entries(path: str | Path) -> list[object]:
-    entries = read_json(path)
-    if not isinstance(entries, list):
-        raise InputError("is no list of jobs", file=path)
-    if not entries:
-        raise InputError("holds no job", file=path)
-    return entries
-
-
-def _text(entry: object, field: str) -> str:
-    value = entry.get(field) if isinstance(entry, Mapping) else None
-    return value.strip() if isinstance(value, str) else ""
-
-
-def _read_entry(entry: object) -> tuple[int, int, int]:
+def _numbers(entry: object) -> tuple[int, int, int]:
     """Second of submission, seconds, GPUs."""
     if not isinstance(entry, Mapping):
-        raise _FlawError(None, "is no object")
+        raise _FaultError(None, "is no object")
     submit_s = _seconds(entry, "submitted_time", "is not recorded")
     attempts = _items(entry, "attempts")
     if not attempts:
-        raise _FlawError("attempts", "is empty: the job never ran", EXCLUDED)
+        raise _FaultError("attempts", "is empty: the job never ran", EXCLUDED)
     duration_s = 0
     for attempt in attempts:
         start = _seconds(attempt, "start_time", "of an attempt is not recorded")
         end = _seconds(attempt, "end_time", "of an attempt is not recorded")
         if end < start:
-            raise _FlawError("end_time", "of an attempt is before its start_time")
+            raise _FaultError("end_time", "of an attempt is before its start_time")
         duration_s += end - start
     num_gpus = sum(len(_items(server, "gpus")) for server in _items(attempts[0], "detail"))
     if num_gpus == 0:
-        raise _FlawError("gpus", "is empty: a job without GPU", EXCLUDED)
+        raise _FaultError("gpus", "is empty: a job without GPU", EXCLUDED)
     if duration_s == 0:
-        raise _FlawError("attempts", "took no second: the job never ran", EXCLUDED)
+        raise _FaultError("attempts", "took no second: the job never ran", EXCLUDED)
     return submit_s, duration_s, num_gpus
 
 
+def _get(node: object, field: str) -> Any:
+    return node.get(field) if isinstance(node, Mapping) else None
+
+
 def _items(node: object, field: str) -> list[object]:
-    items = node.get(field) if isinstance(node, Mapping) else None
+    items = _get(node, field)
     if not isinstance(items, list):
-        raise _FlawError(field, "is no list")
+        raise _FaultError(field, "is no list")
     return items
 
 
 def _seconds(node: object, field: str, absent: str) -> int:
-    value = node.get(field) if isinstance(node, Mapping) else None
-    if isinstance(value, str | None) and value in ABSENT:
-        raise _FlawError(field, absent, EXCLUDED)
+    value = _get(node, field)
+    if value in ABSENT:
+        raise _FaultError(field, absent, EXCLUDED)
     try:
         if not isinstance(value, str) or len(value) != CLOCK_LENGTH:
             raise ValueError
         return int(datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp())
     except ValueError:
-        raise _FlawError(field, "is no time of the form YYYY-MM-DD HH:MM:SS") from None
+        raise _FaultError(field, "is no time of the form YYYY-MM-DD HH:MM:SS") from None

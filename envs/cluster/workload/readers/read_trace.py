@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -13,12 +14,10 @@ import polars as pl
 from envs.arrays import IntArray
 from envs.cluster.workload.trace import LABELS, NUMBERS, WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
-from envs.text_table import CONTROL, RejectedRows, RowChecks, has_control
+from envs.text_table import CONTROL, RejectedRows, RowChecks, has_control, read_table
 
 MOST_GPUS = 2**31 - 1
 _SUFFIXES = (".gz", ".csv", ".json", ".parquet")
-
-IdOrder = Callable[[pl.Series], pl.Series]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,53 +48,70 @@ class TraceReader(Protocol):
 
 
 Column = pl.Series | IntArray | None  # None: the source does not say
+Columns = Mapping[str, Column]
 MISSING = {"gpu_milli": WHOLE_GPU, "cpu_milli": 0, "memory_mib": 0}
 
 
-def by_text(ids: pl.Series) -> pl.Series:
-    """Ids in the order of their characters."""
-    return ids
+class LogReader(ABC):
+    """A CSV file with a header and one row per job."""
+
+    ID: ClassVar[str] = "job_id"  # what the file calls the ids
+    IDS_ARE_TEXTS: ClassVar[bool] = False  # which orders them by their characters
+
+    def read(self, path: str | Path, strict: bool = True) -> ReadTrace:
+        """The trace in `path`; with `strict` the first faulty row raises InputError."""
+        checks = RowChecks(read_table(path, ()))
+        columns = self.columns(checks)
+        return canonical_trace(
+            checks, columns, self.ID, strict=strict, ids_are_texts=self.IDS_ARE_TEXTS
+        )
+
+    @abstractmethod
+    def columns(self, checks: RowChecks) -> Columns:
+        """The columns of a trace from those of the file; faulty rows are marked."""
 
 
-def by_number(ids: pl.Series) -> pl.Series:
-    """Ids in the order of their numbers where all are whole numbers, else of their characters."""
-    numbers = ids.cast(pl.Int64, strict=False)
-    return ids if numbers.null_count() else numbers
-
-
-def canonical_order(submit_s: IntArray, job_id: pl.Series, id_order: IdOrder) -> IntArray:
-    keys = pl.DataFrame({"submit": submit_s, "id": id_order(job_id)})
+def canonical_order(
+    submit_s: IntArray, job_id: pl.Series, *, ids_are_texts: bool = False
+) -> IntArray:
+    """Jobs by submission, then by id: by its number where all are whole numbers."""
+    numbers = job_id.cast(pl.Int64, strict=False)
+    ids = job_id if ids_are_texts or numbers.null_count() else numbers
+    keys = pl.DataFrame({"submit": submit_s, "id": ids})
     order = keys.select(pl.arg_sort_by("submit", "id", maintain_order=True)).to_series()
     return order.to_numpy().astype(np.int64)
 
 
 def canonical_trace(
     checks: RowChecks,
+    columns: Columns,
+    id_field: str = "job_id",
     *,
-    id_field: str,
-    id_order: IdOrder = by_number,
     strict: bool,
-    **columns: Column,
+    ids_are_texts: bool = False,
 ) -> ReadTrace:
     """The rows without fault as a trace in canonical form.
 
     Args:
         checks: of the rows.
+        columns: of all R rows, wrong ones among them; fields of `Trace`, at least `submit_s`,
+            `duration_s` and `num_gpus`. Without `job_id` the numbers of the rows are the ids.
         id_field: what the source calls `job_id`.
-        id_order: of jobs submitted at once.
         strict: whether the first faulty row raises.
-        columns: of all R rows, wrong ones among them; fields of `Trace`, at least `job_id`,
-            `submit_s`, `duration_s` and `num_gpus`.
+        ids_are_texts: jobs submitted at once are ordered by the characters of their ids.
 
     Raises:
         InputError: the first faulty row where `strict`, an id that stands twice among them; no row
             is left.
     """
     path, place = checks.table.path, checks.table.place
-    frame = pl.DataFrame({field: values for field, values in columns.items() if values is not None})
-    for field in LABELS:
-        if field in frame.columns:
-            checks.reject(has_control(frame[field]), field, CONTROL)
+    known = {field: values for field, values in columns.items() if values is not None}
+    if "job_id" not in known:
+        known["job_id"], id_field = checks.table.rows(), "row"
+    frame = pl.DataFrame(known)
+    labels = [field for field in LABELS if field in known]
+    for field in labels:
+        checks.reject(has_control(frame[field]), field, CONTROL)
     checks.unique(id_field, frame["job_id"])
     rejected = checks.finish(strict=strict)
     kept = np.flatnonzero(checks.kept)
@@ -103,14 +119,15 @@ def canonical_trace(
         told = "; ".join(f"{r.field or 'row'} {r.reason}: {r.rows}" for r in rejected)
         raise InputError(f"no row is a job on GPUs ({told})", file=path)
     jobs = frame[kept]
-    by_time = canonical_order(jobs["submit_s"].to_numpy(), jobs["job_id"], id_order)
+    by_time = canonical_order(
+        jobs["submit_s"].to_numpy(), jobs["job_id"], ids_are_texts=ids_are_texts
+    )
     order, jobs = kept[by_time], jobs[by_time]
-    missing = [pl.lit(value).alias(name) for name, value in MISSING.items() if name not in jobs]
-    jobs = jobs.with_columns(missing)
-    found: dict[str, Any] = {name: np.array(jobs[name], kind) for name, kind in NUMBERS.items()}
-    for name in LABELS:
-        named = name in jobs.columns
-        found[name] = Labels.of(jobs[name].to_list()) if named else Labels.unknown(len(jobs))
+    found: dict[str, Any] = dict.fromkeys(LABELS, Labels.unknown(len(jobs)))
+    found.update((field, Labels.of(jobs[field].to_list())) for field in labels)
+    for field, kind in NUMBERS.items():
+        values = jobs[field] if field in known else np.full(len(jobs), MISSING[field])
+        found[field] = np.array(values, kind)
     trace = Trace(trace_name(path), np.array(jobs["job_id"].to_list(), np.str_), **found)
     return ReadTrace(
         trace.canonical(),
