@@ -44,10 +44,6 @@ class WeeklyClock:
                 raise InputError(f"has mean {rates.mean():.6g} instead of 1", field=field)
 
     @classmethod
-    def flat(cls) -> WeeklyClock:
-        return cls(np.ones(DAY_H), np.ones(WEEK_D))
-
-    @classmethod
     def fit(cls, clock_s: IntArray) -> WeeklyClock:
         """The shape of arrivals at `clock_s` seconds after a Monday 0:00, ascending.
 
@@ -56,20 +52,16 @@ class WeeklyClock:
         at a chance of 1 in 100; else it is flat. So it is with too few arrivals to tell.
         """
         if len(clock_s) < LEAST_ARRIVALS:
-            return cls.flat()
+            return cls(np.ones(DAY_H), np.ones(WEEK_D))
         hour = clock_s // HOUR_S
-        whole = np.arange(-(-hour[0] // DAY_H), (hour[-1] + 1) // DAY_H)  # days fully covered
-        counts = np.bincount(hour - hour[0], minlength=1)
-        by_day = np.zeros((len(whole), DAY_H))
-        for row, day in enumerate(whole):
-            by_day[row] = counts[day * DAY_H - hour[0] :][:DAY_H]
-        daily = _shape(by_day) if len(whole) >= LEAST_DAYS else np.ones(DAY_H)
-        mondays = np.flatnonzero(whole % WEEK_D == 0)
-        first = mondays[0] if len(mondays) else len(whole)
-        weeks = (len(whole) - first) // WEEK_D
-        by_week = by_day.sum(axis=1)[first : first + weeks * WEEK_D].reshape(weeks, WEEK_D)
-        weekly = _shape(by_week) if weeks >= LEAST_WEEKS else np.ones(WEEK_D)
-        return cls(daily, weekly)
+        first = -(-hour[0] // DAY_H)  # day fully covered, of so many
+        days = max((hour[-1] + 1) // DAY_H - first, 0)
+        counts = np.bincount(hour - hour[0])[first * DAY_H - hour[0] :]
+        by_day = counts[: days * DAY_H].reshape(days, DAY_H).astype(np.float64)
+        monday = -first % WEEK_D  # the first of them
+        weeks = max(days - monday, 0) // WEEK_D
+        by_week = by_day.sum(axis=1)[monday:][: weeks * WEEK_D].reshape(weeks, WEEK_D)
+        return cls(_shape(by_day, LEAST_DAYS), _shape(by_week, LEAST_WEEKS))
 
     @property
     def rates(self) -> FloatArray:
@@ -84,9 +76,14 @@ class WeeklyClock:
         return np.asarray(week * ends[-1] + ends[hour] + (rest % HOUR_S) * self.rates[hour])
 
 
-def _shape(counts: FloatArray) -> FloatArray:
-    """(C,) relative column means of `counts` (R, C), or ones where chance explains them."""
+def _shape(counts: FloatArray, least: int) -> FloatArray:
+    """(C,) relative column means of `counts` (R, C).
+
+    They are ones where chance explains them, or there are fewer than `least` rows.
+    """
     rows, columns = counts.shape
+    if rows < least:
+        return np.ones(columns)
     damped = np.sqrt(counts)  # one burst shall not make a shape
     rng = np.random.default_rng(0)
     shift = rng.integers(columns, size=(SHIFTS, rows, 1))
@@ -152,10 +149,16 @@ def fit_sessions(ranks: FloatArray, size: IntArray, num_sizes: int) -> SessionSh
     sessions = np.bincount(size[starts], minlength=num_sizes)
     length = np.bincount(size, minlength=num_sizes) / np.maximum(sessions, 1)
     score = normal_scores(ranks)
-    within = _mean_scores(score, size[1:], ~starts[1:], num_sizes)
-    before = _mean_scores(score, size[1:], starts[1:], num_sizes)
+
+    def mean_scores(of_kind: BoolArray) -> list[float]:
+        overall = float(score[of_kind].mean()) if of_kind.any() else 0.0
+        chosen = [score[of_kind & (size[1:] == index)] for index in range(num_sizes)]
+        return [float(x.mean()) if len(x) >= LEAST_PAIRS else overall for x in chosen]
+
     return SessionShape(
-        length=length.tolist(), gap_within=within.tolist(), gap_before=before.tolist()
+        length=length.tolist(),
+        gap_within=mean_scores(~starts[1:]),
+        gap_before=mean_scores(starts[1:]),
     )
 
 
@@ -163,18 +166,6 @@ def normal_scores(ranks: FloatArray) -> FloatArray:
     """The standard normal values of these ranks, 0 < rank < 1."""
     values, inverse = np.unique(ranks, return_inverse=True)
     return np.array([NormalDist().inv_cdf(float(value)) for value in values])[inverse]
-
-
-def _mean_scores(
-    score: FloatArray, size: IntArray, of_kind: BoolArray, num_sizes: int
-) -> FloatArray:
-    overall = float(score[of_kind].mean()) if of_kind.any() else 0.0
-    means = np.full(num_sizes, overall)
-    for index in range(num_sizes):
-        chosen = score[of_kind & (size == index)]
-        if len(chosen) >= LEAST_PAIRS:
-            means[index] = chosen.mean()
-    return means
 
 
 def gap_scores(shape: SessionShape, size: IntArray, starts: BoolArray) -> FloatArray:

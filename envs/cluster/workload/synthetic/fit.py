@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,12 +57,22 @@ def fit(trace: Trace, *, name: str, origin_s: int) -> WorkloadParameters:
     clock = WeeklyClock(clock.daily.round(DIGITS), clock.weekly.round(DIGITS))
     gap = np.diff(clock_s)
     burst = gap <= BURST_GAP_S
-    busy_gap = np.diff(clock.busy_time(clock_s))
-    sizes, count = np.unique(trace.num_gpus, return_counts=True)
-    place = np.searchsorted(sizes, trace.num_gpus).astype(np.int64)
-    shape = _rounded(fit_sessions(_ranks(gap), place, len(sizes)))
+    pause = np.diff(clock.busy_time(clock_s))[~burst]
+    constant = np.array([BURST_GAP_S])  # where there is no gap of a kind
+    gpus = trace.num_gpus
+    sizes, count = np.unique(gpus, return_counts=True)
+    place = np.searchsorted(sizes, gpus).astype(np.int64)
     starts = np.concatenate([[True], np.diff(place) != 0])
+    shape = SessionShape(
+        **{
+            name: [round(value, DIGITS) for value in column]
+            for name, column in fit_sessions(_ranks(gap), place, len(sizes))
+        }
+    )
     own = normal_scores(_ranks(gap)) - gap_scores(shape, place, starts)[1:]
+    duration_ranks = np.zeros(len(trace))
+    for size in sizes:
+        duration_ranks[gpus == size] = _ranks(trace.duration_s[gpus == size])
     return WorkloadParameters(
         name=name,
         jobs=len(trace),
@@ -69,35 +80,20 @@ def fit(trace: Trace, *, name: str, origin_s: int) -> WorkloadParameters:
         weekly=clock.weekly,
         burst_gap_s=BURST_GAP_S,
         burst_share=round(float(burst.mean()), 6),
-        burst_gap=_table(gap[burst], BURST_GAP_S),
-        pause=_table(busy_gap[~burst], BURST_GAP_S),
+        burst_gap=QuantileTable.fit(gap[burst] if burst.any() else constant),
+        pause=QuantileTable.fit(pause if len(pause) else constant),
         gap_memory=_memory(_ranks(own), np.ones(len(gap), np.int64)),
         gang_sizes=sizes.tolist(),
         gang_shares=(count / len(trace)).round(6).tolist(),
         sessions=shape,
-        durations=_durations(trace, sizes, count),
-        duration_memory=_duration_memory(trace, sizes),
-    )
-
-
-def _table(values: NDArray[np.floating | np.integer], none: float) -> QuantileTable:
-    """The quantiles of `values`; of the constant `none` where there is no value to draw."""
-    return QuantileTable.fit(values if len(values) else np.array([none]))
-
-
-def _durations(trace: Trace, sizes: NDArray[np.int32], count: IntArray) -> list[Durations]:
-    return [
-        Durations(
-            num_gpus=group,
-            **dict(QuantileTable.fit(trace.duration_s[np.isin(trace.num_gpus, group)])),
-        )
-        for group in _groups(sizes.tolist(), count.tolist())
-    ]
-
-
-def _rounded(shape: SessionShape) -> SessionShape:
-    return SessionShape(
-        **{name: [round(value, DIGITS) for value in column] for name, column in shape}
+        durations=[
+            Durations(
+                num_gpus=group,
+                **dict(QuantileTable.fit(trace.duration_s[np.isin(gpus, group)])),
+            )
+            for group in _groups(sizes.tolist(), count.tolist())
+        ],
+        duration_memory=_memory(duration_ranks, gpus.astype(np.int64)),
     )
 
 
@@ -108,16 +104,14 @@ def _groups(sizes: list[int], count: list[int]) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     jobs: list[int] = []
-    rich: list[bool] = []
     for size, number in zip(sizes, count, strict=True):
-        enough = number >= LEAST_OF_SIZE
-        if groups and not enough and not rich[-1]:
+        shared = groups and (len(groups[-1]) > 1 or jobs[-1] < LEAST_OF_SIZE)
+        if shared and number < LEAST_OF_SIZE:
             groups[-1].append(size)
             jobs[-1] += number
         else:
             groups.append([size])
             jobs.append(number)
-            rich.append(enough)
     for place in range(len(groups) - 1, -1, -1):
         if jobs[place] < LEAST_OF_SIZE and len(groups) > 1:
             into = place - 1 if place else 1
@@ -125,13 +119,6 @@ def _groups(sizes: list[int], count: list[int]) -> list[list[int]]:
             jobs[into] += jobs[place]
             del groups[place], jobs[place]
     return groups
-
-
-def _duration_memory(trace: Trace, sizes: NDArray[np.int32]) -> Memory:
-    ranks = np.zeros(len(trace))
-    for size in sizes:
-        ranks[trace.num_gpus == size] = _ranks(trace.duration_s[trace.num_gpus == size])
-    return _memory(ranks, trace.num_gpus.astype(np.int64))
 
 
 def _ranks(values: NDArray[np.floating | np.integer]) -> FloatArray:
@@ -153,17 +140,17 @@ def _memory(ranks: FloatArray, kind: IntArray) -> Memory:
             found.append(float(np.corrcoef(first, second)[0, 1]))
     if not lags:
         return Memory(strength=0.0, persistence=0.0)
-    best, memory = np.inf, Memory(strength=0.0, persistence=0.0)
-    for persistence in PERSISTENCE:
-        shape = persistence ** np.array(lags, np.float64)
-        strength = min(max(found[0] / float(persistence), 0.0), 1.0)
-        error = float(np.square(strength * shape - np.array(found)).sum())
-        if error < best:
-            best = error
-            memory = Memory(
-                strength=round(strength, DIGITS), persistence=round(float(persistence), DIGITS)
-            )
-    return memory
+    strength = np.clip(found[0] / PERSISTENCE, 0.0, 1.0)
+    places = np.array(lags, np.float64)
+    errors = [
+        np.square(share * persistence**places - np.array(found)).sum()
+        for share, persistence in zip(strength, PERSISTENCE, strict=True)
+    ]
+    best = int(np.argmin(errors))
+    return Memory(
+        strength=round(float(strength[best]), DIGITS),
+        persistence=round(float(PERSISTENCE[best]), DIGITS),
+    )
 
 
 Values = NDArray[np.floating | np.integer]
@@ -191,32 +178,27 @@ def kolmogorov_smirnov(first: Values, second: Values) -> float:
 
 def agreement(real: Trace, synthetic: Trace) -> Agreement:
     """The distances of `synthetic` from `real`; at least three jobs each."""
-    sizes = np.union1d(real.num_gpus, synthetic.num_gpus)
-    shares = [
-        np.array([np.mean(trace.num_gpus == size) for size in sizes]) for trace in (real, synthetic)
-    ]
-    by_gang = 0.0
-    for size, share in zip(sizes, shares[0], strict=True):
+
+    def both(of: Callable[[Trace], float]) -> tuple[float, float]:
+        return of(real), of(synthetic)
+
+    by_gang, differences = 0.0, []
+    for size in np.union1d(real.num_gpus, synthetic.num_gpus):
         samples = [trace.duration_s[trace.num_gpus == size] for trace in (real, synthetic)]
+        share = len(samples[0]) / len(real)
+        differences.append(abs(share - len(samples[1]) / len(synthetic)))
         if share:
             by_gang += share * (kolmogorov_smirnov(*samples) if len(samples[1]) else 1.0)
     return Agreement(
         duration_ks=kolmogorov_smirnov(real.duration_s, synthetic.duration_s),
         interarrival_ks=kolmogorov_smirnov(np.diff(real.submit_s), np.diff(synthetic.submit_s)),
-        gang_share=float(np.abs(shares[0] - shares[1]).max()),
-        gang_duration_ks=float(by_gang),
+        gang_share=max(differences),
+        gang_duration_ks=by_gang,
         load_ratio=synthetic.offered_load(1) / real.offered_load(1),
-        same_gang=(_same_gang(real), _same_gang(synthetic)),
-        duration_memory=(_correlation(real.duration_s), _correlation(synthetic.duration_s)),
-        gap_memory=(
-            _correlation(np.diff(real.submit_s)),
-            _correlation(np.diff(synthetic.submit_s)),
-        ),
+        same_gang=both(lambda trace: float(np.mean(trace.num_gpus[1:] == trace.num_gpus[:-1]))),
+        duration_memory=both(lambda trace: _correlation(trace.duration_s)),
+        gap_memory=both(lambda trace: _correlation(np.diff(trace.submit_s))),
     )
-
-
-def _same_gang(trace: Trace) -> float:
-    return float(np.mean(trace.num_gpus[1:] == trace.num_gpus[:-1]))
 
 
 def _correlation(values: Values) -> float:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from envs.arrays import BoolArray, FloatArray, IntArray
@@ -19,7 +18,6 @@ from envs.cluster.workload.trace import Labels, Trace
 from envs.errors import InputError
 from envs.memory import require_memory
 
-_GAPS, _SIZES, _DURATIONS, _SESSIONS, _GAP_ORDER, _DURATION_ORDER, _MODELS = range(7)
 JOB_BYTES = 500  # of a job while a trace is made and replayed, at least
 _HALVINGS = 60  # of the interval in which the scale of a load is looked for
 
@@ -64,70 +62,49 @@ def generate(
         if value < least:
             raise InputError(f"{value} is below {least}", field=field)
     require_memory(JOB_BYTES * jobs, f"{jobs:,} jobs", field="jobs")
-    streams = [
+    gap_draws, size_draws, duration_draws, session_draws, gap_order, duration_order, model_draws = (
         np.random.Generator(np.random.PCG64(child))
-        for child in np.random.SeedSequence(seed).spawn(_MODELS + 1)
-    ]
-    counts = _gang_counts(parameters, jobs, streams[_SIZES])
-    place, starts = deal_sizes(parameters.sessions, counts, streams[_SESSIONS])
-    score = gap_scores(parameters.sessions, place, starts)
-    gap, burst = _gaps(parameters, score[1:], streams[_GAPS], streams[_GAP_ORDER])
+        for child in np.random.SeedSequence(seed).spawn(7)
+    )
+    # jobs of each gang size: its share to within one job
+    ends = np.cumsum(parameters.gang_shares)
+    position = (np.arange(jobs) + size_draws.random()) / jobs * ends[-1]
+    size = np.minimum(np.searchsorted(ends, position, side="right"), len(ends) - 1)
+    counts = np.bincount(size, minlength=len(ends)).astype(np.int64)
+    size, starts = deal_sizes(parameters.sessions, counts, session_draws)
+    num_gpus = np.array(parameters.gang_sizes, np.int32)[size]
+
+    # gaps in the order of normal values whose means are the scores of sessions
+    score = gap_scores(parameters.sessions, size, starts)[1:]
+    bursts = int(np.floor((jobs - 1) * parameters.burst_share + gap_draws.random()))
+    ascending = np.concatenate(
+        [
+            parameters.burst_gap.sample(bursts, gap_draws),
+            parameters.pause.sample(jobs - 1 - bursts, gap_draws),
+        ]
+    )
+    explained = min(float(score.var()), 1.0) if jobs > 1 else 0.0
+    own = _latent(parameters.gap_memory, np.zeros(jobs - 1, np.bool_), gap_order)
+    place = _places(score + np.sqrt(1 - explained) * own)
+    gap, burst = np.r_[0.0, ascending[place]], np.r_[True, place < bursts]
+
+    latent = _latent(parameters.duration_memory, starts, duration_order)
+    duration = np.zeros(jobs)
+    for entry in parameters.durations:
+        alike = np.flatnonzero(np.isin(num_gpus, entry.num_gpus))
+        duration[alike] = entry.sample(len(alike), duration_draws)[_places(latent[alike])]
+    duration_s = np.maximum(np.rint(duration), 1).astype(np.int64)
+
     rates = parameters.clock.rates
     submit_s = np.floor(arrival_times(gap, burst, 1.0, rates)).astype(np.int64)
-    num_gpus = np.array(parameters.gang_sizes, np.int32)[place]
-    duration_s = _durations(parameters, starts, num_gpus, streams)
     if load is not None:
         work = float((num_gpus * duration_s.astype(np.float64)).sum())
         submit_s = _loaded(gap, burst, rates, work / (load.gpus * load.load))
     trace = Trace.of(f"{parameters.name}-seed{seed}", submit_s, duration_s, num_gpus)
     if not models:
         return trace
-    codes = streams[_MODELS].integers(len(models), size=jobs).astype(np.int32)
+    codes = model_draws.integers(len(models), size=jobs).astype(np.int32)
     return replace(trace, model=Labels(codes, tuple(models)))
-
-
-def _gaps(
-    parameters: WorkloadParameters,
-    score: FloatArray,
-    rng: np.random.Generator,
-    order: np.random.Generator,
-) -> tuple[FloatArray, BoolArray]:
-    """(J,) gaps before each job, none before the first, and whether they are within a burst.
-
-    The order is that of normal values whose means are `score` (J-1,).
-    """
-    gaps = len(score)
-    bursts = int(np.floor(gaps * parameters.burst_share + rng.random()))
-    ascending = np.concatenate(
-        [parameters.burst_gap.sample(bursts, rng), parameters.pause.sample(gaps - bursts, rng)]
-    )
-    explained = min(float(score.var()), 1.0) if gaps else 0.0
-    own = _latent(parameters.gap_memory, np.zeros(gaps, np.bool_), order)
-    place = _places(score + np.sqrt(1 - explained) * own)
-    return np.concatenate([[0.0], ascending[place]]), np.concatenate([[True], place < bursts])
-
-
-def _gang_counts(parameters: WorkloadParameters, jobs: int, rng: np.random.Generator) -> IntArray:
-    """(G,) jobs of each gang size: its share to within one job."""
-    ends = np.cumsum(parameters.gang_shares)
-    position = (np.arange(jobs) + rng.random()) / jobs * ends[-1]
-    place = np.minimum(np.searchsorted(ends, position, side="right"), len(ends) - 1)
-    return np.bincount(place, minlength=len(ends)).astype(np.int64)
-
-
-def _durations(
-    parameters: WorkloadParameters,
-    starts: BoolArray,
-    num_gpus: NDArray[np.int32],
-    streams: Sequence[np.random.Generator],
-) -> IntArray:
-    latent = _latent(parameters.duration_memory, starts, streams[_DURATION_ORDER])
-    duration = np.zeros(len(starts))
-    for entry in parameters.durations:
-        jobs = np.flatnonzero(np.isin(num_gpus, entry.num_gpus))
-        ascending = entry.sample(len(jobs), streams[_DURATIONS])
-        duration[jobs] = ascending[_places(latent[jobs])]
-    return np.maximum(np.rint(duration), 1).astype(np.int64)
 
 
 def _latent(memory: Memory, breaks: BoolArray, rng: np.random.Generator) -> FloatArray:

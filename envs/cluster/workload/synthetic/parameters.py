@@ -78,23 +78,16 @@ class QuantileTable(Form):
         arithmetic, so that every machine finds the same values.
         """
         points, values = self.probability, self.quantile
-        for _ in range(HALVINGS):
-            points, values = _halved(points, values)
+        for _ in range(HALVINGS):  # square roots are exact to the last bit
+            low, high = values[:-1], values[1:]
+            middle = np.where(low > 0, np.sqrt(low * high), (low + high) / 2)
+            values = np.insert(values, np.arange(1, len(values)), middle)
+            points = np.insert(points, np.arange(1, len(points)), (points[:-1] + points[1:]) / 2)
         p = (np.arange(count) + rng.random()) / max(count, 1)
         at = np.minimum(np.searchsorted(points, p, side="right") - 1, len(points) - 2)
         low, high = points[at], points[at + 1]
         start, end = values[at], values[at + 1]
         return np.asarray(start + (end - start) * ((p - low) / (high - low)))
-
-
-def _halved(points: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """With an entry in the middle of every two: square roots are exact to the last bit."""
-    low, high = values[:-1], values[1:]
-    middle = np.where(low > 0, np.sqrt(low * high), (low + high) / 2)
-    halves = np.empty((2, 2 * len(points) - 1))
-    halves[:, ::2] = points, values
-    halves[:, 1::2] = (points[:-1] + points[1:]) / 2, middle
-    return halves[0], halves[1]
 
 
 class Memory(Form):
