@@ -28,8 +28,7 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from experiments.cluster.evaluate_cluster import CompareConfig, Replayed, policies_table, replays
 from experiments.cluster.problem import ClusterProblem, Player, Scheduler, built_policy
-from experiments.cluster.trace import TraceAppConfig
-from experiments.cluster.trace_source import LoadedTrace, load_trace
+from experiments.cluster.trace_source import LoadedTrace, TraceAppConfig, load_trace
 from experiments.config.targets import build_as
 from experiments.pictures.cluster import draw_jct_cdf
 from experiments.run.one_run import RunConsole

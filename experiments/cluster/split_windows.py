@@ -20,7 +20,7 @@ from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.readers.read_trace import TraceReader
-from envs.cluster.workload.slicing import Window, at_most_gpus, of_queue, split_by_time, stretch
+from envs.cluster.workload.slicing import Window, at_most_gpus, labelled, split_by_time, stretch
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from envs.files import check_file
@@ -253,7 +253,7 @@ class Split:
             message = f"{chosen.max_gpus} GPUs, one GPU type has {smallest}"
             raise InputError(f"config key 'split.traces.{name}.max_gpus': {message}")
         if chosen.queue is not None:
-            trace = of_queue(trace, chosen.queue)
+            trace = labelled(trace, "queue", chosen.queue)
         whole = len(trace)
         trace = replace(at_most_gpus(trace, chosen.max_gpus), name=name).canonical()
         windows = {w.name: w for w in split_by_time(trace, self.config.shares)}

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from envs.bounds import Count, bounded
 from envs.cluster.workload.parquet import write_parquet
 from envs.cluster.workload.readers.canonical import ORIGIN, write_csv
-from envs.cluster.workload.summary import QUANTILES, UNNAMED, TraceSummary, summarise
+from envs.cluster.workload.summary import QUANTILES, UNNAMED, summarise
 from envs.cluster.workload.synthetic.arrivals import EPOCH_S
 from envs.cluster.workload.synthetic.fit import agreement, fit
 from envs.cluster.workload.synthetic.generate import generate
@@ -34,39 +34,6 @@ GANG_COLUMNS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Convert:
-    """Any format to our own: `output` ends in .csv, .csv.gz or .parquet."""
-
-    output: str  # the file to write: .csv, .csv.gz or .parquet
-
-    def __post_init__(self) -> None:
-        _require_ending(self.output, TABLES)
-
-    def run(self, trace: TraceConfig, run: Run) -> Result:
-        """Read it, write it."""
-        require_no_input([Path(self.output)], [trace.path], "action.output")
-        return _written(trace, self.output, run)
-
-
-@dataclass(frozen=True)
-class Synthesise:
-    """Generated jobs to a file as of `Convert`.
-
-    `format` is the name under trace.formats of what generates them.
-    """
-
-    output: str  # the file to write: .csv, .csv.gz or .parquet
-    format: str = "synthetic"  # what generates them: a name under trace.formats
-
-    def __post_init__(self) -> None:
-        _require_ending(self.output, TABLES)
-
-    def run(self, trace: TraceConfig, run: Run) -> Result:
-        """Generate it, write it."""
-        return _written(replace(trace, format=self.format), self.output, run)
-
-
 def _require_ending(output: str, known: tuple[str, ...]) -> None:
     if not output.endswith(known):
         told = f"{output!r} does not end in one of {', '.join(known)}"
@@ -79,18 +46,44 @@ def _loaded(trace: TraceConfig, run: Run) -> tuple[LoadedTrace, Provenance]:
     return loaded, run.provenance.with_inputs(**loaded.inputs)
 
 
-def _written(trace: TraceConfig, output: str, run: Run) -> Result:
-    (loaded, provenance), path = _loaded(trace, run), Path(output)
-    if path.suffix == ".parquet":
-        write_parquet(loaded.trace, path, {**provenance.document(), ORIGIN: loaded.origin_s})
-    else:
-        write_csv(loaded.trace, path)
-        write_sidecar(path, provenance, "trace")
-    return Result(
-        {**loaded.counts(), "output": str(path), "sha256": file_hash(path)},
-        provenance,
-        ("trace", "rows", "rejected_rows", "jobs", "output"),
-    )
+@dataclass(frozen=True)
+class Convert:
+    """Any format to our own: `output` ends in .csv, .csv.gz or .parquet."""
+
+    output: str  # the file to write: .csv, .csv.gz or .parquet
+
+    def __post_init__(self) -> None:
+        _require_ending(self.output, TABLES)
+
+    def run(self, trace: TraceConfig, run: Run) -> Result:
+        """Read it, write it."""
+        path = Path(self.output)
+        require_no_input([path], [trace.path], "action.output")
+        loaded, provenance = _loaded(trace, run)
+        if path.suffix == ".parquet":
+            write_parquet(loaded.trace, path, {**provenance.document(), ORIGIN: loaded.origin_s})
+        else:
+            write_csv(loaded.trace, path)
+            write_sidecar(path, provenance, "trace")
+        return Result(
+            {**loaded.counts(), "output": str(path), "sha256": file_hash(path)},
+            provenance,
+            ("trace", "rows", "rejected_rows", "jobs", "output"),
+        )
+
+
+@dataclass(frozen=True)
+class Synthesise(Convert):
+    """Generated jobs to a file as of `Convert`.
+
+    `format` is the name under trace.formats of what generates them.
+    """
+
+    format: str = "synthetic"  # what generates them: a name under trace.formats
+
+    def run(self, trace: TraceConfig, run: Run) -> Result:
+        """Generate it, write it."""
+        return super().run(replace(trace, format=self.format), run)
 
 
 @dataclass(frozen=True)
@@ -137,7 +130,22 @@ class Summarise:
     def run(self, trace: TraceConfig, run: Run) -> Result:
         loaded, provenance = _loaded(trace, run)
         summary = summarise(loaded.trace, loaded.origin_s)
-        values = {**loaded.counts(), **self._values(summary)}
+        of_labels = {
+            key: dict(list(value.items())[: self.most_labels])
+            for key, value in vars(summary).items()
+            if isinstance(value, Mapping)
+        }
+        values = {
+            **loaded.counts(),
+            **vars(summary),
+            **of_labels,
+            "queues": len(set(summary.jobs_by_queue) - {UNNAMED}),
+            "users": len(set(summary.jobs_by_user) - {UNNAMED}),
+            "offered_load": {str(gpus): summary.offered_load(gpus) for gpus in self.gpus},
+            "quantiles": QUANTILES,
+            "gangs": [asdict(gang) for gang in summary.gangs],
+        }
+        del values["name"]
         shown = [key for key, value in values.items() if isinstance(value, str | int | float)]
         middle, high = QUANTILES.index(0.5), QUANTILES.index(0.95)
         gangs = [
@@ -149,38 +157,17 @@ class Summarise:
             ("queue", summary.jobs_by_queue, summary.gpu_hours_by_queue),
             ("user", summary.jobs_by_user, summary.gpu_hours_by_user),
         ):
-            if set(jobs) - {UNNAMED}:
-                run.console.print(_label_table(title, jobs, hours).rich())
+            if not set(jobs) - {UNNAMED}:
+                continue
+            first, rest = list(jobs)[:SHOWN_LABELS], list(jobs)[SHOWN_LABELS:]
+            rows = [(name or "(none)", str(jobs[name]), f"{hours[name]:.0f}") for name in first]
+            if rest:
+                others = (str(sum(jobs[n] for n in rest)), f"{sum(hours[n] for n in rest):.0f}")
+                rows.append((f"{len(rest)} others", *others))
+            run.console.print(Table("", (title, "jobs", "GPU-hours"), rows).rich())
         if self.picture:
             path = run.folder / PICTURE_FILE
             write_figure(path, draw_trace_summary(summary, loaded.trace.name), provenance)
             values["picture"] = str(path)
             shown.append("picture")
         return Result(values, provenance, shown)
-
-    def _values(self, summary: TraceSummary) -> dict[str, object]:
-        """The fields of the summary, and of its labels those with the most jobs."""
-        values: dict[str, object] = {
-            key: dict(list(value.items())[: self.most_labels])
-            if isinstance(value, Mapping)
-            else value
-            for key, value in vars(summary).items()
-            if key not in ("name", "jobs")
-        }
-        return {
-            **values,
-            "queues": len(set(summary.jobs_by_queue) - {UNNAMED}),
-            "users": len(set(summary.jobs_by_user) - {UNNAMED}),
-            "offered_load": {str(gpus): summary.offered_load(gpus) for gpus in self.gpus},
-            "quantiles": QUANTILES,
-            "gangs": [asdict(gang) for gang in summary.gangs],
-        }
-
-
-def _label_table(title: str, jobs: Mapping[str, int], hours: Mapping[str, float]) -> Table:
-    first, rest = list(jobs)[:SHOWN_LABELS], list(jobs)[SHOWN_LABELS:]
-    rows = [(name or "(none)", str(jobs[name]), f"{hours[name]:.0f}") for name in first]
-    if rest:
-        others = (str(sum(jobs[n] for n in rest)), f"{sum(hours[n] for n in rest):.0f}")
-        rows.append((f"{len(rest)} others", *others))
-    return Table("", (title, "jobs", "GPU-hours"), rows)

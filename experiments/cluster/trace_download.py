@@ -75,7 +75,13 @@ class TraceDownload:
     def run(self, trace: TraceConfig, run: Run) -> Result:
         """The file, or the table of files."""
         if self.source is None:
-            run.console.say("\n".join(self._lines()))
+            for name, public in self.sources.items():
+                known = "SHA-256" if public.sha256 else "git blob" if public.git_blob else "nothing"
+                run.console.say(
+                    f"action.source={name}: {public.about}\n"
+                    f"    trace.format={public.format}, {public.licence}, checked by {known}\n"
+                    f"    {public.url}"
+                )
             listed = {name: asdict(source) for name, source in self.sources.items()}
             return Result({"sources": listed}, run.provenance)
         require_one_of(self.source, self.sources, file="config key 'action.source'")
@@ -129,13 +135,6 @@ class TraceDownload:
             run.provenance.with_inputs(**{path.name: found}),
         )
 
-    def _lines(self) -> Iterator[str]:
-        for name, source in self.sources.items():
-            check = "SHA-256" if source.sha256 else "git blob" if source.git_blob else "nothing"
-            yield f"action.source={name}: {source.about}"
-            yield f"    trace.format={source.format}, {source.licence}, checked by {check}"
-            yield f"    {source.url}"
-
 
 def lay_out(path: Path, members: Mapping[str, str], folder: Path) -> Iterator[Path]:
     """Write the members of an archive, or the file itself, to their places, as gzip; the places.
@@ -145,26 +144,25 @@ def lay_out(path: Path, members: Mapping[str, str], folder: Path) -> Iterator[Pa
             holds something else.
     """
     for member, place in members.items():
-        content = path.read_bytes() if member == path.name else _member(path, member)
+        try:
+            if member == path.name:
+                content = path.read_bytes()
+            else:
+                with tarfile.open(path) as archive:
+                    file = archive.extractfile(member)
+                    if file is None:
+                        raise KeyError(member)
+                    content = file.read()
+        except KeyError as error:
+            raise InputError("is not in the archive", file=path, record=member) from error
+        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+            raise InputError(f"is damaged ({error})", file=path, record=member) from error
         where = folder / place
         if where.exists() and content_hash(where) != hashlib.sha256(content).hexdigest():
             told = f"is there, and not what {path.name} has: move it away, or name action.folder"
             raise InputError(told, file=where)
         write_atomically(where, gzip.compress(content, mtime=0))
         yield where
-
-
-def _member(path: Path, member: str) -> bytes:
-    try:
-        with tarfile.open(path) as archive:
-            file = archive.extractfile(member)
-            if file is None:
-                raise KeyError(member)
-            return file.read()
-    except KeyError as error:
-        raise InputError("is not in the archive", file=path, record=member) from error
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise InputError(f"is damaged ({error})", file=path, record=member) from error
 
 
 @dataclass(frozen=True)
@@ -222,27 +220,24 @@ class Download:
         for _ in range(self.attempts):
             have = self._kept() if self.checked else 0
             try:
-                whole = self._go_on(have, report)
-            except (OSError, http.client.HTTPException) as error:
-                if isinstance(error, urllib.error.HTTPError):
-                    told = f"the server answers {error.code} {error.reason}"
-                    raise InputError(told, file=self.url) from error
-                cause = error.reason if isinstance(error, urllib.error.URLError) else error
-                fault = in_one_line(cause) or type(cause).__name__
-                continue
-            if not whole:
-                fault = "the server closed the connection"
-                continue
-            try:
+                if not self._go_on(have, report):
+                    fault = "the server closed the connection"
+                    continue
                 self._verify(self.part)
             except InputError as error:
                 self.part.unlink()
                 if not have:
                     raise
                 fault = error.message  # the part was of something else
-                continue
-            os.replace(self.part, self.path)
-            return True
+            except urllib.error.HTTPError as error:
+                told = f"the server answers {error.code} {error.reason}"
+                raise InputError(told, file=self.url) from error
+            except (OSError, http.client.HTTPException) as error:
+                cause = error.reason if isinstance(error, urllib.error.URLError) else error
+                fault = in_one_line(cause) or type(cause).__name__
+            else:
+                os.replace(self.part, self.path)
+                return True
         if self.checked and (kept := self._kept()):
             fault += f"); {kept} bytes are kept in {self.part.name} (the next run goes on there"
         raise InputError(f"cannot be downloaded ({fault})", file=self.url)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 import yaml
@@ -21,9 +21,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
 from envs.cluster.workload.slicing import (
     at_most_gpus,
-    head,
-    of_queue,
-    of_user,
+    labelled,
     split_by_time,
     stretch,
     submitted_between,
@@ -34,8 +32,9 @@ from envs.cluster.workload.synthetic.parameters import WorkloadParameters
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.errors import InputError, require_one_of
 from experiments.config.command_words import CONFIG_MODULE
-from experiments.config.targets import build, no_such_thing, object_in_file
+from experiments.config.targets import build, build_as, no_such_thing, object_in_file
 from experiments.run.artifacts import to_json, write_text
+from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash, stamp, text_hash
 
 TARGET = "envs.cluster.workload.synthetic.parameters.workload_parameters"
@@ -137,8 +136,7 @@ class SyntheticTrace:
 
     def generate(self, load: TargetLoad | None) -> Trace:
         """The trace of the seed."""
-        models = tuple(self.models)
-        return generate(self._parameters(), self.jobs, self.seed, load=load, models=models)
+        return generate(self._parameters(), self.jobs, self.seed, load=load, models=self.models)
 
     @property
     def sha256(self) -> str:
@@ -247,36 +245,35 @@ def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTra
 
 
 def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
-    if (config.columns or config.units) and config.format != CANONICAL:
-        key = "columns" if config.columns else "units"
-        message = f"say what the file is, as trace.format={CANONICAL} (no other takes {key})"
-        raise InputError(f"config key 'trace.{key}': {message}")
+    for key in ("columns", "units"):
+        if getattr(config, key) and config.format != CANONICAL:
+            told = f"say what the file is, as trace.format={CANONICAL} (no other takes {key})"
+            raise InputError(told, field=key)
     if config.generated.without_path and config.path is None and config.format == CANONICAL:
         config = replace(config, format=SYNTHETIC)
-    formats = [name for name, node in config.formats.items() if node is not None]
-    require_one_of(config.format, formats, file="config key 'trace.format'")
+    formats = {name: node for name, node in config.formats.items() if node is not None}
+    require_one_of(config.format, formats, field="format")
     where = f"trace.formats.{config.format}"
-    source = build(config.formats[config.format], where)
+    source = build(formats[config.format], where)
     generates = isinstance(source, SyntheticTrace)
+    gpus = None if cluster is None else cluster.num_gpus
     if generates:
-        config = _with_generated(config, cluster)
-    target = _target(config, cluster)
-    require_one_of(config.window, (None, *config.windows), file="config key 'trace.window'")
+        most, generated = config.max_gpus, config.generated
+        if generated.fits and most is None:
+            if gpus is None:
+                told = "there is no cluster here that they could fit"
+                raise InputError(told, field="generated.fits")
+            most = gpus
+        load = generated.load if config.load is None else config.load
+        config = replace(config, load=load, max_gpus=most)
+    target = _target(config, config.gpus or gpus)
+    require_one_of(config.window, (None, *config.windows), field="window")
     if isinstance(source, SyntheticTrace):
-        if config.path is not None:
-            message = (
-                f"trace.format={config.format} makes a trace and reads no file: say what the file "
-                "is, as trace.format=canonical"
-            )
-            raise InputError(f"config key 'trace.path': {message}")
-        if config.stretch != 1.0:
-            message = "a generated trace is not stretched: give trace.load and trace.gpus"
-            raise InputError(f"config key 'trace.stretch': {message}")
-        trace = _generated(source, target, config.max_gpus)
+        trace = _generated(source, target, config)
         inputs = {f"trace {trace.name}": source.sha256}
         read = ReadTrace(trace, len(trace), (), 0)
     elif not isinstance(source, TraceReader):
-        raise no_such_thing(where, config.formats[config.format], "trace format")
+        raise no_such_thing(where, formats[config.format], "trace format")
     elif config.path is None:
         raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
     else:
@@ -294,38 +291,31 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     return LoadedTrace(part.canonical(), left_out, factor, target, origin_s, inputs, read, config)
 
 
-def _generated(source: SyntheticTrace, target: TargetLoad | None, most: int | None) -> Trace:
-    """A trace whose jobs of at most `most` GPUs offer the load: their days keep 24 hours."""
-    trace = source.generate(target)
+def _target(config: TraceConfig, gpus: int | None) -> TargetLoad | None:
+    """The load that is asked for."""
+    if config.load is None:
+        if config.gpus is not None:
+            told = "says nothing without trace.load: it is the GPUs that the load is offered to"
+            raise InputError(told, field="gpus")
+        return None
+    if gpus is None:
+        raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
+    return TargetLoad(config.load, gpus)
+
+
+def _generated(source: SyntheticTrace, target: TargetLoad | None, config: TraceConfig) -> Trace:
+    """A trace whose jobs of at most `max_gpus` GPUs offer the load: their days keep 24 hours."""
+    if config.path is not None:
+        told = f"trace.format={config.format} makes a trace and reads no file: say what the file is"
+        raise InputError(f"{told}, as trace.format=canonical", field="path")
+    if config.stretch != 1.0:
+        told = "a generated trace is not stretched: give trace.load and trace.gpus"
+        raise InputError(told, field="stretch")
+    trace, most = source.generate(target), config.max_gpus
     fitting = at_most_gpus(trace, most).gpu_seconds.sum() if most else 0
     if target is None or not 0 < fitting < (every := trace.gpu_seconds.sum()):
         return trace
     return source.generate(replace(target, load=target.load * float(every / fitting)))
-
-
-def _with_generated(config: TraceConfig, cluster: Cluster | None) -> TraceConfig:
-    """What generated jobs are like, where nothing else is asked for."""
-    generated, most = config.generated, config.max_gpus
-    if generated.fits and most is None:
-        if cluster is None:
-            message = "there is no cluster here that they could fit"
-            raise InputError(f"config key 'trace.generated.fits': {message}")
-        most = cluster.num_gpus
-    load = generated.load if config.load is None else config.load
-    return replace(config, load=load, max_gpus=most)
-
-
-def _target(config: TraceConfig, cluster: Cluster | None) -> TargetLoad | None:
-    """The load that is asked for."""
-    if config.load is None:
-        if config.gpus is not None:
-            message = "says nothing without trace.load: it is the GPUs that the load is offered to"
-            raise InputError(f"config key 'trace.gpus': {message}")
-        return None
-    gpus = config.gpus or (None if cluster is None else cluster.num_gpus)
-    if gpus is None:
-        raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
-    return TargetLoad(config.load, gpus)
 
 
 def _part(config: TraceConfig, trace: Trace) -> tuple[Trace, dict[str, int]]:
@@ -335,15 +325,15 @@ def _part(config: TraceConfig, trace: Trace) -> tuple[Trace, dict[str, int]]:
         InputError: no job is left, or a key asks for what the trace has not.
     """
     cuts: Mapping[str, Callable[[Trace, Any], Trace]] = {
-        "queue": of_queue,
-        "user": of_user,
+        "queue": lambda jobs, queue: labelled(jobs, "queue", queue),
+        "user": lambda jobs, user: labelled(jobs, "user", user),
         "max_gpus": at_most_gpus,
         "start_s": lambda jobs, start_s: submitted_between(jobs, start_s, float("inf")),
         "end_s": lambda jobs, end_s: submitted_between(jobs, config.start_s or 0, end_s),
         "window": lambda jobs, name: next(
             window.trace for window in split_by_time(jobs, config.windows) if window.name == name
         ),
-        "head": head,
+        "head": lambda jobs, count: jobs.take(slice(count)),
     }
     left_out: dict[str, int] = {}
     for key, cut in cuts.items():
@@ -356,31 +346,48 @@ def _part(config: TraceConfig, trace: Trace) -> tuple[Trace, dict[str, int]]:
     return trace, left_out
 
 
+@runtime_checkable
+class TraceAction(Protocol):
+    """One thing to do with a trace."""
+
+    def run(self, trace: TraceConfig, run: Run) -> Result: ...
+
+
+@dataclass(kw_only=True)
+class TraceAppConfig:
+    """`conf/trace.yaml`; groups are objects by `_target_`."""
+
+    action: Any
+    trace: TraceConfig
+    seed: int
+    json: bool
+
+
+def trace(config: TraceAppConfig, run: Run) -> Result:
+    """Do what `action` says."""
+    action = build_as(TraceAction, config.action, "action", "action on a trace")
+    return action.run(config.trace, run)
+
+
 def write_workload(
     path: Path, parameters: WorkloadParameters, about: str, provenance: Provenance
 ) -> None:
     """Write `parameters` with a comment on every key; the first line says what they are `about`."""
     header = json.dumps(stamp({}, provenance, kind="workload"))
-    document = {"_target_": TARGET, **_whole(parameters.document())}
+    numbers = json.loads(json.dumps(parameters.document()), parse_float=_number)
+    document = {"_target_": TARGET, **numbers}
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=88)
     text = _KEY.sub(lambda found: f"{found[1]}# {COMMENTS[found[3]]}\n{found[0]}", text)
     write_text(path, f"# {about}\n# {header}\n{text}")
 
 
-def _whole(value: Any) -> Any:
-    """Numbers without fractions as integers."""
-    if isinstance(value, Mapping):
-        return {key: _whole(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _number(text: str) -> float:
+    """A number, as an integer where it has no fraction."""
+    return int(value) if (value := float(text)).is_integer() else value
 
 
 def read_workload(path: str) -> WorkloadParameters:
-    """The parameters in a file.
-
-    Args:
-        path: of the YAML file.
+    """The parameters in a YAML file.
 
     Raises:
         InputError: the file holds something else, or what it holds is wrong.

@@ -58,7 +58,7 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "serve": ("serving.serve:ServeConfig:serving",),
     "split_app": ("cluster.split:SplitAppConfig:split", "split"),
     "synchronise": ("network.synchronising:SynchroniseConfig:synchronise",),
-    "trace": ("cluster.trace:TraceAppConfig:trace",),
+    "trace": ("cluster.trace_source:TraceAppConfig:trace",),
     "train": ("learning.one_problem:TrainConfig:train_step",),
     "train_interference": (
         "learning.train_interference:TrainInterferenceConfig:train_interference",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from envs.cluster.workload.trace import UNKNOWN, Labels, Trace
 from envs.errors import InputError
+from envs.units import EXACT
 
 _SHOWN = 12  # known names in an error
 
@@ -26,51 +28,26 @@ def submitted_between(trace: Trace, start_s: float, end_s: float) -> Trace:
     return trace.take(slice(int(first), int(last)))
 
 
-def of_queue(trace: Trace, *queues: str) -> Trace:
-    """The jobs of some virtual clusters.
+def labelled(trace: Trace, field: str, *wanted: str) -> Trace:
+    """The jobs of some virtual clusters, `field` queue, or of some users, `field` user.
 
     Raises:
-        InputError: the trace does not name such a queue.
+        InputError: the trace does not name such a queue or user.
     """
-    return trace.take(_labelled(trace.queue, queues, trace.name, "queue"))
-
-
-def of_user(trace: Trace, *users: str) -> Trace:
-    """The jobs of some users.
-
-    Raises:
-        InputError: the trace does not name such a user.
-    """
-    return trace.take(_labelled(trace.user, users, trace.name, "user"))
-
-
-def at_most_gpus(trace: Trace, gpus: int) -> Trace:
-    """The jobs that ask for at most `gpus` GPUs."""
-    return trace.take(np.flatnonzero(trace.num_gpus <= gpus))
-
-
-def head(trace: Trace, jobs: int) -> Trace:
-    """The first jobs; all of them where there are fewer.
-
-    Raises:
-        InputError: `jobs` is negative.
-    """
-    if jobs < 0:
-        raise InputError(f"{jobs} is negative", field="head")
-    return trace.take(slice(0, jobs))
-
-
-def _labelled(
-    labels: Labels, wanted: tuple[str, ...], name: str, field: str
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    labels: Labels = getattr(trace, field)
     present = [labels.names[code] for code in np.unique(labels.codes[labels.codes != UNKNOWN])]
     for label in wanted:
         if label not in present:
             known = ", ".join(present[:_SHOWN]) + (", ..." if len(present) > _SHOWN else "")
             message = f"{label!r} is no {field} of this trace (known: {known or 'none'})"
-            raise InputError(message, file=name, field=field)
+            raise InputError(message, file=trace.name, field=field)
     codes = [labels.names.index(label) for label in wanted]
-    return np.flatnonzero(np.isin(labels.codes, codes))
+    return trace.take(np.flatnonzero(np.isin(labels.codes, codes)))
+
+
+def at_most_gpus(trace: Trace, gpus: int) -> Trace:
+    """The jobs that ask for at most `gpus` GPUs."""
+    return trace.take(np.flatnonzero(trace.num_gpus <= gpus))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +82,12 @@ def split_by_time(trace: Trace, shares: Mapping[str, float]) -> tuple[Window, ..
     if not math.isclose(sum(shares.values()), 1.0, abs_tol=1e-9):
         raise InputError(f"the shares sum to {sum(shares.values()):g}, not to 1", field="windows")
     first, span = int(trace.submit_s[0]), trace.span_s + 1
-    windows, start, passed = [], first, 0.0
-    for number, (name, share) in enumerate(shares.items(), start=1):
-        passed += share
-        end = first + (span if number == len(shares) else round(passed * span))
-        windows.append(Window(name, start, end, submitted_between(trace, start, end)))
-        start = end
-    return tuple(windows)
-
-
-_LATEST = 2**53  # seconds; above it not every whole number is a float
+    passed = list(accumulate(shares.values()))[:-1]
+    limits = [first, *(first + round(share * span) for share in passed), first + span]
+    return tuple(
+        Window(name, start, end, submitted_between(trace, start, end))
+        for name, (start, end) in zip(shares, pairwise(limits), strict=True)
+    )
 
 
 def stretch(trace: Trace, factor: float) -> Trace:
@@ -130,7 +103,7 @@ def stretch(trace: Trace, factor: float) -> Trace:
     if not len(trace):
         return trace
     since = (trace.submit_s - trace.submit_s[0]) * float(factor)
-    if since[-1] + trace.submit_s[0] > _LATEST:
+    if since[-1] + trace.submit_s[0] > EXACT:
         raise InputError(f"{factor} makes the trace too long", file=trace.name, field="stretch")
     return replace(trace, submit_s=trace.submit_s[0] + np.rint(since).astype(np.int64))
 

@@ -61,9 +61,24 @@ def summarise(trace: Trace, origin_s: int = 0) -> TraceSummary:
         origin_s: what the clock showed at second 0 of the trace, in seconds since a midnight; the
             hours of the day count from there.
     """
-    jobs, gpu_hours = len(trace), trace.gpu_seconds / HOUR_S
-    total = float(gpu_hours.sum())
+    jobs, gpu_hours, duration_s = len(trace), trace.gpu_seconds / HOUR_S, trace.duration_s
+    total, nan = float(gpu_hours.sum()), float("nan")
     hour = (trace.submit_s + origin_s) // HOUR_S % DAY_H
+    gangs = []
+    for size in np.unique(trace.num_gpus):
+        of_size = trace.num_gpus == size
+        own_s, hours = duration_s[of_size], float(gpu_hours[of_size].sum())
+        gangs.append(
+            GangSize(
+                num_gpus=int(size),
+                jobs=len(own_s),
+                job_share=len(own_s) / jobs,
+                gpu_hours=hours,
+                gpu_hour_share=hours / total if total else 0.0,
+                mean_duration_s=float(own_s.mean()),
+                duration_s=np.quantile(own_s, QUANTILES),
+            )
+        )
     by_queue, queue_hours = _by_label(trace.queue, gpu_hours)
     by_user, user_hours = _by_label(trace.user, gpu_hours)
     return TraceSummary(
@@ -71,12 +86,12 @@ def summarise(trace: Trace, origin_s: int = 0) -> TraceSummary:
         jobs=jobs,
         span_s=trace.span_s,
         gpu_hours=total,
-        mean_duration_s=_mean(trace.duration_s),
-        duration_s=_quantiles(trace.duration_s),
-        mean_interarrival_s=trace.span_s / (jobs - 1) if jobs > 1 else float("nan"),
+        mean_duration_s=float(duration_s.mean()) if jobs else nan,
+        duration_s=np.quantile(duration_s, QUANTILES) if jobs else np.full(len(QUANTILES), nan),
+        mean_interarrival_s=trace.span_s / (jobs - 1) if jobs > 1 else nan,
         max_gpus=int(trace.num_gpus.max(initial=0)),
-        mean_concurrent_gpus=total * HOUR_S / trace.span_s if trace.span_s else float("nan"),
-        gangs=tuple(_gang(trace, gpu_hours, size) for size in np.unique(trace.num_gpus)),
+        mean_concurrent_gpus=total * HOUR_S / trace.span_s if trace.span_s else nan,
+        gangs=tuple(gangs),
         arrivals_by_hour=np.bincount(hour, minlength=DAY_H).astype(np.int64),
         jobs_by_queue=by_queue,
         gpu_hours_by_queue=queue_hours,
@@ -85,34 +100,10 @@ def summarise(trace: Trace, origin_s: int = 0) -> TraceSummary:
     )
 
 
-def _gang(trace: Trace, gpu_hours: FloatArray, size: int) -> GangSize:
-    of_size = trace.num_gpus == size
-    jobs, hours, total = int(of_size.sum()), float(gpu_hours[of_size].sum()), gpu_hours.sum()
-    return GangSize(
-        num_gpus=int(size),
-        jobs=jobs,
-        job_share=jobs / len(trace),
-        gpu_hours=hours,
-        gpu_hour_share=hours / float(total) if total else 0.0,
-        mean_duration_s=_mean(trace.duration_s[of_size]),
-        duration_s=_quantiles(trace.duration_s[of_size]),
-    )
-
-
 def _by_label(labels: Labels, gpu_hours: FloatArray) -> tuple[dict[str, int], dict[str, float]]:
-    place = labels.codes - UNKNOWN
-    jobs = np.bincount(place, minlength=len(labels.names) + 1)
-    hours = np.bincount(place, weights=gpu_hours, minlength=len(labels.names) + 1)
     names = (UNNAMED, *labels.names)
+    place = labels.codes - UNKNOWN
+    jobs = np.bincount(place, minlength=len(names))
+    hours = np.bincount(place, weights=gpu_hours, minlength=len(names))
     order = [code for code in np.argsort(-jobs, kind="stable") if jobs[code]]
     return {names[i]: int(jobs[i]) for i in order}, {names[i]: float(hours[i]) for i in order}
-
-
-def _mean(values: IntArray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
-
-
-def _quantiles(values: IntArray) -> FloatArray:
-    if not len(values):
-        return np.full(len(QUANTILES), np.nan)
-    return np.asarray(np.quantile(values, QUANTILES), np.float64)

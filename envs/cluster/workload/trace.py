@@ -97,16 +97,17 @@ class Trace:
     model: Labels  # names of profiles
 
     def __post_init__(self) -> None:
-        for field in NUMBERS:
-            column = getattr(self, field)
+        for field in (*NUMBERS, *LABELS):
+            values = getattr(self, field)
+            column = values.codes if field in LABELS else values
             if column.shape != self.job_id.shape:
                 raise InputError(f"{column.shape} is not {self.job_id.shape}", field=field)
-            refuse_rows(self, column < (1 if field in {"duration_s", "gpu_milli"} else 0), field)
-            refuse_rows(self, column > EXACT, field)
-            column.flags.writeable = False
-        for field in LABELS:
-            if getattr(self, field).codes.shape != self.job_id.shape:
-                raise InputError("as many labels as jobs are needed", field=field)
+            if field in NUMBERS:
+                refuse_rows(
+                    self, column < (1 if field in {"duration_s", "gpu_milli"} else 0), field
+                )
+                refuse_rows(self, column > EXACT, field)
+                column.flags.writeable = False
         refuse_rows(self, np.diff(self.submit_s, prepend=self.submit_s[:1]) < 0, "submit_s")
         refuse_rows(self, self.gpu_milli > WHOLE_GPU, "gpu_milli")
 
@@ -125,9 +126,9 @@ class Trace:
         return cls(
             name=name,
             job_id=np.arange(jobs).astype(np.str_) if job_id is None else np.asarray(job_id),
-            submit_s=np.asarray(submit_s, np.int64).copy(),
-            duration_s=np.asarray(duration_s, np.int64).copy(),
-            num_gpus=np.asarray(num_gpus, np.int32).copy(),
+            submit_s=np.array(submit_s, np.int64),
+            duration_s=np.array(duration_s, np.int64),
+            num_gpus=np.array(num_gpus, np.int32),
             gpu_milli=np.full(jobs, WHOLE_GPU, np.int32),
             cpu_milli=np.zeros(jobs, np.int64),
             memory_mib=np.zeros(jobs, np.int64),

@@ -13,9 +13,7 @@ from random_traces import traces
 
 from envs.cluster.workload.slicing import (
     at_most_gpus,
-    head,
-    of_queue,
-    of_user,
+    labelled,
     split_by_time,
     stretch,
     submitted_between,
@@ -40,27 +38,24 @@ def ids(trace: Trace) -> list[str]:
 def test_parts(trace: Trace) -> None:
     assert ids(submitted_between(trace, 4, 12)) == ["1", "2", "3"]
     assert ids(submitted_between(trace, 4, 4)) == []
-    assert ids(of_queue(trace, "a")) == ["0", "3"]
-    assert ids(of_queue(trace, "b", "a")) == ["0", "1", "3", "4"]
-    assert ids(of_user(trace, "y")) == ["2", "3"]
+    assert ids(labelled(trace, "queue", "b", "a")) == ["0", "1", "3", "4"]
+    assert ids(labelled(trace, "user", "y")) == ["2", "3"]
     assert ids(at_most_gpus(trace, 2)) == ["0", "1", "4"]
-    assert ids(head(trace, 2)) == ["0", "1"]
-    assert ids(head(trace, 9)) == ids(trace)
-    assert of_queue(trace, "a")[1].queue == "a"
-    assert of_queue(trace, "a").canonical().submit_s.tolist() == [0, 7]
+    of_a = labelled(trace, "queue", "a")
+    assert ids(of_a) == ["0", "3"]
+    assert of_a[1].queue == "a"
+    assert of_a.canonical().submit_s.tolist() == [0, 7]
 
 
 def test_bad_parts_say_what_there_is(trace: Trace) -> None:
     with refusal(r"'c' is no queue .*known: a, b"):
-        of_queue(trace, "c")
+        labelled(trace, "queue", "c")
     with refusal("'z' is no user"):
-        of_user(trace, "z")
+        labelled(trace, "user", "z")
     with refusal("no queue"):
-        of_queue(of_queue(trace, "a"), "b")  # the name is there, no job has it
+        labelled(labelled(trace, "queue", "a"), "queue", "b")  # named there, but no job has it
     with refusal("before"):
         submitted_between(trace, 5, 4)
-    with refusal("negative"):
-        head(trace, -1)
 
 
 def test_stretching_rounds_from_the_first_job_on(trace: Trace) -> None:
