@@ -1,6 +1,8 @@
-"""Traces at random, for properties."""
+"""Traces at random, for properties; traces and tables by hand."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,26 +18,35 @@ def traces(draw: st.DrawFn, names: st.SearchStrategy[str] = PLAIN_NAMES, least: 
     """Traces of a few jobs with everything a trace can hold; `least`: jobs and GPUs of each."""
     jobs = draw(st.integers(least, 12))
 
-    def integers(low: int, high: int) -> list[int]:
-        return draw(st.lists(st.integers(low, high), min_size=jobs, max_size=jobs))
+    def integers(low: int, high: int, kind: type[np.integer] = np.int64) -> np.ndarray:
+        drawn = draw(st.lists(st.integers(low, high), min_size=jobs, max_size=jobs))
+        return np.array(drawn, kind)
 
     def labels() -> Labels:
         known = draw(st.lists(names, unique=True, max_size=4))
-        codes = integers(-1, len(known) - 1)
-        return Labels(np.array(codes, dtype=np.int32), tuple(known))
+        return Labels(integers(-1, len(known) - 1, np.int32), tuple(known))
 
     ids = draw(st.lists(names, unique=True, min_size=jobs, max_size=jobs))
     return Trace(
-        name=draw(names),
-        job_id=np.array(ids, dtype=np.str_),
-        submit_s=np.sort(np.array(integers(0, 50), dtype=np.int64)),
-        duration_s=np.array(integers(1, 10**9), dtype=np.int64),
-        num_gpus=np.array(integers(least, 9), dtype=np.int32),
-        gpu_milli=np.array(integers(1, WHOLE_GPU), dtype=np.int32),
-        cpu_milli=np.array(integers(0, 10**6), dtype=np.int64),
-        memory_mib=np.array(integers(0, 10**6), dtype=np.int64),
-        user=labels(),
-        queue=labels(),
-        gpu_type=labels(),
-        model=labels(),
+        draw(names),
+        np.array(ids, dtype=np.str_),
+        np.sort(integers(0, 50)),
+        integers(1, 10**9),
+        integers(least, 9, np.int32),
+        integers(1, WHOLE_GPU, np.int32),
+        integers(0, 10**6),
+        integers(0, 10**6),
+        *(labels() for _ in range(4)),
     )
+
+
+def holds(trace: Trace, **columns: list[object]) -> None:
+    """The jobs of a trace have these values, by the fields of a job."""
+    for field, values in columns.items():
+        assert [getattr(job, field) for job in trace] == values, field
+
+
+def table(path: Path, *lines: str) -> Path:
+    """A file of some lines."""
+    path.write_text("\n".join(lines))
+    return path

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given
-from random_traces import traces
+from random_traces import holds, table, traces
 
-from envs.cluster.workload.parquet import LABELS, NUMBERS, write_parquet
+from envs.cluster.workload.parquet import write_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader, write_csv
 from envs.cluster.workload.readers.job_logs import (
     AcmeReader,
@@ -21,77 +21,25 @@ from envs.cluster.workload.readers.job_logs import (
     PaiReader,
     PhillyReader,
 )
+from envs.cluster.workload.readers.openb import OpenbReader
 from envs.cluster.workload.readers.philly_json import PhillyJsonReader
-from envs.cluster.workload.trace import Trace
+from envs.cluster.workload.readers.read_trace import TraceReader
+from envs.cluster.workload.trace import LABELS, NUMBERS, Trace
 from tests.refusal import refusal
 from tests.strength import examples
-
-
-def test_canonical_form_sorts_ids_as_text_in_itp(tmp_path: Path) -> None:
-    path = tmp_path / "c.csv"
-    path.write_text("job_id,submission_time,duration,num_gpu\n10,9,1,1\n9,9,2,1\n1,8,3,1\n")
-    found = ItpReader().read(path)
-    assert found.trace.job_id.tolist() == ["1", "10", "9"]
-    assert found.trace.submit_s.tolist() == [0, 1, 1]
-    assert found.trace.duration_s.tolist() == [3, 1, 2]
-    assert found.origin_s == 8
-
-
-def test_philly_rows_are_numbered(tmp_path: Path) -> None:
-    path = tmp_path / "philly.csv"
-    rows = ["2017-10-09 06:13:03,5.0,1,5.0,b"] * 12 + ["2017-10-08 06:13:03,5,2,10,a"]
-    path.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n" + "\n".join(rows))
-    found = PhillyReader().read(path).trace
-    assert found.job_id.tolist() == ["12", *[str(row) for row in range(12)]]
-    assert found.submit_s.tolist() == [0, *[86400] * 12]
-    assert (found.queue[0], found.queue[1]) == ("a", "b")
-
 
 HELIOS = """\
 job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
 1000,u2,vcB,4,16,1,FAILED,2020-06-09 18:41:27,2020-06-09 18:41:27,2020-06-09 18:45:36,249,0
 999,u1,vcA,1,1,1,COMPLETED,2020-06-09 18:41:27,2020-06-09 18:41:27,2020-06-10 04:55:35,36848,0
 1001,u1,vcA,0,8,1,COMPLETED,2020-06-09 18:41:28,,,100,0
-1002,u1,vcA,2,8,1,CANCELLED,2020-06-09 18:41:29,,,0,7
-"""
-
-
-def test_helios(tmp_path: Path) -> None:
-    (tmp_path / "cluster_log.csv").write_text(HELIOS)
-    found = HeliosReader().read(tmp_path / "cluster_log.csv")
-    assert found.trace.job_id.tolist() == ["999", "1000"]  # as numbers
-    job = found.trace[1]
-    assert (job.duration_s, job.num_gpus, job.cpu_milli) == (249, 4, 16000)
-    assert (job.user, job.queue, job.gpu_milli) == ("u2", "vcB", 1000)
-    assert [(r.field, r.rows, r.excluded) for r in found.rejected] == [
-        ("gpu_num", 1, True),
-        ("duration", 1, True),
-    ]
-    assert "without GPU" in found.rejected[0].reason
-    assert found.rows == 4
-
-
+1002,u1,vcA,2,8,1,CANCELLED,2020-06-09 18:41:29,,,0,7"""
 ACME = """\
 job_id,user,node_num,gpu_num,cpu_num,mem_per_pod_GB,shared_mem_per_pod,type,state,submit_time,\
 start_time,end_time,fail_time,stop_time,duration,queue,gpu_time
 dlcB,u1,8,64,960,1000,100.0,Other,FAILED,2023-05-17 11:00:58+00:00,,,,,18,10.0,1152.0
 dlcA,u2,1,8,128,,,Other,COMPLETED,2023-05-17 19:00:59+08:00,,,,,2693,13,21544.0
-dlcC,u2,1,0,4,,,Other,COMPLETED,2023-05-17 19:00:59+08:00,,,,,10,0,0.0
-"""
-
-
-def test_acme_times_have_offsets(tmp_path: Path) -> None:
-    (tmp_path / "trace_kalos.csv.gz").write_bytes(gzip.compress(ACME.encode()))
-    found = AcmeReader().read(tmp_path / "trace_kalos.csv.gz")
-    assert found.trace.name == "trace_kalos"
-    assert found.trace.job_id.tolist() == ["dlcB", "dlcA"]
-    assert found.trace.submit_s.tolist() == [0, 1]
-    assert found.trace.num_gpus.tolist() == [64, 8]
-    assert found.trace[0].cpu_milli == 960_000
-    assert found.origin_s == 1684321258
-    assert [(r.field, r.rows) for r in found.rejected] == [("gpu_num", 1)]
-
-
+dlcC,u2,1,0,4,,,Other,COMPLETED,2023-05-17 19:00:59+08:00,,,,,10,0,0.0"""
 PAI = """\
 job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user
 0,1,0,200,0,CPU,34,u1
@@ -100,47 +48,108 @@ job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user
 3,1,5,600,25,T4,46,u3
 4,3,9,1800,200,V100,80,u3
 5,1,9,600,150,V100,80,u3
-6,1,10,600,100,V100,0,u3
-"""
-EXCLUDED_OF_PAI = [
-    ("num_gpu", "is zero: a job without GPU", 1),
-    ("num_gpu", "is a fraction of several GPUs", 2),
-    ("duration", "is zero: the job never ran", 1),
-]
+6,1,10,600,100,V100,0,u3"""
+IN_GPUS = """\
+job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user
+0,1,0,2,0.0,CPU,34,u1
+1,12,3,6.0,0.25,T4,15748,u1
+2,1,5,6,1,MISC,84,u2
+3,1,5,6,0.25,T4,46,u3
+4,3,9,18,2,V100,80,u3
+5,1,9,6,1.5,V100,80,u3
+6,1,10,6,1,V100,0,u3"""
+OF_PAI: tuple[dict[str, list[Any]], int, list[Any]] = (
+    {
+        "job_id": ["2", "3", "4"], "num_gpus": [1, 1, 6], "gpu_milli": [1000, 250, 1000],
+        "cpu_milli": [6000, 6000, 54000], "submit_s": [0, 0, 4], "gpu_type": ["MISC", "T4", "V100"],
+    },
+    5,
+    [
+        ("num_gpu", "is zero: a job without GPU", 1, True),
+        ("num_gpu", "is a fraction of several GPUs", 2, True),
+        ("duration", "is zero: the job never ran", 1, True),
+    ],
+)  # fmt: skip
+OPENB = """\
+name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,\
+scheduled_time
+p-2,4000,8192,1,460,V100M16|V100M32,LS,Running,120,400,150
+p-1,12000,16384,2,1000,,LS,Succeeded,100,200,110
+p-0,500,0,0,0,G2,BE,Failed,120,121,120
+p-3,500,0,1,1000,,BE,Pending,90,300,"""
+AT = 1502172783  # 2017-08-08 06:13:03
+PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster" + "\n2017-08-09 06:13:03,5.0,1,5.0,b" * 12
+READ: dict[str, tuple[TraceReader, str, dict[str, list[Any]], int, list[Any]]] = {
+    # reader, text; what the jobs have, second 0, what is left out
+    "itp": (  # sorts ids as texts
+        ItpReader(), "job_id,submission_time,duration,num_gpu\n10,9,1,1\n9,9,2,1\n1,8,3,1",
+        {"job_id": ["1", "10", "9"], "submit_s": [0, 1, 1], "duration_s": [3, 1, 2]}, 8, [],
+    ),
+    "philly": (  # rows are numbered
+        PhillyReader(), f"{PHILLY}\n2017-08-08 06:13:03,5,2,10,a",
+        {
+            "job_id": ["12", *[str(row) for row in range(12)]], "submit_s": [0, *[86400] * 12],
+            "queue": ["a", *"b" * 12],
+        },
+        AT, [],
+    ),
+    "helios": (  # ids as numbers
+        HeliosReader(), HELIOS,
+        {
+            "job_id": ["999", "1000"], "duration_s": [36848, 249], "num_gpus": [1, 4],
+            "cpu_milli": [1000, 16000], "user": ["u1", "u2"], "queue": ["vcA", "vcB"],
+            "gpu_milli": [1000, 1000],
+        },
+        1591728087,
+        [
+            ("gpu_num", "is zero: a job without GPU", 1, True),
+            ("duration", "is zero: the job never ran", 1, True),
+        ],
+    ),
+    "acme": (  # times have offsets
+        AcmeReader(), ACME,
+        {
+            "job_id": ["dlcB", "dlcA"], "submit_s": [0, 1], "num_gpus": [64, 8],
+            "cpu_milli": [960_000, 128_000],
+        },
+        1684321258, [("gpu_num", "is zero: a job without GPU", 1, True)],
+    ),
+    "pai": (PaiReader(10), PAI, *OF_PAI),
+    "pai_sample": (PaiReader(1000), IN_GPUS, *OF_PAI),
+    "openb": (
+        OpenbReader(), OPENB,
+        {
+            "job_id": ["p-1", "p-0", "p-2"], "submit_s": [0, 20, 20], "duration_s": [90, 1, 250],
+            "num_gpus": [2, 0, 1], "gpu_milli": [1000, 1000, 460], "cpu_milli": [12_000, 500, 4000],
+            "memory_mib": [16_384, 0, 8192], "gpu_type": [None, None, "V100M16|V100M32"],
+        },
+        100, [("scheduled_time", "was never scheduled", 1, True)],
+    ),
+}  # fmt: skip
 
 
-def in_gpus(text: str) -> str:
-    header, *rows = text.splitlines()
-    cells = [row.split(",") for row in rows]
-    for row in cells:
-        row[3], row[4] = str(int(row[3]) / 100), str(int(row[4]) / 100)
-    return "\n".join([header, *(",".join(row) for row in cells)]) + "\n"
+@pytest.mark.parametrize("name", READ)
+def test_what_columns_become(name: str, tmp_path: Path) -> None:
+    reader, text, columns, origin_s, rejected = READ[name]
+    path = tmp_path / f"{name}.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    found = reader.read(path)
+    holds(found.trace, **columns)
+    assert (found.trace.name, found.origin_s) == (name, origin_s)
+    assert [(r.field, r.reason, r.rows, r.excluded) for r in found.rejected] == rejected
+    assert found.rows == text.count("\n") == len(found.trace) + found.num_rejected
 
 
-@pytest.mark.parametrize(("milli", "text"), [(10, PAI), (1000, in_gpus(PAI))])
-def test_pai_in_either_unit(milli: int, text: str, tmp_path: Path) -> None:
-    (tmp_path / "pai.csv").write_text(text)
-    found = PaiReader(milli).read(tmp_path / "pai.csv")
-    assert [(r.field, r.reason, r.rows) for r in found.rejected] == EXCLUDED_OF_PAI
-    assert all(rejected.excluded for rejected in found.rejected)
-    assert found.trace.job_id.tolist() == ["2", "3", "4"]
-    assert found.trace.num_gpus.tolist() == [1, 1, 6]
-    assert found.trace.gpu_milli.tolist() == [1000, 250, 1000]
-    assert found.trace.cpu_milli.tolist() == [6000, 6000, 54000]
-    assert found.trace.submit_s.tolist() == [0, 0, 4]
-    assert found.trace[1].gpu_type == "T4"
-
-
-def test_pai_in_the_other_unit_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "pai.csv"
-    path.write_text(in_gpus(PAI))
-    for strict in (True, False):
-        with refusal(r"row 2 .line 3.*'0.25'.*pai_sample"):
-            PaiReader(10).read(path, strict)
-    path.write_text(PAI)
-    for strict in (True, False):
-        with refusal(r"row 2 .line 3.*'25'.*format pai"):
-            PaiReader(1000).read(path, strict)
+@pytest.mark.parametrize(
+    ("milli", "text", "told"),
+    [(10, IN_GPUS, "'0.25'.*pai_sample"), (1000, PAI, "'25'.*format pai")],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_pai_in_the_other_unit_is_refused(
+    milli: int, text: str, told: str, strict: bool, tmp_path: Path
+) -> None:
+    with refusal(f"row 2 .line 3.*{told}"):
+        PaiReader(milli).read(table(tmp_path / "pai.csv", text), strict)
 
 
 def attempt(start: str | None, end: str | None, *gpus: int) -> dict[str, Any]:
@@ -174,13 +183,16 @@ def test_philly_json(tmp_path: Path) -> None:
     path = tmp_path / "cluster_job_log.json.gz"
     path.write_bytes(gzip.compress(json.dumps(entries).encode()))
     found = PhillyJsonReader().read(path)
-    assert found.trace.name == "cluster_job_log"
-    assert found.trace.job_id.tolist() == ["application_1", "application_2"]
-    assert found.trace.submit_s.tolist() == [0, 1]
-    assert found.trace.num_gpus.tolist() == [12, 12]
-    assert found.trace.duration_s.tolist() == [74, 74 + 2 * 86400 + 5 * 3600 + 39 * 60 + 42]
-    assert (found.trace[0].queue, found.trace[0].user) == ("other", "ce2f4c")
-    assert found.rows == 8
+    holds(
+        found.trace,
+        job_id=["application_1", "application_2"],
+        submit_s=[0, 1],
+        num_gpus=[12, 12],
+        duration_s=[74, 74 + 2 * 86400 + 5 * 3600 + 39 * 60 + 42],
+        queue=["other", "ee9e8c"],
+        user=["ce2f4c", "ce2f4c"],
+    )
+    assert (found.trace.name, found.rows) == ("cluster_job_log", 8)
     assert [(r.field, r.rows, r.first, r.excluded) for r in found.rejected] == [
         ("attempts", 1, "entry 3", True),
         ("end_time", 1, "entry 4", True),
@@ -221,9 +233,8 @@ def test_a_faulty_entry(bad: object, field: str | None, words: str, tmp_path: Pa
     [("", "line 1.*not JSON"), ("[\n{]", "line 2"), ("{}", "no list"), ("[]", "no job")],
 )
 def test_a_log_that_is_none(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(text)
     with refusal(words):
-        PhillyJsonReader().read(tmp_path / "log")
+        PhillyJsonReader().read(table(tmp_path / "log", text))
 
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -231,24 +242,20 @@ def test_a_log_that_is_none(text: str, words: str, tmp_path: Path) -> None:
 def test_canonical_files_hold_the_trace(trace: Trace, tmp_path: Path) -> None:
     """CSV, CSV in gzip and Parquet are read to the same jobs in the same order."""
     paths = [tmp_path / name for name in ("t.csv", "t.csv.gz", "t.parquet", "foreign.parquet")]
-    write_csv(trace, paths[0])
-    write_csv(trace, paths[1])
+    for path in paths[:2]:
+        write_csv(trace, path)
     write_parquet(trace, paths[2])
     pl.read_parquet(paths[2]).write_parquet(paths[3])
     found = [CanonicalReader().read(path) for path in paths]
     ids = trace.job_id.tolist()
     key: Any = int if all(job.isascii() and job.isdigit() for job in ids) else str
     expected = sorted(trace, key=lambda job: (job.submit_s, key(job.job_id)))
+    columns = {k: [getattr(job, k) for job in expected] for k in ("job_id", *NUMBERS, *LABELS)}
+    columns["submit_s"] = [job.submit_s - trace.submit_s[0] for job in expected]
     for read in found:
-        assert read.origin_s == trace.submit_s[0]
-        assert read.num_rejected == 0
-        for job, own in zip(read.trace, expected, strict=True):
-            assert job.submit_s == own.submit_s - trace.submit_s[0]
-            for field in ("job_id", *NUMBERS, *LABELS):
-                if field != "submit_s":
-                    assert getattr(job, field) == getattr(own, field)
-    assert found[2].trace.name == trace.name
-    assert found[0].trace.name == "t"
+        assert (read.origin_s, read.num_rejected) == (trace.submit_s[0], 0)
+        holds(read.trace, **columns)
+    assert (found[0].trace.name, found[2].trace.name) == ("t", trace.name)
 
 
 def test_jobs_without_gpu_are_read_back(tmp_path: Path) -> None:
@@ -256,12 +263,11 @@ def test_jobs_without_gpu_are_read_back(tmp_path: Path) -> None:
     write_parquet(trace, tmp_path / "t.parquet")
     write_csv(trace, tmp_path / "t.csv")
     for name in ("t.parquet", "t.csv"):
-        assert CanonicalReader().read(tmp_path / name).trace.num_gpus.tolist() == [0, 4]
+        holds(CanonicalReader().read(tmp_path / name).trace, num_gpus=[0, 4])
 
 
-def test_what_would_not_be_read_back_is_not_written(tmp_path: Path) -> None:
-    for job in ("", " a"):
-        trace = Trace.of("t", [0], [5], [1], job_id=[job])
-        with refusal("read back"):
-            write_csv(trace, tmp_path / "t.csv")
+@pytest.mark.parametrize("job", ["", " a"])
+def test_what_would_not_be_read_back_is_not_written(job: str, tmp_path: Path) -> None:
+    with refusal("read back"):
+        write_csv(Trace.of("t", [0], [5], [1], job_id=[job]), tmp_path / "t.csv")
     assert not list(tmp_path.iterdir())

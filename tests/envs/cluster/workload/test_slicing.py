@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -62,9 +63,12 @@ def test_stretching_rounds_from_the_first_job_on(trace: Trace) -> None:
     assert stretch(trace, 1.5).submit_s.tolist() == [2, 5, 5, 12, 17]
     assert stretch(trace, 0.1).submit_s.tolist() == [2, 2, 2, 3, 3]
     assert stretch(trace, 1).submit_s.tolist() == trace.submit_s.tolist()
-    for factor in (0.0, -1.0, float("nan"), float("inf"), 1e16):
-        with refusal():
-            stretch(trace, factor)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf, 1e16])
+def test_a_factor_that_cannot_be(factor: float, trace: Trace) -> None:
+    with refusal():
+        stretch(trace, factor)
 
 
 @examples(50)
@@ -83,10 +87,10 @@ def test_a_load_is_met_to_half_a_second(trace: Trace, load: float, gpus: int) ->
     assert found.offered_load(gpus) == pytest.approx(load, rel=0.6 / found.span_s)
 
 
-def test_a_load_that_cannot_be(trace: Trace) -> None:
-    for load, gpus in ((0.0, 8), (float("nan"), 8), (1.0, 0), (1e9, 8)):
-        with refusal():
-            to_offered_load(trace, load, gpus)
+@pytest.mark.parametrize(("load", "gpus"), [(0.0, 8), (math.nan, 8), (1.0, 0), (1e9, 8)])
+def test_a_load_that_cannot_be(load: float, gpus: int, trace: Trace) -> None:
+    with refusal():
+        to_offered_load(trace, load, gpus)
 
 
 @examples(50)
@@ -113,7 +117,7 @@ def test_windows_by_hand(trace: Trace) -> None:
     train, test = split_by_time(trace, {"train": 0.6, "test": 0.4})
     assert (train.start_s, train.end_s, test.start_s, test.end_s) == (2, 9, 9, 13)
     assert [len(train.trace), len(test.trace)] == [3, 2]
-    for shares in ({"a": 0.5, "b": 0.4}, {"a": 1.0, "b": 0.0}, {"a": float("nan")}, {}):
+    for shares in ({"a": 0.5, "b": 0.4}, {"a": 1.0, "b": 0.0}, {"a": math.nan}, {}):
         with refusal():
             split_by_time(trace, shares)
     with refusal("no job"):
