@@ -24,140 +24,134 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 BLOB = hashlib.sha1(b"blob 3000000\0" + CONTENT).hexdigest()
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data.csv"
+
+
 def fetch(
-    served: Served,
-    folder: Path,
-    sha256: str | None = SHA256,
-    git: str | None = None,
+    served: Served, path: Path, sha256: str | None = SHA256, git: str | None = None,
     attempts: int = 1,
-) -> bool:
-    download = Download(served.url, folder / "sub" / "data.csv", sha256, git, attempts, 5.0)
+) -> bool:  # fmt: skip
+    download = Download(served.url, path, sha256, git, attempts, 5.0)
     return download.run(lambda done, total: None)
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+def files(path: Path) -> list[str]:
+    return sorted(found.name for found in path.parent.iterdir())
 
 
 @pytest.mark.parametrize("hashes", [(SHA256, None), (None, BLOB), (SHA256, BLOB), (None, None)])
-def test_a_file_arrives_once(hashes: tuple[str | None, str | None], tmp_path: Path) -> None:
+def test_a_file_arrives_once(hashes: tuple[str | None, str | None], path: Path) -> None:
+    path = path.parent / "sub" / path.name
     with serving(Served(CONTENT)) as served:
-        assert fetch(served, tmp_path, *hashes)
-        assert not fetch(served, tmp_path, *hashes)
-    assert (tmp_path / "sub/data.csv").read_bytes() == CONTENT
-    assert files(tmp_path) == ["data.csv"]
+        assert fetch(served, path, *hashes)
+        assert not fetch(served, path, *hashes)
+    assert path.read_bytes() == CONTENT
+    assert files(path) == ["data.csv"]
     assert served.asked == [None]
 
 
-def test_a_broken_transfer_is_taken_up(tmp_path: Path) -> None:
+def test_a_broken_transfer_is_taken_up(path: Path) -> None:
     with serving(Served(CONTENT, breaks=[1_200_000])) as served:
         with refusal(r"1200000 bytes are kept in data.csv.part"):
-            fetch(served, tmp_path)
-        assert files(tmp_path) == ["data.csv.part"]
-        assert fetch(served, tmp_path)
-    assert (tmp_path / "sub/data.csv").read_bytes() == CONTENT
-    assert files(tmp_path) == ["data.csv"]
+            fetch(served, path)
+        assert files(path) == ["data.csv.part"]
+        assert fetch(served, path)
+    assert path.read_bytes() == CONTENT
+    assert files(path) == ["data.csv"]
     assert served.asked == [None, "bytes=1200000-"]
 
 
-def test_several_attempts_in_one_run(tmp_path: Path) -> None:
-    with serving(Served(CONTENT, breaks=[1_000_000, 500_000, 0])) as served:
-        assert fetch(served, tmp_path, attempts=4)
-    assert (tmp_path / "sub/data.csv").read_bytes() == CONTENT
-    assert served.asked == [None, "bytes=1000000-", "bytes=1500000-", "bytes=1500000-"]
+FROM = "bytes=1500000-"
 
 
-def test_a_server_without_ranges_starts_again(tmp_path: Path) -> None:
-    with serving(Served(CONTENT, ranges=False, breaks=[1_000_000])) as served:
-        assert fetch(served, tmp_path, attempts=2)
-    assert (tmp_path / "sub/data.csv").read_bytes() == CONTENT
+@pytest.mark.parametrize(
+    ("served", "attempts", "asked"),
+    [
+        (Served(CONTENT, breaks=[1_000_000, 500_000, 0]), 4, [None, "bytes=1000000-", FROM, FROM]),
+        (Served(CONTENT, ranges=False, breaks=[1_000_000]), 2, [None, "bytes=1000000-"]),
+        (Served(CONTENT, sized=False), 1, [None]),
+    ],
+)
+def test_several_attempts_in_one_run_with_ranges_or_without_or_no_length(
+    served: Served, attempts: int, asked: list[str | None], path: Path
+) -> None:
+    with serving(served):
+        assert fetch(served, path, attempts=attempts)
+    assert path.read_bytes() == CONTENT
+    assert served.asked == asked
 
 
-def test_without_a_hash_no_part_of_another_version_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [CONTENT, b"something else"])
+def test_a_part_that_is_whole_needs_no_byte_and_one_of_something_else_is_given_up(
+    part: bytes, path: Path
+) -> None:
+    path.with_name("data.csv.part").write_bytes(part)
+    with serving(Served(CONTENT)) as served:
+        assert fetch(served, path, attempts=2)
+    assert path.read_bytes() == CONTENT
+    assert served.asked == [f"bytes={len(part)}-", None][: 1 + (part != CONTENT)]
+
+
+def test_without_a_hash_no_part_of_another_version_is_kept(path: Path) -> None:
     with serving(Served(CONTENT, breaks=[1_000_000])) as served:
         with refusal():
-            fetch(served, tmp_path, None)
+            fetch(served, path, None)
         served.content = CONTENT[::-1]
-        assert fetch(served, tmp_path, None)
-    assert (tmp_path / "sub/data.csv").read_bytes() == CONTENT[::-1]
+        assert fetch(served, path, None)
+    assert path.read_bytes() == CONTENT[::-1]
     assert served.asked == [None, None]
 
 
-def test_another_content_is_no_success(tmp_path: Path) -> None:
+def test_another_content_is_no_success(path: Path) -> None:
     for sha256, git in (("0" * 64, None), (None, "0" * 40), (SHA256, "0" * 40)):
         with serving(Served(CONTENT)) as served, refusal("not 0000"):
-            fetch(served, tmp_path, sha256, git)
-        assert files(tmp_path) == []
-    with serving(Served(CONTENT)) as served:
-        fetch(served, tmp_path)
+            fetch(served, path, sha256, git)
+        assert files(path) == []
+    with serving(Served(CONTENT, sized=False, breaks=[5])) as served:
+        with refusal("SHA-256"):
+            fetch(served, path)
+        fetch(served, path)
         with refusal(r"data.csv: SHA-256 is"):  # what is there is left
-            fetch(served, tmp_path, "0" * 64)
-    assert files(tmp_path) == ["data.csv"]
+            fetch(served, path, "0" * 64)
+    assert files(path) == ["data.csv"]
 
 
-def test_a_part_longer_than_the_file_is_given_up(tmp_path: Path) -> None:
+def test_a_part_longer_than_the_file_is_given_up(path: Path) -> None:
     with serving(Served(CONTENT, breaks=[2_000_000])) as served:
         with refusal():
-            fetch(served, tmp_path)
+            fetch(served, path)
         served.content = CONTENT[:1_000_000]
-        sha256 = hashlib.sha256(served.content).hexdigest()
-        assert fetch(served, tmp_path, sha256, attempts=2)
-    assert (tmp_path / "sub/data.csv").read_bytes() == CONTENT[:1_000_000]
+        assert fetch(served, path, hashlib.sha256(served.content).hexdigest(), attempts=2)
+    assert path.read_bytes() == CONTENT[:1_000_000]
 
 
-def test_a_part_that_is_whole_needs_no_byte(tmp_path: Path) -> None:
-    with serving(Served(CONTENT)) as served:
-        path = tmp_path / "sub" / "data.csv"
-        path.parent.mkdir()
-        path.with_name("data.csv.part").write_bytes(CONTENT)
-        assert fetch(served, tmp_path)
-    assert path.read_bytes() == CONTENT
-    assert served.asked == [f"bytes={len(CONTENT)}-"]
-
-
-def test_a_part_of_something_else_is_given_up(tmp_path: Path) -> None:
-    with serving(Served(CONTENT)) as served:
-        path = tmp_path / "sub" / "data.csv"
-        path.parent.mkdir()
-        path.with_name("data.csv.part").write_bytes(b"something else")
-        assert fetch(served, tmp_path, attempts=2)
-    assert served.asked == ["bytes=14-", None]
-
-
-def test_a_server_that_tells_no_length(tmp_path: Path) -> None:
-    with serving(Served(CONTENT, sized=False)) as served:
-        assert fetch(served, tmp_path)
-    with serving(Served(CONTENT, sized=False, breaks=[5])) as served:
-        (tmp_path / "sub/data.csv").unlink()
-        with refusal("SHA-256"):
-            fetch(served, tmp_path)
-
-
-def test_refusals_and_silence(tmp_path: Path) -> None:
+def test_refusals_and_silence(path: Path) -> None:
     with serving(Served(CONTENT, status=404)) as served:
         with refusal("answers 404"):
-            fetch(served, tmp_path, attempts=3)
+            fetch(served, path, attempts=3)
         assert len(served.asked) == 1
     with refusal(r"cannot be downloaded .*refused"):
-        fetch(served, tmp_path)
-    for url in ("file:///etc/hostname", "ftp://127.0.0.1/x", "data.csv"):
-        with refusal("no address"):
-            Download(url, tmp_path / "x", None, None, 1, 1.0)
-    for hashes in (("abc", None), (None, "A" * 40)):
-        with refusal("hexadecimal"):
-            Download("http://127.0.0.1/x", tmp_path / "x", *hashes, 1, 1.0)
-    assert files(tmp_path) == []
+        fetch(served, path)
+    http = "http://127.0.0.1/x"
+    for url, sha256, git, words in (
+        ("file:///etc/hostname", None, None, "no address"),
+        ("ftp://127.0.0.1/x", None, None, "no address"),
+        ("data.csv", None, None, "no address"),
+        (http, "abc", None, "hexadecimal"),
+        (http, None, "A" * 40, "hexadecimal"),
+    ):
+        with refusal(words):
+            Download(url, path, sha256, git, 1, 1.0)
+    assert files(path) == []
 
 
-def test_git_blob_is_git_s_own(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+def test_git_blob_is_git_s_own(path: Path) -> None:
     path.write_bytes(CONTENT)
     command = ["git", "hash-object", "--no-filters", str(path)]
-    assert (
-        git_blob(path)
-        == subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    )
-    assert git_blob(path) == BLOB
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert git_blob(path) == said.strip() == BLOB
 
 
 def test_an_archive_is_laid_out_where_splits_look_whoever_compressed_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +41,10 @@ def traces(draw: st.DrawFn, names: st.SearchStrategy[str] = PLAIN_NAMES, least: 
     )
 
 
-def holds(trace: Trace, **columns: list[object]) -> None:
+def holds(trace: Trace, **columns: Sequence[object]) -> None:
     """The jobs of a trace have these values, by the fields of a job."""
     for field, values in columns.items():
-        assert [getattr(job, field) for job in trace] == values, field
+        assert [getattr(job, field) for job in trace] == list(values), field
 
 
 def table(path: Path, *lines: str) -> Path:

@@ -103,17 +103,17 @@ BAD_TIMES = {
 def test_a_faulty_pod_is_named_or_counted(row: str, tmp_path: Path) -> None:
     """Requests do not look at times."""
     field, reason = (BAD_PODS | BAD_TIMES)[row]
-    path = table(tmp_path / "pods.csv", HEADER, WHOLE, row)
+    path, reader = table(tmp_path / "pods.csv", HEADER, WHOLE, row), OpenbReader()
     with refusal(rf"row 2 \(line 3\): field '{field}': .*{reason}"):
-        OpenbReader().read(path)
-    read = OpenbReader().read(path, strict=False)
-    assert len(read.trace) == 1
+        reader.read(path)
+    read = reader.read(path, strict=False)
     assert [(r.field, r.rows, r.excluded) for r in read.rejected] == [(field, 1, False)]
+    assert len(read.trace) == 1
     if row in BAD_TIMES:
-        assert len(OpenbReader().read_requests(path)) == 2
-        return
-    with refusal(f"field '{field}': .*{reason}"):
-        OpenbReader().read_requests(path)
+        assert len(reader.read_requests(path)) == 2
+    else:
+        with refusal(f"field '{field}': .*{reason}"):
+            reader.read_requests(path)
 
 
 @pytest.mark.parametrize(

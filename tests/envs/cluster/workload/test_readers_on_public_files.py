@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from envs.cluster.workload.readers.job_logs import ItpReader, PhillyReader
-from envs.cluster.workload.trace import Trace
 
 pytestmark = pytest.mark.slow
 
@@ -22,10 +21,6 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def columns(trace: Trace) -> list[tuple[str, int, int, int, str | None]]:
-    return [(j.job_id, j.submit_s, j.duration_s, j.num_gpus, j.queue) for j in trace]
-
-
 @pytest.mark.parametrize("cluster", ITP_JOBS)
 def test_itp(cluster: str, data: Path) -> None:
     path = data / "traces" / "itp" / f"cluster{cluster}.csv.gz"
@@ -33,10 +28,9 @@ def test_itp(cluster: str, data: Path) -> None:
     rows = sorted((int(r["submission_time"]), r["job_id"], r) for r in rows_of(path))
     first = rows[0][0]
     assert len(found.trace) == found.rows == ITP_JOBS[cluster]
-    assert found.num_rejected == 0
-    assert found.origin_s == first
+    assert (found.num_rejected, found.origin_s) == (0, first)
     assert found.trace.name == f"cluster{cluster}"
-    assert columns(found.trace) == [
+    assert [(j.job_id, j.submit_s, j.duration_s, j.num_gpus, j.queue) for j in found.trace] == [
         (job, submit - first, int(row["duration"]), int(row["num_gpu"]), None)
         for submit, job, row in rows
     ]
@@ -52,9 +46,8 @@ def test_philly(data: Path) -> None:
     first = rows[0][0]
     assert len(found.trace) == found.rows == 57578
     assert len(found.trace.queue.names) == 8
-    assert found.trace.num_gpus.max() == 128
-    assert found.origin_s == first
-    assert columns(found.trace) == [
+    assert (found.trace.num_gpus.max(), found.origin_s) == (128, first)
+    assert [(j.job_id, j.submit_s, j.duration_s, j.num_gpus, j.queue) for j in found.trace] == [
         (str(i), submit - first, float(r["duration"]), int(r["num_gpus"]), r["cluster"])
         for submit, i, r in rows
     ]

@@ -21,20 +21,17 @@ def test_by_hand() -> None:
     found = summarise(replace(trace, queue=Labels.of(["a", "b", "b", None])), origin_s=23 * 3600)
     assert (found.name, found.jobs, found.span_s, found.max_gpus) == ("hand", 4, 7200, 8)
     assert found.gpu_hours == pytest.approx(1 + 4 + 4 + 4)
-    assert found.offered_load(10) == pytest.approx(13 / 20)
-    assert found.offered_load(10) == pytest.approx(trace.offered_load(10))
-    assert found.mean_duration_s == 3600
-    assert found.mean_interarrival_s == 2400
+    assert found.offered_load(10) == pytest.approx(13 / 20) == trace.offered_load(10)
+    assert (found.mean_duration_s, found.mean_interarrival_s) == (3600, 2400)
     assert found.arrivals_by_hour.tolist() == [1, 2, *[0] * 21, 1]
-    assert [gang.num_gpus for gang in found.gangs] == [1, 2, 8]
-    assert [gang.jobs for gang in found.gangs] == [1, 1, 2]
-    assert found.gangs[2].job_share == 0.5
-    assert found.gangs[2].gpu_hour_share == pytest.approx(8 / 13)
-    assert found.gangs[2].mean_duration_s == 1800
+    assert [(gang.num_gpus, gang.jobs) for gang in found.gangs] == [(1, 1), (2, 1), (8, 2)]
+    last = found.gangs[2]
+    assert (last.job_share, last.mean_duration_s) == (0.5, 1800)
+    assert last.gpu_hour_share == pytest.approx(8 / 13)
     assert found.duration_s[QUANTILES.index(0.5)] == 2700
     assert found.gangs[1].duration_s.tolist() == [7200] * len(QUANTILES)
-    assert dict(found.jobs_by_queue) == {"b": 2, "": 1, "a": 1}
     assert next(iter(found.jobs_by_queue)) == "b"
+    assert dict(found.jobs_by_queue) == {"b": 2, "": 1, "a": 1}
     assert found.gpu_hours_by_queue["b"] == pytest.approx(8)
     assert dict(found.jobs_by_user) == {"": 4}
 

@@ -12,7 +12,11 @@ from shipped_workloads import document
 from envs.cluster.workload.synthetic.arrivals import DAY_S, HOUR_S, SessionShape
 from envs.cluster.workload.synthetic.fit import agreement
 from envs.cluster.workload.synthetic.generate import TargetLoad, generate
-from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
+from envs.cluster.workload.synthetic.parameters import (
+    Memory,
+    WorkloadParameters,
+    workload_parameters,
+)
 from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 from tests.strength import examples
@@ -39,17 +43,15 @@ def test_one_seed_is_one_trace_on_every_machine() -> None:
 
 @examples(25)
 @given(st.integers(1, 400), st.integers(0, 2**40), st.sampled_from([ITP, PHILLY]))
-def test_any_number_of_jobs_and_any_seed(jobs: int, seed: int, parameters: object) -> None:
-    trace = generate(parameters, jobs, seed)  # type: ignore[arg-type]
-    assert len(trace) == jobs
-    assert trace.submit_s[0] == 0
-    again = generate(parameters, jobs, seed)  # type: ignore[arg-type]
-    assert digest(trace) == digest(again)
-    sizes = parameters.gang_sizes  # type: ignore[attr-defined]
-    shares = np.array(parameters.gang_shares)  # type: ignore[attr-defined]
-    count = np.array([np.count_nonzero(trace.num_gpus == size) for size in sizes])
+def test_any_number_of_jobs_and_any_seed(
+    jobs: int, seed: int, parameters: WorkloadParameters
+) -> None:
+    trace = generate(parameters, jobs, seed)
+    assert (len(trace), trace.submit_s[0]) == (jobs, 0)
+    assert digest(trace) == digest(generate(parameters, jobs, seed))
+    count = np.array([np.count_nonzero(trace.num_gpus == size) for size in parameters.gang_sizes])
     assert count.sum() == jobs
-    assert (np.abs(count - shares * jobs) < 1 + 1e-4 * jobs).all()
+    assert (np.abs(count - np.array(parameters.gang_shares) * jobs) < 1 + 1e-4 * jobs).all()
 
 
 def test_seeds_differ_and_the_load_changes_arrivals_alone() -> None:
@@ -63,8 +65,8 @@ def test_seeds_differ_and_the_load_changes_arrivals_alone() -> None:
 
 @pytest.mark.parametrize("load", [0.1, 0.9, 3.0])
 @pytest.mark.parametrize("parameters", [ITP, PHILLY])
-def test_the_load_is_the_one_asked_for(load: float, parameters: object) -> None:
-    trace = generate(parameters, 5000, 3, load=TargetLoad(load, 128))  # type: ignore[arg-type]
+def test_the_load_is_the_one_asked_for(load: float, parameters: WorkloadParameters) -> None:
+    trace = generate(parameters, 5000, 3, load=TargetLoad(load, 128))
     work = float(trace.gpu_seconds.sum())
     assert abs(trace.span_s - work / (128 * load)) <= 1
     assert trace.offered_load(128) == pytest.approx(load, rel=1e-4)
