@@ -90,7 +90,8 @@ def read_table(
     """A CSV file with a header, whose columns are in any order.
 
     The columns `required` must be there and come first, in this order; without names all of them
-    do. Others are there when they are asked for.
+    do. Others are there when they are asked for; with none required, so is a row by
+    `RowChecks.finish`.
 
     UTF-8 with or without byte order mark, lines end in LF or CRLF, blank lines do not count. `hint`
     is added where a column is missing; `content` is the file's where it was read before.
@@ -111,7 +112,7 @@ def read_table(
     columns = Columns(path, header, parts, hint)
     for name in header if required is None else required:
         columns[name]
-    if not len(cells):
+    if not len(cells) and required != ():
         raise InputError("holds no row", file=path)
     return Table(
         path, columns, lambda row: f"row {row + 1} (line {lines[row]})", cells, len(header)
@@ -258,8 +259,10 @@ class RowChecks:
         """The marked rows by reason, in the order of the file.
 
         Raises:
-            InputError: for the first faulty row, where `strict`.
+            InputError: for the first faulty row, where `strict`; there is no row.
         """
+        if not len(self.table):
+            raise InputError("holds no row", file=self.table.path)
         found: list[tuple[int, RejectedRows]] = []
         for (field, reason, excluded), number in self._kinds.items():
             rows = np.flatnonzero(self._code == number)

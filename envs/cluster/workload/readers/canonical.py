@@ -71,8 +71,6 @@ class CanonicalReader:
                 trace = trace_of(path, header, frame)
                 if len(trace) and frame["job_id"].is_unique().all():
                     return _in_order(trace, frame["job_id"], header)
-            if not len(frame):
-                raise InputError("holds no job", file=path)
             cells = np.full(len(frame), frame.width)
             texts = Columns(path, frame.columns, frame.get_columns(), NAMES)
             table = Table(path, texts, lambda row: f"row {row + 1}", cells, frame.width)

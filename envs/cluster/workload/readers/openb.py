@@ -57,7 +57,7 @@ class OpenbReader(LogReader):
         Raises:
             InputError: the file is unusable, or a row is faulty.
         """
-        checks = RowChecks(read_table(path, ("name",)))
+        checks = RowChecks(read_table(path, ()))
         resources, names = _resources(checks), checks.table.columns["name"]
         checks.unique("name", names)
         checks.finish(strict=True)
@@ -73,7 +73,7 @@ def read_openb_nodes(path: str | Path) -> Cluster:
     Raises:
         InputError: the file is unusable, or a row is faulty.
     """
-    checks = RowChecks(read_table(path, ("sn",)))
+    checks = RowChecks(read_table(path, ()))
     gpus = checks.whole("gpu", 0, MOST_GPUS)
     cpu_milli, memory_mib = checks.whole("cpu_milli"), checks.whole("memory_mib")
     model = checks.table.columns["model"]

@@ -90,7 +90,7 @@ def own_table(
         name = called[field]
         text = checks.text(name)
         if text.cast(pl.Float64, strict=False).is_null().all():
-            if field in units:
+            if field in units and len(text):
                 told = f"has dates, which have no unit; {units[field]!r} is for numbers"
                 raise InputError(told, file=table.path, field=name)
             return _dates(checks, name)
