@@ -58,7 +58,7 @@ class OpenbReader(LogReader):
             InputError: the file is unusable, or a row is faulty.
         """
         checks = RowChecks(read_table(path, ()))
-        resources, names = _resources(checks), checks.table.columns["name"]
+        names, resources = checks.table.columns["name"], _resources(checks)
         checks.unique("name", names)
         checks.finish(strict=True)
         resources["gpu_type"] = Labels.of(resources["gpu_type"].to_list())
