@@ -387,7 +387,10 @@ def _number(text: str) -> float:
 
 
 def read_workload(path: str) -> WorkloadParameters:
-    """The parameters in a YAML file.
+    """The parameters in a file.
+
+    Args:
+        path: of the YAML file.
 
     Raises:
         InputError: the file holds something else, or what it holds is wrong.
