@@ -1,10 +1,12 @@
-"""What every exported decider has in common: its face, and how bad states are told."""
+"""What all exported deciders have in common: forms of states and answers, and refusals."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -30,16 +32,9 @@ class StateError(InputError):
     def __init__(self, *faults: tuple[Location, str]) -> None:
         self.faults = faults
         (location, message), more = faults[0], len(faults) - 1
-        told = f"{message} (and {more} more)" if more else message
-        super().__init__(told, file="state", field=path_of(location) or None)
-
-
-def path_of(location: Sequence[str | int]) -> str:
-    """`jobs[3].num_gpus`."""
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+        message = f"{message} (and {more} more)" if more else message
+        path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)
+        super().__init__(message, file="state", field=path.removeprefix(".") or None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +58,7 @@ class Decision:
 
 @runtime_checkable
 class Decider(Protocol):
-    """An exported policy that is told a state and answers what to do; it remembers nothing."""
+    """An exported policy: a state in, a decision out; it remembers nothing."""
 
     @property
     def kind(self) -> str:
@@ -106,8 +101,8 @@ def form(kind: type[Kind]) -> type[Kind]:
     known = kind.__annotations__
     for one, below in pairwise(declared.body):
         if isinstance(one, ast.AnnAssign) and isinstance(below, ast.Expr):
-            name, told = ast.unparse(one.target), " ".join(ast.literal_eval(below.value).split())
-            known[name] = Annotated[known[name], Field(description=told)]
+            name, text = ast.unparse(one.target), " ".join(ast.literal_eval(below.value).split())
+            known[name] = Annotated[known[name], Field(description=text)]
     return with_config(ConfigDict(extra="forbid", strict=True))(kind)
 
 
@@ -123,36 +118,58 @@ class Form(Generic[Document]):
         return {"$schema": DIALECT, **found, "title": self._title}
 
     def read(self, data: object) -> Document:
-        """`data` as such a document.
+        """`data`, or the JSON text in bytes, as such a document.
 
         Raises:
             StateError: it is none.
         """
         try:
+            if isinstance(data, bytes):
+                return self._adapter.validate_json(data)
             return self._adapter.validate_python(data)
         except ValidationError as error:
-            raise _refusal(error) from None
-
-    def read_json(self, text: bytes) -> Document:
-        """The document in a JSON text.
-
-        Raises:
-            StateError: it is none.
-        """
-        try:
-            return self._adapter.validate_json(text)
-        except ValidationError as error:
-            raise _refusal(error) from None
+            faults = error.errors(include_url=False, include_context=False, include_input=False)
+            raise StateError(*map(_fault, faults[:MOST_FAULTS])) from None
 
 
-def _refusal(error: ValidationError) -> StateError:
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    return StateError(*((tuple(fault["loc"]), _told(fault)) for fault in faults[:MOST_FAULTS]))
-
-
-def _told(fault: Any) -> str:
+def _fault(fault: Any) -> tuple[Location, str]:
     unknown = fault["type"] == "extra_forbidden"
-    return "is no field of the schema of this policy's states" if unknown else str(fault["msg"])
+    message = "is no field of the schema of this policy's states" if unknown else fault["msg"]
+    return tuple(fault["loc"]), message
 
 
-MOST_FAULTS = 20  # that are told of one state
+class FormDecider(ABC, Generic[Document]):
+    """A `Decider` whose states and answers are forms. One state at a time; threads wait their turn.
+
+    Args:
+        state: the form of states, and its title.
+        answer: of answers.
+    """
+
+    def __init__(
+        self, state: tuple[type[Document], str], answer: tuple[type[Mapping[str, Any]], str]
+    ) -> None:
+        self._form: Form[Document] = Form(*state)
+        self.schema, self.answer_schema = self._form.schema(), Form(*answer).schema()
+        self._lock = threading.Lock()
+
+    def decide(self, state: Mapping[str, Any]) -> Decision:
+        return self._decide(self._form.read(dict(state)))
+
+    def decide_json(self, text: bytes) -> Decision:
+        return self._decide(self._form.read(text))
+
+    def warm(self) -> None:
+        self.decide(self.example)
+
+    @property
+    @abstractmethod
+    def example(self) -> dict[str, Any]:
+        """See `Decider`."""
+
+    @abstractmethod
+    def _decide(self, state: Document) -> Decision:
+        """What to do in a state of the form."""
+
+
+MOST_FAULTS = 20  # that are named of one state

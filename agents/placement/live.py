@@ -1,16 +1,16 @@
-"""An exported placement policy decides where the operators of a graph run, told as plain data."""
+"""An exported placement policy decides where operators run, on graphs given as plain data."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
-from agents.decision import Decision, Form, Location, Name, StateError, form
+from agents.decision import Decision, FormDecider, Name, StateError, form
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
@@ -119,7 +119,7 @@ class PlacementAnswer(TypedDict):
 
 
 @bounded
-class PlacementDecider:
+class PlacementDecider(FormDecider[LiveStep]):
     """Decides on graphs and topologies by the policy of a checkpoint folder.
 
     Of the plans that the policy finds most probable from eight starts, and of the splits among
@@ -151,29 +151,19 @@ class PlacementDecider:
             guided=0.0, seed=0,
         )  # fmt: skip
         self.most_operators, self.most_devices = most_operators, most_devices
-        self._form = Form(LiveStep, "A training step and the devices for it")
-        self._lock = threading.Lock()
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return self._form.schema()
-
-    @property
-    def answer_schema(self) -> dict[str, Any]:
-        return Form(PlacementAnswer, "Where the operators run").schema()
+        super().__init__(
+            (LiveStep, "A training step and the devices for it"),
+            (PlacementAnswer, "Where the operators run"),
+        )
 
     def decide(self, state: Mapping[str, Any]) -> Decision:
         """What to do in `state`, whose graph and topology may be objects of `envs` as well."""
         graph, topology = state.get("graph"), state.get("topology")
-        if isinstance(graph, OpGraph) and isinstance(topology, Topology):
-            return self._decide(graph, topology)
-        if isinstance(graph, OpGraph):
-            told = self._form.read({**state, "graph": {}})
-            return self._decide(graph, _topology(told["topology"]))
-        return self._told(self._form.read(dict(state)))
-
-    def decide_json(self, text: bytes) -> Decision:
-        return self._told(self._form.read_json(text))
+        if not isinstance(graph, OpGraph):
+            return super().decide(state)
+        if not isinstance(topology, Topology):
+            topology = _topology(self._form.read({**state, "graph": {}})["topology"])
+        return self._place(graph, topology)
 
     @property
     def example(self) -> dict[str, Any]:
@@ -182,47 +172,37 @@ class PlacementDecider:
         server = {"device": "V100-16GB", "count": 2, "pcie": pcie}
         return {"graph": graph_document(graph), "topology": {"servers": [server]}}
 
-    def warm(self) -> None:
-        self.decide(self.example)
-
-    def _told(self, state: LiveStep) -> Decision:
-        try:
+    def _decide(self, state: LiveStep) -> Decision:
+        with _refused_at("graph"):
             graph = graph_of(state["graph"])
-        except InputError as error:
-            raise _at(("graph",), error) from error
-        return self._decide(graph, _topology(state["topology"]))
+        return self._place(graph, _topology(state["topology"]))
 
-    def _decide(self, graph: OpGraph, topology: Topology) -> Decision:
-        for field, found, most in (
-            ("graph", graph.num_operators, self.most_operators),
-            ("topology", topology.num_devices, self.most_devices),
+    def _place(self, graph: OpGraph, topology: Topology) -> Decision:
+        for field, what, found, most in (
+            ("graph", "operators", graph.num_operators, self.most_operators),
+            ("topology", "devices", topology.num_devices, self.most_devices),
         ):
             if found < 1 or (most is not None and found > most):
                 bound = "at least 1" if found < 1 else f"at most {most}"
-                what = "operators" if field == "graph" else "devices"
                 raise StateError(((field,), f"{found} {what}, this decider takes {bound}"))
         problem = StepProblem.build(graph, topology, CostByGraph())
-        with self._lock:
-            return self._play(problem)
-
-    def _play(self, problem: StepProblem) -> Decision:
         grouped = GroupedProblem.of(problem, self.planner.groups)
-        answer, incumbent = Answer(self.planner, grouped), StepIncumbent(problem)
-        plans, _ = answer.best_first()
-        chances, group = answer.chances, grouped.fusion.group
-        answer.fit(incumbent, plans, Budget(FITTING_S, 1))
-        plan = incumbent.plan
+        with self._lock:
+            answer, incumbent = Answer(self.planner, grouped), StepIncumbent(problem)
+            plans, _ = answer.best_first()
+            chances, group = answer.chances, grouped.fusion.group
+            answer.fit(incumbent, plans, Budget(FITTING_S, 1))
+        simulator, plan = BestOrder(problem), incumbent.plan
         if plan is None:
             device = grouped.fusion.expand(plans[0])
-            plan = Plan(Placement(device), BestOrder(problem).order(device))
-        placed = np.zeros(grouped.num_groups, np.int64)
+            plan = Plan(Placement(device), simulator.order(device))
+        placed, names = np.zeros(grouped.num_groups, np.int64), problem.topology.device_names
         placed[group] = plan.placement.device
-        names = problem.topology.device_names
         actions = [
             {
                 "action": "place",
                 "group": number,
-                "operators": [problem.graph.op_names[op] for op in np.flatnonzero(group == number)],
+                "operators": [graph.op_names[op] for op in np.flatnonzero(group == number)],
                 "device": names[device],
                 "probability": float(chance[device]),
                 "log_probabilities": {
@@ -231,55 +211,48 @@ class PlacementDecider:
             }
             for number, (device, chance) in enumerate(zip(placed, chances, strict=True))
         ]
-        return Decision(actions, self._content(problem, plan, actions))
-
-    def _content(
-        self, problem: StepProblem, plan: Plan, actions: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        simulator = BestOrder(problem)
         violations = plan.violations(problem, simulator)
         step_time = simulator.step_time(plan.placement.device, plan.order)
-        bound = lower_bound(problem)
-        mark = {"kind": PLAN_KIND, "schema_version": PLAN_VERSION}
-        return {
+        least_s = lower_bound(problem).seconds
+        content = {
             "kind": "meshwright.placement_decision",
             "schema_version": 1,
             "actions": actions,
-            "plan": {**plan.document(problem), **mark},
+            "plan": {**plan.document(problem), "kind": PLAN_KIND, "schema_version": PLAN_VERSION},
             "feasible": not violations,
             "violations": violations,
             "step_time_s": step_time if np.isfinite(step_time) else None,
-            "lower_bound_s": bound.seconds if np.isfinite(bound.seconds) else None,
+            "lower_bound_s": least_s if np.isfinite(least_s) else None,
         }
+        return Decision(actions, content)
 
 
-def _topology(told: LiveTopology) -> Topology:
-    name = told.get("name", "live")
+def _topology(live: LiveTopology) -> Topology:
+    name, servers = live.get("name", "live"), live["servers"]
+    if len(servers) > 1 and "network" not in live:
+        raise StateError((("topology", "network"), "is missing: what joins the servers?"))
+    with _refused_at("topology"):
+        built = [_server(server) for server in servers]
+        return mixed(name, built, live["network"]) if built[1:] else single_server(name, built[0])
+
+
+def _server(live: LiveServer) -> PcieServer:
+    device, count, pcie = live["device"], live["count"], live["pcie"]
+    rest = live.get("switches", 1), live.get("nics", 1)
+    if "nvlink" in live:
+        island = live.get("island", count)
+        return NvlinkServer(device, count, island, live["nvlink"], pcie, *rest)
+    if "island" in live:
+        raise InputError("goes with nvlink", field="island")
+    return PcieServer(device, count, pcie, *rest)
+
+
+@contextmanager
+def _refused_at(field: str) -> Iterator[None]:
+    """Errors of a part of the state are those of the state."""
     try:
-        servers = [_server(server) for server in told["servers"]]
-        if len(servers) == 1:
-            return single_server(name, servers[0])
-        if "network" not in told:
-            raise StateError((("topology", "network"), "is missing: what joins the servers?"))
-        return mixed(name, servers, told["network"])
-    except StateError:
-        raise
+        yield
     except InputError as error:
-        raise _at(("topology",), error) from error
-
-
-def _server(told: LiveServer) -> PcieServer:
-    switches, nics = told.get("switches", 1), told.get("nics", 1)
-    if "nvlink" not in told:
-        if "island" in told:
-            raise InputError("goes with nvlink", field="island")
-        return PcieServer(told["device"], told["count"], told["pcie"], switches, nics)
-    island = told.get("island", told["count"])
-    return NvlinkServer(
-        told["device"], told["count"], island, told["nvlink"], told["pcie"], switches, nics
-    )
-
-
-def _at(location: Location, error: InputError) -> StateError:
-    where = " ".join(str(part) for part in (error.record, error.field) if part is not None)
-    return StateError((location, f"{where}: {error.message}" if where else error.message))
+        where = " ".join(str(part) for part in (error.record, error.field) if part is not None)
+        message = f"{where}: {error.message}" if where else error.message
+        raise StateError(((field,), message)) from error
