@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 import yaml
 from annotated_types import Ge
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from agents.cluster.checkpoint_adviser import plan_of, rebuilt
 from agents.cluster.migrating.adviser import MigrationAdviser
@@ -27,6 +26,7 @@ from envs.cluster.environment.actions import (
     QueueOrder,
     ShortestRemainingTime,
     SmallestRemainingService,
+    WindowOrder,
 )
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
@@ -53,11 +53,6 @@ from models.export.checkpoint import (
 FloatArray = NDArray[np.float32]
 
 
-def _waits(weights: FloatArray) -> bool:
-    """Whether to wait, the last action, is likelier than all others, which share what is left."""
-    return bool(weights[-1] >= weights[:-1].sum())
-
-
 def most_probable_action(logits: FloatArray, window: int, groups: int) -> int:
     """To wait or not; then the likeliest action, a job and its server group being one.
 
@@ -67,15 +62,17 @@ def most_probable_action(logits: FloatArray, window: int, groups: int) -> int:
         window: W.
         groups: G.
     """
-    waits = _waits(np.exp(logits - logits.max()))
+    weights = np.exp(logits - logits.max())
+    waits = weights[-1] >= weights[:-1].sum()
     return len(logits) - 1 if waits else int(logits[:-1].argmax())
 
 
 def most_probable_job(logits: FloatArray, window: int, groups: int) -> int:
     """To wait or not; then a job, counted over all server groups it could start on; then where."""
+    likeliest = most_probable_action(logits, window, groups)
+    if likeliest == len(logits) - 1:
+        return likeliest
     weights = np.exp(logits - logits.max())
-    if _waits(weights):
-        return len(logits) - 1
     starts = weights[: window * groups].reshape(window, groups)
     jobs, others = starts.sum(axis=1), weights[window * groups : -1]
     job = int(jobs.argmax())
@@ -99,7 +96,7 @@ class Trimmed:
     """
 
     def __init__(self, graph: ClusterGraph, mask: NDArray[np.int8], table: ActionTable) -> None:
-        kept = {name: max(int(graph[f"{name}_mask"].sum()), 1) for name in _TRIMMED}
+        kept = {name: max(int(graph[f"{name}_mask"].sum()), 1) for name in TRIMMED}
         self.window = kept["pending"]
         starts = np.arange(self.window * table.groups)
         first = table.window * table.groups
@@ -117,19 +114,11 @@ class Trimmed:
         self.observation["action_mask"] = mask[self.actions]
         if ADVISED in graph:
             advised = np.searchsorted(self.actions, graph[ADVISED])  # actions ascend
-            assert self.actions[advised] == graph[ADVISED], "advice about what is not shown"
+            assert self.actions[advised] == graph[ADVISED], "an action on what is not shown"
             self.observation[ADVISED] = advised
 
 
-_TRIMMED = ("pending", "running", "share")
-
-
-def masked(logits: FloatArray, observation: Mapping[str, NDArray[Any]]) -> FloatArray:
-    """Logits, minus infinity where the mask forbids."""
-    allowed: FloatArray = np.where(observation["action_mask"] == 1, logits, -np.inf)
-    return allowed
-
-
+TRIMMED = ("pending", "running", "share")
 WINDOW_ORDERS = {
     order.__name__: order
     for order in (QueueOrder, LeastService, ShortestRemainingTime, SmallestRemainingService)
@@ -141,11 +130,11 @@ class CheckpointScheduler:
     """Decides as a checkpoint folder says: by the network of a policy, or by a plan.
 
     A plan (`migrating.policy.Migrating`) decides on all jobs at once. Where several schedulers
-    share the cluster, each does what the plan of its own racks advises.
+    share the cluster, each does what the plan of its own racks suggests.
 
     A network plays an episode of `envs.cluster`. What it sees and may do is read from the
     configuration of its training, which lies in the folder: known durations, history, order of the
-    window, server groups, preemption, longest wait. An adviser whose action it is shown is
+    window, server groups, preemption, longest wait. An expert policy whose action it is shown is
     described by `spec.json` (`checkpoint_adviser`). Nothing of these files is instantiated. Sizes
     are free: all of the cluster's servers are shown, all running jobs, and as many pending jobs as
     `window` allows. The columns of GPU types are those of the cluster, in its order.
@@ -194,20 +183,21 @@ class CheckpointScheduler:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
         self.mover: Migrating | None = None
         self.adviser: MigrationAdviser | None
-        self.trained: _Trained | _Planned
         if PLAN in self.checkpoint.spec:
             self.adviser, self.mover = plan_of(self.checkpoint)
-            self.trained = _Planned(self.mover.wake_s)
+            # What has been started runs on for a minute, lest it stops again at once.
+            actions = ClusterActions(preempt_after_s=60.0, longest_wait_s=self.mover.wake_s)
+            self.trained = Training(actions)
         else:
-            self.adviser, self.trained = rebuilt(self.checkpoint), _Trained(self.checkpoint)
+            self.adviser, self.trained = rebuilt(self.checkpoint), _training(self.checkpoint)
         self.window, self.schedulers = window, schedulers
         self.partition, self.routing = partition, routing
         self.forwards, self.forward_s = forwards, forward_s
         self.greedy = most_probable_job if self.adviser is None else most_probable_action
         self.seed = seed
         self._run = None if self.mover is not None else OnnxRuntime(self.checkpoint)
-        advised = self.adviser is not None and self.adviser.knows == "durations"
-        looks = self.trained.known_durations or advised
+        expert = self.adviser is not None and self.adviser.knows == "durations"
+        looks = self.trained.known_durations or expert
         self.knows: Knowledge = "durations" if looks else "predictions"
 
     def play(
@@ -250,9 +240,13 @@ class CheckpointScheduler:
         bounds = ClusterBounds.of(cluster).part(self.schedulers)
         types = self.trained.gpu_types
         if bounds.gpu_types > types:
-            told = f"{bounds.gpu_types} GPU types, the policy was made for {types}"
-            raise InputError(told, file=f"cluster {cluster.name}", field="gpu_types")
-        most = _most_running(cluster, trace)
+            message = f"{bounds.gpu_types} GPU types, the policy was made for {types}"
+            raise InputError(message, file=f"cluster {cluster.name}", field="gpu_types")
+        # Jobs, and shares of jobs, that can run at once at most.
+        least = max(int(trace.gpu_milli.min(initial=1000)), 1)
+        without = int((trace.num_gpus == 0).sum())
+        shares = int(np.clip(trace.num_gpus, 1, cluster.num_nodes).sum())
+        most = max(min(cluster.num_gpus * 1000 // least + without, shares), 1)
         shown = ClusterObservation(
             replace(bounds, gpu_types=types),
             self.schedulers - 1,
@@ -300,38 +294,35 @@ class CheckpointScheduler:
             return int(graph[ADVISED][0]), 1.0
         table = episode.action_table
         short = Trimmed(graph, mask, table)
-        logits = masked(self._run(short.observation)[0], short.observation)
+        allowed = short.observation["action_mask"] == 1
+        logits = np.where(allowed, self._run(short.observation)[0], -np.inf)
         chosen = self.greedy(logits, short.window, table.groups)
         weights = np.exp(logits - logits.max())
         return int(short.actions[chosen]), float(weights[chosen] / weights.sum())
 
 
-class _Planned:
-    """What goes for a plan instead, where several schedulers follow it job by job."""
+@dataclass(frozen=True)
+class Training:
+    """The environment that a policy was trained in.
 
-    restart_s = 0.0  # where nobody says; nothing that is decided depends on it
-    known_durations = False
-    history = 0
-    order = QueueOrder()
-    gpu_types = MAX_GPU_TYPES
+    The defaults go for a plan, where several schedulers follow it job by job.
+    """
 
-    def __init__(self, wake_s: float) -> None:
-        # What has been started runs on for a minute, lest it stops again at once.
-        self.actions = ClusterActions(preempt_after_s=60.0, longest_wait_s=wake_s)
+    actions: ClusterActions
+    known_durations: bool = False
+    history: int = 0
+    order: WindowOrder = QueueOrder()
+    gpu_types: int = MAX_GPU_TYPES
+    restart_s: float = 0.0  # where the state does not say; no decision of a plan depends on it
+
+
+def _at(*path: str) -> Any:
+    """A value inside of other mappings."""
+    return Field(validation_alias=AliasPath(*path))
 
 
 class _Part(Form, extra="ignore"):
     """What is read of a file that says more."""
-
-
-class _Order(_Part):
-    target: str = Field(alias="_target_")
-
-
-class _Observation(_Part):
-    known_durations: bool
-    history: int
-    order: _Order
 
 
 class _Actions(_Part):
@@ -342,65 +333,44 @@ class _Actions(_Part):
     longest_wait_s: float | None
 
 
-class _Environment(_Part):
-    observation: _Observation
-    actions: _Actions
-
-
 class _Overheads(_Part):
     restart_s: Annotated[float, Field(ge=0.0)]
 
 
 class _Config(_Part):
-    env: _Environment
+    known_durations: bool = _at("env", "observation", "known_durations")
+    history: int = _at("env", "observation", "history")
+    order: str = _at("env", "observation", "order", "_target_")
+    actions: _Actions = _at("env", "actions")
     overheads: _Overheads | None = None
 
 
-class _Widths(_Part):
-    types: Annotated[int, Field(ge=1, le=MAX_GPU_TYPES)]
-
-
 class _Model(_Part):
-    widths: _Widths
+    types: Annotated[int, Field(ge=1, le=MAX_GPU_TYPES)] = _at("widths", "types")
 
 
-class _Trained:
-    """What the configuration of a checkpoint's training says of its environment."""
-
-    def __init__(self, checkpoint: SchedulerCheckpoint) -> None:
-        file, spec = checkpoint.folder / CONFIG_FILE, checkpoint.folder / SPEC_FILE
-        config = read_form(_Config, _config(file), file)
-        seen, actions = config.env.observation, config.env.actions
-        order = seen.order.target.rpartition(".")[2]
-        require_one_of(order, WINDOW_ORDERS, file=file, field="order")
-        if actions.preempt_after_s == 0:
-            message = "jobs preempted at once could be started and stopped for ever"
-            raise InputError(message, file=file, field="env.actions.preempt_after_s")
-        self.known_durations, self.history = seen.known_durations, seen.history
-        self.order, self.actions = WINDOW_ORDERS[order](), ClusterActions(**actions.model_dump())
-        model = read_form(_Model, checkpoint.spec.get("model"), spec, inside="model")
-        self.gpu_types = model.widths.types
-        self.restart_s = 0.0 if config.overheads is None else config.overheads.restart_s
+def _training(checkpoint: SchedulerCheckpoint) -> Training:
+    """What the configuration of a checkpoint's training says."""
+    file, spec = checkpoint.folder / CONFIG_FILE, checkpoint.folder / SPEC_FILE
+    try:
+        document = yaml.load(read_content(file), Loader=SafeLoader)
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"cannot be read ({in_one_line(error)})", file=file) from error
+    config = read_form(_Config, document, file)
+    order = config.order.rpartition(".")[2]
+    require_one_of(order, WINDOW_ORDERS, file=file, field="order")
+    if config.actions.preempt_after_s == 0:
+        message = "jobs preempted at once could be started and stopped for ever"
+        raise InputError(message, file=file, field="env.actions.preempt_after_s")
+    return Training(
+        ClusterActions(**config.actions.model_dump()),
+        config.known_durations,
+        config.history,
+        WINDOW_ORDERS[order](),
+        read_form(_Model, checkpoint.spec.get("model"), spec, inside="model").types,
+        0.0 if config.overheads is None else config.overheads.restart_s,
+    )
 
 
 # The same in C, where PyYAML has it.
 SafeLoader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _config(path: Path) -> object:
-    try:
-        return yaml.load(read_content(path), Loader=SafeLoader)
-    except (RecursionError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"cannot be read ({in_one_line(error)})", file=path) from error
-
-
-def _most_running(cluster: Cluster, trace: Trace) -> int:
-    """Jobs, and shares of jobs, that can run at once at most."""
-    least = max(int(trace.gpu_milli.min(initial=1000)), 1)
-    without = int((trace.num_gpus == 0).sum())
-    return max(min(cluster.num_gpus * 1000 // least + without, _shares(cluster, trace)), 1)
-
-
-def _shares(cluster: Cluster, trace: Trace) -> int:
-    """Shares that the jobs of a trace have at most, if all run."""
-    return int(np.clip(trace.num_gpus, 1, cluster.num_nodes).sum())

@@ -1,10 +1,14 @@
-"""Plans that move jobs as data in a checkpoint, and from it again: that decide, or that advise."""
+"""Plans that move jobs as data in a checkpoint, and from it again.
+
+A plan decides by itself, or is the expert policy whose action a network is shown; the spec calls
+that `adviser`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field
 
@@ -30,6 +34,19 @@ from models.export.checkpoint import (
 
 ADVISER, KIND = "adviser", "migration"
 AboveZero = Annotated[float, Field(gt=0.0)]
+Part = TypeVar("Part", bound="_Expert")
+
+
+class _Expert(Form, extra="ignore"):
+    kind: Literal["migration"]
+    gain: Annotated[float, Field(ge=1.0)]
+    least_run_s: Annotated[float, Field(ge=0.0)]
+    priority: dict[str, Any]
+
+
+class _Plan(_Expert):
+    least_run_s: AboveZero
+    wake_s: AboveZero
 
 
 class _Order(Form, extra="ignore"):
@@ -44,18 +61,6 @@ class _Learned(_Order):
     weights: Weights  # type: ignore[valid-type]
 
 
-class _Adviser(Form, extra="ignore"):
-    kind: Literal["migration"]
-    gain: Annotated[float, Field(ge=1.0)]
-    least_run_s: Annotated[float, Field(ge=0.0)]
-    priority: dict[str, Any]
-
-
-class _Plan(_Adviser):
-    least_run_s: AboveZero
-    wake_s: AboveZero
-
-
 ORDERS: dict[str, tuple[Callable[..., Any], type[_Order]]] = {
     AttainedServiceClasses.name: (AttainedServiceClasses, _Classes),
     RemainingTime.name: (RemainingTime, _Order),
@@ -64,44 +69,45 @@ ORDERS: dict[str, tuple[Callable[..., Any], type[_Order]]] = {
 }
 
 
-def described(adviser: Adviser | Migrating | None) -> AdviserSpec | None:
-    """What a checkpoint says of an adviser or a plan that decides; None of none.
+def described(expert: Adviser | Migrating | None) -> AdviserSpec | None:
+    """What a checkpoint says of an expert policy or a plan that decides; None of none.
 
     Raises:
         InputError: it is none that a checkpoint can describe, or the folder that it reads holds no
             posterior.
     """
-    if adviser is None:
+    if expert is None:
         return None
-    order: Any = adviser
-    if isinstance(adviser, MigrationAdviser):
-        order = adviser.priority()
-    elif isinstance(adviser, Migrating):
-        order = adviser.priority
-    if order is adviser or getattr(order, "name", None) not in ORDERS:
+    names, order = ["gain", "least_run_s"], cast(Any, expert)
+    if isinstance(expert, MigrationAdviser):
+        order = expert.priority()
+    elif isinstance(expert, Migrating):
+        names, order = [*names, "wake_s"], expert.priority
+    if order is expert or getattr(order, "name", None) not in ORDERS:
         message = f"{type(order).__name__} cannot go into a checkpoint (nothing reads its spec)"
-        raise InputError(message, field="adviser")
-    numbers = (_Plan if isinstance(adviser, Migrating) else _Adviser).model_fields
-    told = {name: getattr(adviser, name) for name in numbers if hasattr(adviser, name)}
-    shown = {name: getattr(order, name) for name in ORDERS[order.name][1].model_fields}
-    document = {"kind": KIND, **told, "priority": {"kind": order.name, **shown}}
+        raise InputError(message, field=ADVISER)
+    numbers = {name: getattr(order, name) for name in ORDERS[order.name][1].model_fields}
+    document = {
+        "kind": KIND,
+        **{name: getattr(expert, name) for name in names},
+        "priority": {"kind": order.name, **numbers},
+    }
     learned = isinstance(order, LearnedPriority)
     return AdviserSpec(document, {DURATIONS_FOLDER: order.folder} if learned else {})
 
 
 def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
-    """The adviser of a checkpoint; None where its policy is shown nobody's action.
+    """The expert policy of a checkpoint; None where its network is shown nobody's action.
 
     Raises:
         InputError: the spec does not describe one of those known here, or describes one although
-            the policy takes no advice, or the folder that it reads is missing or damaged.
+            the network is shown none, or the folder that it reads is missing or damaged.
     """
-    advised = any(item.name == ADVISED for item in checkpoint.layout)
-    if advised:
-        return _adviser(checkpoint, _Adviser, ADVISER)
+    if any(item.name == ADVISED for item in checkpoint.layout):
+        return _expert(checkpoint, _Expert, ADVISER)[0]
     if checkpoint.spec.get(ADVISER) is not None:
-        told = "goes with a policy that takes no advice"
-        raise InputError(told, file=checkpoint.folder / SPEC_FILE, field=ADVISER)
+        message = "goes with a policy that takes no advice"
+        raise InputError(message, file=checkpoint.folder / SPEC_FILE, field=ADVISER)
     return None
 
 
@@ -111,25 +117,25 @@ def plan_of(checkpoint: SchedulerCheckpoint) -> tuple[MigrationAdviser, Migratin
     Raises:
         InputError: as `rebuilt`.
     """
-    adviser = _adviser(checkpoint, _Plan, PLAN)
-    wake_s = checkpoint.spec[PLAN]["wake_s"]
-    return adviser, Migrating(adviser.priority(), adviser.gain, adviser.least_run_s, wake_s)
+    expert, given = _expert(checkpoint, _Plan, PLAN)
+    return expert, Migrating(expert.priority(), expert.gain, expert.least_run_s, given.wake_s)
 
 
-def _adviser(checkpoint: SchedulerCheckpoint, form: type[_Adviser], at: str) -> MigrationAdviser:
-    """The one that a node of the spec describes."""
+def _expert(
+    checkpoint: SchedulerCheckpoint, form: type[Part], at: str
+) -> tuple[MigrationAdviser, Part]:
+    """The one that a node of the spec describes, and the node."""
     file, where = checkpoint.folder / SPEC_FILE, f"{at}.priority"
-    told = read_form(form, checkpoint.spec.get(at), file, inside=at)
-    kind = told.priority.get("kind")
+    given = read_form(form, checkpoint.spec.get(at), file, inside=at)
+    kind = given.priority.get("kind")
     require_one_of(kind, tuple(ORDERS), file=file, field=f"{where}.kind")
     make, numbers = ORDERS[str(kind)]
-    order = read_form(numbers, told.priority, file, inside=where).model_dump()
+    order = read_form(numbers, given.priority, file, inside=where).model_dump()
     priority: MakesPriority = partial(make, **order)
     if make is LearnedPriority:
         if DURATIONS_FOLDER not in checkpoint.spec.get("folders", {}):
             message = f"does not list {DURATIONS_FOLDER}, which the order reads"
             raise InputError(message, file=file, field="folders")
-        folder = str(checkpoint.folder / DURATIONS_FOLDER)
-        priority = partial(from_folder, folder, order["weights"])
-    priority()
-    return MigrationAdviser(priority, told.gain, told.least_run_s)
+        priority = partial(from_folder, str(checkpoint.folder / DURATIONS_FOLDER), **order)
+    priority()  # reads what it needs
+    return MigrationAdviser(priority, given.gain, given.least_run_s), given

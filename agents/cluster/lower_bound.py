@@ -35,7 +35,7 @@ import numpy as np
 from envs.arrays import FloatArray
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled
 from envs.errors import InputError
 
@@ -83,18 +83,19 @@ def completion_bound(
     Raises:
         InputError: a job runs on no GPU of the cluster.
     """
-    speed = _speeds(trace, cluster, rates)
+    kinds = np.bincount(cluster.gpu_type, cluster.gpus, len(cluster.gpu_types)).astype(np.float64)
+    speed = _speeds(trace, cluster, rates, kinds)
     best = speed.max(axis=1)
     gpus = trace.num_gpus * (trace.gpu_milli / WHOLE_GPU)
     none = gpus == 0.0  # such a job runs anywhere, at rate 1
-    if (best[~none] <= 0.0).any():
-        job = int(np.flatnonzero(~none & (best <= 0.0))[0])
-        raise InputError("runs on no GPU of the cluster", file=trace.name, record=job)
+    if (lost := ~none & (best <= 0.0)).any():
+        raise InputError(
+            "runs on no GPU of the cluster", file=trace.name, record=int(np.argmax(lost))
+        )
     least = np.where(none, trace.duration_s, trace.duration_s / np.where(none, 1.0, best))
     alone = float(least.sum())
     if none.all():
         return CompletionBound(alone, alone, alone, alone, len(trace))
-    kinds = np.bincount(cluster.gpu_type, cluster.gpus, len(cluster.gpu_types)).astype(np.float64)
     used = np.flatnonzero((kinds > 0.0) & (speed[~none] > 0.0).any(axis=0))
     jobs = _Jobs(
         submit=trace.submit_s[~none].astype(np.float64),
@@ -103,7 +104,11 @@ def completion_bound(
         speed=np.ascontiguousarray(speed[~none][:, used]),
         gpus=kinds[used],
     )
-    busy, prices = _mean_busy_bound(jobs)
+    weight = np.ones(len(jobs.submit))
+    prices, busy = _search(jobs, jobs.speed.max(axis=0), weight)
+    for _ in range(ROUNDS):
+        weight = _ascend(jobs, prices, weight)
+        prices, busy = _search(jobs, prices, weight)
     areas, machine = _areas(jobs, prices)
     rest = float(least[none].sum())
     busy += rest
@@ -112,16 +117,15 @@ def completion_bound(
     return CompletionBound(proved, busy, shortest, alone, len(trace))
 
 
-def _speeds(trace: Trace, cluster: Cluster, rates: RateModel | None) -> FloatArray:
-    """(J, T) speed of every job on every GPU type, 0 where it may not run."""
+def _speeds(
+    trace: Trace, cluster: Cluster, rates: RateModel | None, gpus: FloatArray
+) -> FloatArray:
+    """(J, T) speed of every job on every GPU type, 0 where it may not run; of types `gpus` (T,)."""
     tables = (rates or NoInterference()).tables(trace, cluster)
     speed = tables.speed[tables.profile]
-    masks = cluster.type_masks(trace.gpu_type.names)
-    mask = masks[np.where(trace.gpu_type.codes == UNKNOWN, len(masks) - 1, trace.gpu_type.codes)]
-    permitted = (mask[:, None] >> np.arange(len(cluster.gpu_types))) & 1
-    there = np.bincount(cluster.gpu_type, cluster.gpus, len(cluster.gpu_types)) > 0
-    allowed: FloatArray = np.where((permitted == 1) & there, speed, 0.0)
-    return allowed
+    masks = cluster.type_masks(trace.gpu_type.names)[trace.gpu_type.codes]
+    permitted = (masks[:, None] >> np.arange(len(gpus))) & 1
+    return np.where((permitted == 1) & (gpus > 0.0), speed, 0.0)
 
 
 def _areas(jobs: _Jobs, prices: FloatArray) -> tuple[FloatArray, float]:
@@ -129,16 +133,6 @@ def _areas(jobs: _Jobs, prices: FloatArray) -> tuple[FloatArray, float]:
     runs = jobs.speed > 0.0
     rate = np.where(runs, prices / np.where(runs, jobs.speed, 1.0), np.inf).min(axis=1)
     return jobs.work * rate, float(prices @ jobs.gpus)
-
-
-def _mean_busy_bound(jobs: _Jobs) -> tuple[float, FloatArray]:
-    """The largest bound found by mean busy times, and its prices."""
-    weight = np.ones(len(jobs.submit))
-    prices, best = _search(jobs, jobs.speed.max(axis=0), weight)
-    for _ in range(ROUNDS):
-        best, weight = _ascend(jobs, prices, weight)
-        prices, best = _search(jobs, prices, weight)
-    return best, prices
 
 
 def _bound(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float, FloatArray]:
@@ -170,8 +164,8 @@ def _search(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[FloatA
     return prices, best
 
 
-def _ascend(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float, FloatArray]:
-    """The largest bound found by projected supergradient steps from `weight`, and its l."""
+def _ascend(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> FloatArray:
+    """The l of the largest bound found by projected supergradient steps from `weight`."""
     best, gain = _bound(jobs, prices, weight)
     there = weight
     for step in range(1, STEPS + 1):
@@ -180,7 +174,7 @@ def _ascend(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float,
         value, gain = _bound(jobs, prices, there)
         if value > best:
             best, weight = value, there
-    return best, weight
+    return weight
 
 
 @compiled

@@ -12,7 +12,7 @@ from agents.cluster.backfilling import start
 from agents.cluster.compiled.pairs import FloatRows, pairs_of
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Option
-from agents.cluster.work_left import WorkLeft
+from agents.cluster.work_left import WorkLeft, futures_of
 from envs.arrays import FloatArray
 from envs.bounds import Count, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -87,17 +87,12 @@ class PairedFutures:
         rng: np.random.Generator,
     ) -> FloatArray:
         """(F, C) see `Decision`."""
-        futures = [simulator]
-        if self.posterior is not None:
-            futures = self.posterior.futures(simulator, self.futures, rng)
-        cost = np.array([[self._cost(one, option) for option in candidates] for one in futures])
-        saved: FloatArray = cost[:, :1] - cost
-        return saved
-
-    def _cost(self, future: ClusterSimulator, option: Option | None) -> float:
-        """Seconds at which jobs finish, added up."""
-        twin = future.copy()
-        if option is not None:
-            start(twin, *option)
-        self.base.play_on(twin, hold=option is None)
-        return float(twin.state.jobs["finish"].clip(0.0).sum())
+        futures = futures_of(self.posterior, simulator, self.futures, rng)
+        cost = np.empty((len(futures), len(candidates)))  # seconds at which jobs finish, added up
+        for place in np.ndindex(cost.shape):
+            twin, option = futures[place[0]].copy(), candidates[place[1]]
+            if option is not None:
+                start(twin, *option)
+            self.base.play_on(twin, hold=option is None)
+            cost[place] = twin.state.jobs["finish"].clip(0.0).sum()
+        return cost[:, :1] - cost

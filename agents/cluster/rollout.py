@@ -1,4 +1,4 @@
-"""A scheduler that looks ahead, and does otherwise than its base where futures say that it pays."""
+"""Rollout of a base scheduler over drawn futures, and a search for the best order in hindsight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agents.cluster.compiled.joint_choice import SHORTEST
 from agents.cluster.hidden_durations import simulator_for
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.policy import Option, PartialGpuShares, PlacementRule, Scheduler, same_start
-from agents.cluster.work_left import WorkLeft
+from agents.cluster.work_left import WorkLeft, futures_of
 from agents.solver import Knowledge
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
@@ -87,8 +87,8 @@ class Rollout(Scheduler):
     ) -> None:
         placement: PlacementRule | None = getattr(base, "placement", None)
         if placement is None and not isinstance(base, Continuing):
-            told = f"{base.name} has no placement rule, nor other options"
-            raise InputError(told, field="base")
+            message = f"{base.name} has no placement rule, nor other options"
+            raise InputError(message, field="base")
         self.base, self.posterior, self.first = base, posterior, first
         self._placement = placement
         self.futures = 1 if posterior is None else futures
@@ -111,23 +111,18 @@ class Rollout(Scheduler):
         simulator.settle()
         while len(simulator.pending()):
             usual = self.base.choice(self._seen) if isinstance(self.base, Continuing) else None
-            options = self._options(simulator, usual)
-            if not options:
-                if usual is None:
-                    break
-                start(simulator, *usual)
-                continue
-            self.asked += 1
-            saved = self._saved(simulator, options)
-            error = saved.std(axis=0, ddof=1) / np.sqrt(len(saved)) if len(saved) > 1 else 0.0
-            worth = saved.mean(axis=0) - self.sure * error
-            best = int(np.argmax(worth))
-            chosen = usual
-            if worth[best] > 0.0:
-                self.changed += 1
-                chosen = options[best]
-                if chosen is HOLD:
-                    return
+            options, chosen = self._options(simulator, usual), usual
+            if options:
+                self.asked += 1
+                saved = self._saved(simulator, options)
+                error = saved.std(axis=0, ddof=1) / np.sqrt(len(saved)) if len(saved) > 1 else 0.0
+                worth = saved.mean(axis=0) - self.sure * error
+                best = int(np.argmax(worth))
+                if worth[best] > 0.0:
+                    self.changed += 1
+                    chosen = options[best]
+                    if chosen is HOLD:
+                        return
             if chosen is None:
                 break
             start(simulator, *chosen)
@@ -137,30 +132,24 @@ class Rollout(Scheduler):
         """The alternatives to what the base starts next, if that is known."""
         found: list[Option | None] = []
         if isinstance(self.base, Continuing):
-            found += [
-                one
-                for one in self.base.options(self._seen, self.first)
-                if usual is None or not same_start(one, usual)
-            ]
-            if usual is not None and len(simulator.running()):
-                found.append(HOLD)
-            return found
-        assert self._placement is not None
-        for job in simulator.pending()[: self.first].tolist():
-            shares = self._placement.place(self._seen, job, copy.deepcopy(self._rng))
-            if isinstance(shares, PartialGpuShares):
-                found.append((job, shares))
-            elif shares is not None:
-                found.append((job, PartialGpuShares(shares, [None] * len(shares))))
-        if found and len(simulator.running()):
-            found.append(HOLD)
-        return found
+            for option in self.base.options(self._seen, self.first):
+                if usual is None or not same_start(option, usual):
+                    found.append(option)
+            may_hold = usual is not None
+        else:
+            assert self._placement is not None
+            for job in simulator.pending()[: self.first].tolist():
+                shares = self._placement.place(self._seen, job, copy.deepcopy(self._rng))
+                if shares is not None:
+                    if not isinstance(shares, PartialGpuShares):
+                        shares = PartialGpuShares(shares, [None] * len(shares))
+                    found.append((job, shares))
+            may_hold = bool(found)
+        return [*found, HOLD] if may_hold and len(simulator.running()) else found
 
     def _saved(self, simulator: ClusterSimulator, options: list[Option | None]) -> FloatArray:
         """(F, A) seconds that each alternative saves in each future."""
-        futures = [simulator]
-        if self.posterior is not None:
-            futures = self.posterior.futures(simulator, self.futures, self._rng)
+        futures = futures_of(self.posterior, simulator, self.futures, self._rng)
         saved = np.empty((len(futures), len(options)))
         for row, future in zip(saved, futures, strict=True):
             usual = self._cost(future.copy(), hold=False)
@@ -177,18 +166,14 @@ class Rollout(Scheduler):
         if isinstance(self.base, Continuing):
             self.base.play_on(simulator, hold=hold)
         else:
-            _play_on(copy.deepcopy(self.base), simulator, hold)
+            base, seen = copy.deepcopy(self.base), simulator_for(self.base, simulator)
+            if not hold:
+                base.decide(seen)
+            while not simulator.done and simulator.advance(base.wake(seen)):
+                base.decide(seen)
         finish = simulator.state.jobs["finish"]
         over = np.where(finish >= 0.0, finish, until)
         return float(np.minimum(over, until).sum())
-
-
-def _play_on(base: Scheduler, simulator: ClusterSimulator, hold: bool) -> None:
-    seen = simulator_for(base, simulator)
-    if not hold:
-        base.decide(seen)
-    while not simulator.done and simulator.advance(base.wake(seen)):
-        base.decide(seen)
 
 
 CHANGED = 0.1  # of the jobs whose keys change in a step, at most

@@ -61,16 +61,22 @@ class WorkLeft:
         drawn: FloatArray = np.exp(edges[place] + rng.random(place.shape) * width)
         return drawn
 
-    def futures(
-        self, simulator: ClusterSimulator, count: int, rng: np.random.Generator
-    ) -> list[ClusterSimulator]:
-        """Simulations that go on from here with drawn work, in which nobody comes any more."""
-        simulator.settle()
-        jobs = np.concatenate([simulator.pending(), simulator.running()])
-        drawn = self.draws(simulator.state, jobs, count, rng)
-        return [simulator.imagined(jobs, remaining) for remaining in drawn]
-
     def _chances(self, state: ClusterState, jobs: IntArray) -> FloatArray:
         """(A, 26) of the bins."""
         rows = self._features.rows(state, jobs)
         return self._posterior.chances(rows).astype(np.float64) if len(jobs) else np.zeros((0, 26))
+
+
+def futures_of(
+    posterior: WorkLeft | None, simulator: ClusterSimulator, count: int, rng: np.random.Generator
+) -> list[ClusterSimulator]:
+    """Simulations that go on from here with drawn work, in which nobody comes any more.
+
+    Without a posterior there is one, the future as it will be.
+    """
+    if posterior is None:
+        return [simulator]
+    simulator.settle()
+    jobs = np.concatenate([simulator.pending(), simulator.running()])
+    drawn = posterior.draws(simulator.state, jobs, count, rng)
+    return [simulator.imagined(jobs, remaining) for remaining in drawn]

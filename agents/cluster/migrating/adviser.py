@@ -1,4 +1,4 @@
-"""What a migrating policy would do next, as advice to the schedulers of cluster environments."""
+"""What a migrating policy would do next, as an expert policy of cluster environments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agents.cluster.migrating.policy import (
 )
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.solver import Knowledge
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import IntArray
 from envs.cluster.environment.views import Situation
 from envs.cluster.simulation.cluster_state import NONE
 
@@ -27,7 +27,7 @@ MakesPriority = Callable[[], Priority]  # a fresh order of an episode
 
 @dataclass(frozen=True, eq=False)
 class MigrationAdviser:
-    """Advises what `policy.Migrating` does, to schedulers who each own some racks.
+    """Suggests what `policy.Migrating` does to schedulers who each own some racks.
 
     Args:
         priority: makes the order of an episode's jobs.
@@ -81,9 +81,9 @@ class MigrationAdvice:
         state = simulator.state
         window, shown = episode.book.window[scheduler], episode.book.shown[scheduler]
         waiting, running = window[window != NONE], shown[shown != NONE]
-        sent = _forwarded(episode, scheduler, waiting)
-        if sent is not None:
-            return sent
+        forward = _forward(episode, scheduler, waiting)
+        if forward is not None:
+            return forward
         jobs = np.concatenate([waiting, running]).astype(np.int64)
         if len(jobs) == 0:
             return table.size - 1
@@ -106,37 +106,23 @@ class MigrationAdvice:
         return table.size - 1
 
 
-def _forwarded(episode: Situation, scheduler: int, waiting: IntArray) -> int | None:
+def _forward(episode: Situation, scheduler: int, waiting: IntArray) -> int | None:
     """The action that forwards the first job that had better be elsewhere."""
-    table, book = episode.action_table, episode.book
-    if table.peers == 0 or len(waiting) == 0:
+    table, book, state = episode.action_table, episode.book, episode.simulator.state
+    fresh = state.jobs["executed"][waiting] == 0.0
+    may = fresh & (book.forwards[waiting] < episode.most_forwards)
+    if table.peers == 0 or not may.any():
         return None
-    jobs, most = episode.simulator.state.jobs, episode.most_forwards
-    fresh = [
-        row
-        for row, job in enumerate(waiting)
-        if book.forwards[job] < most and jobs[job]["executed"] == 0.0
-    ]
-    if not fresh:
-        return None
-    asked = _asked(episode)
+    unfinished = np.concatenate([episode.simulator.pending(), episode.simulator.running()])
     gpus = np.array([view.gpus for view in episode.views])
+    # GPUs that the unfinished jobs of every scheduler ask for
+    asked = np.bincount(book.home[unfinished], state.jobs["gpus"][unfinished], len(gpus))
     others = (scheduler + 1 + np.arange(table.peers)) % (table.peers + 1)
-    for row in fresh:
+    for row in np.flatnonzero(may).tolist():
         job = waiting[row]
-        with_job = (asked[others] + jobs[job]["gpus"]) / gpus[others]
+        with_job = (asked[others] + state.jobs["gpus"][job]) / gpus[others]
         with_job[book.holds[job, others] == 0] = np.inf
         best = int(np.argmin(with_job))
         if with_job[best] < asked[scheduler] / gpus[scheduler]:
             return table.window * table.groups + row * table.peers + best
     return None
-
-
-def _asked(episode: Situation) -> FloatArray:
-    """(S,) GPUs that the unfinished jobs of every scheduler ask for."""
-    state = episode.simulator.state
-    running = state.heap[: state.clock[0]["running"]]
-    unfinished = np.concatenate([episode.simulator.pending(), running])
-    asked = np.zeros(len(episode.views))
-    np.add.at(asked, episode.book.home[unfinished], state.jobs["gpus"][unfinished])
-    return asked

@@ -173,15 +173,11 @@ def compare(
         row[8] = took / ended - usual
 
 
-Told = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+Posterior = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 # Added to a log index where nothing else is given; by `COLUMNS`, and `runs` for a running job.
-WEIGHTS: Mapping[str, float] = MappingProxyType({
-    "runs": 1.0, "gpus": -0.85, "fresh": 0.0, "attained": 0.0, "gpus_attained": 0.0, "age": 0.0,
-    "expected": 0.0, "spread": 0.0, "unseen": 0.0, "finished_long": 0.0, "finished": 0.0,
-    "ahead_running": 0.0, "ahead_waiting": 0.0, "ahead_together": 0.0, "behind": 0.0,
-    "behind_running": 0.0, "behind_together": 0.0, "before": 0.0, "before_together": 0.0,
-    "overdue": 1.0,
-})  # fmt: skip
+WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {**dict.fromkeys(NAMES, 0.0), "runs": 1.0, "gpus": -0.85, "overdue": 1.0}
+)
 _columns: dict[str, Any] = dict.fromkeys(NAMES, float)
 Weights: type[Form] = create_model("Weights", __base__=Form, **_columns)
 WEIGHTS_KIND = "meshwright.priority_weights"
@@ -199,8 +195,8 @@ class LearnedPriority:
         Dynamic Allocation Indices", Journal of the Royal Statistical Society B 41(2), 1979.
 
     Args:
-        told: (A, 3) of rows of `DurationFeatures`: log index; mean and deviation of the logarithm
-            of the remaining seconds: `models.durations.index.GittinsPriority`.
+        posterior: (A, 3) of rows of `DurationFeatures`: log index; mean and deviation of the
+            logarithm of the remaining seconds: `models.durations.index.GittinsPriority`.
         history: K of the rows.
         weights: of `NAMES`, all of them: `runs` is added for a running job, and
             for one that has just stopped: where jobs stop one after the other, the order does not
@@ -220,12 +216,12 @@ class LearnedPriority:
 
     def __init__(
         self,
-        told: Told,
+        posterior: Posterior,
         history: int,
         weights: Mapping[str, float],
         folder: Path | None = None,
     ) -> None:
-        self.told, self.history, self.folder = told, history, folder
+        self.posterior, self.history, self.folder = posterior, history, folder
         self.weights = checked(weights)
         self._columns = np.array([self.weights[name] for name in COLUMNS])
 
@@ -244,10 +240,10 @@ class LearnedPriority:
             self._known[:] = np.nan
         new = jobs[np.isnan(self._known[jobs])]
         if len(new):
-            told = self.told(self._durations.rows(state, new)).astype(np.float64)
-            rows = self._features.rows(state, new, told[:, 1:])
-            self._known[new] = told[:, 0] + rows @ self._columns
-            self.believed[new] = told[:, 1:]
+            found = self.posterior(self._durations.rows(state, new)).astype(np.float64)
+            rows = self._features.rows(state, new, found[:, 1:])
+            self._known[new] = found[:, 0] + rows @ self._columns
+            self.believed[new] = found[:, 1:]
         records = state.jobs[jobs]
         ran = (records["executed"] > 0.0) & (records["since"] == now)  # until this instant
         runs = (records["status"] == RUNNING) | ran
@@ -261,8 +257,7 @@ def checked(weights: Mapping[str, float]) -> dict[str, float]:
     Raises:
         InputError: one is missing, unknown or not finite.
     """
-    numbers: dict[str, float] = read_form(Weights, dict(weights), inside="weights").model_dump()
-    return numbers
+    return read_form(Weights, dict(weights), inside="weights").model_dump()
 
 
 def from_folder(path: str, weights: Mapping[str, float] | str = WEIGHTS) -> LearnedPriority:
@@ -270,17 +265,14 @@ def from_folder(path: str, weights: Mapping[str, float] | str = WEIGHTS) -> Lear
 
     Args:
         path: the folder that `experiments.train model=durations` wrote.
-        weights: of `NAMES`, or the file that `experiments.train model=priority`
-            wrote.
+        weights: of `NAMES`, or the file that `experiments.train model=priority` wrote.
 
     Raises:
         InputError: the folder holds no posterior, the file no weights, or a weight is missing,
             unknown or not finite.
     """
-    folder = Path(path)
-    told, history = read_posterior(folder)
     given = read_weights(Path(weights)) if isinstance(weights, str) else weights
-    return LearnedPriority(told, history, given, folder)
+    return LearnedPriority(*read_posterior(Path(path)), given, Path(path))
 
 
 def read_weights(file: Path) -> dict[str, float]:

@@ -99,7 +99,7 @@ def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> Non
     posterior = saved(tmp_path / "durations", 0)
     one, other = (from_folder(str(tmp_path / "durations"), WEIGHTS) for _ in range(2))
     assert one is not other
-    assert one.told is other.told  # read once
+    assert one.posterior is other.posterior  # read once
     simulator = ClusterSimulator(Cluster.uniform(2, 8), trace_of())
     one.reset(simulator)
     simulator.advance()
@@ -116,7 +116,7 @@ def test_a_folder_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     saved(folder, 0)
     first = from_folder(str(folder), WEIGHTS)
     saved(folder, 1)
-    assert from_folder(str(folder), WEIGHTS).told is not first.told
+    assert from_folder(str(folder), WEIGHTS).posterior is not first.posterior
 
 
 def test_a_policy_with_it_finishes_every_job_and_repeats_itself(tmp_path: Path) -> None:
