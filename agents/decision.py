@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -54,41 +54,6 @@ class Decision:
     def document(self) -> dict[str, Any]:
         """The answer as plain data."""
         return self.content
-
-
-@runtime_checkable
-class Decider(Protocol):
-    """An exported policy: a state in, a decision out; it remembers nothing."""
-
-    @property
-    def kind(self) -> str:
-        """What it decides on: "cluster" or "placement"."""
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """JSON Schema (draft 2020-12) of the states it takes."""
-
-    @property
-    def answer_schema(self) -> dict[str, Any]:
-        """JSON Schema (draft 2020-12) of its answers."""
-
-    @property
-    def example(self) -> dict[str, Any]:
-        """A small state that it decides on."""
-
-    def decide(self, state: Mapping[str, Any]) -> Decision:
-        """What to do in `state`.
-
-        Raises:
-            StateError: the state is none of the schema, or contradicts itself.
-            InputError: it is none that the policy was made for.
-        """
-
-    def decide_json(self, text: bytes) -> Decision:
-        """`decide` on a JSON text."""
-
-    def warm(self) -> None:
-        """Decide once on `example`, so that everything is compiled and loaded."""
 
 
 def form(kind: type[Kind]) -> type[Kind]:
@@ -138,37 +103,52 @@ def _fault(fault: Any) -> tuple[Location, str]:
     return tuple(fault["loc"]), message
 
 
-class FormDecider(ABC, Generic[Document]):
-    """A `Decider` whose states and answers are forms. One state at a time; threads wait their turn.
+class Decider(ABC):
+    """An exported policy: a state in, a decision out; it remembers nothing.
+
+    One state at a time; further threads wait their turn.
 
     Args:
         state: the form of states, and its title.
         answer: of answers.
+
+    Attributes:
+        kind: what it decides on, "cluster" or "placement".
+        schema: JSON Schema (draft 2020-12) of the states it takes.
+        answer_schema: JSON Schema (draft 2020-12) of its answers.
     """
 
-    def __init__(
-        self, state: tuple[type[Document], str], answer: tuple[type[Mapping[str, Any]], str]
-    ) -> None:
-        self._form: Form[Document] = Form(*state)
-        self.schema, self.answer_schema = self._form.schema(), Form(*answer).schema()
+    kind: str
+
+    def __init__(self, state: tuple[Any, str], answer: tuple[Any, str]) -> None:
+        self._form: Form[Any] = Form(*state)
+        self.schema, self.answer_schema = self._form.schema(), Form[Any](*answer).schema()
         self._lock = threading.Lock()
-
-    def decide(self, state: Mapping[str, Any]) -> Decision:
-        return self._decide(self._form.read(dict(state)))
-
-    def decide_json(self, text: bytes) -> Decision:
-        return self._decide(self._form.read(text))
-
-    def warm(self) -> None:
-        self.decide(self.example)
 
     @property
     @abstractmethod
     def example(self) -> dict[str, Any]:
-        """See `Decider`."""
+        """A small state that it decides on."""
+
+    def decide(self, state: Mapping[str, Any]) -> Decision:
+        """What to do in `state`.
+
+        Raises:
+            StateError: the state is none of the schema, or contradicts itself.
+            InputError: it is none that the policy was made for.
+        """
+        return self._decide(self._form.read(dict(state)))
+
+    def decide_json(self, text: bytes) -> Decision:
+        """`decide` on a JSON text."""
+        return self._decide(self._form.read(text))
+
+    def warm(self) -> None:
+        """Decide once on `example`, so that everything is compiled and loaded."""
+        self.decide(self.example)
 
     @abstractmethod
-    def _decide(self, state: Document) -> Decision:
+    def _decide(self, state: Any) -> Decision:
         """What to do in a state of the form."""
 
 

@@ -22,7 +22,7 @@ from agents.cluster.migrating.adviser import MigrationAdvice
 from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import STOP, Migrating
 from agents.cluster.migrating.priorities import Priority
-from agents.decision import Decision, FormDecider, Name, StateError, form
+from agents.decision import Decider, Decision, Name, StateError, form
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.environment.play_kernel import remember_in_order
@@ -109,7 +109,7 @@ class ClusterAnswer(TypedDict):
 
 
 @bounded
-class ClusterDecider(FormDecider[LiveClusterWithDurations]):
+class ClusterDecider(Decider):
     """Decides on states as a checkpoint folder says; every state stands for itself.
 
     A state is taken apart into the arrays of the simulator. A network plays the instant to its end:

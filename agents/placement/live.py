@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
-from agents.decision import Decision, FormDecider, Name, StateError, form
+from agents.decision import Decider, Decision, Name, StateError, form
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
@@ -119,7 +119,7 @@ class PlacementAnswer(TypedDict):
 
 
 @bounded
-class PlacementDecider(FormDecider[LiveStep]):
+class PlacementDecider(Decider):
     """Decides on graphs and topologies by the policy of a checkpoint folder.
 
     Of the plans that the policy finds most probable from eight starts, and of the splits among

@@ -27,7 +27,7 @@ from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
-from tests.agents.cluster.told_state import document_of
+from tests.agents.cluster.state_documents import document_of
 
 SCHEDULER = "unknown_durations"
 SERVERS, GPUS, PER_RACK, TYPES = 400, 8, 8, ("V100", "P100", "K80")

@@ -28,7 +28,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import Trace
-from tests.agents.cluster.told_state import document_of
+from tests.agents.cluster.state_documents import document_of
 
 SERVERS, GPUS = 64, 8
 JOBS, OVERLOAD = 2_000, 10.0

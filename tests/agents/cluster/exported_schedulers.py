@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 
+from agents.cluster.checkpoint import CheckpointScheduler
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.migrating.priorities import AttainedServiceClasses
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
+from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.environment.views import Adviser
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster_state import Schedule
+from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
 from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec, ModelCard
 from models.export.exporter import export_scheduler
+from tests.agents.cluster.small_clusters import Speeds
 
 MODEL = HierarchicalConfig(
     hidden=8,
@@ -38,6 +42,40 @@ MODEL = HierarchicalConfig(
     initial_speed_weight=0.0,
     initial_advice_weight=0.0,
 )
+
+
+CLUSTER = Cluster.uniform(6, 2, nodes_per_rack=1, gpu_types=("V100", "P100", "K80"))
+OVERHEADS = Overheads(5.0, 0.0)
+
+
+class OddToTheLast:
+    """Odd jobs come to the last scheduler."""
+
+    def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> Any:
+        return (np.arange(len(trace)) % 2 * (schedulers - 1)).astype(np.int32)
+
+
+def jobs(
+    seed: int = 0, number: int = 14, within_s: int = 900, seconds: tuple[int, int] = (100, 900)
+) -> Trace:
+    rng = np.random.default_rng(seed)
+    submit = np.sort(rng.integers(0, within_s, number))
+    return Trace.of("drawn", submit, rng.integers(*seconds, number), rng.integers(1, 4, number))
+
+
+def settings(trace: Trace) -> dict[str, Any]:
+    """Every job has speeds of its own, and stopping costs."""
+    speed = np.random.default_rng(1).uniform(0.2, 1.0, (len(trace), 3))
+    return {"rates": Speeds(speed), "overheads": OVERHEADS}
+
+
+def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointScheduler:
+    return CheckpointScheduler(str(folder), schedulers=schedulers, routing=OddToTheLast(), **more)
+
+
+def assert_same(found: Schedule, expected: Schedule) -> None:
+    np.testing.assert_array_equal(found.finish, expected.finish)
+    np.testing.assert_array_equal(found.preemptions, expected.preemptions)
 
 
 def trained_config(*, known: bool = False) -> dict[str, Any]:
@@ -81,13 +119,17 @@ def advised(folder: Path) -> Path:
     return folder
 
 
-def as_if_trained(source: Path, folder: Path, config: dict[str, Any]) -> Path:
-    """A copy of a checkpoint folder with another configuration."""
-    shutil.copytree(source, folder)
-    (folder / CONFIG_FILE).write_text(yaml.safe_dump(config))
-    spec = json.loads((folder / SPEC_FILE).read_text())
-    spec["sha256"][CONFIG_FILE] = sha256_of(folder / CONFIG_FILE)
-    (folder / SPEC_FILE).write_text(json.dumps(spec))
+def edited(source: Path, folder: Path, file: str, path: Sequence[str], value: Any) -> Path:
+    """A copy of a checkpoint folder with another value in its configuration or its spec."""
+    if folder != source:
+        shutil.copytree(source, folder)
+    document = node = yaml.safe_load((folder / file).read_text())
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    (folder / file).write_text(json.dumps(document))
+    if file == CONFIG_FILE:
+        edited(folder, folder, SPEC_FILE, ("sha256", file), sha256_of(folder / file))
     return folder
 
 
@@ -108,6 +150,14 @@ def environment(
     return ClusterParallelEnv.of_trace(
         cluster, trace, observation=observation, actions=ClusterActions(**actions), **more
     )
+
+
+def shared(trace: Trace, schedulers: int, adviser: Adviser | None = None) -> ClusterParallelEnv:
+    """The environment about `trace` on `CLUSTER`, with its settings."""
+    return environment(
+        CLUSTER, trace, trained_config(), adviser, schedulers=schedulers, partition=MixedRacks(),
+        routing=OddToTheLast(), **settings(trace),
+    )  # fmt: skip
 
 
 def played(env: ClusterParallelEnv, decide: Callable[[Any], int]) -> Schedule:

@@ -17,11 +17,11 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
-from tests.agents.cluster.told_state import document_of
+from tests.agents.cluster.state_documents import document_of
 
 
 def scheduler_of(folder: str) -> CheckpointScheduler:
-    return CheckpointScheduler(folder, 512, 1, ConsecutiveRacks(), OneQueue(), 0, 0.0, 0)
+    return CheckpointScheduler(folder, partition=ConsecutiveRacks(), routing=OneQueue(), forwards=0)
 
 
 def agrees_with_the_simulator(

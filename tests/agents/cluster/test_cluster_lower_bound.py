@@ -55,15 +55,6 @@ def test_never_above_any_policy_on_mixed_gpus(data: st.DataObject) -> None:
         assert bound.sum_jct_s <= float(schedule.jct.sum())
 
 
-def test_one_gpu_in_turns() -> None:
-    """Two jobs of 10 s on one GPU: 10 + 20 at best; mean busy times give exactly that."""
-    trace = Trace.of("two", [0, 0], [10, 10], [1, 1])
-    bound = completion_bound(trace, Cluster.uniform(1, 1))
-    assert bound.sum_jct_s == pytest.approx(30.0)
-    assert bound.mean_jct_s == pytest.approx(15.0)
-    assert bound.alone_s == 20.0
-
-
 def test_a_slow_type_adds_only_its_speed() -> None:
     """100 jobs of one GPU, 100 s, on a GPU of speed 1 and three of speed 1/4.
 
@@ -82,31 +73,32 @@ def test_a_slow_type_adds_only_its_speed() -> None:
     assert pooled.sum_jct_s < 0.6 * bound.sum_jct_s
 
 
-def test_only_permitted_types_count() -> None:
-    trace = Trace.of("tied", [0] * 4, [10] * 4, [1] * 4)
-    tied = replace(trace, gpu_type=Labels.of(["V100"] * 4))
-    cluster = Cluster.uniform(4, 1, gpu_types=("V100", "K80"))
-    assert completion_bound(trace, cluster).sum_jct_s == pytest.approx(40.0)
-    assert completion_bound(tied, cluster).sum_jct_s == pytest.approx(60.0)
+FOUR = Trace.of("four", [0] * 4, [10] * 4, [1] * 4)
+PARTS = Trace.of("parts", [0, 0, 0], [10, 10, 7], [1, 1, 0])
+HALVES = replace(PARTS, gpu_milli=np.array([500, 500, WHOLE_GPU], np.int32))
+ONE_GPU, MIXED = Cluster.uniform(1, 1), Cluster.uniform(4, 1, gpu_types=("V100", "K80"))
 
 
-def test_fractions_and_jobs_without_gpu() -> None:
-    trace = Trace.of("parts", [0, 0, 0], [10, 10, 7], [1, 1, 0])
-    halves = replace(trace, gpu_milli=np.array([500, 500, WHOLE_GPU], np.int32))
-    cluster = Cluster.uniform(1, 1)
-    assert completion_bound(halves, cluster).sum_jct_s == pytest.approx(27.0)
-    alone = completion_bound(trace.take(slice(2, 3)), cluster)
-    assert alone.sum_jct_s == pytest.approx(7.0)
-
-
-def test_no_job() -> None:
-    none = Trace.of("none", [], [], [])
-    bound = completion_bound(none, Cluster.uniform(1, 1))
-    assert bound.sum_jct_s == 0.0
-    assert np.isnan(bound.mean_jct_s)
+@pytest.mark.parametrize(
+    ("trace", "cluster", "jct_s"),
+    [
+        (Trace.of("in turns", [0, 0], [10, 10], [1, 1]), ONE_GPU, [10, 20]),
+        (FOUR, MIXED, [10, 10, 10, 10]),
+        (replace(FOUR, gpu_type=Labels.of(["V100"] * 4)), MIXED, [10, 10, 20, 20]),
+        (HALVES, ONE_GPU, [10, 10, 7]),
+        (HALVES.take(slice(2, 3)), ONE_GPU, [7]),
+        (FOUR.take(slice(0)), ONE_GPU, []),
+    ],
+)
+def test_small_cases_are_met_exactly(trace: Trace, cluster: Cluster, jct_s: list[int]) -> None:
+    bound = completion_bound(trace, cluster)
+    assert bound.sum_jct_s == pytest.approx(sum(jct_s))
+    mean = np.mean(jct_s) if jct_s else np.nan
+    assert bound.mean_jct_s == pytest.approx(mean, nan_ok=True)
+    assert bound.alone_s == trace.duration_s.sum()
 
 
 def test_a_job_that_runs_nowhere_is_named() -> None:
     trace = Trace.of("lost", [0, 0], [5, 5], [1, 1])
     with refusal(r"lost.*1.*runs on no GPU"):
-        completion_bound(trace, Cluster.uniform(1, 1), Speeds(np.array([[1.0], [0.0]])))
+        completion_bound(trace, ONE_GPU, Speeds(np.array([[1.0], [0.0]])))

@@ -16,18 +16,14 @@ from agents.cluster.replay import replay, simulate
 from agents.cluster.rollout import Hindsight
 from agents.cluster.rule_numbers import NumberSearch
 from agents.cluster.work_left import WorkLeft
-from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 
 SETTINGS: dict[str, Any] = {
-    "order": "queue", "first": 8, "joint": False, "blocking": False, "share": True,
-    "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
-    "recency": 0.25, "posterior": None, "scorer": None, "believed": None, "schedulers": 1,
-    "partition": MixedRacks(), "routing": RandomRouting(), "arrival": "routed",
-    "forward_s": None, "seed": 0,
+    "order": "queue", "joint": False, "fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25,
+    "arrival": "routed",
 }  # fmt: skip
 CLUSTER = Cluster.uniform(1, 4)
 NUMBERS: dict[str, Any] = {"x": {"least": -1.0, "most": 1.0}, "kind": ["a", "b", "c"]}

@@ -19,7 +19,7 @@ from agents.cluster.replay import replay, simulate
 from agents.cluster.rollout import Continuing, Rollout
 from agents.cluster.rules.gangs import BestFit
 from agents.cluster.work_left import LEAST_S, MOST_S, WorkLeft
-from envs.cluster.environment.routing import MixedRacks, RandomRouting
+from envs.cluster.environment.routing import RandomRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
@@ -34,11 +34,8 @@ POSTERIOR = "unknown_durations"
 
 def joint_choice(**settings: Any) -> JointChoice:
     usual: dict[str, Any] = {
-        "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
-        "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
-        "recency": 0.25, "posterior": None, "scorer": None, "believed": None, "schedulers": 1,
-        "partition": MixedRacks(), "routing": RandomRouting(), "arrival": "routed",
-        "forward_s": None, "seed": 0,
+        "fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25, "routing": RandomRouting(),
+        "arrival": "routed", "forward_s": None,
     }  # fmt: skip
     return JointChoice(**{**usual, **settings})
 

@@ -107,28 +107,23 @@ def test_objects_are_taken_where_they_are_at_hand(folder: str) -> None:
 
 def test_wrong_steps_are_refused(folder: str) -> None:
     decider = load_decider(folder, most_operators=10_000, most_devices=3)
-    document = graph_document(graph())
-    wrong: list[tuple[Any, str]] = [
-        ({"graph": document}, "topology.*required"),
-        ({"graph": {}, "topology": TOPOLOGY}, "is no graph file"),
-        ({"graph": {**document, "operators": [{}]}, "topology": TOPOLOGY}, "graph.*operators"),
-        ({"graph": document, "topology": {**TOPOLOGY, "servers": []}}, "at least 1 item"),
-        ({"graph": document, "topology": {"servers": TOPOLOGY["servers"]}}, "what joins"),
-        ({"graph": document, "topology": {**TOPOLOGY, "_target_": "os.system"}}, "is no field"),
-        (
-            {"graph": document,
-             "topology": {"servers": [{"device": "X1", "count": 1, "pcie": PCIE}]}},
-            "X1",
-        ),
-        (
-            {"graph": document,
-             "topology": {"servers": [{"device": "H100", "count": 4, "pcie": PCIE}]}},
-            "4 devices, this decider takes at most 3",
-        ),
-    ]  # fmt: skip
-    for state, told in wrong:
+    document, servers = graph_document(graph()), TOPOLOGY["servers"]
+    of = {"count": 1, "pcie": PCIE}
+    wrong: list[tuple[Any, Any, str]] = [
+        (document, None, "topology.*required"),
+        ({}, TOPOLOGY, "is no graph file"),
+        ({**document, "operators": [{}]}, TOPOLOGY, "graph.*operators"),
+        (document, {**TOPOLOGY, "servers": []}, "at least 1 item"),
+        (document, {"servers": servers}, "what joins"),
+        (document, {**TOPOLOGY, "_target_": "os.system"}, "is no field"),
+        (document, {"servers": [{**of, "device": "X1"}]}, "X1"),
+        (document, {"servers": [{**of, "device": "H100", "island": 1}]}, "goes with nvlink"),
+        (document, {"servers": [{**of, "device": "H100", "count": 4}]}, "4 devices.*at most 3"),
+    ]
+    for graph_file, topology, told in wrong:
+        state = {"graph": graph_file, "topology": topology}
         with pytest.raises(StateError, match=f"(?i){told}"):
-            decider.decide(state)
+            decider.decide({key: part for key, part in state.items() if part is not None})
     with refusal("known: most_operators, most_devices"):
         load_decider(folder, window=3)
 

@@ -43,7 +43,7 @@ from envs.cluster.environment.play_kernel import start_on
 from envs.cluster.environment.views import View, view_of
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import INCIDENT, RUNNING, ClusterState, Overheads
+from envs.cluster.simulation.cluster_state import INCIDENT, RUNNING, Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
@@ -51,8 +51,31 @@ from tests.strength import SEEDS, examples
 ORDERS: list[Priority] = [AttainedServiceClasses(600.0), RemainingTime(), RemainingService()]
 
 
-def two_types() -> Cluster:
-    return Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
+State = tuple[ClusterSimulator, View, NDArray[np.int64]]
+TWO_TYPES = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
+TWO_JOBS = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
+
+
+def on_two_types(trace: Trace, gain: float = 1.33, wake_s: float = 600.0) -> Schedule:
+    return replay(
+        Migrating(RemainingTime(), gain, 600.0, wake_s), TWO_TYPES, trace,
+        rates=OneSpeed(1.0, 0.5), overheads=OVERHEADS, keep_runs=True,
+    )  # fmt: skip
+
+
+def begun(
+    cluster: Cluster, trace: Trace, job: int, on: tuple[int, int], after_s: float | None = None
+) -> State:
+    """A state in which one job has just started, or has run for a while."""
+    speeds = [1.0, 0.5][: len(cluster.gpu_types)]
+    simulator = ClusterSimulator(cluster, trace, rates=OneSpeed(*speeds))
+    simulator.advance()
+    simulator.start(job, [on])
+    if after_s is not None:
+        simulator.advance(after_s)
+        simulator.settle()
+    view = view_of(cluster, simulator.tables, np.arange(cluster.num_nodes), 0, 4)
+    return simulator, view, np.arange(len(trace))
 
 
 @examples(60)
@@ -110,11 +133,7 @@ def test_on_equal_gpus_it_is_shortest_remaining_service_first(seed: int) -> None
 
 def test_a_job_moves_to_faster_gpus_when_they_become_free() -> None:
     """Job 1 runs at half speed until job 0 ends at 1,000 s, then at full speed after 30 s."""
-    trace = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
-    policy = Migrating(RemainingTime(), 1.33, 600.0, 600.0)
-    schedule = replay(
-        policy, two_types(), trace, rates=OneSpeed(1.0, 0.5), overheads=OVERHEADS, keep_runs=True
-    )
+    schedule = on_two_types(TWO_JOBS)
     assert schedule.runs is not None
     runs = sorted((int(r["job"]), float(r["start"]), int(r["node"])) for r in schedule.runs)
     assert runs == [(0, 0.0, 0), (1, 0.0, 1), (1, 1000.0, 0)]
@@ -123,19 +142,13 @@ def test_a_job_moves_to_faster_gpus_when_they_become_free() -> None:
 
 
 def test_with_a_gain_above_the_ratio_of_speeds_it_stays() -> None:
-    trace = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
-    policy = Migrating(RemainingTime(), 2.0, 600.0, 600.0)
-    schedule = replay(policy, two_types(), trace, rates=OneSpeed(1.0, 0.5), overheads=OVERHEADS)
-    assert schedule.finish.tolist() == [1000.0, 4000.0]
+    assert on_two_types(TWO_JOBS, gain=2.0).finish.tolist() == [1000.0, 4000.0]
 
 
 def test_it_wakes_to_move_a_job_that_has_run_for_long_enough() -> None:
     """At 100 s job 1 has run too briefly, and job 2 gets the fast GPUs; job 3 waits for long."""
     trace = Trace.of("four", [0, 0, 1, 1], [100, 9000, 20_000, 30_000], [2, 2, 2, 2])
-    policy = Migrating(RemainingTime(), 1.33, 600.0, 250.0)
-    schedule = replay(
-        policy, two_types(), trace, rates=OneSpeed(1.0, 0.5), overheads=OVERHEADS, keep_runs=True
-    )
+    schedule = on_two_types(trace, wake_s=250.0)
     assert schedule.runs is not None
     moved = [r for r in schedule.runs if r["job"] == 1 and r["start"] > 0]
     assert [(float(r["start"]), int(r["node"])) for r in moved] == [(100.0 + 2 * 250.0, 0)]
@@ -167,21 +180,11 @@ def test_settings_out_of_range_are_refused(
 def test_classes_of_attained_service_double() -> None:
     with refusal():
         AttainedServiceClasses(0.0)
-    state = _state_with([0.0, 599.0, 600.0, 1799.0, 1800.0, 4200.0], [1] * 6)
-    order = AttainedServiceClasses(600.0)
-    assert order(state, np.arange(6)).tolist() == [0, 0, 1, 1, 2, 3]
-    two = _state_with([300.0], [2])
-    assert order(two, np.arange(1)).tolist() == [1]
-
-
-def _state_with(executed: list[float], gpus: list[int]) -> ClusterState:
-    trace = Trace.of("jobs", [0] * len(gpus), [9000] * len(gpus), gpus)
+    trace = Trace.of("jobs", [0] * 7, [9000] * 7, [1] * 6 + [2])
     state = ClusterSimulator(Cluster.uniform(1, 8), trace).state
-    state.jobs["executed"] = executed
-    return state
-
-
-State = tuple[ClusterSimulator, View, NDArray[np.int64]]
+    state.jobs["executed"] = [0.0, 599.0, 600.0, 1799.0, 1800.0, 4200.0, 300.0]
+    order = AttainedServiceClasses(600.0)
+    assert order(state, np.arange(7)).tolist() == [0, 0, 1, 1, 2, 3, 1]
 
 
 def planned(
@@ -244,46 +247,35 @@ def test_what_is_kept_and_first_to_start_has_room(state: State) -> None:
 
 
 def test_a_job_before_takes_the_fast_gpus_and_the_other_gets_the_slow() -> None:
-    cluster = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
-    trace = Trace.of("two", [0, 0], [100, 100], [2, 2])
-    simulator = ClusterSimulator(cluster, trace, rates=OneSpeed(1.0, 0.5))
-    simulator.advance()
-    simulator.start(1, [(0, 2)])
-    state = (simulator, _all(simulator), np.array([0, 1]))
-    fate, target = planned(state, 1.0, 600.0)
+    fate, target = planned(begun(TWO_TYPES, TWO_JOBS, 1, (0, 2)), 1.0, 600.0)
     assert fate.tolist() == [START, STOP]
     assert target.tolist() == [[SERVER, 0], [SERVER, 1]]
 
 
-def test_a_job_that_cannot_stop_yet_keeps_its_gpus() -> None:
-    simulator = ClusterSimulator(Cluster.uniform(1, 2), Trace.of("two", [0, 0], [900, 900], [2, 1]))
-    simulator.advance()
-    simulator.start(1, [(0, 1)])
-    simulator.advance(100.0)
-    simulator.settle()
-    state = (simulator, _all(simulator), np.array([0, 1]))
-    for kept_s, expected in ((0.0, [START, STOP]), (100.0, [START, STOP]), (101.0, [WAIT, KEEP])):
-        fate, _ = planned(state, 1.0, 60.0, kept_s)
-        assert fate.tolist() == expected
+@pytest.mark.parametrize(
+    ("kept_s", "expected"), [(0.0, [START, STOP]), (100.0, [START, STOP]), (101.0, [WAIT, KEEP])]
+)
+def test_a_job_that_cannot_stop_yet_keeps_its_gpus(kept_s: float, expected: list[int]) -> None:
+    trace = Trace.of("two", [0, 0], [900, 900], [2, 1])
+    fate, _ = planned(begun(Cluster.uniform(1, 2), trace, 1, (0, 1), 100.0), 1.0, 60.0, kept_s)
+    assert fate.tolist() == expected
 
 
-def test_gain_and_least_run_hold_a_move_back() -> None:
-    cluster = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
-    trace = Trace.of("one", [0], [1000], [2])
-    simulator = ClusterSimulator(cluster, trace, rates=OneSpeed(1.0, 0.5))
-    simulator.advance()
-    simulator.start(0, [(1, 2)])
-    simulator.advance(100.0)
-    simulator.settle()
-    state = (simulator, _all(simulator), np.array([0]))
-    for gain, least_run_s, expected in (
+@pytest.mark.parametrize(
+    ("gain", "least_run_s", "expected"),
+    [
         (1.5, 60.0, (STOP, SERVER)),
         (2.0, 60.0, (KEEP, NOWHERE)),
         (1.5, 100.0, (STOP, SERVER)),
         (1.5, 101.0, (KEEP, NOWHERE)),
-    ):
-        fate, target = planned(state, gain, least_run_s)
-        assert (int(fate[0]), int(target[0, 0])) == expected
+    ],
+)
+def test_gain_and_least_run_hold_a_move_back(
+    gain: float, least_run_s: float, expected: tuple[int, int]
+) -> None:
+    state = begun(TWO_TYPES, Trace.of("one", [0], [1000], [2]), 0, (1, 2), 100.0)
+    fate, target = planned(state, gain, least_run_s)
+    assert (int(fate[0]), int(target[0, 0])) == expected
 
 
 @pytest.mark.parametrize("field", ["gpu_milli", "cpu_milli", "memory_mib"])
@@ -299,8 +291,3 @@ def test_more_than_whole_gpus_is_refused(field: str) -> None:
     with refusal() as caught:
         check_whole_gpus(ClusterSimulator(cluster, asks))
     assert (caught.value.file, caught.value.record, caught.value.field) == ("jobs", 1, field)
-
-
-def _all(simulator: ClusterSimulator) -> View:
-    nodes = np.arange(simulator.cluster.num_nodes)
-    return view_of(simulator.cluster, simulator.tables, nodes, 0, 4)

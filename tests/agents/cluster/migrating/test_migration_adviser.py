@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed, weights_of
-from numpy.typing import NDArray
+from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed
 
 from agents.cluster.migrating.adviser import MigrationAdviser
-from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, RemainingService
 from agents.cluster.replay import replay
@@ -30,6 +28,12 @@ from tests.strength import SEEDS, examples
 
 ACTIONS = ClusterActions(preempt_after_s=60.0, longest_wait_s=600.0)
 CLASSES = partial(AttainedServiceClasses, 600.0)
+
+
+TWO_TYPES = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
+TWO_JOBS = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
+SHORTEST = MigrationAdviser(RemainingService, 1.33, 600.0)
+CLASSES_FIRST = MigrationAdviser(CLASSES, 1.2, 120.0)
 
 
 def mixed_trace(seed: int, jobs: int, largest: int, within_s: int) -> Trace:
@@ -104,9 +108,10 @@ def test_advice_is_allowed_and_every_job_finishes(
     """Some jobs are too large for the smallest scheduler."""
     cluster = Cluster.uniform(5, 4, nodes_per_rack=1, gpu_types=("A", "B"))
     trace = mixed_trace(seed, 30, {1: 20, 2: 12, 3: 8}[schedulers], 3000)
-    adviser = MigrationAdviser(CLASSES, 1.2, 120.0)
-    rates = JobSpeeds(seed % 5)
-    episode = episode_of(cluster, trace, rates, adviser, schedulers=schedulers, forwards=forwards)
+    episode = episode_of(
+        cluster, trace, JobSpeeds(seed % 5), CLASSES_FIRST,
+        schedulers=schedulers, forwards=forwards,
+    )  # fmt: skip
     follow(episode)
     assert episode.simulator.schedule().finished.all()
 
@@ -131,10 +136,7 @@ def test_one_who_follows_gets_nearly_the_schedule_of_the_policy(
 
 
 def test_a_job_that_waits_goes_to_the_fast_gpus_and_one_that_runs_moves_there() -> None:
-    cluster = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
-    trace = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
-    adviser = MigrationAdviser(RemainingService, 1.33, 600.0)
-    episode = episode_of(cluster, trace, OneSpeed(1.0, 0.5), adviser)
+    episode = episode_of(TWO_TYPES, TWO_JOBS, OneSpeed(1.0, 0.5), SHORTEST)
     table = episode.action_table
     actions = [action for _, action in follow(episode)]
     waiting = table.size - 1
@@ -148,9 +150,7 @@ def test_a_job_that_waits_goes_to_the_fast_gpus_and_one_that_runs_moves_there() 
 def test_the_last_in_the_order_stops_first(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster.uniform(1, 2)
     trace = Trace.of("three", [0, 0, 100], [5000, 9000, 500], [1, 1, 2])
-    episode = episode_of(
-        cluster, trace, OneSpeed(1.0), MigrationAdviser(RemainingService, 1.33, 600.0)
-    )
+    episode = episode_of(cluster, trace, OneSpeed(1.0), SHORTEST)
     table = episode.action_table
     stop = table.window * (table.groups + table.peers)
     act, stopped = episode.act, []
@@ -172,8 +172,7 @@ def test_where_jobs_cannot_stop_nobody_waits_for_them_beside_idle_gpus(seed: int
     cluster = Cluster.uniform(4, 2, nodes_per_rack=1, gpu_types=("A", "B"))
     trace = mixed_trace(seed, 30, 1, 3000)
     never = ClusterActions(preempt_after_s=None, longest_wait_s=600.0)
-    adviser = MigrationAdviser(CLASSES, 1.2, 120.0)
-    episode = episode_of(cluster, trace, OneSpeed(1.0, 0.3), adviser, actions=never)
+    episode = episode_of(cluster, trace, OneSpeed(1.0, 0.3), CLASSES_FIRST, actions=never)
     wait = episode.action_table.size - 1
     while not episode.ended:
         episode.summarise()
@@ -189,25 +188,14 @@ def test_where_jobs_cannot_stop_nobody_waits_for_them_beside_idle_gpus(seed: int
     assert schedule.preemptions.sum() == 0
 
 
-def history_order() -> LearnedPriority:
-    """By the time since submission and the mean time of the jobs that have finished."""
-
-    def told(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        index = -rows[:, 1] - 3.0 * rows[:, 4] * rows[:, 2]
-        return np.stack([index, index, index], axis=1)
-
-    return LearnedPriority(told, 1, weights_of())
-
-
 def test_forwarding_balances_two_schedulers() -> None:
     """All jobs come to scheduler 0: some that have never run are sent on, and both are at work."""
     cluster = Cluster.uniform(4, 4, nodes_per_rack=1)
     trace = mixed_trace(7, 60, 8, 600)
-    adviser = MigrationAdviser(CLASSES, 1.2, 120.0)
     mean = []
     for forwards in (0, 1):
         episode = episode_of(
-            cluster, trace, OneSpeed(1.0), adviser, schedulers=2, home=0, forwards=forwards
+            cluster, trace, OneSpeed(1.0), CLASSES_FIRST, schedulers=2, home=0, forwards=forwards
         )
         follow(episode)
         schedule = episode.simulator.schedule()
@@ -224,11 +212,8 @@ def test_forwarding_balances_two_schedulers() -> None:
 
 
 def test_environments_show_the_advice() -> None:
-    cluster = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
-    trace = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
-    fixed = FixedCluster(cluster, trace)
-    adviser = MigrationAdviser(RemainingService, 1.33, 600.0)
-    observation = partial(ClusterObservation, window=4, running=4, shares=4, adviser=adviser)
+    fixed = FixedCluster(TWO_TYPES, TWO_JOBS)
+    observation = partial(ClusterObservation, window=4, running=4, shares=4, adviser=SHORTEST)
     env = ClusterEnv(fixed, observation=observation, actions=ACTIONS, rates=OneSpeed(1.0, 0.5))
     seen, _ = env.reset(seed=0)
     over, total = False, 0.0
