@@ -247,11 +247,12 @@ class _Instant:
             arrays.cluster, arrays.trace, **self.setting, begin=self._resume
         )
         table, simulator, book = episode.action_table, episode.simulator, episode.book
-        view, speed, state = episode.views[0], np.array([*arrays.types.values()]), simulator.state
+        view, speed = episode.views[0], np.array([*arrays.types.values()])
         view.capacity[:, 2] = (speed / speed.max())[arrays.cluster.gpu_type[view.node]]
 
         def gpu(job: int) -> int:
             """Number of the GPU that a running job shares, or NONE."""
+            state = simulator.state
             return int(state.shares[state.jobs[job]["share"]]["partial"])
 
         labels = {  # of the GPUs that fractional jobs share, by their number

@@ -7,6 +7,7 @@ in the tables of rules below: a field, the rows that contradict others, and what
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -182,19 +183,16 @@ class StateArrays:
         self.job_ids = [names[place] for place in self._place]
         self._jobs = given = _columns(self.jobs, JOB_DEFAULTS)
         _check("jobs", self._place, *self._rules(knows_durations))
-        self.trace = Trace(
-            name="state",
-            job_id=np.array(self.job_ids, np.str_),
-            submit_s=given.submit_s.astype(np.int64),
-            duration_s=np.ones(len(self.jobs), np.int64),
-            num_gpus=given.num_gpus.astype(np.int32),
+        ones, ids = np.ones(len(self.jobs), np.int64), np.array(self.job_ids, np.str_)
+        submit = given.submit_s.astype(np.int64)
+        self.trace = replace(
+            Trace.of("state", submit, ones, given.num_gpus, job_id=ids),
             gpu_milli=given.gpu_milli.astype(np.int32),
             cpu_milli=given.cpu_milli,
             memory_mib=given.memory_mib,
             user=Labels.of([job.get("user") for job in self.jobs]),
             queue=Labels.of([job.get("queue") for job in self.jobs]),
             gpu_type=permitted.take(self._place),
-            model=Labels.unknown(len(self.jobs)),
         )
         self.midst = self._midst()
 
