@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -17,7 +17,6 @@ from envs.errors import InputError
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Location = tuple[str | int, ...]
-Document = TypeVar("Document", bound=Mapping[str, Any])
 Kind = TypeVar("Kind")
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
 
@@ -71,18 +70,18 @@ def form(kind: type[Kind]) -> type[Kind]:
     return with_config(ConfigDict(extra="forbid", strict=True))(kind)
 
 
-class Form(Generic[Document]):
+class Form:
     """A kind of document: its schema, and its reader."""
 
-    def __init__(self, document: type[Document], title: str) -> None:
-        self._adapter: TypeAdapter[Document] = TypeAdapter(document)
+    def __init__(self, document: Any, title: str) -> None:
+        self._adapter: TypeAdapter[Any] = TypeAdapter(document)
         self._title = title
 
     def schema(self) -> dict[str, Any]:
         found = self._adapter.json_schema()
         return {"$schema": DIALECT, **found, "title": self._title}
 
-    def read(self, data: object) -> Document:
+    def read(self, data: object) -> Any:
         """`data`, or the JSON text in bytes, as such a document.
 
         Raises:
@@ -121,8 +120,8 @@ class Decider(ABC):
     kind: str
 
     def __init__(self, state: tuple[Any, str], answer: tuple[Any, str]) -> None:
-        self._form: Form[Any] = Form(*state)
-        self.schema, self.answer_schema = self._form.schema(), Form[Any](*answer).schema()
+        self._form = Form(*state)
+        self.schema, self.answer_schema = self._form.schema(), Form(*answer).schema()
         self._lock = threading.Lock()
 
     @property
