@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from agents.cluster.backfilling import start, start_in_order
 from agents.cluster.policy import PlacementRule, Scheduler, Share
 from agents.cluster.rules.gangs import BestFit
-from agents.cluster.shares import Demand, ShareRule
+from agents.cluster.shares import Demand, ShareRule, checked_shares
 from agents.solver import Knowledge
 from envs.arrays import IntArray
 from envs.bounds import Positive, bounded
@@ -171,7 +171,7 @@ class RoundBasedPolicy(Scheduler):
             self._owed[before] += self._share[before] * elapsed - received
             self._received[jobs] = self.round_s / 2.0
             self._share[:] = 0.0
-            self._share[jobs] = self.rule.shares(demand)
+            self._share[jobs] = checked_shares(self.rule, demand)
             self._jobs, self._capacity, self._computed = jobs, demand.capacity, simulator.now
 
         share, pool = self._share[jobs].T, self._pool[jobs]

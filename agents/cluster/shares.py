@@ -28,6 +28,7 @@ from agents.solver import Knowledge
 from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.bounds import Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,37 @@ class ShareRule(ABC):
         From 0 to 1, and 0 where the rate is; rows sum to at most 1, and `gpus @ X` is at most the
         capacity.
         """
+
+
+def checked_shares(rule: ShareRule, demand: Demand) -> FloatArray:
+    """(A, P) what a rule gives.
+
+    Raises:
+        InputError: naming the rule, if that breaks the contract of `ShareRule.shares`.
+    """
+    shares, file = np.asarray(rule.shares(demand)), f"share rule {rule.name}"
+    if shares.shape != demand.rates.shape or shares.dtype.kind not in "biuf":
+        expected = "a part of the time for each of {} gangs on {} pools".format(*demand.rates.shape)
+        raise InputError(f"gives {shares.dtype} of shape {shares.shape}, not {expected}", file=file)
+    gangs, pools = shares.sum(axis=1), demand.gpus @ shares
+    for wrong, problem in (
+        (
+            ~np.isfinite(shares) | (shares < -ROUNDING),
+            "gives a part of the time that is below 0 or none",
+        ),
+        (
+            (shares > ROUNDING) & (demand.rates == 0.0),
+            "gives GPUs to a gang that cannot run on them",
+        ),
+        (gangs > 1.0 + ROUNDING, f"gives a gang {gangs.max():g} of the time"),
+        (
+            pools > demand.capacity + ROUNDING * demand.capacity.sum(),
+            "gives more GPUs than there are",
+        ),
+    ):
+        if wrong.any():
+            raise InputError(problem, file=file)
+    return shares
 
 
 class _MaxMin(ShareRule):
@@ -169,6 +201,7 @@ class LeastAttainedService(_MaxMin):
         return 1.0 / demand.gpus
 
 
+ROUNDING = 1e-5  # part of the time, or of the GPUs, by which linear programs may miss a bound
 TOLERANCE = 1e-7  # of the worst rho
 LEAST = 1e-9  # part of its full speed that a gang asks for at least, to keep the program scaled
 

@@ -38,7 +38,7 @@ class ScoredNodes(PlacementRule):
         """See `PlacementRule.place`.
 
         Raises:
-            InputError: the job asks for a fraction of a GPU.
+            InputError: the job asks for a fraction of a GPU, or a score is no finite number.
         """
         record, nodes = np.asarray(simulator.state.jobs)[job], simulator.state.nodes
         if record["milli"] != WHOLE_GPU:
@@ -52,7 +52,10 @@ class ScoredNodes(PlacementRule):
             there = np.minimum(nodes[field], asked)
             lasting = there * need // max(asked, 1) if need else np.where(there < asked, -1, 0)
             room = np.where(there < asked, np.minimum(room, lasting), room)
-        score = self.score(simulator, job)
+        score = np.asarray(self.score(simulator, job))
+        if score.shape != room.shape or not np.isfinite(score.astype(np.float64)).all():
+            problem = f"scores {score.dtype} of shape {score.shape}, not a finite number a node"
+            raise InputError(problem, file=f"placement rule {self.name}")
         enough = np.flatnonzero(room >= need)
         if len(enough):
             return [(int(enough[np.argmin(score[enough])]), need)]

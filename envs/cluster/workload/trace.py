@@ -120,8 +120,12 @@ class Trace:
         num_gpus: Sequence[int] | NDArray[np.integer],
         *,
         job_id: Sequence[str] | NDArray[np.str_] | None = None,
+        **labels: Sequence[str | None],
     ) -> Trace:
-        """Whole-GPU jobs of which nothing else is known; ids 0, 1, ... unless given."""
+        """Whole-GPU jobs of which no more is known than `labels` say, as `user=["ann", "bob"]`.
+
+        Their ids are 0, 1, ... unless given.
+        """
         jobs = len(submit_s)
         return cls(
             name=name,
@@ -132,7 +136,8 @@ class Trace:
             gpu_milli=np.full(jobs, WHOLE_GPU, np.int32),
             cpu_milli=np.zeros(jobs, np.int64),
             memory_mib=np.zeros(jobs, np.int64),
-            **dict.fromkeys(LABELS, Labels.unknown(jobs)),
+            **dict.fromkeys(LABELS, Labels.unknown(jobs))
+            | {name: Labels.of(values) for name, values in labels.items()},
         )
 
     def __len__(self) -> int:

@@ -311,3 +311,24 @@ def test_short_jobs_first_where_gpus_are_few() -> None:
     jobs = [(0, 7200, 1), (0, 360, 1), (0, 720, 1)]
     schedule = on_nodes(in_rounds(ApatheticFutureShare()), jobs, 1, 1)
     assert schedule.finish.tolist() == [8280.0, 360.0, 1080.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([0.5, 0.5], r"shape \(2,\), not a part of the time for each of 2 gangs on 1 pools"),
+        ([[np.nan], [0.5]], "below 0 or none"),
+        ([[-0.5], [0.5]], "below 0 or none"),
+        ([[1.5], [0.5]], "gives a gang 1.5 of the time"),
+        ([[1.0], [1.0]], "gives more GPUs than there are"),
+    ],
+)
+def test_what_is_no_share_is_refused_by_the_name_of_its_rule(given: Any, expected: str) -> None:
+    class Wrong(ShareRule):
+        name, knows = "wrong", "nothing"
+
+        def shares(self, demand: Demand) -> FloatArray:
+            return np.array(given)
+
+    with refusal(f"share rule wrong.*{expected}"):
+        on_nodes(in_rounds(Wrong()), [(0, 100, 3), (0, 100, 2)], 1, 4)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +13,7 @@ from agents.cluster.queue import FIFOBackfill
 from agents.cluster.replay import simulate
 from agents.cluster.rules.gangs import BestFit, FirstFit
 from agents.cluster.rules.scored import ScoredNodes
-from envs.arrays import IntArray
+from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
@@ -82,3 +85,17 @@ def test_a_fraction_is_refused() -> None:
     with refusal("fraction") as error:
         FewestFree().place(simulator, 0, np.random.default_rng(0))
     assert error.value.record == 0
+
+
+@pytest.mark.parametrize("wrong", [[np.nan, 1.0], [1.0], 1.0])
+def test_what_is_no_score_is_refused_by_the_name_of_its_rule(wrong: Any) -> None:
+    class Wrong(ScoredNodes):
+        name = "wrong"
+
+        def score(self, simulator: ClusterSimulator, job: int) -> FloatArray:
+            return np.array(wrong)
+
+    simulator = ClusterSimulator(Cluster.uniform(2, 1), Trace.of("t", [0], [9], [1]))
+    simulator.advance()
+    with refusal("placement rule wrong.*not a finite number a node"):
+        Wrong().place(simulator, 0, np.random.default_rng(0))
