@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agents.cluster.policy import Scheduler
+from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import ClusterState
 from envs.cluster.workload.trace import Job, Trace
@@ -119,10 +120,16 @@ class _Simulator(ClusterSimulator):
     def __init__(self, whole: ClusterSimulator, trace: Trace, reader: str) -> None:
         self._whole, self._reader, self.trace = whole, reader, trace
         self._of: ClusterState | None = None
-        self.cluster, self.overheads, self.tables = whole.cluster, whole.overheads, whole.tables
+        self.cluster, self.overheads = whole.cluster, whole.overheads
         # what they change is the whole, and in what is imagined nothing hidden is left
-        for name in ("settle", "start", "preempt", "refuse", "lengthen_log", "imagined"):
+        for name in (
+            "settle", "start", "preempt", "refuse", "lengthen_log", "imagined", "number_cases",
+        ):  # fmt: skip
             setattr(self, name, getattr(whole, name))
+
+    @property
+    def tables(self) -> RateTables:  # type: ignore[override]
+        return self._whole.tables
 
     @property
     def state(self) -> ClusterState:  # type: ignore[override]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -227,7 +225,7 @@ class JointChoice(Scheduler):
 
     def reset(self, simulator: ClusterSimulator) -> None:
         cluster, trace, state = simulator.cluster, simulator.trace, simulator.state
-        self._rates = _rates(simulator, self.believed)
+        self._believed = believed_tables(simulator, self.believed)
         self._finished = Finished(simulator)
         like = likes(trace)
         if self.posterior is not None:
@@ -246,7 +244,7 @@ class JointChoice(Scheduler):
         self._owners = Owners(
             of_node=of_node,
             home=home.astype(np.int64),
-            fastest=fastest(cluster, trace, types, self._rates.believed, of_node, self.schedulers),
+            fastest=fastest(cluster, trace, types, self._believed, of_node, self.schedulers),
             holds=holds,
             gpus=np.bincount(of_node, cluster.gpus, self.schedulers).astype(np.int64).clip(1),
             asked=np.zeros(len(trace)),
@@ -271,18 +269,16 @@ class JointChoice(Scheduler):
         else:
             for job in self._finished.new(simulator):
                 kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
-        with _cases_of(self._rates, simulator):
-            kernel.route(simulator.state, self._joint(memory, self._owners))
+        kernel.route(simulator.state, self._joint(memory, self._owners))
 
     def choice(self, simulator: ClusterSimulator) -> Option | None:
         """What it starts next; None: nothing before the next event."""
         self.learn(simulator)
         joint = self._joint(self._memory, self._owners)
-        with _cases_of(self._rates, simulator):
-            for scheduler in range(self.schedulers):
-                job, shares = compiled.next_start(simulator.state, joint, self._scorer, scheduler)
-                if job != NONE:
-                    return job, _taken(self._room, 1, shares)
+        for scheduler in range(self.schedulers):
+            job, shares = compiled.next_start(simulator.state, joint, self._scorer, scheduler)
+            if job != NONE:
+                return job, _taken(self._room, 1, shares)
         return None
 
     def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
@@ -309,8 +305,7 @@ class JointChoice(Scheduler):
             pairs: written: the same in numbers.
         """
         joint = self._joint(self._memory, self._owners)
-        with _cases_of(self._rates, simulator):
-            count = find(simulator.state, joint, pairs, scheduler)
+        count = find(simulator.state, joint, pairs, scheduler)
         return [
             None if pairs.job[k] == NONE else (int(pairs.job[k]), _taken(pairs, k, pairs.shares[k]))
             for k in range(count)
@@ -336,20 +331,18 @@ class JointChoice(Scheduler):
         self._memory = self._memory._replace(like=like, mean=key.copy())
 
     def _joint(self, memory: Memory, owners: Owners) -> Joint:
-        return Joint(self._rates.believed, owners, memory, self.rule, self._room)
+        return Joint(self._believed, owners, memory, self.rule, self._room)
 
     def _decide(self, simulator: ClusterSimulator, joint: Joint) -> None:
-        known = (self._rates.true, simulator.overheads, joint, self._scorer)
-        with _cases_of(self._rates, simulator):
-            for scheduler in range(self.schedulers):
-                compiled.decide(simulator.state, *known, scheduler)
+        known = (simulator.tables, simulator.overheads, joint, self._scorer)
+        for scheduler in range(self.schedulers):
+            compiled.decide(simulator.state, *known, scheduler)
 
     def _run(self, simulator: ClusterSimulator, joint: Joint) -> None:
-        known = (self._rates.true, simulator.overheads, joint, self._scorer, self.schedulers)
+        known = (simulator.tables, simulator.overheads, joint, self._scorer, self.schedulers)
         simulator.lengthen_log()
-        with _cases_of(self._rates, simulator):
-            while not compiled.run(simulator.state, *known):
-                simulator.lengthen_log()
+        while not compiled.run(simulator.state, *known):
+            simulator.lengthen_log()
 
     def run(self, simulator: ClusterSimulator) -> bool:
         """See `Scheduler.run`; False with a posterior, which is asked at every event."""
@@ -368,36 +361,17 @@ def _taken(places: kernel.Room | Pairs, row: int, count: int) -> PartialGpuShare
     return PartialGpuShares(list(zip(nodes, gpus, strict=True)), joined)
 
 
-class _Rates(NamedTuple):
-    """True and believed tables with the same cases; those of the jobs are `true.profile`."""
-
-    true: RateTables
-    believed: RateTables
-
-
-def _rates(simulator: ClusterSimulator, model: RateModel | None) -> _Rates:
+def believed_tables(simulator: ClusterSimulator, model: RateModel | None) -> RateTables:
+    """Those of a model, None: of the simulator, which numbers its cases alike from now on."""
     true = simulator.tables
     if model is None:
-        return _Rates(true, true)
+        return true
     believed = model.tables(simulator.trace, simulator.cluster)
     both = np.stack([true.profile, believed.profile], axis=1)
     cases, of_job = np.unique(both, axis=0, return_inverse=True)
     profile = of_job.ravel().astype(np.int32)
-    return _Rates(*(of_cases(t, cases[:, i], profile) for i, t in enumerate((true, believed))))
-
-
-@contextmanager
-def _cases_of(rates: _Rates, simulator: ClusterSimulator) -> Iterator[None]:
-    """Jobs have the cases of `rates` for as long as it lasts."""
-    jobs, known = simulator.state.jobs, simulator.tables.profile
-    if rates.true.profile is known:
-        yield
-        return
-    jobs["profile"] = rates.true.profile
-    try:
-        yield
-    finally:
-        jobs["profile"] = known
+    simulator.number_cases(of_cases(true, cases[:, 0], profile))
+    return of_cases(believed, cases[:, 1], profile)
 
 
 def likes(trace: Trace) -> IntArray:

@@ -115,6 +115,11 @@ class ClusterSimulator:
         """What kernels take first."""
         return self.state, self.tables, self.overheads
 
+    def number_cases(self, tables: RateTables) -> None:
+        """Go on with the same rates in tables whose cases are numbered otherwise."""
+        self.tables = tables
+        self.state.jobs["profile"] = tables.profile
+
     def advance(self, until: float = np.inf) -> bool:
         """Go to the next event, or to `until` if that is earlier; False: nothing is to come."""
         self.lengthen_log()
