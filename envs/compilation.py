@@ -99,7 +99,9 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
     """A decorator of kernels, `numba.njit` with a cache on disk; small problems need not wait."""
 
     def made(function: Any) -> Any:
-        dispatcher = njit(**options)(function)
+        dispatcher: Any = njit(**options)(function)
+        if not hasattr(dispatcher, "py_func"):  # with NUMBA_DISABLE_JIT
+            return dispatcher
         dispatcher._cache = _Cache(dispatcher)
         if subject(function.__module__) == CLUSTER:
             dispatcher._compile_for_args = partial(_interpreted_or_compiled, dispatcher)
@@ -130,6 +132,8 @@ def _records(value: Any) -> Any:
     """The same where records of arrays, also of those in a named tuple, have attributes."""
     if isinstance(value, np.ndarray) and value.dtype.names:
         return value.view(np.recarray)
+    if isinstance(value, np.void):
+        return value.view((np.record, value.dtype))
     return value._make(map(_records, value)) if hasattr(value, "_make") else value
 
 

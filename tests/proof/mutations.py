@@ -276,8 +276,8 @@ FAULTS = (
         "Those that have run least have the next turn.",
         "Those that have run most have it.",
         "agents",
-        'order = np.argsort(received, kind="stable")',
-        'order = np.argsort(-received, kind="stable")',
+        'here[np.argsort(received, kind="stable")]',
+        'here[np.argsort(-received, kind="stable")]',
     ),
     Fault(
         "migrating",
@@ -292,8 +292,8 @@ FAULTS = (
         "GPUs that a state says are not free are given to nobody.",
         "All that its jobs do not hold are given away.",
         "agents",
-        "np.where(down, 0, free - known)",
-        "np.where(down, 0, 0 * known)",
+        "np.where(nodes.free_gpus < 0, 0, left - nodes.free_gpus)",
+        "np.where(nodes.free_gpus < 0, 0, 0 * left)",
     ),
     Fault(
         "list scheduling",
