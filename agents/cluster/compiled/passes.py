@@ -272,12 +272,12 @@ def worth_trying(
     queue: Queue, mode: int, hopeless: NDArray[np.bool_], least: int, free: int
 ) -> bool:
     """Whether any job that waits may fit."""
-    if mode == PREEMPTING:
-        return free >= least
+    if mode in (BLOCKING, PREEMPTING):
+        return mode == BLOCKING or free >= least
     for kind in range(len(hopeless)):
         if queue.waits[kind] > 0 and not hopeless[kind] and queue.size[kind] <= free:
             return True
-    return mode == BLOCKING
+    return False
 
 
 @pasted

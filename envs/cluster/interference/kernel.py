@@ -42,7 +42,10 @@ Rows = NDArray[np.int32]
 
 
 class Sums(IntEnum):
-    """What jobs ask for on a node, all together: as `add_up` left it, or added up afresh."""
+    """What jobs ask for on a node, all together: as `add_up` left it, or added up afresh.
+
+    No bool: of what is handed a literal one, a kernel is compiled for either.
+    """
 
     KEPT = 0
     AFRESH = 1
