@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import EnumType
-from functools import partial
+from functools import cached_property, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -52,10 +52,10 @@ def subject(module: str) -> str:
 def _used_by(function: FunctionType) -> dict[str, object]:
     """The globals that a function names, through modules of this project too."""
     scope, found = dict(function.__globals__), {}
-    for name in function.__code__.co_names:
-        value = found[name] = scope.get(name)
+    for name in filter(scope.__contains__, function.__code__.co_names):
+        value = found[name] = scope[name]
         if isinstance(value, ModuleType) and value.__name__.partition(".")[0] in FLOORS:
-            scope |= vars(value)
+            scope.update(vars(value))
     return found
 
 
@@ -84,11 +84,15 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         super().__init__(kernel.py_func)
         self.kernel = kernel
 
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+    @cached_property
+    def content(self) -> str:
+        """Of the kernel and all that it calls, once they are there: at its first call."""
         seen: dict[Any, list[object]] = {}
         _content(self.kernel, seen)
-        said = hashlib.sha256(repr(list(seen.values())).encode()).hexdigest()
-        return (*super()._index_key(sig, codegen), said)
+        return hashlib.sha256(repr(list(seen.values())).encode()).hexdigest()
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(sig, codegen), self.content)
 
     def has(self, types: Any, context: Any) -> bool:
         """Whether it has the kernel for arguments of such types."""
@@ -119,11 +123,10 @@ def interpreted(function: FunctionType) -> FunctionType:
         scope: dict[str, Any] = {"__builtins__": builtins}
         _twins[function] = FunctionType(function.__code__, scope, function.__name__)
         _twins[function].__defaults__ = function.__defaults__
-        for name in function.__code__.co_names:
-            value = function.__globals__.get(name, scope)
+        for name, value in _used_by(function).items():
             if isinstance(value, Dispatcher):
-                value = interpreted(value.py_func)
-            if value is not scope:
+                scope[name] = interpreted(value.py_func)
+            else:
                 scope[name] = getattr(value, "as_python", value)
     return _twins[function]
 

@@ -49,7 +49,18 @@ def largest_share(node: Record, job: Record, most: int) -> int:
     return gpus
 
 
-@compiled_inner
+@compiled
+def rooms(nodes: Records, job: Record) -> IntArray:
+    """(N,) GPUs of the largest share of the job that each node can hold now; -1: not even none."""
+    found = np.empty(len(nodes), np.int64)
+    for node in range(len(nodes)):
+        found[node] = largest_share(nodes[node], job, int(job.gpus))
+        if found[node] == 0 and not holds(nodes[node], job, 0):
+            found[node] = -1
+    return found
+
+
+@compiled
 def fits_one_node(nodes: Records, job: Record) -> bool:
     """Whether any node, up or down, of a type that the job permits has as many GPUs as it wants."""
     for node in range(len(nodes)):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from agents.cluster.policy import PlacementRule, Share
+from agents.cluster.rules.eligible import fits_one_node, rooms
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import WHOLE_GPU
@@ -45,13 +46,7 @@ class ScoredNodes(PlacementRule):
             problem = "a fraction of a GPU needs a placement rule for fractions"
             raise InputError(problem, file=simulator.trace.name, record=job, field="gpu_milli")
         need = int(record["gpus"])
-        permitted = record["types"] >> nodes["type"].astype(np.int64) & 1 == 1
-        room = np.where(permitted & (nodes["up"] == 1), nodes["free"].astype(np.int64), -1)
-        for field in ("cpu", "memory"):  # split over the shares in proportion to their GPUs
-            asked = int(record[field])
-            there = np.minimum(nodes[field], asked)
-            lasting = there * need // max(asked, 1) if need else np.where(there < asked, -1, 0)
-            room = np.where(there < asked, np.minimum(room, lasting), room)
+        room = rooms(nodes, record)
         score = np.asarray(self.score(simulator, job))
         if score.shape != room.shape or not np.isfinite(score.astype(np.float64)).all():
             problem = f"scores {score.dtype} of shape {score.shape}, not a finite number a node"
@@ -59,7 +54,7 @@ class ScoredNodes(PlacementRule):
         enough = np.flatnonzero(room >= need)
         if len(enough):
             return [(int(enough[np.argmin(score[enough])]), need)]
-        if (permitted & (nodes["gpus"] >= need)).any() or room.clip(0).sum() < need:
+        if fits_one_node(nodes, record) or room.clip(0).sum() < need:
             return None
         shares: list[Share] = []
         for node in np.lexsort((score, -room)).tolist():
