@@ -155,7 +155,7 @@ def _size(values: Iterable[Any]) -> int:
     return max(map(len, [a for a in arrays if a.dtype.names] or arrays), default=0)
 
 
-def _interpreted_or_compiled(dispatcher: Any, *values: Any, **nothing: Any) -> Callable[..., Any]:
+def _interpreted_or_compiled(dispatcher: Any, *values: Any, **nothing: Any) -> Any:
     """What numba calls for a kernel that it has not compiled for such arguments in this process.
 
     To compile the simulator of a cluster takes about a minute, in which Python comes through
@@ -163,9 +163,7 @@ def _interpreted_or_compiled(dispatcher: Any, *values: Any, **nothing: Any) -> C
     """
     small = _size(values) <= tier.most_rows and tier.seconds < tier.most_seconds
     if not small or dispatcher in tier.on_disk:
-        found: Callable[..., Any]
-        found = type(dispatcher)._compile_for_args(dispatcher, *values, **nothing)
-        return found
+        return type(dispatcher)._compile_for_args(dispatcher, *values, **nothing)
     if dispatcher not in tier.not_on_disk:
         types = tuple(dispatcher.typeof_pyval(value) for value in values)
         known = dispatcher._cache.has(types, dispatcher.targetctx)
