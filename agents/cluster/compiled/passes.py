@@ -113,6 +113,7 @@ def run(
         borrowed(room),
     )
     hopeless = np.zeros(len(queue.size), np.bool_)  # requests that do not fit
+    least = queue.size.min() if len(queue.size) else np.int64(0)
     published = order == BY_PUBLISHED_QUEUE
     clock = state.clock[0]
     while True:
@@ -139,7 +140,7 @@ def run(
             jobs = rank(state.jobs, arrived, clock.arrived, queue, limits, published)
         else:
             jobs = sort(state, queue, order, arrived)
-        start_jobs(state, tables, overheads, queue, jobs, mode, hopeless, rule, room)
+        start_jobs(state, tables, overheads, queue, jobs, mode, hopeless, least, rule, room)
         if order >= BY_QUEUE:
             put_running_first(state.jobs, queue, jobs)
 
@@ -197,7 +198,7 @@ def sort(state: ClusterState, queue: Queue, order: int, first: int) -> int:
 
 
 @compiled_inner
-def choose_greedily(state: ClusterState, queue: Queue, number: int) -> tuple[int, int]:
+def choose_greedily(state: ClusterState, queue: Queue, number: int, least: int) -> tuple[int, int]:
     """Choose by numbers alone who is to run: greedily, in order.
 
     Returns:
@@ -205,7 +206,6 @@ def choose_greedily(state: ClusterState, queue: Queue, number: int) -> tuple[int
     """
     jobs, clock = state.jobs, state.clock[0]
     budget, running = clock.free + clock.held // WHOLE_GPU, clock.running
-    least = queue.size.min() if len(queue.size) else np.int64(0)
     picked = victims = 0
     for i in range(number):
         if running == 0 and budget < least:
@@ -289,6 +289,7 @@ def start_jobs(
     jobs: int,
     mode: int,
     hopeless: NDArray[np.bool_],
+    least: int,
     rule: int,
     room: Room,
 ) -> None:
@@ -304,18 +305,19 @@ def start_jobs(
     low, high, picked, victims, again = queue.number[0], queue.number[1], 0, 0, False
     if mode == PREEMPTING:
         low, high = np.int64(0), np.int64(jobs)
-        picked, victims = choose_greedily(state, queue, jobs)
-    least = size.min() if len(size) else np.int64(0)
+        picked, victims = choose_greedily(state, queue, jobs, least)
     trying = worth_trying(queue, mode, hopeless, least, clock.free)
-    i = low - picked
+    i, place = low - picked, low  # no job from `place` on has started
     while i < low or (trying and i < high):
         first = i < low
         job = queue.listed[i - low + picked] if first else ranked[i]
         asked = queue.kind[job]
         i += 1
+        fits = first or (not hopeless[asked] and size[asked] <= clock.free)
+        if not fits and mode == PASSING:
+            continue
         if not first and state.jobs[job].status != PENDING:
             continue
-        fits = first or (not hopeless[asked] and size[asked] <= clock.free)
         late = promised and clock.now + state.jobs[job].remaining > until
         if late and size[asked] > spare:
             continue
@@ -338,7 +340,7 @@ def start_jobs(
             if not first:
                 hopeless[asked] = not fits
                 if fits and mode != PREEMPTING:
-                    ranked[i - 1] = NONE
+                    ranked[i - 1], place = NONE, i
                     queue.waits[asked] -= 1
                     spare -= size[asked] if late else 0
             trying = worth_trying(queue, mode, hopeless, least, clock.free)
@@ -348,8 +350,7 @@ def start_jobs(
             promised = True
             until, spare = promise(state, size[asked])
     if mode != PREEMPTING:
-        place = i  # those that were passed over stay before the others
-        for at in range(i - 1, low - 1, -1):
+        for at in range(place - 1, low - 1, -1):  # those passed over stay before the others
             if ranked[at] != NONE:
                 place -= 1
                 ranked[place], keys[place] = ranked[at], keys[at]

@@ -28,7 +28,7 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NODE, NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner
+from envs.compilation import compiled, compiled_inner, pasted
 from envs.errors import InputError
 
 COUNT, YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT, RANDOM, SPREAD, LEAST_INTERFERENCE = range(8)
@@ -56,28 +56,44 @@ def room_of(nodes: int, seed: int) -> Room:
     )
 
 
-@compiled
+@pasted
 def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: Room) -> int:
     """The shares of a pending whole-GPU job, into `room`; how many, 0 where it does not fit."""
-    nodes, gpus, random = room.nodes, room.gpus, room.random
-    record = state.jobs[job]
+    count: int
+    if rule == LEAST_INTERFERENCE:
+        count = choose_least_interference(state, tables, job, room.nodes, room.gpus)
+    else:
+        count = choose_nodes(rule, state.nodes, state.jobs, job, room.random, room.nodes, room.gpus)
+    return count
+
+
+@compiled
+def choose_nodes(
+    rule: int,
+    nodes: Records,
+    jobs: Records,
+    job: int,
+    random: NDArray[np.uint64],
+    out_nodes: IntArray,
+    out_gpus: IntArray,
+) -> int:
+    """The same for the rules that look at nodes alone."""
+    record = jobs[job]
     count: int = 0
     if rule == COUNT:
-        count = choose_count(state.nodes, record, nodes, gpus)
+        count = choose_count(nodes, record, out_nodes, out_gpus)
     elif rule == YARN:
-        count = choose_few(state.nodes, record, False, False, nodes, gpus)
+        count = choose_few(nodes, record, False, False, out_nodes, out_gpus)
     elif rule == HELIOS_CONSOLIDATE:
-        count = choose_helios_consolidate(state.nodes, record, nodes, gpus)
+        count = choose_helios_consolidate(nodes, record, out_nodes, out_gpus)
     elif rule == FIRST_FIT:
-        count = choose_few(state.nodes, record, True, False, nodes, gpus)
+        count = choose_few(nodes, record, True, False, out_nodes, out_gpus)
     elif rule == BEST_FIT:
-        count = choose_few(state.nodes, record, True, True, nodes, gpus)
+        count = choose_few(nodes, record, True, True, out_nodes, out_gpus)
     elif rule == RANDOM:
-        count = choose_random(state.nodes, record, random, nodes, gpus)
+        count = choose_random(nodes, record, random, out_nodes, out_gpus)
     elif rule == SPREAD:
-        count = choose_spread(state.nodes, record, nodes, gpus)
-    elif rule == LEAST_INTERFERENCE:
-        count = choose_least_interference(state, tables, job, nodes, gpus)
+        count = choose_spread(nodes, record, out_nodes, out_gpus)
     else:
         raise ValueError("no such placement rule")
     return count
