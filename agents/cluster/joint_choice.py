@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Annotated, Literal, get_args
 
 import numpy as np
 from annotated_types import Gt, Le
-from numpy.typing import NDArray
 
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled import joint_replay as compiled
@@ -23,6 +21,7 @@ from agents.cluster.compiled.pairs import (
     pairs_of,
 )
 from agents.cluster.hidden_durations import simulator_for
+from agents.cluster.partitioned import Partitioned, user_numbers
 from agents.cluster.policy import Option, PartialGpuShares, Scheduler
 from agents.cluster.prediction import Finished
 from agents.cluster.rule_numbers import Numbers, read_numbers
@@ -31,26 +30,10 @@ from agents.cluster.work_left import WorkLeft
 from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, Share, bounded, bounds_of
-from envs.cluster.environment.routing import (
-    MixedRacks,
-    QueueRouting,
-    RackOwners,
-    Routing,
-    first_that_holds,
-)
-from envs.cluster.interference.rates import (
-    ONE_NODE,
-    ONE_RACK,
-    SEVERAL_RACKS,
-    RateModel,
-    RateTables,
-    of_cases,
-)
-from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.interference.rates import RateModel, RateTables, of_cases
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_kernel import part
 from envs.cluster.simulation.cluster_state import NONE
-from envs.cluster.workload.trace import UNKNOWN, WHOLE_GPU, Trace
+from envs.cluster.workload.trace import Trace
 from models.export.pairs import pair_shapes, read_pairs
 
 
@@ -92,10 +75,8 @@ def no_scorer(nodes: int) -> Scorer:
     return scorer_of(weights, nodes, 0, 0.0, 1.0)
 
 
-Reach = tuple[int, int]  # how far a gang is spread, and over how many nodes
 # By their places here the kernel knows them.
 Order = Literal["queue", "shortest", "smallest", "dominant"]
-Arrival = Literal["routed", "least_load", "shortest_queue", "best_offer"]
 Choice = Literal["gain", "tightest", "loosest", "aligned"]
 
 
@@ -124,15 +105,7 @@ class JointChoice(Scheduler):
 
     With a `posterior` it is the mean of that instead, anew at every event.
 
-    Several schedulers share a cluster by dealing out its racks: each has a queue and decides on its
-    own nodes alone, with what all have learned of durations. A job that its scheduler's nodes could
-    never hold goes to the next whose nodes could. It comes to a queue as `routing` says, or at its
-    arrival to the scheduler with the least load, of those that could hold it: GPU-seconds that
-    wait, as predicted, per GPU, or jobs that wait; of equals to the one with the most free GPUs.
-    With "best_offer" it goes to the scheduler that has the best place for it that is good enough,
-    and only where nobody has one to the least loaded.
-    At the first event after it has been in a queue for longer than `forward_s`, and as long again
-    later, a job goes to the scheduler with the least load, its own not counted.
+    Several schedulers may share a cluster: see `Partitioned`.
 
     Guarantees:
         No job starves while nodes are up: where no job of a scheduler runs, one starts.
@@ -161,17 +134,12 @@ class JointChoice(Scheduler):
         posterior: of what jobs still need; None: averages.
         scorer: a learned policy that may overrule the rule; None: it is held to.
         believed: how jobs are thought to slow each other down; None: as they do.
-        schedulers: how many share the cluster.
-        partition: who owns which racks.
-        routing: to whose queue jobs come.
-        arrival: "routed" (as `routing` says), "least_load", "shortest_queue" or "best_offer".
-        forward_s: seconds after which a job may go to another queue; None: never.
-        seed: of the routing.
+        partitioned: how many schedulers share the cluster, and how jobs come to them.
         numbers: a file of `experiments.train model=rule`, whose numbers take the place of those
             above; None: they stay.
 
     Raises:
-        InputError: an order, a choice or an arrival that there is not; a number out of bounds.
+        InputError: an order or a choice that there is not; a number out of bounds.
     """
 
     name = "joint_choice"
@@ -194,12 +162,7 @@ class JointChoice(Scheduler):
         posterior: WorkLeft | None = None,
         scorer: PairScorer | None = None,
         believed: RateModel | None = None,
-        schedulers: Count = 1,
-        partition: RackOwners = MixedRacks(),
-        routing: Routing = QueueRouting(),
-        arrival: Arrival = "best_offer",
-        forward_s: Positive | None = 60.0,
-        seed: int = 0,
+        partitioned: Partitioned = Partitioned(),
         numbers: str | None = None,
     ) -> None:
         given: Numbers = {
@@ -213,15 +176,11 @@ class JointChoice(Scheduler):
             "order": get_args(Order).index(given["order"]),
             "choice": get_args(Choice).index(given["choice"]),
         }
-        self.rule = Rule(
-            **{**given, **codes},
-            arrival=get_args(Arrival).index(arrival),
-            forward_s=np.inf if forward_s is None else float(forward_s),
-        )
+        self.rule = Rule(**{**given, **codes})
         self.prior_s, self.recency = float(prior_s), float(recency)
         self.posterior, self.scorer = posterior, scorer
-        self.believed, self.schedulers = believed, int(schedulers)
-        self.partition, self.routing, self.seed = partition, routing, seed
+        self.believed, self.partitioned = believed, partitioned
+        self.schedulers = int(partitioned.schedulers)
 
     def reset(self, simulator: ClusterSimulator) -> None:
         cluster, trace, state = simulator.cluster, simulator.trace, simulator.state
@@ -234,23 +193,7 @@ class JointChoice(Scheduler):
         classes = int(like.max(initial=-1)) + 1
         self._memory = Memory(like, np.full(classes, np.nan), self.prior_s, self.recency)
         self._room = kernel.room_of(cluster.num_nodes, len(state.shares), len(trace))
-        of_node = self.partition(cluster, self.schedulers).astype(np.int64)
-        types = np.array(state.jobs["types"])
-        holds = _holds(cluster, trace, types, of_node, self.schedulers)
-        home = self.routing(trace, self.schedulers, np.random.default_rng(self.seed))
-        home = first_that_holds(trace.name, home, holds)
-        if self.schedulers > 1 and self.rule.arrival != kernel.ROUTED:
-            home[:] = NONE
-        self._owners = Owners(
-            of_node=of_node,
-            home=home.astype(np.int64),
-            fastest=fastest(cluster, trace, types, self._believed, of_node, self.schedulers),
-            holds=holds,
-            gpus=np.bincount(of_node, cluster.gpus, self.schedulers).astype(np.int64).clip(1),
-            asked=np.zeros(len(trace)),
-            user=_users(trace),
-            capacity=_capacity(cluster),
-        )
+        self._owners = self.partitioned.owners(simulator, self._believed)
         nodes = cluster.num_nodes
         self._scorer = no_scorer(nodes) if self.scorer is None else self.scorer.compiled(nodes)
 
@@ -381,120 +324,8 @@ def likes(trace: Trace) -> IntArray:
     """
     gang = np.stack([trace.num_gpus, trace.gpu_milli], axis=1).astype(np.int64)
     columns, classes = [], 0
-    for key in (np.column_stack([_users(trace), gang]), gang, np.zeros_like(gang)):
+    for key in (np.column_stack([user_numbers(trace), gang]), gang, np.zeros_like(gang)):
         found, number = np.unique(key, axis=0, return_inverse=True)
         columns.append(number.ravel() + classes)
         classes += len(found)
     return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.int64)
-
-
-def _users(trace: Trace) -> IntArray:
-    """(J,) numbers from 0 without gaps; a job of an unknown user has one of its own."""
-    codes, jobs = trace.user.codes.astype(np.int64), np.arange(len(trace))
-    codes = np.where(codes == UNKNOWN, UNKNOWN - jobs, codes)
-    return np.unique(codes, return_inverse=True)[1].ravel().astype(np.int64)
-
-
-def _capacity(cluster: Cluster) -> FloatArray:
-    """(3,) see `Owners`."""
-    columns = (WHOLE_GPU * cluster.gpus.astype(np.int64), cluster.cpu_milli, cluster.memory_mib)
-    each = np.stack(columns).astype(np.float64)
-    capacity: FloatArray = np.where(each >= UNLIMITED, np.inf, each).sum(axis=1).clip(1.0)
-    return capacity
-
-
-def fastest(
-    cluster: Cluster,
-    trace: Trace,
-    types: IntArray,
-    tables: RateTables,
-    of_node: IntArray,
-    schedulers: int,
-) -> FloatArray:
-    """(J, S) rate alone on the fastest GPUs that a scheduler has for a job, as near as can be.
-
-    They are of one type. For a gang that only several types hold together it is the rate of the
-    slowest of them; where nothing holds it, 1.
-
-    Args:
-        cluster: the nodes.
-        trace: the jobs.
-        types: (J,) masks of the GPU types that they permit.
-        tables: how fast they run.
-        of_node: (N,) scheduler of every node.
-        schedulers: S.
-    """
-    keys = np.column_stack([tables.profile, trace.num_gpus, types]).astype(np.int64)
-    requests, of_job = np.unique(keys, axis=0, return_inverse=True)
-    rate = np.ones((len(requests), schedulers))
-
-    @cache
-    def reach(scheduler: int, mask: int, gpus: int) -> list[tuple[list[int], Reach | None]]:
-        mine = (of_node == scheduler) & (mask >> cluster.gpu_type & 1 == 1)
-        kinds = np.unique(cluster.gpu_type[mine]).tolist()
-        found: list[tuple[list[int], Reach | None]] = []
-        for chosen in [*([kind] for kind in kinds), kinds]:
-            nodes = np.flatnonzero(mine & np.isin(cluster.gpu_type, chosen))
-            found.append((chosen, _tightest(cluster, nodes, gpus)))
-        return found
-
-    for row, (case, gpus, mask) in enumerate(requests.tolist()):
-        for scheduler in range(schedulers):
-            *by_type, together = (_alone(tables, case, *at) for at in reach(scheduler, mask, gpus))
-            rate[row, scheduler] = max(by_type, default=0.0) or together or 1.0
-    return np.ascontiguousarray(rate[of_job.ravel()])
-
-
-def _alone(tables: RateTables, case: int, kinds: list[int], reach: Reach | None) -> float:
-    """Rate on the fewest and nearest nodes of some types; 0: they have too few GPUs."""
-    if reach is None:
-        return 0.0
-    spread, count = reach
-    column = min(count, tables.locality.shape[3]) - 1
-    return float(
-        min(tables.speed[case, t] * tables.locality[case, t, spread, column] for t in kinds)
-    )
-
-
-def _tightest(cluster: Cluster, nodes: IntArray, gpus: int) -> Reach | None:
-    """How far a gang has to reach on some nodes, and over how many; None: too few GPUs."""
-    if len(nodes) == 0 or gpus > cluster.gpus[nodes].sum():
-        return None
-    if gpus <= cluster.gpus[nodes].max():
-        return ONE_NODE, 1
-    racks = cluster.rack[nodes]
-    counts = [_fewest(cluster, nodes[racks == rack], gpus) for rack in np.unique(racks)]
-    near = [count for count in counts if count is not None]
-    if near:
-        return ONE_RACK, min(near)
-    return SEVERAL_RACKS, _fewest(cluster, nodes, gpus) or len(nodes)
-
-
-def _fewest(cluster: Cluster, nodes: IntArray, gpus: int) -> int | None:
-    """How many of the nodes a gang needs at least; None: they are too small."""
-    room = np.cumsum(np.sort(cluster.gpus[nodes])[::-1])
-    return int(np.searchsorted(room, gpus)) + 1 if room[-1] >= gpus else None
-
-
-def _holds(
-    cluster: Cluster, trace: Trace, types: IntArray, of_node: IntArray, schedulers: int
-) -> NDArray[np.int8]:
-    """(J, S) whether a scheduler's nodes, were they empty, would hold a job."""
-    keys = np.column_stack([trace.num_gpus, trace.cpu_milli, trace.memory_mib, types])
-    requests, of_job = np.unique(keys.astype(np.int64), axis=0, return_inverse=True)
-    held = np.zeros((len(requests), schedulers), np.int8)
-    sizes, of_size = np.unique(cluster.gpus, return_inverse=True)
-    for row, (gpus, cpu, memory, mask) in enumerate(requests.tolist()):
-        shares = [min(gpus, size) for size in sizes.tolist()]
-        its_cpu = np.array([part(cpu, share, gpus) for share in shares])[of_size]
-        its_memory = np.array([part(memory, share, gpus) for share in shares])[of_size]
-        enough = (its_cpu <= cluster.cpu_milli) & (its_memory <= cluster.memory_mib)
-        permitted = mask >> cluster.gpu_type & 1 == 1
-        for scheduler in range(schedulers):
-            mine = (of_node == scheduler) & permitted
-            whole = mine & (cluster.gpus >= gpus)
-            if whole.any():
-                held[row, scheduler] = (whole & enough).any()
-            else:
-                held[row, scheduler] = cluster.gpus[mine & enough].sum() >= max(gpus, 1)
-    return held[of_job.ravel()]

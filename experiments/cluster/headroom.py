@@ -39,6 +39,8 @@ from experiments.study.processes import LocalProcesses
 from experiments.study.statistics import CONFIDENCE, Interval, bootstrap
 from experiments.study.tables import TABLE_FILE, Table, write_tables
 
+SEVERAL = "partitioned"  # key of the policies that several schedulers can share a cluster with
+
 
 @bounded
 @dataclass(frozen=True)
@@ -68,9 +70,12 @@ class Regime:
 
     def policy(self, node: Mapping[str, Any]) -> dict[str, Any]:
         """The config node of a policy, and of its base, with as many schedulers."""
-        base = {"base": self.policy(node["base"])} if "base" in node else {}
-        several = {"schedulers": self.schedulers} if "schedulers" in node else {}
-        return {**node, **base, **several}
+        found = dict(node)
+        if "base" in node:
+            found["base"] = self.policy(node["base"])
+        if SEVERAL in node:
+            found[SEVERAL] = {**node[SEVERAL], "schedulers": self.schedulers}
+        return found
 
 
 @dataclass
@@ -307,7 +312,7 @@ def _baselines(config: HeadroomConfig, regime: Regime) -> dict[str, Node]:
     found = {
         name: {**node, **sharing} if "placement" in node else node
         for name, node in policies.items()
-        if regime.schedulers == 1 or "schedulers" in node
+        if regime.schedulers == 1 or SEVERAL in node
     }
     if not found:
         raise InputError(f"config key 'baselines': none is for {regime.schedulers} schedulers")

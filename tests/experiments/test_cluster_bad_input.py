@@ -107,11 +107,11 @@ OPTIONS: dict[str, list[str]] = {  # refused when they are built
     "agent=gandiva agent.quantum_s=.inf": ["agent.quantum_s", "finite"],
     "agent=qssf agent.durations.recency=3": ["agent.durations.recency", "3 is not in (0, 1]"],
     "agent=joint_choice agent.choice=best": ["agent.choice", "'best' is none of gain, tightest"],
-    "agent=joint_choice agent.arrival=best": [
-        "agent.arrival",
+    "agent=joint_choice agent.partitioned.arrival=best": [
+        "agent.partitioned.arrival",
         "'best' is none of routed, least_load",
     ],
-    "agent=forwarding agent.forward_s=0": ["agent.forward_s", "0"],
+    "agent=forwarding agent.partitioned.forward_s=0": ["agent.partitioned.forward_s", "0"],
     "agent=tetris agent.first=0": ["agent.first", "0"],
     "agent=rollout agent.futures=0": ["agent.futures", "0"],
     "agent=rollout agent.posterior.path=no_such": ["neither a folder nor shipped"],

@@ -23,7 +23,7 @@ from envs.compilation import compiled, compiled_inner, pasted
 # `Rule.order`: by arrival, predicted seconds, GPU-seconds, the dominant share of the job's user
 QUEUE, SHORTEST, SMALLEST, DOMINANT = range(4)
 GAIN, TIGHTEST, LOOSEST, ALIGNED = range(4)  # `Rule.choice`
-ROUTED, LEAST_LOAD, SHORTEST_QUEUE, BEST_OFFER = range(4)  # `Rule.arrival`
+ROUTED, LEAST_LOAD, SHORTEST_QUEUE, BEST_OFFER = range(4)  # `Owners.arrival`
 
 
 class Rule(NamedTuple):
@@ -44,8 +44,6 @@ class Rule(NamedTuple):
     fast: float
     choice: int  # what places are compared by
     hurry: float  # what a place in the order counts, beside a part of the rate gained
-    arrival: int  # to whose queue jobs come, and what load is
-    forward_s: float  # seconds in a queue, after which a job may go to another
 
 
 class Memory(NamedTuple):
@@ -88,6 +86,8 @@ def room_of(nodes: int, shares: int, jobs: int) -> Room:
 class Owners(NamedTuple):
     """Who has what: S schedulers."""
 
+    arrival: int  # to whose queue jobs come, and what load is
+    forward_s: float  # seconds in a queue, after which a job may go to another
     of_node: IntArray  # (N,)
     home: IntArray  # (J,) in whose queue a job is, or NONE
     fastest: FloatArray  # (J, S) rate alone on the fastest GPUs that a scheduler has for a job
@@ -142,15 +142,15 @@ def route(state: ClusterState, joint: Joint) -> None:
 
     Who has been asked is asked again after `forward_s`.
     """
-    owners, rule = joint.owners, joint.rule
-    if len(owners.gpus) == 1 or (rule.arrival == ROUTED and rule.forward_s == np.inf):
+    owners = joint.owners
+    if len(owners.gpus) == 1 or (owners.arrival == ROUTED and owners.forward_s == np.inf):
         return
     now, job = state.clock[0].now, state.clock[0].head
     while job != NONE:
         waited = now - max(state.jobs[job].since, owners.asked[job])
-        if owners.home[job] == NONE or waited > rule.forward_s:
+        if owners.home[job] == NONE or waited > owners.forward_s:
             its = NONE
-            if rule.arrival == BEST_OFFER:
+            if owners.arrival == BEST_OFFER:
                 its = best_offer(state, joint, job)
             if its == NONE:
                 its = least_loaded(state, joint, job)
@@ -173,11 +173,8 @@ def least_loaded(state: ClusterState, joint: Joint, job: int) -> int:
     while other != NONE:
         its = owners.home[other]
         if its != NONE and other != job:
-            queue, work = (
-                joint.rule.arrival == SHORTEST_QUEUE,
-                gpu_seconds(state, joint.memory, other),
-            )
-            load[its] += 1.0 if queue else work / owners.gpus[its]
+            work = gpu_seconds(state, joint.memory, other)
+            load[its] += 1.0 if owners.arrival == SHORTEST_QUEUE else work / owners.gpus[its]
         other = state.jobs[other].after
     for node in range(len(state.nodes)):
         free[owners.of_node[node]] += state.nodes[node].free

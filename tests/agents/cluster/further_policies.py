@@ -8,6 +8,7 @@ from typing import Any
 from agents.cluster.elastic import ApatheticFutureShare, Optimus
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.joint_choice import JointChoice
+from agents.cluster.partitioned import Partitioned
 from agents.cluster.policy import Scheduler
 from agents.cluster.prediction import (
     Gittins,
@@ -24,7 +25,6 @@ from agents.cluster.shares import (
     ShareRule,
 )
 from agents.cluster.themis import Themis
-from envs.cluster.environment.routing import MixedRacks, QueueRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Schedule
@@ -53,10 +53,8 @@ def durations() -> RollingDuration:
 
 
 def joint_choice() -> JointChoice:
-    rule = ("smallest", 8, True, False, True, 0.5, 0.5, 0.5, "gain", 0.0)
-    return JointChoice(
-        *rule, 600.0, 0.3, None, None, None, 1, MixedRacks(), QueueRouting(), "routed", None, 0
-    )
+    routed = Partitioned(arrival="routed", forward_s=None)
+    return JointChoice(fast=0.5, hurry=0.0, prior_s=600.0, partitioned=routed)
 
 
 POLICIES: dict[str, Callable[[], Scheduler]] = {

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from agents.cluster.joint_choice import JointChoice
+from agents.cluster.partitioned import Partitioned
 from agents.cluster.replay import replay, simulate
 from agents.cluster.rollout import Hindsight
 from agents.cluster.rule_numbers import NumberSearch
@@ -23,7 +24,7 @@ from tests.refusal import refusal
 
 SETTINGS: dict[str, Any] = {
     "order": "queue", "joint": False, "fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25,
-    "arrival": "routed",
+    "partitioned": Partitioned(arrival="routed"),
 }  # fmt: skip
 CLUSTER = Cluster.uniform(1, 4)
 NUMBERS: dict[str, Any] = {"x": {"least": -1.0, "most": 1.0}, "kind": ["a", "b", "c"]}

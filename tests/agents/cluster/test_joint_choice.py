@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from agents.cluster.compiled import joint_choice as kernel
-from agents.cluster.joint_choice import JointChoice, fastest, likes
+from agents.cluster.joint_choice import JointChoice, likes
+from agents.cluster.partitioned import Partitioned, fastest
 from agents.cluster.replay import replay, simulate
 from envs.cluster.environment.routing import (
     MixedRacks,
@@ -41,14 +42,17 @@ TYPES = ("V100", "T4")
 SETTINGS: dict[str, Any] = {
     "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
     "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
-    "recency": 0.25, "posterior": None, "scorer": None, "believed": None, "schedulers": 1,
-    "partition": MixedRacks(), "routing": RandomRouting(), "arrival": "routed", "forward_s": None,
-    "seed": 0,
+    "recency": 0.25,
 }  # fmt: skip
 
 
-def joint_choice(**settings: Any) -> JointChoice:
-    return JointChoice(**{**SETTINGS, **settings})
+def several(schedulers: int = 1, **settings: Any) -> Partitioned:
+    usual = {"routing": RandomRouting(), "arrival": "routed", "forward_s": None}
+    return Partitioned(schedulers, **{**usual, **settings})
+
+
+def joint_choice(partitioned: Partitioned = several(), **settings: Any) -> JointChoice:
+    return JointChoice(**{**SETTINGS, "partitioned": partitioned, **settings})
 
 
 @dataclass
@@ -167,18 +171,19 @@ class Twin:
                     mean = self.mean.get(key, float(jobs["work"][job]))
                     self.mean[key] = mean + 0.25 * (float(jobs["work"][job]) - mean)
             self.route()
-            for scheduler in range(self.settings["schedulers"]):
+            for scheduler in range(self.policy.schedulers):
                 while self.start_one(scheduler):
                     pass
 
     def route(self) -> None:
-        now, longest = self.simulator.now, self.settings["forward_s"] or np.inf
+        now, several = self.simulator.now, self.policy.partitioned
+        longest = several.forward_s or np.inf
         for job in self.simulator.pending().tolist():
             since = max(float(self.simulator.state.jobs["since"][job]), self.asked.get(job, 0.0))
             if self.home[job] == NONE or now - since > longest:
                 self.asked[job] = now
                 can = np.flatnonzero(self.policy._owners.holds[job]).tolist()
-                offers = self.offers(job, can) if self.settings["arrival"] == "best_offer" else {}
+                offers = self.offers(job, can) if several.arrival == "best_offer" else {}
                 if offers:
                     self.home[job] = max(offers, key=lambda one: offers[one])
                     continue
@@ -205,7 +210,7 @@ class Twin:
         waiting = [job for job in pending if self.home[job] == scheduler and job != but]
         mine = self.policy._owners.of_node == scheduler
         load = float(len(waiting))
-        if self.settings["arrival"] != "shortest_queue":
+        if self.policy.partitioned.arrival != "shortest_queue":
             gpus = int(self.simulator.cluster.gpus[mine].sum())
             load = sum((self.gpu_seconds(job) / gpus for job in waiting), 0.0)
         return load, -int(self.simulator.state.nodes["free"][mine].sum())
@@ -371,10 +376,12 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
         **{name: float(rng.choice([0, 0.25, 0.5, 1])) for name in ("own", "others", "fast")},
         "choice": str(rng.choice(["gain", "gain", "tightest", "loosest", "aligned"])),
         "hurry": float(rng.choice([0, 0.25])),
-        "schedulers": schedulers,
-        "arrival": str(rng.choice(["routed", "least_load", "shortest_queue", "best_offer"])),
-        "forward_s": rng.choice([None, 5.0]),
-        "seed": seed,
+        "partitioned": several(
+            schedulers,
+            arrival=str(rng.choice(["routed", "least_load", "shortest_queue", "best_offer"])),
+            forward_s=rng.choice([None, 5.0]),
+            seed=seed,
+        ),
     }
     return cluster, trace, settings
 
@@ -561,7 +568,7 @@ def test_a_gang_goes_where_it_can_run() -> None:
     cluster = Cluster.uniform(2, 4, nodes_per_rack=1)
     cluster = replace(cluster, gpus=np.array([2, 4], np.int32))
     trace = Trace.of("gangs", [0] * 6, [5] * 6, [3] * 6)
-    policy = joint_choice(schedulers=2)
+    policy = joint_choice(several(2))
     assert replay(policy, cluster, trace).finish.tolist() == [5.0, 10.0, 15.0, 20.0, 25.0, 30.0]
     with refusal("no server group can hold it"):
         first_that_holds("t", np.zeros(1, np.int32), np.zeros((1, 2), np.int8))
@@ -580,7 +587,7 @@ def test_jobs_come_to_the_shortest_queue_and_to_the_least_load() -> None:
     cluster, trace = two_racks(num_gpus=np.array([2, 2, 2, 1, 1]))
     homes = {}
     for arrival in ("shortest_queue", "least_load"):
-        policy = joint_choice(schedulers=2, order="queue", arrival=arrival)
+        policy = joint_choice(several(2, arrival=arrival), order="queue")
         replay(policy, cluster, trace)
         homes[arrival] = policy._owners.home.tolist()
     assert homes == {"shortest_queue": [0, 1, 0, 1, 0], "least_load": [0, 1, 0, 1, 1]}
@@ -592,9 +599,10 @@ def test_who_waits_too_long_goes_where_less_waits() -> None:
     The fourth stays then, as the third waits there, and leaves at 28 s.
     """
     cluster, trace = two_racks(submit_s=np.array([0, 1, 2, 8, 50]))
-    usual = {"schedulers": 2, "order": "queue", "routing": OneQueue()}
-    assert replay(joint_choice(**usual), cluster, trace).finish.tolist()[1] == 100.0
-    policy = joint_choice(**usual, forward_s=5.0)
+    one_queue = {"schedulers": 2, "routing": OneQueue()}
+    usual = joint_choice(several(**one_queue), order="queue")
+    assert replay(usual, cluster, trace).finish.tolist()[1] == 100.0
+    policy = joint_choice(several(**one_queue, forward_s=5.0), order="queue")
     assert replay(policy, cluster, trace).start.tolist() == [0.0, 8.0, 18.0, 28.0, 90.0]
     assert policy._owners.home.tolist() == [0, 1, 1, 1, 0]
 
@@ -615,10 +623,17 @@ def test_the_dominant_share_of_the_user_comes_first() -> None:
     ("field", "value"),
     [
         ("order", "longest"), ("choice", "best"), ("first", 0), ("own", 1.5), ("others", -0.5),
-        ("fast", np.nan), ("hurry", -1.0), ("prior_s", 0.0), ("recency", 0.0), ("schedulers", 0),
-        ("arrival", "random"), ("forward_s", 0.0),
+        ("fast", np.nan), ("hurry", -1.0), ("prior_s", 0.0), ("recency", 0.0),
     ],
 )  # fmt: skip
 def test_wrong_numbers_are_named(field: str, value: object) -> None:
     with refusal(field):
         joint_choice(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("schedulers", 0), ("arrival", "random"), ("forward_s", 0.0)]
+)
+def test_wrong_numbers_of_several_schedulers_are_named(field: str, value: object) -> None:
+    with refusal(field):
+        several(**{field: value})

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.cluster.joint_choice import JointChoice
+from agents.cluster.partitioned import Partitioned
 from agents.cluster.policy import Scheduler
 from agents.cluster.queue import FIFO, SJF
 from agents.cluster.replay import replay, simulate
 from agents.cluster.rollout import Continuing, Rollout
 from agents.cluster.rules.gangs import BestFit
 from agents.cluster.work_left import LEAST_S, MOST_S, WorkLeft
-from envs.cluster.environment.routing import RandomRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from models.durations.bins import middles, upper_edges_s
 from tests.agents.cluster.random_clusters import clusters, traces
+from tests.agents.cluster.test_joint_choice import several
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -34,8 +35,7 @@ POSTERIOR = "unknown_durations"
 
 def joint_choice(**settings: Any) -> JointChoice:
     usual: dict[str, Any] = {
-        "fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25, "routing": RandomRouting(),
-        "arrival": "routed", "forward_s": None,
+        "fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25, "partitioned": several(),
     }  # fmt: skip
     return JointChoice(**{**usual, **settings})
 
@@ -82,13 +82,13 @@ def test_it_pays_to_know_the_future() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"schedulers": 3, "arrival": "least_load", "forward_s": 300.0}]
+    "partitioned", [several(), several(3, arrival="least_load", forward_s=300.0)]
 )
 def test_compiled_futures_are_those_of_event_after_event(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, partitioned: Partitioned
 ) -> None:
     cluster, trace = Cluster.uniform(3, 4, nodes_per_rack=1), crowd(1)
-    base = joint_choice(**settings)
+    base = joint_choice(partitioned=partitioned)
     compiled = simulate(rollout(base), ClusterSimulator(cluster, trace))
 
     def slowly(self: JointChoice, simulator: ClusterSimulator, *, hold: bool) -> None:
