@@ -9,7 +9,7 @@ from annotated_types import Gt, Le
 
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled import joint_replay as compiled
-from agents.cluster.compiled.joint_choice import Joint, Memory, Owners, Rule
+from agents.cluster.compiled.joint_choice import Joint, Memory, Rule
 from agents.cluster.compiled.joint_replay import Scorer, scorer_of
 from agents.cluster.compiled.pairs import (
     EDGE_WIDTH,
@@ -184,27 +184,31 @@ class JointChoice(Scheduler):
 
     def reset(self, simulator: ClusterSimulator) -> None:
         cluster, trace, state = simulator.cluster, simulator.trace, simulator.state
-        self._believed = believed_tables(simulator, self.believed)
+        believed = believed_tables(simulator, self.believed)
         self._finished = Finished(simulator)
         like = likes(trace)
         if self.posterior is not None:
             self.posterior.reset(simulator)
             like = np.arange(len(trace))[:, None]
         classes = int(like.max(initial=-1)) + 1
-        self._memory = Memory(like, np.full(classes, np.nan), self.prior_s, self.recency)
-        self._room = kernel.room_of(cluster.num_nodes, len(state.shares), len(trace))
-        self._owners = self.partitioned.owners(simulator, self._believed)
         nodes = cluster.num_nodes
+        self._now = Joint(
+            believed=believed,
+            owners=self.partitioned.owners(simulator, believed),
+            memory=Memory(like, np.full(classes, np.nan), self.prior_s, self.recency),
+            rule=self.rule,
+            room=kernel.room_of(nodes, len(state.shares), len(trace)),
+        )
         self._scorer = no_scorer(nodes) if self.scorer is None else self.scorer.compiled(nodes)
 
     def decide(self, simulator: ClusterSimulator) -> None:
         """Learns from jobs that have finished, then every scheduler starts some of its own."""
         self.learn(simulator)
-        self._decide(simulator, self._joint(self._memory, self._owners))
+        self._decide(simulator, self._now)
 
     def learn(self, simulator: ClusterSimulator) -> None:
         """Bring what is thought of durations, and who is in whose queue, up to now."""
-        memory = self._memory
+        memory = self._now.memory
         if self.posterior is not None:
             waiting = simulator.pending()
             simulator.settle()
@@ -212,16 +216,15 @@ class JointChoice(Scheduler):
         else:
             for job in self._finished.new(simulator):
                 kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
-        kernel.route(simulator.state, self._joint(memory, self._owners))
+        kernel.route(simulator.state, self._now)
 
     def choice(self, simulator: ClusterSimulator) -> Option | None:
         """What it starts next; None: nothing before the next event."""
         self.learn(simulator)
-        joint = self._joint(self._memory, self._owners)
         for scheduler in range(self.schedulers):
-            job, shares = compiled.next_start(simulator.state, joint, self._scorer, scheduler)
+            job, shares = compiled.next_start(simulator.state, self._now, self._scorer, scheduler)
             if job != NONE:
-                return job, _taken(self._room, 1, shares)
+                return job, _taken(self._now.room, 1, shares)
         return None
 
     def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
@@ -247,8 +250,7 @@ class JointChoice(Scheduler):
             scheduler: its number.
             pairs: written: the same in numbers.
         """
-        joint = self._joint(self._memory, self._owners)
-        count = find(simulator.state, joint, pairs, scheduler)
+        count = find(simulator.state, self._now, pairs, scheduler)
         return [
             None if pairs.job[k] == NONE else (int(pairs.job[k]), _taken(pairs, k, pairs.shares[k]))
             for k in range(count)
@@ -260,10 +262,11 @@ class JointChoice(Scheduler):
         What is thought of durations, and who is in whose queue, goes on from here, on copies. With
         `hold` nothing starts now.
         """
-        memory = self._memory._replace(mean=self._memory.mean.copy())
-        owners = self._owners
-        owners = owners._replace(home=owners.home.copy(), asked=owners.asked.copy())
-        joint = self._joint(memory, owners)
+        memory, owners = self._now.memory, self._now.owners
+        joint = self._now._replace(
+            memory=memory._replace(mean=memory.mean.copy()),
+            owners=owners._replace(home=owners.home.copy(), asked=owners.asked.copy()),
+        )
         if not hold:
             self._decide(simulator, joint)
         self._run(simulator, joint)
@@ -271,10 +274,8 @@ class JointChoice(Scheduler):
     def order_by(self, key: FloatArray) -> None:
         """Jobs are thought to take `key` (J,) seconds, until the next `reset`."""
         like = np.arange(len(key))[:, None]
-        self._memory = self._memory._replace(like=like, mean=key.copy())
-
-    def _joint(self, memory: Memory, owners: Owners) -> Joint:
-        return Joint(self._believed, owners, memory, self.rule, self._room)
+        memory = self._now.memory._replace(like=like, mean=key.copy())
+        self._now = self._now._replace(memory=memory)
 
     def _decide(self, simulator: ClusterSimulator, joint: Joint) -> None:
         known = (simulator.tables, simulator.overheads, joint, self._scorer)
@@ -292,7 +293,7 @@ class JointChoice(Scheduler):
         if self.posterior is not None:
             return False
         self.reset(simulator_for(self, simulator))
-        self._run(simulator, self._joint(self._memory, self._owners))
+        self._run(simulator, self._now)
         return True
 
 

@@ -182,7 +182,7 @@ class Twin:
             since = max(float(self.simulator.state.jobs["since"][job]), self.asked.get(job, 0.0))
             if self.home[job] == NONE or now - since > longest:
                 self.asked[job] = now
-                can = np.flatnonzero(self.policy._owners.holds[job]).tolist()
+                can = np.flatnonzero(self.policy._now.owners.holds[job]).tolist()
                 offers = self.offers(job, can) if several.arrival == "best_offer" else {}
                 if offers:
                     self.home[job] = max(offers, key=lambda one: offers[one])
@@ -200,7 +200,7 @@ class Twin:
             best = self.best_place(world, job, True)
             if best is not None:
                 gain = self.settings["choice"] == "gain"
-                fastest = float(self.policy._owners.fastest[job, one])
+                fastest = float(self.policy._now.owners.fastest[job, one])
                 found[one] = best[0] * (fastest if gain else 1.0)
         self.home[job] = before
         return found
@@ -208,7 +208,7 @@ class Twin:
     def load(self, scheduler: int, but: int) -> tuple[float, int]:
         pending = self.simulator.pending().tolist()
         waiting = [job for job in pending if self.home[job] == scheduler and job != but]
-        mine = self.policy._owners.of_node == scheduler
+        mine = self.policy._now.owners.of_node == scheduler
         load = float(len(waiting))
         if self.policy.partitioned.arrival != "shortest_queue":
             gpus = int(self.simulator.cluster.gpus[mine].sum())
@@ -288,14 +288,14 @@ class Twin:
         free = sum(int(self.simulator.state.nodes["free"][node]) for node, _ in place.shares)
         home = self.home[job]
         return {
-            "gain": effect.won / (gpus * float(self.policy._owners.fastest[job, home])),
+            "gain": effect.won / (gpus * float(self.policy._now.owners.fastest[job, home])),
             "tightest": -free,
             "loosest": free,
             "aligned": gpus * free,
         }[self.settings["choice"]]
 
     def places(self, job: int) -> Iterator[Place | None]:
-        state, owners = self.simulator.state, self.policy._owners
+        state, owners = self.simulator.state, self.policy._now.owners
         nodes, gpus = state.nodes, int(state.jobs["gpus"][job])
         milli = int(state.jobs["milli"][job])
         mine = np.flatnonzero(owners.of_node == self.home[job]).tolist()
@@ -333,7 +333,7 @@ class Twin:
 
 
 def good_enough(effect: Effect, policy: JointChoice, job: int, home: int) -> bool:
-    best, rule = policy._owners.fastest[job, home], policy.rule
+    best, rule = policy._now.owners.fastest[job, home], policy.rule
     return bool(
         effect.alone >= rule.fast * best and effect.own >= rule.own and effect.others >= rule.others
     )
@@ -403,7 +403,7 @@ def test_three_ways_to_one_schedule(kind: int, schedulers: int, seed: int, wrong
     assert_array_equal(steps.finish, whole.finish)
     twin = ClusterSimulator(cluster, trace, rates=rates)
     policy.reset(twin)
-    home = policy._owners.home.tolist()
+    home = policy._now.owners.home.tolist()
     Twin(policy, settings, twin, settings["believed"] or rates, home).run()
     assert_array_equal(twin.schedule().start, whole.start)
     assert_array_equal(twin.schedule().finish, whole.finish)
@@ -449,7 +449,7 @@ def test_every_start_is_good_enough_as_believed(seed: int, schedulers: int) -> N
         order = [job for job in order if job in ran]
         world = Imagined(simulator, order, believed)
         policy.decide(simulator)
-        home = policy._owners.home
+        home = policy._now.owners.home
         idle = set(range(schedulers)) - {int(home[job]) for job in ran}
         for job in in_order(simulator, set(simulator.running().tolist()) - ran):
             if not good_enough(world.follow(simulator, job), policy, job, int(home[job])):
@@ -589,7 +589,7 @@ def test_jobs_come_to_the_shortest_queue_and_to_the_least_load() -> None:
     for arrival in ("shortest_queue", "least_load"):
         policy = joint_choice(several(2, arrival=arrival), order="queue")
         replay(policy, cluster, trace)
-        homes[arrival] = policy._owners.home.tolist()
+        homes[arrival] = policy._now.owners.home.tolist()
     assert homes == {"shortest_queue": [0, 1, 0, 1, 0], "least_load": [0, 1, 0, 1, 1]}
 
 
@@ -604,7 +604,7 @@ def test_who_waits_too_long_goes_where_less_waits() -> None:
     assert replay(usual, cluster, trace).finish.tolist()[1] == 100.0
     policy = joint_choice(several(**one_queue, forward_s=5.0), order="queue")
     assert replay(policy, cluster, trace).start.tolist() == [0.0, 8.0, 18.0, 28.0, 90.0]
-    assert policy._owners.home.tolist() == [0, 1, 1, 1, 0]
+    assert policy._now.owners.home.tolist() == [0, 1, 1, 1, 0]
 
 
 def test_the_dominant_share_of_the_user_comes_first() -> None:
@@ -634,6 +634,6 @@ def test_wrong_numbers_are_named(field: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("schedulers", 0), ("arrival", "random"), ("forward_s", 0.0)]
 )
-def test_wrong_numbers_of_several_schedulers_are_named(field: str, value: object) -> None:
+def test_wrong_numbers_of_several_schedulers_are_named(field: str, value: Any) -> None:
     with refusal(field):
         several(**{field: value})

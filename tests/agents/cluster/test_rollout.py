@@ -92,15 +92,14 @@ def test_compiled_futures_are_those_of_event_after_event(
     compiled = simulate(rollout(base), ClusterSimulator(cluster, trace))
 
     def slowly(self: JointChoice, simulator: ClusterSimulator, *, hold: bool) -> None:
-        memory, owners = self._memory, self._owners
-        self._memory = memory._replace(mean=memory.mean.copy())
-        self._owners = copy.deepcopy(owners)
-        finished, self._finished = self._finished, copy.deepcopy(self._finished)
+        now, finished = self._now, self._finished
+        self._now = now._replace(memory=copy.deepcopy(now.memory), owners=copy.deepcopy(now.owners))
+        self._finished = copy.deepcopy(finished)
         if not hold:
             self.decide(simulator)
         while not simulator.done and simulator.advance():
             self.decide(simulator)
-        self._memory, self._owners, self._finished = memory, owners, finished
+        self._now, self._finished = now, finished
 
     monkeypatch.setattr(JointChoice, "play_on", slowly)
     slow = simulate(rollout(base), ClusterSimulator(cluster, trace))
