@@ -236,12 +236,12 @@ class JointChoice(Scheduler):
         return [
             option
             for scheduler in range(self.schedulers)
-            for option in self.candidates(simulator, scheduler, pairs)
+            for option in self.candidates(simulator, scheduler, pairs, first)
             if option is not None
         ]
 
     def candidates(
-        self, simulator: ClusterSimulator, scheduler: int, pairs: Pairs
+        self, simulator: ClusterSimulator, scheduler: int, pairs: Pairs, first: int
     ) -> list[Option | None]:
         """What a scheduler could do next, the rule's choice first; None: wait for the next event.
 
@@ -249,8 +249,9 @@ class JointChoice(Scheduler):
             simulator: at a decision point, of which everything has been learned.
             scheduler: its number.
             pairs: written: the same in numbers.
+            first: of how many jobs, in their order, alternatives are looked for.
         """
-        count = find(simulator.state, self._now, pairs, scheduler)
+        count = find(simulator.state, self._now, pairs, scheduler, first)
         return [
             None if pairs.job[k] == NONE else (int(pairs.job[k]), _taken(pairs, k, pairs.shares[k]))
             for k in range(count)

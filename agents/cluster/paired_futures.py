@@ -63,7 +63,7 @@ class PairedFutures:
             scheduler = 0
             base.learn(simulator)
             while scheduler < base.schedulers:
-                candidates = base.candidates(simulator, scheduler, pairs)
+                candidates = base.candidates(simulator, scheduler, pairs, first)
                 chosen = 0
                 if len(candidates) > 1:
                     if rng.random() < self.share:

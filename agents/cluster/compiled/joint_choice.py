@@ -457,33 +457,3 @@ def owns_running(state: ClusterState, owners: Owners, scheduler: int) -> bool:
         if owners.home[state.heap[place]] == scheduler:
             return True
     return False
-
-
-@compiled_inner
-def choose(state: ClusterState, joint: Joint, scheduler: int) -> tuple[int, int]:
-    """The job that a scheduler starts next, judged by what it believes; NONE: nothing.
-
-    Where none of its jobs runs, every place is good enough: waiting would be for nothing.
-
-    Returns:
-        The job, and of how many shares its place is: the second row of `room`.
-    """
-    rule, room = joint.rule, joint.room
-    strict = owns_running(state, joint.owners, scheduler)
-    filled = look(state, joint, rule.first, scheduler)
-    chosen, most = NONE, -np.inf
-    for row in range(filled):
-        job = int(room.window[row])
-        best_places(state, joint, job, strict, False)
-        if room.shares[1] == 0:
-            if rule.blocking:
-                break
-            continue
-        worth = room.worth[1] - rule.hurry * row
-        if worth > most or chosen == NONE:
-            chosen, most = job, worth
-        if not rule.joint:
-            break
-    if rule.joint and chosen != NONE:
-        best_places(state, joint, chosen, strict, False)
-    return chosen, (int(room.shares[1]) if chosen != NONE else 0)

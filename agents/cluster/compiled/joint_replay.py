@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.cluster.compiled.joint_choice import Joint, Owners, choose, learn, route, take
+from agents.cluster.compiled.joint_choice import Joint, Owners, learn, route, take
 from agents.cluster.compiled.pairs import FloatRows, Pairs, Weights, find, pairs_of, put, scores
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
@@ -19,29 +19,32 @@ class Scorer(NamedTuple):
     """A network that may prefer another pair to the rule's, or to wait."""
 
     weights: Weights
-    pairs: Pairs  # scratch memory, for as many jobs as it looks at; 0: there is no network
+    pairs: Pairs  # scratch memory
     score: FloatRows  # (K,) the same
     sure: float  # by which an alternative's score must exceed that of what the rule does
+    first: int  # jobs that it looks at; 0: there is no network
     patience: float  # seconds; while a job has waited for longer, the rule decides alone
 
 
 def scorer_of(weights: Weights, nodes: int, first: int, sure: float, patience: float) -> Scorer:
     pairs = pairs_of(first, nodes)
-    return Scorer(weights, pairs, np.zeros(len(pairs.job), np.float32), sure, patience)
+    return Scorer(weights, pairs, np.zeros(len(pairs.job), np.float32), sure, first, patience)
 
 
 @compiled
 def next_start(
     state: ClusterState, joint: Joint, scorer: Scorer, scheduler: int
 ) -> tuple[int, int]:
-    """See `choose`, and what the network prefers to it."""
+    """What a scheduler does next: the rule's choice, or what the network prefers to it.
+
+    Returns:
+        The job, NONE: nothing; and of how many shares its place is: the second row of `joint.room`.
+    """
     pairs = scorer.pairs
-    if pairs.first == 0 or out_of_patience(state, joint.owners, scorer, scheduler):
-        job, shares = choose(state, joint, scheduler)
-        return int(job), int(shares)
-    count = find(state, joint, pairs, scheduler)
+    first = 0 if out_of_patience(state, joint.owners, scorer, scheduler) else scorer.first
+    count = find(state, joint, pairs, scheduler, first)
     best = 0
-    if count > 1:
+    if first > 0 and count > 1:
         scores(scorer.weights, pairs, count, len(state.nodes), scorer.score)
         most = scorer.score[0] + np.float32(scorer.sure)
         for k in range(1, count):

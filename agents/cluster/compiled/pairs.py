@@ -36,7 +36,6 @@ HOUR = 3600.0
 class Pairs(NamedTuple):
     """K pairs at most, on N nodes; the first is what the rule does, job NONE: waiting."""
 
-    first: int  # jobs of which there is room for places
     job: IntArray  # (K,)
     shares: IntArray  # (K,) how many
     nodes: IntArray  # (K, N)
@@ -56,7 +55,6 @@ def pairs_of(first: int, nodes: int) -> Pairs:
     """Memory for the pairs of the `first` jobs."""
     most = most_pairs(first)
     return Pairs(
-        first=first,
         job=np.zeros(most, np.int64),
         shares=np.zeros(most, np.int64),
         nodes=np.zeros((most, nodes), np.int64),
@@ -111,17 +109,18 @@ def swap(pairs: Pairs, one: int, other: int) -> None:
 
 
 @compiled
-def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int) -> int:
+def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int, first: int) -> int:
     """Write what the rule does, and the alternatives to it; how many.
 
-    Of each of the first jobs: its best place by the rule, anywhere, and anywhere on free GPUs.
-    And to wait, where anything of the scheduler runs.
+    Of each of the `first` jobs: its best place by the rule, anywhere, and anywhere on free GPUs.
+    And to wait, where anything of the scheduler runs. Where none of its jobs runs, every place is
+    good enough for the rule: waiting would be for nothing.
     """
     rule, room = joint.rule, joint.room
-    first, running = pairs.first, owns_running(state, joint.owners, scheduler)
+    running = owns_running(state, joint.owners, scheduler)
     deciding, usual, most = True, 0, -np.inf
     pairs.job[0], pairs.shares[0] = NONE, 0
-    count = 1
+    count = beyond = 1  # the best of the jobs after the `first` stands at `beyond`
     filled = look(state, joint, max(rule.first, first), scheduler)
     for row in range(filled):
         job = int(room.window[row])
@@ -129,9 +128,9 @@ def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int) -> int
         if not wide and not (deciding and row < rule.first):
             break
         best_places(state, joint, job, running, wide)
-        before = count
+        before = count if wide else beyond
         if wide or room.worth[1] - rule.hurry * row > most:
-            count = add(pairs, room, count, job, 1)
+            count = add(pairs, room, before, job, 1)
         if deciding and row < rule.first:
             if room.shares[1] == 0:
                 deciding = not rule.blocking
@@ -142,13 +141,13 @@ def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int) -> int
                 deciding = rule.joint
         if wide:
             count = add(pairs, room, count, job, 2)
-            count = add(pairs, room, count, job, 3)
+            beyond = count = add(pairs, room, count, job, 3)
     if usual > 0:
         swap(pairs, 0, usual)
         if not running:
             count -= 1
             swap(pairs, usual, count)
-    if count > 1:
+    if first > 0 and count > 1:
         describe(state, joint, pairs, scheduler, count, filled)
     return count
 

@@ -21,7 +21,9 @@ from agents.cluster.joint_choice import JointChoice, PairScorer
 from agents.cluster.paired_futures import PairedFutures
 from agents.cluster.replay import replay, simulate
 from envs.cluster.interference.rates import SHARED
+from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 from models.cluster.pairs import PairsConfig, PairsPolicy
 from models.export.checkpoint import ModelCard
 from models.export.pairs import export_pairs
@@ -64,7 +66,7 @@ def decisions(
         policy.learn(simulator)
         for scheduler in range(policy.schedulers):
             while True:
-                candidates = policy.candidates(simulator, scheduler, pairs)
+                candidates = policy.candidates(simulator, scheduler, pairs, FIRST)
                 yield scheduler, pairs, candidates
                 if candidates[0] is None:
                     break
@@ -189,7 +191,7 @@ def test_what_a_candidate_saves_is_what_the_base_comes_to_after_it() -> None:
             other.reset(world)
             world.advance()
             other.learn(world)
-            candidates = other.candidates(world, 0, pairs)
+            candidates = other.candidates(world, 0, pairs, FIRST)
             for option, saved in zip(candidates, one.saved[0], strict=True):
                 twin = world.copy()
                 if option is not None:
@@ -218,3 +220,20 @@ def test_a_folder_of_another_kind_or_damaged_is_refused(tmp_path: Path) -> None:
     path = export_pairs(wide, tmp_path / "wide", CARD)
     with refusal("node is not of shape"):
         PairScorer(str(path), first=1, sure=0.0, patience_s=1.0)
+
+
+def test_of_jobs_after_the_first_only_what_the_rule_does_is_a_candidate() -> None:
+    """By "aligned" each of eight gangs beats those before it; places of one are looked for."""
+    cluster = Cluster.uniform(1, 16)
+    trace = Trace.of("growing", [0, *[1] * 8], [99] * 9, [1, *range(1, 9)])
+    policy = JointChoice("queue", choice="aligned", own=0.0, others=0.0, fast=0.0)
+    simulator = ClusterSimulator(cluster, trace)
+    policy.reset(simulator)
+    simulator.advance()
+    policy.decide(simulator)
+    simulator.advance()
+    policy.learn(simulator)
+    pairs = pairs_of(1, 1)
+    candidates = policy.candidates(simulator, 0, pairs, 1)
+    assert [None if one is None else one[0] for one in candidates] == [8, 1, None]
+    assert len(candidates) <= len(pairs.job)
