@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 from annotated_types import Gt, Le
 
+from agents.cluster.backfilling import start
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled import joint_replay as compiled
 from agents.cluster.compiled.joint_choice import Joint, Memory, Rule
@@ -222,9 +223,9 @@ class JointChoice(Scheduler):
         """What it starts next; None: nothing before the next event."""
         self.learn(simulator)
         for scheduler in range(self.schedulers):
-            job, shares = compiled.next_start(simulator.state, self._now, self._scorer, scheduler)
-            if job != NONE:
-                return job, _taken(self._now.room, 1, shares)
+            option = self._next(simulator, self._now, scheduler)
+            if option is not None:
+                return option
         return None
 
     def options(self, simulator: ClusterSimulator, first: int) -> list[Option]:
@@ -278,10 +279,14 @@ class JointChoice(Scheduler):
         memory = self._now.memory._replace(like=like, mean=key.copy())
         self._now = self._now._replace(memory=memory)
 
+    def _next(self, simulator: ClusterSimulator, joint: Joint, scheduler: int) -> Option | None:
+        job, shares = compiled.next_start(simulator.state, joint, self._scorer, scheduler)
+        return None if job == NONE else (job, _taken(joint.room, kernel.BEST, shares))
+
     def _decide(self, simulator: ClusterSimulator, joint: Joint) -> None:
-        known = (simulator.tables, simulator.overheads, joint, self._scorer)
         for scheduler in range(self.schedulers):
-            compiled.decide(simulator.state, *known, scheduler)
+            while (option := self._next(simulator, joint, scheduler)) is not None:
+                start(simulator, *option)
 
     def _run(self, simulator: ClusterSimulator, joint: Joint) -> None:
         known = (simulator.tables, simulator.overheads, joint, self._scorer, self.schedulers)

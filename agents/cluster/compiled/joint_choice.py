@@ -23,6 +23,10 @@ from envs.compilation import compiled, compiled_inner, pasted
 # `Rule.order`: by arrival, predicted seconds, GPU-seconds, the dominant share of the job's user
 QUEUE, SHORTEST, SMALLEST, DOMINANT = range(4)
 GAIN, TIGHTEST, LOOSEST, ALIGNED = range(4)  # `Rule.choice`
+# Rows of `Room`: the shares looked at, the best that are good enough, anywhere, on free GPUs alone.
+# They and what follows are no literals, for each of which numba would compile anew.
+LOOKED_AT, BEST, WIDEST, FREEST = np.arange(4)
+ALONE, STRICT, NARROW = np.int64(1), np.bool_(True), np.bool_(False)
 ROUTED, LEAST_LOAD, SHORTEST_QUEUE, BEST_OFFER = range(4)  # `Owners.arrival`
 
 
@@ -136,7 +140,7 @@ def gpu_seconds(state: ClusterState, memory: Memory, job: int) -> float:
     return float(predicted(memory, job) * record.gpus * (record.milli / WHOLE_GPU))
 
 
-@compiled
+@pasted
 def route(state: ClusterState, joint: Joint) -> None:
     """Jobs that have arrived come to a queue, and those that have waited for long may leave theirs.
 
@@ -159,7 +163,7 @@ def route(state: ClusterState, joint: Joint) -> None:
         job = state.jobs[job].after
 
 
-@compiled_inner
+@pasted
 def least_loaded(state: ClusterState, joint: Joint, job: int) -> int:
     """The scheduler with the least load besides a job's own, of those whose nodes would hold it.
 
@@ -189,7 +193,7 @@ def least_loaded(state: ClusterState, joint: Joint, job: int) -> int:
     return int(chosen)
 
 
-@compiled_inner
+@pasted
 def best_offer(state: ClusterState, joint: Joint, job: int) -> int:
     """The scheduler with the best place for `job` that is good enough and free now, or NONE.
 
@@ -201,11 +205,11 @@ def best_offer(state: ClusterState, joint: Joint, job: int) -> int:
         if not owners.holds[job, one]:
             continue
         owners.home[job] = one
-        best_places(state, joint, job, True, False)
-        worth = room.worth[1]
+        best_places(state, joint, job, STRICT, NARROW)
+        worth = room.worth[BEST]
         if joint.rule.choice == GAIN:
             worth *= owners.fastest[job, one]
-        if room.shares[1] > 0 and worth > most:
+        if room.shares[BEST] > 0 and worth > most:
             chosen, most = one, worth
     owners.home[job] = before
     return chosen
@@ -244,7 +248,7 @@ def effect(
             other = np.int64(shares[share].job)
             room.before[share] = left_by_neighbours(jobs, nodes, shares, tables, other, Sums.AFRESH)
             share = shares[share].after
-    take(state, room, 0, job, count)
+    take(state, room, LOOKED_AT, job, count)
     for i in range(count):
         nodes[room.nodes[0, i]].spanning += spans
     alone, _ = alone_rate(jobs, nodes, shares, tables.speed, tables.locality, job)
@@ -287,8 +291,8 @@ def best_places(state: ClusterState, joint: Joint, job: int, strict: bool, wide:
     """Find the best places for `job`, into rows of `room`.
 
     A place is a node, or a set of GPUs there; for gangs that are larger than all nodes a rack, or
-    all nodes. Row 1 is the best of those that are good enough; unless `strict`, every place is. If
-    `wide`, row 2 is the place anywhere, and row 3 that on free GPUs, with the greatest gain.
+    all nodes. BEST is the best of those that are good enough; unless `strict`, every place is. If
+    `wide`, WIDEST is the place anywhere, and FREEST that on free GPUs, with the greatest gain.
     """
     owners, rule, room = joint.owners, joint.rule, joint.room
     record, scheduler = state.jobs[job], owners.home[job]
@@ -305,7 +309,7 @@ def best_places(state: ClusterState, joint: Joint, job: int, strict: bool, wide:
             continue
         if holds(place, record, record.gpus):
             room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, NONE
-            consider(state, joint, job, 1, fastest, strict, wide)
+            consider(state, joint, job, ALONE, fastest, strict, wide)
         if not rule.share or record.milli == WHOLE_GPU:
             continue
         if place.cpu < record.cpu or place.memory < record.memory:
@@ -315,7 +319,7 @@ def best_places(state: ClusterState, joint: Joint, job: int, strict: bool, wide:
             there = state.partials[index]
             if there.gpus == record.gpus and there.left >= record.milli:
                 room.nodes[0, 0], room.gpus[0, 0], room.sets[0, 0] = node, record.gpus, index
-                consider(state, joint, job, 1, fastest, strict, wide)
+                consider(state, joint, job, ALONE, fastest, strict, wide)
             index = there.next
     if anywhere:
         return
@@ -323,7 +327,7 @@ def best_places(state: ClusterState, joint: Joint, job: int, strict: bool, wide:
     for node in range(len(state.nodes)):
         racks = max(racks, state.nodes[node].rack + 1)
     for rack in range(racks + 1):  # the last: all of them, where no rack is good enough
-        if rack == racks and room.shares[1] > 0:
+        if rack == racks and room.shares[BEST] > 0:
             break
         count = gather(state, joint, job, rack if rack < racks else NONE)
         if count > 0:
@@ -355,10 +359,10 @@ def consider(
     gpus = state.jobs[job].gpus
     gain = won / (max(gpus, 1) * fastest)
     if wide:
-        if gain > room.worth[2]:
-            keep(room, 2, count, gain)
-        if room.sets[0, 0] == NONE and gain > room.worth[3]:
-            keep(room, 3, count, gain)
+        if gain > room.worth[WIDEST]:
+            keep(room, WIDEST, count, gain)
+        if room.sets[0, 0] == NONE and gain > room.worth[FREEST]:
+            keep(room, FREEST, count, gain)
     if strict and (alone < rule.fast * fastest or own < rule.own or least < rule.others):
         return
     worth = gain
@@ -371,8 +375,8 @@ def consider(
             worth *= gpus
         elif rule.choice == TIGHTEST:
             worth = -worth
-    if worth > room.worth[1]:
-        keep(room, 1, count, worth)
+    if worth > room.worth[BEST]:
+        keep(room, BEST, count, worth)
 
 
 @compiled_inner

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.cluster.compiled.joint_choice import Joint, Owners, learn, route, take
+from agents.cluster.compiled.joint_choice import BEST, Joint, Owners, learn, route, take
 from agents.cluster.compiled.pairs import FloatRows, Pairs, Weights, find, pairs_of, put, scores
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import NOTHING, advance, begin, log_is_short
 from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
-from envs.compilation import compiled, compiled_inner
+from envs.compilation import compiled, compiled_inner, pasted
 
 
 class Scorer(NamedTuple):
@@ -31,7 +31,7 @@ def scorer_of(weights: Weights, nodes: int, first: int, sure: float, patience: f
     return Scorer(weights, pairs, np.zeros(len(pairs.job), np.float32), sure, first, patience)
 
 
-@compiled
+@pasted
 def next_start(
     state: ClusterState, joint: Joint, scorer: Scorer, scheduler: int
 ) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def next_start(
         for k in range(1, count):
             if scorer.score[k] > most:
                 best, most = k, scorer.score[k]
-    put(pairs, best, joint.room, 1)
+    put(pairs, best, joint.room, BEST)
     return int(pairs.job[best]), int(pairs.shares[best])
 
 
@@ -63,24 +63,6 @@ def out_of_patience(state: ClusterState, owners: Owners, scorer: Scorer, schedul
             return True
         job = state.jobs[job].after
     return False
-
-
-@compiled
-def decide(
-    state: ClusterState,
-    tables: RateTables,
-    overheads: Overheads,
-    joint: Joint,
-    scorer: Scorer,
-    scheduler: int,
-) -> None:
-    """Start jobs of a scheduler while any has a good place."""
-    while True:
-        chosen, shares = next_start(state, joint, scorer, scheduler)
-        if chosen == NONE:
-            return
-        take(state, joint.room, 1, chosen, shares)
-        begin(state, tables, overheads, chosen)
 
 
 @compiled
@@ -112,4 +94,9 @@ def run(
             learn(memory, job, state.jobs[job].attained)
         route(state, joint)
         for scheduler in range(schedulers):
-            decide(state, tables, overheads, joint, scorer, scheduler)
+            while True:
+                chosen, shares = next_start(state, joint, scorer, scheduler)
+                if chosen == NONE:
+                    break
+                take(state, room, BEST, chosen, shares)
+                begin(state, tables, overheads, chosen)

@@ -10,6 +10,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from agents.cluster.compiled.joint_choice import (
+    BEST,
+    FREEST,
+    LOOKED_AT,
+    WIDEST,
     Joint,
     Memory,
     Room,
@@ -25,12 +29,13 @@ from envs.arrays import IntArray
 from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner
+from envs.compilation import compiled_inner, pasted
 
 FloatRows = NDArray[np.float32]
 
 PAIR_WIDTH, NODE_WIDTH, EDGE_WIDTH = 25, 6, 5
 HOUR = 3600.0
+FIRST = np.int64(0)  # no literal: see `joint_choice`
 
 
 class Pairs(NamedTuple):
@@ -108,7 +113,7 @@ def swap(pairs: Pairs, one: int, other: int) -> None:
             table[one, i], table[other, i] = table[other, i], table[one, i]
 
 
-@compiled
+@pasted
 def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int, first: int) -> int:
     """Write what the rule does, and the alternatives to it; how many.
 
@@ -129,21 +134,21 @@ def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int, first:
             break
         best_places(state, joint, job, running, wide)
         before = count if wide else beyond
-        if wide or room.worth[1] - rule.hurry * row > most:
-            count = add(pairs, room, before, job, 1)
+        if wide or room.worth[BEST] - rule.hurry * row > most:
+            count = add(pairs, room, before, job, BEST)
         if deciding and row < rule.first:
-            if room.shares[1] == 0:
+            if room.shares[BEST] == 0:
                 deciding = not rule.blocking
             else:
-                worth = room.worth[1] - rule.hurry * row
+                worth = room.worth[BEST] - rule.hurry * row
                 if worth > most or usual == 0:
                     usual, most = before, worth
                 deciding = rule.joint
         if wide:
-            count = add(pairs, room, count, job, 2)
-            beyond = count = add(pairs, room, count, job, 3)
+            count = add(pairs, room, count, job, WIDEST)
+            beyond = count = add(pairs, room, count, job, FREEST)
     if usual > 0:
-        swap(pairs, 0, usual)
+        swap(pairs, FIRST, usual)
         if not running:
             count -= 1
             swap(pairs, usual, count)
@@ -164,7 +169,7 @@ def ratio(one: float, other: float) -> float:
     return float(log((one + 60.0) / (other + 60.0)) / 4.0)
 
 
-@compiled_inner
+@pasted
 def describe(
     state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int, count: int, filled: int
 ) -> None:
@@ -231,7 +236,7 @@ def describe(
         if job == NONE:
             continue
         record, shares = jobs[job], int(pairs.shares[k])
-        put(pairs, k, room, 0)
+        put(pairs, k, room, LOOKED_AT)
         alone, own, least, won = effect(state, tables, room, job, shares)
         fastest, seconds = owners.fastest[job, scheduler], predicted(memory, job)
         waited = clock.now - record.submit
