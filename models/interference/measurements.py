@@ -113,30 +113,27 @@ def gavel_measurements(path: Path) -> Measurements:
         )
     speed = np.log(alone)  # (T, P)
     batch = np.log([float(m["batch"]) if m else float(np.median(sizes)) for m in batches])
-    here = np.repeat(np.eye(len(names))[:, :, None], len(labels), axis=2)
-    profiles = [
-        [own, batch, own + batch, *(speed[1:] - speed[0]), *which]
-        for own, which in zip(speed, here, strict=True)
-    ]
+    jobs = (
+        MeasuredJob(label, match["model"] if match else label, 1, 1)
+        for label, match in zip(labels, batches, strict=True)
+    )
+    others = zip(names[1:], speed[1:] - speed[0], strict=True)
+    profiles = {
+        "log steps/s alone": speed,
+        "log batch size": batch,
+        "log samples/s alone": speed + batch,
+        **{f"log speed on {name} over {names[0]}": ratio for name, ratio in others},
+        **{
+            f"on {name}": here[:, None]
+            for name, here in zip(names, np.eye(len(names)), strict=True)
+        },
+    }
+    columns = [np.broadcast_to(column, speed.shape) for column in profiles.values()]
     rate = np.array([table.ratios(labels) for table in tables.values()])
     return Measurements(
-        name="gavel",
-        scope=ON_GPU,
-        tables=names,
-        jobs=tuple(
-            MeasuredJob(label, match["model"] if match else label, 1, 1)
-            for label, match in zip(labels, batches, strict=True)
-        ),
-        features=(
-            "log steps/s alone",
-            "log batch size",
-            "log samples/s alone",
-            *(f"log speed on {name} over {names[0]}" for name in names[1:]),
-            *(f"on {name}" for name in names),
-        ),
-        profiles=np.array(profiles).transpose(0, 2, 1),
-        rate=np.minimum(rate, 1.0),
-    )
+        "gavel", ON_GPU, names, tuple(jobs), tuple(profiles), np.stack(columns, axis=-1),
+        np.minimum(rate, 1.0),
+    )  # fmt: skip
 
 
 def deepshare_measurements(folder: Path) -> Measurements:
@@ -149,30 +146,22 @@ def deepshare_measurements(folder: Path) -> Measurements:
         InputError: see `read_deepshare`.
     """
     table = read_deepshare(folder)
-    gpus = np.array([float(count) for _, count, _ in table.placed])
-    nodes = np.array([float(count) for _, _, count in table.placed])
+    jobs = tuple(MeasuredJob(model, model, gpus, nodes) for model, gpus, nodes in table.placed)
+    gpus, nodes = np.array([(job.gpus, job.nodes) for job in jobs], np.float64).T
     per_gpu = np.log(table.throughput / gpus)
     smallest: dict[str, float] = {}
     for number in np.lexsort((nodes, gpus)):
-        smallest.setdefault(table.placed[number][0], float(per_gpu[number]))
-    base = np.array([smallest[model] for model, _, _ in table.placed])
-    speed = np.log(table.throughput)
-    columns = [np.log(gpus), np.log(nodes), np.log(gpus / nodes), speed, per_gpu - base]
-    return Measurements(
-        name="deepshare",
-        scope=SPANNING,
-        tables=("deepshare",),
-        jobs=tuple(MeasuredJob(model, model, g, n) for model, g, n in table.placed),
-        features=(
-            "log GPUs",
-            "log nodes",
-            "log GPUs per node",
-            "log samples/s alone",
-            "log efficiency alone",
-        ),
-        profiles=np.stack(columns, axis=1)[None],
-        rate=np.minimum(table.ratio, 1.0)[None],
-    )
+        smallest.setdefault(jobs[number].model, float(per_gpu[number]))
+    profiles = {
+        "log GPUs": np.log(gpus),
+        "log nodes": np.log(nodes),
+        "log GPUs per node": np.log(gpus / nodes),
+        "log samples/s alone": np.log(table.throughput),
+        "log efficiency alone": per_gpu - [smallest[job.model] for job in jobs],
+    }
+    columns = np.stack(list(profiles.values()), axis=1)[None]
+    rate = np.minimum(table.ratio, 1.0)[None]
+    return Measurements("deepshare", SPANNING, ("deepshare",), jobs, tuple(profiles), columns, rate)
 
 
 RIDGE = 0.05  # of the reconstruction of the tables from the probes

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from envs.arrays import FloatArray, IntArray
-from envs.cluster.interference.cases import Cases, assign
+from envs.cluster.interference.cases import Cases
 from envs.cluster.interference.rates import ON_GPU, SPANNING, RateModel
 from envs.cluster.interference.tabulated import TabulatedRates
 from envs.cluster.workload.trace import Trace
@@ -77,9 +78,9 @@ class InterferencePredictor:
             InputError: a job has a label that the predictor does not know.
         """
         labels = tuple(dict.fromkeys(job.label for job in self.jobs))
-        cases = Cases.of(trace, assign(trace, labels, None, seed))
+        cases = Cases.of(trace, labels, seed)
         measured = [(job.label, job.gpus, job.nodes) for job in self.jobs]
-        return cases.rows(measured, labels, 1)[cases.of_job]
+        return cases.rows(measured, 1)[cases.of_job]
 
 
 def predictor_of(measurements: Measurements, fitted: Fitted) -> InterferencePredictor:
@@ -146,11 +147,8 @@ def load_predictor(folder: Path) -> InterferencePredictor:
     try:
         tensors = load_file(folder / WEIGHTS_FILE)
         profiles = tensors.pop(PROFILES)
-        jobs = tuple(
-            MeasuredJob(str(j["label"]), str(j["model"]), int(j["gpus"]), int(j["nodes"]))
-            for j in spec["jobs"]
-        )
-        tables = tuple(str(name) for name in spec["tables"])
+        jobs = TypeAdapter(tuple[MeasuredJob, ...]).validate_python(spec["jobs"])
+        tables = tuple(map(str, spec["tables"]))
         if profiles.shape[:2] != (len(tables), len(jobs)):
             raise ValueError("shape of profiles")
         if spec["scope"] not in {ON_GPU, SPANNING}:

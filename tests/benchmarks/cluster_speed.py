@@ -16,15 +16,11 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
-
-from hydra import compose  # noqa: E402
-from omegaconf import OmegaConf  # noqa: E402
 
 from agents.cluster.policy import Scheduler  # noqa: E402
 from agents.cluster.queue import (  # noqa: E402
@@ -45,8 +41,7 @@ from envs.cluster.nodes import Cluster  # noqa: E402
 from envs.cluster.simulation.cluster import ClusterSimulator  # noqa: E402
 from envs.cluster.workload.readers.job_logs import ItpReader  # noqa: E402
 from envs.cluster.workload.trace import Trace  # noqa: E402
-from experiments.config.composing import hydra_over_configs  # noqa: E402
-from experiments.config.targets import build  # noqa: E402
+from tests.envs.cluster.interference.made_up import configured  # noqa: E402
 
 ROUNDS = 15
 LARGE = Cluster.uniform(1_250, 8)
@@ -92,15 +87,6 @@ def disturbed() -> list[tuple[str, Scheduler]]:
     return [*rows, ("las_2d, yarn", LAS2D(Yarn(), LIMITS, 0))]
 
 
-def model(name: str) -> RateModel:
-    """An interference model as in `conf/interference`."""
-    with hydra_over_configs():
-        config = compose(f"interference/{name}")
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    built: RateModel = build(settings["interference"])
-    return built
-
-
 def compiled_seconds_of(
     policy: Scheduler, cluster: Cluster, trace: Trace, rates: RateModel | None
 ) -> float:
@@ -116,7 +102,7 @@ def compiled_seconds_of(
 
 def print_interference(cluster: Cluster, trace: Trace) -> None:
     """Print a row per policy: milliseconds, and how many times slower interference is."""
-    rates = model("analytic")
+    rates = configured("analytic")
     print("\ninterference on: ms of its own loop, of the general one without and with")
     columns = f"{'own':>10}{'without':>10}{'with':>10}{'/ own':>8}{'/ without':>11}"
     print(f"{'policy, placement':28}{columns}")

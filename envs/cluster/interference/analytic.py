@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from envs.hardware.fabric import LinkSpec
 from envs.network.fluid import ring_seconds
-from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
+from envs.synchronisation.link_graph import KINDS, LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.planned import PlannedSums, Synchroniser
 
 
@@ -77,10 +77,7 @@ class NodeNetwork:
             InputError: naming the key that is wrong.
         """
         sections = {"inside": inside, "rack": rack, "core": core, "pcie": pcie}
-        links = {
-            name: LinkSpec.parse(section, key=f"network.{name}")
-            for name, section in sections.items()
-        }
+        links = {name: LinkSpec.parse(of, key=f"network.{name}") for name, of in sections.items()}
         return cls(**links, inside_is_pcie=inside_is_pcie)
 
     def links(self, gpus: int, per_node: int, spread: int) -> LinkGraph:
@@ -91,37 +88,36 @@ class NodeNetwork:
         """
         nodes = max(-(-gpus // per_node), 2) if spread > ONE_NODE else 1
         racks = 2 if spread > ONE_RACK else 1
-        vertices = [VertexSpec(f"gpu{gpu}", True, True, False) for gpu in range(gpus)]
-        vertices += [VertexSpec(f"node{node}", False, False, True) for node in range(nodes)]
-        vertices += [VertexSpec(f"rack{rack}", False, True, True) for rack in range(racks)]
-        vertices.append(VertexSpec("core", False, True, True))
-        ways = [
-            (f"gpu{gpu}", f"node{gpu * nodes // gpus}", self.inside, 0.0) for gpu in range(gpus)
+        levels = (
+            ("gpu", gpus, "participant", self.inside),
+            ("node", nodes, "switch", self.rack),
+            ("rack", racks, "adding_switch", self.core),
+            ("core", 1, "adding_switch", self.core),
+        )
+        vertices = [
+            VertexSpec(f"{level}{n}", *KINDS[kind])
+            for level, count, kind, _ in levels
+            for n in range(count)
         ]
-        if spread > ONE_NODE:
-            below = self.inside.latency
-            for node in range(nodes):
-                ways.append((f"node{node}", f"rack{node * racks // nodes}", self.rack, below))
-        if spread > ONE_RACK:
-            below = self.rack.latency
-            ways += [(f"rack{rack}", "core", self.core, below) for rack in range(racks)]
-        links = [(a, b, link.bandwidth, (link.latency - low) / 2) for a, b, link, low in ways]
+        links, below = [], 0.0
+        for (level, count, _, link), (above, fewer, *_) in islice(pairwise(levels), spread + 1):
+            half, below = (link.latency - below) / 2, link.latency
+            for n in range(count):
+                end = f"{above}{n * fewer // count}"
+                links.append((f"{level}{n}", end, link.bandwidth, half))
         back = [(b, a, bandwidth, latency) for a, b, bandwidth, latency in links]
         return graph_of(f"{gpus} GPUs on {nodes} nodes", vertices, links + back)
 
-    def all_reduce_seconds(self, gpus: int, size: float) -> tuple[float, float, float]:
+    def all_reduce_seconds(self, gpus: int, size: float) -> tuple[float, ...]:
         """Seconds of a ring on one node, on one rack, on several racks; 0 for a single GPU."""
-        a, b, c = (
-            ring_seconds(gpus, size, link.latency, link.bandwidth)
-            for link in (self.inside, self.rack, self.core)
-        )
-        return a, b, c
+        links = self.inside, self.rack, self.core
+        return tuple(ring_seconds(gpus, size, link.latency, link.bandwidth) for link in links)
 
 
 class JobSums(NamedTuple):
     """An all-reduce of S bytes."""
 
-    seconds: Callable[[float], tuple[float, float, float]]  # of S: on a node, a rack, racks
+    seconds: Callable[[float], tuple[float, ...]]  # of S: on a node, a rack, racks
     inside: float  # a GPU's bytes over S, on one node
     port: float  # bytes at the busiest port of a node over S, on one rack
 
@@ -180,10 +176,6 @@ class StepModel:
         networks = [self.network.links(gpus, per_node, spread) for spread in range(3)]
         costs = [planned.over([network]) for network in networks]
 
-        def seconds(size: float) -> tuple[float, float, float]:
-            a, b, c = (cost.seconds(size) for cost in costs)
-            return a, b, c
-
         def most_sent(spread: int, start: str, end: str) -> float:
             """By a link from a vertex to another that are called so."""
             named = networks[spread].vertices
@@ -193,9 +185,8 @@ class StepModel:
                 if named[a].startswith(start) and named[b].startswith(end)
             )
 
-        return JobSums(
-            seconds, most_sent(ONE_NODE, "gpu", "node"), most_sent(ONE_RACK, "node", "rack")
-        )
+        inside, port = most_sent(ONE_NODE, "gpu", "node"), most_sent(ONE_RACK, "node", "rack")
+        return JobSums(lambda size: tuple(cost.seconds(size) for cost in costs), inside, port)
 
     def seconds(
         self, profile: JobProfile, sums: JobSums, device: str
@@ -217,22 +208,19 @@ class StepModel:
         Raises:
             InputError: a GPU type without a device, a profile without seconds for its device.
         """
-        cases = Cases.of(trace, profiles.assign(trace, seed))
+        cases = Cases.of(trace, profiles.names, seed, profiles.suits)
         for gpu_type in cluster.gpu_types:
             require_one_of(gpu_type, self.devices, field="devices")
-        shape = (len(cases.gpus), len(cluster.gpu_types), 3)
-        step, exposed = np.ones(shape), np.zeros(shape)
-        reference, demand = np.ones((shape[0], 3)), np.zeros((shape[0], 4))
+        devices = [*(self.devices[name] for name in cluster.gpu_types), self.reference]
+        shape = (len(cases.gpus), len(devices), 3)
+        step, exposed, demand = np.ones(shape), np.zeros(shape), np.zeros((shape[0], 4))
         network, per_node = self.network, int(cluster.gpus.max())
         sums = {gpus: self.sums(gpus, per_node) for gpus in set(cases.gpus.tolist()) if gpus}
         for case in np.flatnonzero(cases.gpus):
             profile, job = profiles.all[cases.profile[case]], sums[int(cases.gpus[case])]
-            for kind, name in enumerate(cluster.gpu_types):
-                step[case, kind], exposed[case, kind] = self.seconds(
-                    profile, job, self.devices[name]
-                )
-            alone, _ = self.seconds(profile, job, self.reference)
-            reference[case] = alone
+            both = np.array([self.seconds(profile, job, device) for device in devices])
+            step[case], exposed[case] = both.swapaxes(0, 1)
+            alone = step[case, -1]
             demand[case, GPU_TIME] = profile.busy
             demand[case, PCIE] = profile.input / network.pcie.bandwidth / alone.min()
             if network.inside_is_pcie:
@@ -240,8 +228,8 @@ class StepModel:
                 demand[case, RING] = ring / network.pcie.bandwidth / alone.min()
             port = job.port * profile.gradients
             demand[case, NIC] = port / network.rack.bandwidth / alone[ONE_RACK]
-        tightest = cases.tightest_spread(cluster)
-        every = np.arange(len(cases.gpus))
+        reference, step, exposed = step[:, -1], step[:, :-1], exposed[:, :-1]
+        tightest, every = cases.tightest_spread(cluster), np.arange(len(cases.gpus))
         tight = step[every, :, tightest]  # (P, T)
         locality = np.minimum(tight[:, :, None] / step, 1.0)  # above 1: a spread it cannot have
         tables = without_neighbours(

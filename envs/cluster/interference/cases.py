@@ -41,8 +41,9 @@ def assign(
         InputError: a model that is not among `names`, a gang size that no profile suits.
     """
     labels = trace.model if named else Labels.unknown(len(trace))
-    rows = [names.index(name) if name in names else UNKNOWN for name in labels.names]
-    chosen = np.array([*rows, UNKNOWN], np.int64)[labels.codes]
+    number = {name: row for row, name in enumerate(names)}
+    rows = [*(number.get(name, UNKNOWN) for name in labels.names), UNKNOWN]
+    chosen = np.array(rows, np.int64)[labels.codes]
     for job in np.flatnonzero((chosen == UNKNOWN) & (labels.codes != UNKNOWN)):
         where = {"file": trace.name, "record": trace.job_id[job], "field": "model"}
         require_one_of(labels[int(job)], names, **where)
@@ -87,16 +88,22 @@ def _uniform(job_id: NDArray[np.str_], seed: int) -> FloatArray:
 class Cases:
     """P pairs that occur, in ascending order of profile, then gang size."""
 
+    names: Sequence[str]  # of all profiles
     profile: IntArray  # (P,)
     gpus: IntArray  # (P,) gang size
     of_job: NDArray[np.int32]  # (J,) case of every job
 
     @classmethod
-    def of(cls, trace: Trace, profile: IntArray) -> Cases:
-        """The cases of jobs with these profiles, (J,)."""
+    def of(cls, trace: Trace, names: Sequence[str], seed: int, suits: Suits | None = None) -> Cases:
+        """The cases of jobs with the profiles that `assign` gives them.
+
+        Raises:
+            InputError: see `assign`.
+        """
+        profile = assign(trace, names, suits, seed)
         largest = int(trace.num_gpus.max(initial=0)) + 1
         codes, of_job = np.unique(profile * largest + trace.num_gpus, return_inverse=True)
-        return cls(codes // largest, codes % largest, of_job.astype(np.int32))
+        return cls(names, codes // largest, codes % largest, of_job.astype(np.int32))
 
     def tightest_spread(self, cluster: Cluster) -> IntArray:
         """(P,) ONE_NODE, ONE_RACK or SEVERAL_RACKS: the least spread a job can have."""
@@ -110,10 +117,10 @@ class Cases:
         room = np.cumsum(np.sort(cluster.gpus)[::-1])
         return np.searchsorted(room, self.gpus).astype(np.int64).clip(max=len(room) - 1) + 1
 
-    def rows(self, measured: Sequence[Measured], names: Sequence[str], *sizes: int) -> IntArray:
+    def rows(self, measured: Sequence[Measured], *nodes: int) -> IntArray:
         """(P,) the measurement that stands for each case: `nearest_row`."""
         wanted = zip(self.profile, self.gpus, strict=True)
-        rows = [nearest_row(measured, names[profile], gpus, *sizes) for profile, gpus in wanted]
+        rows = [nearest_row(measured, self.names[at], gpus, *nodes) for at, gpus in wanted]
         return np.array(rows, np.int64)
 
 

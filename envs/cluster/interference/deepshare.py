@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.bounds import Share, bounded
-from envs.cluster.interference.cases import Cases, assign, require_one_type
+from envs.cluster.interference.cases import Cases, require_one_type
 from envs.cluster.interference.rates import PAIRS_LEAST, SPANNING, RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
@@ -116,9 +116,9 @@ class DeepShareContention:
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         require_one_type(cluster, str(self.path))
-        cases = Cases.of(trace, assign(trace, self.models, None, self.seed))
+        cases = Cases.of(trace, self.models, self.seed)
         placed, nodes = self.table.placed, max(nodes for *_, nodes in self.table.placed)
-        rows = [cases.rows(placed, self.models, n + 1) for n in range(nodes)]
+        rows = [cases.rows(placed, n + 1) for n in range(nodes)]
         row = np.stack(rows, axis=1)  # (P, K)
         base = np.minimum(cases.fewest_nodes(cluster), nodes)[:, None] - 1
         throughput = self.table.throughput[row]

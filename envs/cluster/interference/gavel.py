@@ -18,7 +18,7 @@ from annotated_types import Gt, Le, Len
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import NonNegative, bounded
-from envs.cluster.interference.cases import Cases, assign, nearest_row
+from envs.cluster.interference.cases import Cases, nearest_row
 from envs.cluster.interference.rates import (
     ON_GPU,
     ONE_NODE,
@@ -70,10 +70,10 @@ def read_gavel(path: Path) -> dict[str, GavelTable]:
             is negative or no number, a pair names a job type that was not measured alone, or its
             two directions differ.
     """
-    content = read_json(path)
-    if not isinstance(content, dict) or not content:
-        raise InputError("is no mapping of GPU types", file=path)
-    return {str(name): _table(path, str(name), rows) for name, rows in content.items()}
+    tables = read_form(_File, read_json(path), path, inside="").model_extra
+    if not tables:
+        raise InputError("has no GPU type", file=path)
+    return {name: _table(path, name, rows) for name, rows in tables.items()}
 
 
 class _Row(Form, extra="allow"):
@@ -83,30 +83,25 @@ class _Row(Form, extra="allow"):
     null: NonNegative
 
 
-def _table(path: Path, name: str, rows: Any) -> GavelTable:
-    if not isinstance(rows, dict):
-        raise InputError("is no mapping of job types", file=path, record=name)
+class _File(Form, extra="allow"):
+    """Rows by GPU type, then job type."""
+
+    __pydantic_extra__: dict[str, dict[str, _Row]]
+
+
+def _table(path: Path, name: str, rows: Mapping[str, _Row]) -> GavelTable:
     types = {text: _job_type(path, name, text) for text in rows}
-    alone: dict[JobType, float] = {}
+    measured = {text: row.model_extra or {} for text, row in rows.items()}
     pairs: dict[tuple[JobType, JobType], tuple[float, float]] = {}
-    for text, row in rows.items():
-        measured = read_form(_Row, row, path, inside=f"{name}.{text}")
-        alone[types[text]] = measured.null
-        for other, (a, b) in (measured.model_extra or {}).items():
-            if other not in types:
-                raise InputError(
-                    "was not measured alone", file=path, record=f"{name} {text}", field=other
-                )
-            pairs[types[text], types[other]] = a, b
-    for (job, other_job), (a, b) in pairs.items():
-        if pairs.get((other_job, job)) != (b, a):
-            raise InputError(
-                "differs from the same pair in the other order",
-                file=path,
-                record=f"{name} {job}",
-                field=str(other_job),
-            )
-    return GavelTable(alone, pairs)
+    for text, other in ((text, other) for text, row in measured.items() for other in row):
+        where: dict[str, Any] = {"file": path, "record": f"{name} {text}", "field": other}
+        if other not in rows:
+            raise InputError("was not measured alone", **where)
+        a, b = measured[text][other]
+        if measured[other].get(text) != [b, a]:
+            raise InputError("differs from the same pair in the other order", **where)
+        pairs[types[text], types[other]] = a, b
+    return GavelTable({types[text]: row.null for text, row in rows.items()}, pairs)
 
 
 def _job_type(path: Path, name: str, text: str) -> JobType:
@@ -181,7 +176,10 @@ class GavelPairs:
             require_one_of(gpu_type, self.gpu_types, field="gpu_types")
         names = [self.gpu_types[gpu_type] for gpu_type in cluster.gpu_types]
         base = np.array(list(self.reference.alone.values()))
-        near, far = self._alone(names), self._alone([name + UNCONSOLIDATED for name in names])
+        near, far = (  # (T, R) throughput of all job types alone; NaN where one was not measured
+            np.array([[self.all[n + s].alone.get(job, np.nan) for job in self.jobs] for n in names])
+            for s in ("", UNCONSOLIDATED)
+        )
         size = np.array([gpus for _, gpus in self.jobs])
         runs = (base > 0.0) & ((near > 0.0) & ((size == 1) | (far > 0.0))).all(axis=0)
 
@@ -198,8 +196,8 @@ class GavelPairs:
             suited: BoolArray = reaches & runs[np.array(rows)]
             return suited
 
-        cases = Cases.of(trace, assign(trace, self.models, suits, self.seed))
-        row, real = cases.rows(self.jobs, self.models), cases.gpus > 0
+        cases = Cases.of(trace, self.models, self.seed, suits)
+        row, real = cases.rows(self.jobs), cases.gpus > 0
         for job in row[real & (base[row] == 0.0)]:
             raise InputError(f"{self.jobs[job]} does not run on the reference type", file=self.path)
         speed, spread = np.ones((2, len(names), len(row)))
@@ -231,7 +229,3 @@ class GavelPairs:
             pair=self.pair.copy(),
             feasible=self.feasible.copy(),
         )
-
-    def _alone(self, tables: Sequence[str]) -> FloatArray:
-        """(T, R) throughput of all job types alone; NaN where one was not measured."""
-        return np.array([[self.all[t].alone.get(job, np.nan) for job in self.jobs] for t in tables])

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from envs.bounds import NonNegative, bounded
-from envs.cluster.interference.cases import Cases, assign, require_one_type
+from envs.cluster.interference.cases import Cases, require_one_type
 from envs.cluster.interference.rates import (
     CONTENTION,
     ONE_NODE,
@@ -30,7 +30,7 @@ from envs.errors import InputError
 from envs.text_table import RowChecks, read_table
 
 Times = tuple[float, ...]  # seconds of a step, and those of it spent in synchronisation
-Key = tuple[int, ...]  # nodes and replicas, or the replicas on each node of a ring
+Key = tuple[int, ...]  # nodes, replicas and, where it is known, the replicas on each node of a ring
 Curve = Mapping[int, Times]  # by samples per GPU
 PLACEMENTS, SCALABILITY = "placements.csv", "scalability.csv"
 _TIMES = ("local_bsz", "step_time", "sync_time")
@@ -42,13 +42,11 @@ class PolluxModel:
 
     Attributes:
         name: of its folder.
-        placements: by replicas on each node of a ring, in its smallest rotation.
-        scalability: by nodes and replicas.
+        curves: by placement; rings are in their smallest rotation.
     """
 
     name: str
-    placements: Mapping[Key, Curve]
-    scalability: Mapping[Key, Curve]
+    curves: Mapping[Key, Curve]
 
     def spread(self, local_batch: float) -> SpreadTimes:
         """Times at a local batch by nodes and replicas, whatever their distribution.
@@ -56,11 +54,10 @@ class PolluxModel:
         Raises:
             InputError: nothing was measured with such a local batch.
         """
-        curves = [((len(ring), sum(ring)), curve) for ring, curve in self.placements.items()]
         found: defaultdict[Key, list[Times]] = defaultdict(list)
-        for key, curve in [*curves, *self.scalability.items()]:
+        for (nodes, replicas, *_), curve in self.curves.items():
             if min(curve) <= local_batch <= max(curve):
-                found[key].append(_interpolate(local_batch, curve))
+                found[nodes, replicas].append(_interpolate(local_batch, curve))
         if not found:
             raise InputError(f"no time at {local_batch} samples per GPU", file=self.name)
         points: defaultdict[int, dict[int, Times]] = defaultdict(dict)
@@ -114,27 +111,25 @@ def _model(folder: Path) -> PolluxModel:
     placed = RowChecks(read_table(folder / PLACEMENTS, ("placement", *_TIMES)))
     text = placed.table.columns["placement"]
     placed.reject(~text.str.contains("^[1-9]+$").to_numpy(), "placement", "is no placement")
-    rings = [
-        smallest_rotation([int(d) for d in digits]) for digits in text.str.extract_all("[1-9]")
-    ]
+    rings = [smallest_rotation(list(map(int, digits))) for digits in text.str.extract_all("[1-9]")]
     spread = RowChecks(read_table(folder / SCALABILITY, ("num_nodes", "num_replicas", *_TIMES)))
     nodes, replicas = spread.whole("num_nodes", 1), spread.whole("num_replicas", 1)
     spread.reject(replicas < nodes, "num_replicas", "is less than num_nodes")
     counts = list(zip(nodes.tolist(), replicas.tolist(), strict=True))
-    return PolluxModel(folder.name, _curves(placed, rings), _curves(spread, counts))
+    known = _curves(placed, [(len(ring), sum(ring), *ring) for ring in rings])
+    return PolluxModel(folder.name, known | _curves(spread, counts))
 
 
 def _curves(checks: RowChecks, keys: Sequence[Key]) -> dict[Key, Curve]:
     """The times in a table, by the key of each row and its local batch."""
     batch, step, sync = checks.whole("local_bsz", 1), *map(checks.numbers, _TIMES[1:])
     checks.reject(sync >= step, "sync_time", "is not below the step")
-    points = pl.Series([f"{key} {size}" for key, size in zip(keys, batch, strict=True)])
-    checks.reject(~points.is_first_distinct().to_numpy(), "local_bsz", "stands twice")
+    rows = list(zip(keys, batch.tolist(), step.tolist(), sync.tolist(), strict=True))
+    checks.unique("local_bsz", pl.Series([f"{key} {size}" for key, size, *_ in rows]))
     checks.finish(strict=True)
     curves: defaultdict[Key, dict[int, Times]] = defaultdict(dict)
-    times = zip(step.tolist(), sync.tolist(), strict=True)
-    for key, size, both in zip(keys, batch.tolist(), times, strict=True):
-        curves[key][size] = both
+    for key, size, *times in rows:
+        curves[key][size] = tuple(times)
     return dict(curves)
 
 
@@ -187,18 +182,14 @@ class PolluxLocality:
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
         require_one_type(cluster, str(self.path))
-        models = list(self.spread)
-        cases = Cases.of(trace, assign(trace, models, None, self.seed))
+        spread, cases = list(self.spread.values()), Cases.of(trace, list(self.spread), self.seed)
         fewest = cases.fewest_nodes(cluster)
         shape = (len(cases.gpus), 1, 3, MOST_NODES)
         by_nodes, communication = np.ones((shape[0], MOST_NODES)), np.zeros(shape)
         for case, (number, gpus) in enumerate(zip(cases.profile, cases.gpus, strict=True)):
             base = min(int(fewest[case]), MOST_NODES)
             most = min(int(gpus), MOST_NODES)  # a job has a GPU on each of its nodes
-            times = [
-                self.spread[models[number]].seconds(nodes, int(gpus))
-                for nodes in range(base, most + 1)
-            ]
+            times = [spread[number].seconds(n, int(gpus)) for n in range(base, most + 1)]
             for nodes, (step, sync) in enumerate(times, start=base):
                 by_nodes[case, nodes - 1] = times[0][0] / step
                 communication[case, 0, ONE_NODE + 1 :, nodes - 1] = sync / step

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from envs.arrays import BoolArray, IntArray
-from envs.cluster.interference.cases import assign
-from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.units import check_keys, parse_bytes, parse_seconds, read_count, read_quantity
 
@@ -21,8 +20,13 @@ def _number(value: object) -> float:
     return float(value)
 
 
-_QUANTITIES = {"gradients": parse_bytes, "input": parse_bytes, "busy": _number}
-_COUNTS = ("least_gpus", "most_gpus")
+_FIELDS: Mapping[str, Callable[..., Any]] = {
+    "gradients": partial(read_quantity, parse_bytes),
+    "input": partial(read_quantity, parse_bytes),
+    "busy": partial(read_quantity, _number),
+    "least_gpus": read_count,
+    "most_gpus": read_count,
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class JobProfile:
             InputError: naming the key that is missing, unknown or wrong.
         """
         key = f"profiles.{name}"
-        fields = check_keys(section, (*_QUANTITIES, *_COUNTS, "step"), key=key)
+        fields = check_keys(section, (*_FIELDS, "step"), key=key)
         step = fields["step"]
         if not isinstance(step, Mapping) or not step:
             raise InputError(f"{step!r} is no section of seconds by device", field=f"{key}.step")
@@ -75,11 +79,7 @@ class JobProfile:
             str(device): read_quantity(parse_seconds, value, key=f"{key}.step.{device}")
             for device, value in step.items()
         }
-        read: dict[str, Any] = {
-            field: read_quantity(parse, fields[field], key=f"{key}.{field}")
-            for field, parse in _QUANTITIES.items()
-        }
-        read |= {field: read_count(fields[field], key=f"{key}.{field}") for field in _COUNTS}
+        read = {field: of(fields[field], key=f"{key}.{field}") for field, of in _FIELDS.items()}
         return cls(name, **read, step=seconds)
 
     def seconds_on(self, device: str) -> float:
@@ -109,21 +109,11 @@ class Profiles:
     def __init__(self, jobs: Mapping[str, Any]) -> None:
         if not jobs:
             raise InputError("is empty", field="profiles")
-        self.all = tuple(JobProfile.parse(str(name), jobs[name]) for name in jobs)
+        self.names = tuple(map(str, jobs))
+        self.all = tuple(map(JobProfile.parse, self.names, jobs.values()))
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(profile.name for profile in self.all)
-
-    def assign(self, trace: Trace, seed: int) -> IntArray:
-        """(J,) profile of every job; those without a label draw one that suits their gang.
-
-        Raises:
-            InputError: see `cases.assign`.
-        """
-        return assign(trace, self.names, self._suits, seed)
-
-    def _suits(self, gangs: IntArray) -> BoolArray:
-        least = np.array([profile.least_gpus for profile in self.all])
-        most = np.array([profile.most_gpus for profile in self.all])
-        return (least <= gangs[:, None]) & (gangs[:, None] <= most)
+    def suits(self, gangs: IntArray) -> BoolArray:
+        """(G, P) which profiles an unlabelled job of each gang size may draw."""
+        least, most = np.array([(one.least_gpus, one.most_gpus) for one in self.all]).T
+        suited: BoolArray = (least <= gangs[:, None]) & (gangs[:, None] <= most)
+        return suited

@@ -127,13 +127,9 @@ def of_cases(
     tables: RateTables, cases: NDArray[np.integer], profile: NDArray[np.integer]
 ) -> RateTables:
     """`tables` for other cases, each given by the one that it was, which jobs have by `profile`."""
+    by_case = ("speed", "locality", "communication", "row", "demand")
     return tables._replace(
-        profile=profile.astype(np.int32),
-        speed=tables.speed[cases],
-        locality=tables.locality[cases],
-        communication=tables.communication[cases],
-        row=tables.row[cases],
-        demand=tables.demand[cases],
+        profile=profile.astype(np.int32), **{name: getattr(tables, name)[cases] for name in by_case}
     )
 
 

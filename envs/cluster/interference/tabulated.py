@@ -19,7 +19,7 @@ from envs.errors import InputError
 # What neighbours leave a job: (B,) rates, alone = 1, for (B,) profiles and (B, L) profiles of their
 # neighbours. A row of neighbours is ascending; absent ones are `NOBODY` and come first.
 Predictor = Callable[[IntArray, IntArray], FloatArray]
-# (J,) which of the predictor's profiles every job has, by a seed; `Profiles.assign` is one.
+# (J,) which of the predictor's profiles every job has, by a seed: as `cases.assign` does.
 Assignment = Callable[[Trace, int], IntArray]
 
 
@@ -64,9 +64,8 @@ class TabulatedRates:
         self.sets = tabulate(predict, profiles, largest)
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        base = self.alone.tables(trace, cluster)
-        base = with_rows(base, self.assign(trace, self.seed), len(self.sets))
-        return base._replace(
+        alone, row = self.alone.tables(trace, cluster), self.assign(trace, self.seed)
+        return with_rows(alone, row, len(self.sets))._replace(
             kind=SETS,
             scope=self.scope,
             feasible=np.ones((len(self.sets), len(self.sets)), np.bool_),
@@ -81,20 +80,17 @@ def tabulate(predict: Predictor, profiles: int, largest: int) -> FloatArray:
     Raises:
         InputError: a prediction is not finite and above 0.
     """
-    every = list(multisets(profiles, largest))
-    columns = [number_of(members, largest) for members in every]
-    padded = np.array([_padded(members, largest) for members in every])[1:]  # all but nobody
+    column = {members: number_of(members, largest) for members in multisets(profiles, largest)}
+    padded = np.array([_padded(members, largest) for members in column])[1:]  # all but nobody
     own = np.repeat(np.arange(profiles), len(padded))
     found = np.asarray(predict(own, np.tile(padded, (profiles, 1))), np.float64)
     if found.shape != own.shape or not (np.isfinite(found) & (found > 0.0)).all():
         raise InputError(f"is not {len(own)} finite numbers above 0", field="predict")
     rates = np.ones((profiles, count(profiles, largest)))
-    rates[:, columns[1:]] = found.reshape(profiles, len(padded))
-    for at, members in zip(columns, every, strict=True):  # smaller ones first
-        rates[:, at] = np.minimum(rates[:, at], 1.0)
-        for gone in range(len(members)):
-            rest = number_of(members[:gone] + members[gone + 1 :], largest)
-            rates[:, at] = np.minimum(rates[:, at], rates[:, rest])
+    rates[:, list(column.values())[1:]] = found.reshape(profiles, len(padded))
+    for members, at in column.items():  # smaller ones first
+        fewer = [column[members[:gone] + members[gone + 1 :]] for gone in range(len(members))]
+        rates[:, at] = rates[:, [at, *fewer]].min(axis=1).clip(max=1.0)
     return rates
 
 

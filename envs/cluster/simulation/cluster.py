@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,11 +68,10 @@ class ClusterSimulator:
                 raise InputError(f"{seconds} is negative or not finite", field=field)
         self.cluster, self.trace = cluster, trace
         self.overheads = Overheads(*map(float, overheads))  # one type: kernels are compiled once
-        self.tables: RateTables = (rates or NoInterference()).tables(trace, cluster)
-        if incidents is None:
-            incidents = np.zeros(0, INCIDENT)
+        tables = (rates or NoInterference()).tables(trace, cluster)
+        incidents = np.zeros(0, INCIDENT) if incidents is None else incidents
         self.state = initial_state(cluster, trace, incidents, keep_runs)
-        self.state.jobs["profile"] = self.tables.profile
+        self.number_cases(tables)
 
     @property
     def now(self) -> float:
@@ -81,20 +81,17 @@ class ClusterSimulator:
     @property
     def done(self) -> bool:
         """Whether no job is left to arrive, wait or run."""
-        clock = self.state.clock[0]
-        return bool(
-            clock["arrived"] == len(self.trace) and clock["pending"] == 0 and clock["running"] == 0
-        )
+        arrived, pending, running = self.state.clock[["arrived", "pending", "running"]][0]
+        return bool(arrived == len(self.trace) and pending == running == 0)
 
     def pending(self) -> IntArray:
         """Jobs that wait, in the order of the queue."""
-        jobs = self.state.jobs
-        queue = np.empty(int(self.state.clock[0]["pending"]), np.int64)
+        queue: list[int] = []
         job = int(self.state.clock[0]["head"])
-        for place in range(len(queue)):
-            queue[place] = job
-            job = int(jobs[job]["after"])
-        return queue
+        while len(queue) < self.state.clock[0]["pending"]:
+            queue.append(job)
+            job = int(self.state.jobs[job]["after"])
+        return np.array(queue, np.int64)
 
     def running(self) -> IntArray:
         """Jobs that run, by number."""
@@ -116,7 +113,7 @@ class ClusterSimulator:
         return self.state, self.tables, self.overheads
 
     def number_cases(self, tables: RateTables) -> None:
-        """Go on with the same rates in tables whose cases are numbered otherwise."""
+        """Go on with these tables: the same rates, of cases that may be numbered otherwise."""
         self.tables = tables
         self.state.jobs["profile"] = tables.profile
 
@@ -143,9 +140,8 @@ class ClusterSimulator:
             ValueError: the job does not wait, or the shares or sets are not its gang's or not
                 there.
         """
-        joined = self._joined(job, shares, partial)
+        joined, state = self._joined(job, shares, partial), self.state
         self._check(job, shares, joined)
-        state = self.state
         fractional = state.jobs[job]["milli"] < WHOLE_GPU and state.jobs[job]["gpus"] > 0
         for (node, gpus), one in zip(shares, joined, strict=True):
             if fractional:
@@ -177,9 +173,7 @@ class ClusterSimulator:
 
     def copy(self) -> ClusterSimulator:
         """An independent simulator in the same state, to look ahead with."""
-        twin = object.__new__(ClusterSimulator)
-        twin.cluster, twin.trace = self.cluster, self.trace
-        twin.overheads, twin.tables = self.overheads, self.tables
+        twin = copy(self)
         twin.state = self.state.copy()
         return twin
 
@@ -204,8 +198,7 @@ class ClusterSimulator:
     def schedule(self) -> Schedule:
         """What became of the jobs so far."""
         self.settle()
-        jobs, clock = self.state.jobs, self.state.clock[0]
-        runs = self.state.runs[: clock["runs"]].copy() if len(self.state.runs) else None
+        jobs, runs = self.state.jobs, self.state.runs
         return Schedule(
             submit=jobs["submit"].copy(),
             start=jobs["start"].copy(),
@@ -214,7 +207,7 @@ class ClusterSimulator:
             gpus=jobs["gpus"] * (jobs["milli"] / WHOLE_GPU),
             held=jobs["executed"].copy(),
             preemptions=jobs["preemptions"].copy(),
-            runs=runs,
+            runs=runs[: self.state.clock[0]["runs"]].copy() if len(runs) else None,
         )
 
     def lengthen_log(self) -> None:

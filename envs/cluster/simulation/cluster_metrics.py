@@ -31,9 +31,7 @@ class StepFunction:
         """
         order = np.argsort(time, kind="stable")
         instants, first = np.unique(time[order], return_index=True)
-        if not len(instants):
-            return cls(instants, instants)
-        step = np.add.reduceat(change[order], first)
+        step = np.add.reduceat(change[order], first) if len(first) else instants
         kept = step != 0
         return cls(instants[kept], np.cumsum(step[kept]))
 
@@ -72,18 +70,14 @@ def busy_gpus(schedule: Schedule) -> StepFunction:
     else:
         start, end = schedule.runs["start"], schedule.runs["end"]
         milli = schedule.runs["gpus"] * schedule.runs["milli"].astype(np.float64)
-    times, changes = np.concatenate([start, end]), np.concatenate([milli, -milli])
-    held = StepFunction.of_changes(times, changes)  # whole numbers: no rounding adds up
+    times = np.concatenate([start, end])
+    held = StepFunction.of_changes(times, np.concatenate([milli, -milli]))  # exact: whole numbers
     return StepFunction(held.time, held.value / WHOLE_GPU)
 
 
 def jobs_in_system(schedule: Schedule) -> StepFunction:
     """Jobs submitted and not finished; one that never finishes stays."""
-    finish = schedule.finish[schedule.finished]
-    return StepFunction.of_changes(
-        np.concatenate([schedule.submit, finish]),
-        np.concatenate([np.ones(len(schedule.submit)), -np.ones(len(finish))]),
-    )
+    return _count(schedule.submit, ended=schedule.finish[schedule.finished])
 
 
 def pending_jobs(schedule: Schedule) -> StepFunction:
@@ -93,13 +87,14 @@ def pending_jobs(schedule: Schedule) -> StepFunction:
         InputError: as `busy_gpus`.
     """
     start, end, job = job_runs(schedule)
-    last = end == schedule.finish[job]  # the job leaves at the end of its last run
-    return StepFunction.of_changes(
-        np.concatenate([schedule.submit, start, end[~last]]),
-        np.concatenate(
-            [np.ones(len(schedule.submit)), -np.ones(len(start)), np.ones(int((~last).sum()))]
-        ),
-    )
+    stopped = end[end != schedule.finish[job]]  # it leaves at the end of its last run
+    return _count(np.concatenate([schedule.submit, stopped]), ended=start)
+
+
+def _count(begun: FloatArray, ended: FloatArray) -> StepFunction:
+    """How many have begun and not ended, from the times of both."""
+    change = np.repeat([1.0, -1.0], [len(begun), len(ended)])
+    return StepFunction.of_changes(np.concatenate([begun, ended]), change)
 
 
 def job_runs(schedule: Schedule) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -112,14 +107,12 @@ def job_runs(schedule: Schedule) -> tuple[FloatArray, FloatArray, IntArray]:
         _check_runs_are_known(schedule)
         job = np.flatnonzero(schedule.finished)
         return schedule.start[job], schedule.finish[job], job
-    runs = schedule.runs
-    start, end = runs["start"].astype(np.float64), runs["end"].astype(np.float64)
-    job = runs["job"].astype(np.int64)
-    order = np.lexsort((end, start, job))
-    start, end, job = start[order], end[order], job[order]
-    first = np.ones(len(job), np.bool_)
-    first[1:] = (np.diff(job) != 0) | (np.diff(start) != 0) | (np.diff(end) != 0)
-    return start[first], end[first], job[first]
+    runs = np.unique(schedule.runs[["job", "start", "end"]])
+    return (
+        runs["start"].astype(np.float64),
+        runs["end"].astype(np.float64),
+        runs["job"].astype(np.int64),
+    )
 
 
 def _check_runs_are_known(schedule: Schedule) -> None:

@@ -33,12 +33,8 @@ class Failures:
         """`INCIDENT` records of all nodes, by time."""
         entries: list[tuple[float, int, int]] = []
         for node in range(cluster.num_nodes):
-            rng = np.random.default_rng([self.seed, node])
-            time = 0.0
-            while True:
-                time += rng.exponential(self.mean_time_to_failure_s)
-                if time > self.until_s:
-                    break
+            rng, time = np.random.default_rng([self.seed, node]), 0.0
+            while (time := time + rng.exponential(self.mean_time_to_failure_s)) <= self.until_s:
                 entries.append((time, node, 0))
                 time += rng.exponential(self.mean_time_to_repair_s)
                 entries.append((time, node, 1))

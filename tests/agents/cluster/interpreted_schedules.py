@@ -10,11 +10,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from hydra import compose
-from omegaconf import OmegaConf
 
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.joint_choice import JointChoice
@@ -44,12 +41,10 @@ from agents.cluster.rules.gangs import (
 from agents.cluster.rules.shared_gpus import SharedGpuPlacement
 from envs import compilation
 from envs.cluster.environment.env import ClusterEnv, preemptive_environment
-from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
-from experiments.config.composing import hydra_over_configs
-from experiments.config.targets import build
+from tests.envs.cluster.interference.made_up import configured
 
 CLUSTER = Cluster.uniform(4, 4, nodes_per_rack=2, gpu_types=("V100", "P100"))
 FAILURE = np.array([(900.0, 1, 0), (2500.0, 1, 1)], INCIDENT)
@@ -70,14 +65,6 @@ POLICIES: dict[str, Callable[[], Scheduler]] = {
 }
 
 
-def rates() -> RateModel:
-    """The analytic model, as `conf/interference` has it."""
-    with hydra_over_configs():
-        config = compose("interference/analytic")
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    return build(settings["interference"])  # type: ignore[no-any-return]
-
-
 def schedules() -> dict[str, list[float]]:
     """Of every policy the times at which the jobs of a trace finish; of environments rewards."""
     rng = np.random.default_rng(1)
@@ -93,14 +80,14 @@ def schedules() -> dict[str, list[float]]:
             policy(),
             CLUSTER,
             trace,
-            rates=rates(),
+            rates=configured("analytic"),
             overheads=Overheads(30.0, 600.0),
             incidents=FAILURE,
         ).finish.tolist()
         for name, policy in POLICIES.items()
     }
     for make in (ClusterEnv, preemptive_environment):
-        env = make(rates=rates())
+        env = make(rates=configured("analytic"))
         _, info = env.reset(seed=1)
         rewards: list[float] = []
         ended = False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
+import pytest
 from made_up import arrived
 
-from envs.cluster.interference.kernel import count
+from envs.cluster.interference.kernel import count, disturbs, neighbour_rate
 from envs.cluster.interference.rates import (
     ALONE,
     BOTTLENECK,
@@ -140,6 +141,43 @@ def holdings(simulator: ClusterSimulator) -> Held:
 
 def rates(simulator: ClusterSimulator) -> dict[int, float]:
     return {int(job): float(simulator.state.jobs[job]["rate"]) for job in simulator.running()}
+
+
+def check_rates(simulator: ClusterSimulator, cluster: Cluster, rng: np.random.Generator) -> float:
+    """All jobs by themselves, then all that fit beside each other until each is stopped.
+
+    At any time all rates are the reference's, and neighbours only lower them; who lowers one is
+    said to disturb. Returned is the greatest rate of a job alone.
+    """
+    state, tables, most = simulator.state, simulator.tables, 0.0
+
+    def after_move(before: dict[int, float], sign: int) -> bool:
+        now, held = rates(simulator), holdings(simulator)
+        for job, rate in now.items():
+            expected = slow_rate(tables, cluster, held, job)
+            assert rate == pytest.approx(expected, rel=1e-12)
+            # the simulator has kept it up to date
+            assert rate == neighbour_rate(state.jobs, state.nodes, state.shares, tables, job)
+            assert 0.0 < rate <= alone_rate(tables, cluster, held, job)
+        both = before.keys() & now.keys()
+        assert all(sign * now[other] <= sign * before[other] for other in both)
+        return any(now[other] != before[other] for other in both)
+
+    for job in simulator.pending().tolist():
+        if try_to_start(simulator, job, rng):
+            rate = rates(simulator)[job]
+            assert rate == alone_rate(tables, cluster, holdings(simulator), job)
+            most = max(most, rate)
+            simulator.preempt(job)
+    for job in simulator.pending().tolist():
+        before = rates(simulator)
+        if try_to_start(simulator, job, rng) and after_move(before, 1):
+            assert disturbs(state.jobs, state.shares, tables, job)
+    for job in simulator.running().tolist():
+        before = rates(simulator)
+        simulator.preempt(job)
+        after_move(before, -1)
+    return most
 
 
 def alone_rate(tables: RateTables, cluster: Cluster, held: Held, job: int) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from hydra import compose
+from omegaconf import OmegaConf
 
 from envs.cluster.interference.analytic import NodeNetwork, StepModel
 from envs.cluster.interference.profiles import Profiles
@@ -15,6 +17,16 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE
 from envs.cluster.workload.trace import Labels, Trace
 from envs.hardware.fabric import LinkSpec
+from experiments.config.composing import hydra_over_configs
+from experiments.config.targets import build
+
+
+def configured(name: str, *overrides: str) -> RateModel:
+    """An interference model as in `conf/interference`."""
+    with hydra_over_configs():
+        config = compose(f"interference/{name}", overrides=list(overrides)).interference
+    model: RateModel = build(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    return model
 
 
 def link(bandwidth: float, latency: float = 0.0) -> LinkSpec:

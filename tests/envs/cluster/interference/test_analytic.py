@@ -175,7 +175,7 @@ def test_fewest_nodes_and_tightest_spread() -> None:
     cluster = Cluster("c", sizes, uniform.rack.copy(), uniform.gpu_type.copy(), ("V100",),
                       uniform.cpu_milli.copy(), uniform.memory_mib.copy())  # fmt: skip
     trace = named_trace(["mute"] * 7, [0, 1, 4, 5, 6, 7, 9])
-    cases = Cases.of(trace, np.zeros(7, np.int64))
+    cases = Cases.of(trace, ["mute"], 0)
     assert cases.fewest_nodes(cluster).tolist() == [1, 1, 1, 2, 2, 3, 4]
     assert cases.tightest_spread(cluster).tolist() == [0, 0, 0, 1, 1, 2, 2]
 
