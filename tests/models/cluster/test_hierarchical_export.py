@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -46,14 +47,14 @@ CLUSTERS: tuple[dict[str, Any], ...] = (
     {"servers": 4, "racks": 2, "running": 30, "pending": 1, "shares": 31},
 )
 
+Exported = tuple[HierarchicalPolicy, Sizes, Path]
+
 
 @pytest.fixture(
     scope="module",
     params=["several", pytest.param("alone and flat", marks=pytest.mark.proof)],
 )
-def exported(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[HierarchicalPolicy, Sizes, Path]:
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     config, sizes = FORMS[request.param]
     torch.manual_seed(0)
     policy = config.policy(*sizes.spaces())
@@ -75,7 +76,7 @@ def observations(sizes: Sizes) -> list[Observation]:
     return out
 
 
-def test_eager_pt2_and_onnx_agree(exported: tuple[HierarchicalPolicy, Sizes, Path]) -> None:
+def test_eager_pt2_and_onnx_agree(exported: Exported) -> None:
     policy, sizes, folder = exported
     checkpoint = load_checkpoint(folder)
     runtimes = (OnnxRuntime(checkpoint), Pt2Runtime(checkpoint))
@@ -91,7 +92,7 @@ def test_eager_pt2_and_onnx_agree(exported: tuple[HierarchicalPolicy, Sizes, Pat
 
 
 def test_the_folder_is_complete_and_described(
-    exported: tuple[HierarchicalPolicy, Sizes, Path],
+    exported: Exported,
 ) -> None:
     policy, sizes, folder = exported
     assert {path.name for path in folder.iterdir()} == {*LISTED_FILES, "spec.json"}
@@ -113,7 +114,7 @@ def test_the_folder_is_complete_and_described(
 
 
 def test_no_file_tells_where_it_was_made_and_no_archive_holds_a_pickle(
-    exported: tuple[HierarchicalPolicy, Sizes, Path],
+    exported: Exported,
 ) -> None:
     folder = exported[2]
     with zipfile.ZipFile(folder / "policy.pt2") as archive:
@@ -124,25 +125,30 @@ def test_no_file_tells_where_it_was_made_and_no_archive_holds_a_pickle(
         assert b"site-packages" not in data
 
 
-def test_a_foreign_observation_is_named(exported: tuple[HierarchicalPolicy, Sizes, Path]) -> None:
+def test_a_foreign_observation_is_named(exported: Exported) -> None:
     _, sizes, folder = exported
     checkpoint = load_checkpoint(folder)
     seen = random_cluster(default_rng(0), replace(sizes, state=0))
     with refusal("field 'rack_mask': the observation has no such array"):
         checkpoint.arrays({name: seen[name] for name in seen if name != "rack_mask"})
-    with refusal("field 'running_features': the policy takes float32"):
-        checkpoint.arrays({**seen, "running_features": seen["running_features"][:, 1:]})
-    with refusal(r"field 'action_mask': the policy gives .* logits"):
-        checkpoint.arrays({**seen, "action_mask": seen["action_mask"][1:]})
-    with refusal("field 'server_mask': the policy takes int8"):
-        checkpoint.arrays({**seen, "server_mask": seen["server_mask"][1:]})
+    for name, part, told in (
+        ("running_features", np.s_[:, 1:], "takes float32"),
+        ("action_mask", np.s_[1:], "gives .* logits"),
+        ("server_mask", np.s_[1:], "takes int8"),
+    ):
+        with refusal(f"field '{name}': the policy {told}"):
+            checkpoint.arrays({**seen, name: seen[name][part]})
 
 
 @pytest.fixture
-def copied(exported: tuple[HierarchicalPolicy, Sizes, Path], tmp_path: Path) -> Path:
-    for path in exported[2].iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+def copied(exported: Exported, tmp_path: Path) -> Path:
+    shutil.copytree(exported[2], tmp_path, dirs_exist_ok=True)
     return tmp_path
+
+
+def rewrite(folder: Path, **change: Any) -> None:
+    """Other values in the spec."""
+    (folder / "spec.json").write_text(json.dumps({**read_json(folder / "spec.json"), **change}))
 
 
 @pytest.mark.parametrize("name", LISTED_FILES)
@@ -171,17 +177,14 @@ def test_a_missing_file_is_named(copied: Path) -> None:
     ],
 )
 def test_a_foreign_spec_is_named(copied: Path, change: dict[str, Any], message: str) -> None:
-    spec = read_json(copied / "spec.json")
-    (copied / "spec.json").write_text(json.dumps({**spec, **change}))
+    rewrite(copied, **change)
     with refusal(message):
         load_checkpoint(copied)
 
 
 def test_a_model_that_is_no_onnx_is_named(copied: Path) -> None:
     (copied / "policy.onnx").write_bytes(b"not a model")
-    spec = read_json(copied / "spec.json")
-    spec["sha256"]["policy.onnx"] = sha256_of(copied / "policy.onnx")
-    (copied / "spec.json").write_text(json.dumps(spec))
+    rewrite(copied, sha256={name: sha256_of(copied / name) for name in LISTED_FILES})
     with refusal(r"policy\.onnx: not a readable ONNX model"):
         OnnxRuntime(load_checkpoint(copied))
 
@@ -209,7 +212,7 @@ print(int(logits.argmax()))
 
 
 def test_a_fresh_process_without_ray_pyg_and_torch_decides_identically(
-    exported: tuple[HierarchicalPolicy, Sizes, Path], tmp_path: Path
+    exported: Exported, tmp_path: Path
 ) -> None:
     policy, sizes, folder = exported
     seen = random_cluster(default_rng(3), replace(sizes, state=0))

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from random_schedules import preempted_schedule, random_schedule
 
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_metrics import (
     Distribution,
     StepFunction,
@@ -26,8 +27,48 @@ from envs.cluster.simulation.cluster_metrics import (
     queueing_s,
 )
 from envs.cluster.simulation.cluster_state import RUN, Schedule
+from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
+
+
+def random_schedule(seed: int, preempt: bool) -> tuple[Schedule, int]:
+    """A schedule of up to twelve jobs, and the GPUs of its cluster."""
+    rng = np.random.default_rng(seed)
+    cluster = Cluster.uniform(int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    jobs = int(rng.integers(1, 13))
+    trace = Trace.of(
+        "random",
+        np.sort(rng.integers(0, 30, jobs)),
+        rng.integers(1, 20, jobs),
+        rng.integers(1, cluster.num_gpus + 1, jobs),
+    )
+    simulator = ClusterSimulator(cluster, trace, keep_runs=True)
+    while not simulator.done:
+        simulator.advance(simulator.now + 3 if preempt else np.inf)
+        if preempt and rng.random() < 0.3:
+            for job in simulator.running():
+                if rng.random() < 0.5:
+                    simulator.preempt(int(job))
+        for job in simulator.pending():
+            shares, need = [], int(trace.num_gpus[job])
+            for node in rng.permutation(cluster.num_nodes):
+                take = min(need, int(simulator.state.nodes[node]["free"]))
+                if take:
+                    shares.append((int(node), take))
+                    need -= take
+            if need == 0:
+                simulator.start(int(job), shares)
+    return simulator.schedule(), cluster.num_gpus
+
+
+def preempted_schedule() -> tuple[Schedule, int]:
+    """The first of them in which jobs were preempted."""
+    for seed in range(100):
+        found = random_schedule(seed, True)
+        if found[0].preemptions.any():
+            return found
+    raise AssertionError("nothing is ever preempted")
 
 
 def schedule(*jobs: tuple[float, ...], runs: Any = None) -> Schedule:
@@ -69,7 +110,7 @@ def test_two_jobs_by_hand() -> None:
 @examples(60)
 @given(SEEDS, st.booleans())
 def test_all_is_as_a_loop_over_seconds_finds_it(seed: int, preempt: bool) -> None:
-    told, num_gpus = random_schedule(seed, preempt=preempt)
+    told, num_gpus = random_schedule(seed, preempt)
     runs, seconds = told.runs, np.arange(0.0, told.finish.max() + 9)
     assert runs is not None
     busy, waiting, present = np.zeros((3, len(seconds)))
