@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from scipy.stats import logistic
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import nll_loss
 
 from envs.cluster.environment.duration_features import DurationFeatures, width
 from envs.cluster.nodes import Cluster
@@ -41,7 +41,6 @@ from models.durations.bins import (
     SPEC_FILE,
     SPREADS,
     WEIGHTS_FILE,
-    DurationConfig,
     middles,
     read_durations,
     upper_edges_s,
@@ -58,6 +57,15 @@ from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
 
+def log_chances(posterior: DurationPosterior, rows: NDArray[np.float32]) -> Tensor:
+    with torch.no_grad():
+        return posterior(torch.from_numpy(rows))
+
+
+def true_bins(work: NDArray[np.float64]) -> Tensor:
+    return bins_of(torch.from_numpy(work))
+
+
 @examples(20)
 @given(SEEDS, st.integers(1, 4), st.integers(1, 3), st.sampled_from([0.5, 1.0, 3.0]))
 def test_numpys_index_mean_and_deviation_are_torchs(
@@ -70,12 +78,11 @@ def test_numpys_index_mean_and_deviation_are_torchs(
         for weight in posterior.parameters():
             weight.mul_(scale)
     rows = random_rows(seed, 20, history)
-    with torch.no_grad():
-        logits = posterior(torch.from_numpy(rows))
-        chance, centres = logits.softmax(-1).double(), torch.from_numpy(middles())
-        mean = chance @ centres
-        deviation = ((chance * (centres - mean[:, None]) ** 2).sum(1)).sqrt()
-        expected = torch.stack([GittinsIndex()(logits).double(), mean, deviation], 1).numpy()
+    logits = log_chances(posterior, rows)
+    chance, centres = logits.softmax(-1).double().numpy(), middles()
+    mean = chance @ centres
+    deviation = np.sqrt((chance * (centres - mean[:, None]) ** 2).sum(1))
+    expected = np.stack([GittinsIndex()(logits).numpy(), mean, deviation], 1)
     told = priority_of(posterior)
     assert_allclose(told(rows), expected, atol=1e-4, rtol=1e-4)
     one_by_one = np.concatenate([told(rows[k : k + 1]) for k in range(5)])
@@ -87,21 +94,20 @@ def test_who_is_absent_has_no_part() -> None:
     """Whatever an absent neighbour's other columns hold, and wherever it stands on its side."""
     torch.manual_seed(0)
     posterior = DurationPosterior(SMALL).eval()
-    rows = torch.from_numpy(random_rows(1, 30, 2))
+    rows = random_rows(1, 30, 2)
     near_of(rows)[:, 1] = 0.0
 
-    def logits(change: Callable[[Tensor], object] = lambda near: None) -> Tensor:
-        other = rows.clone()
-        change(near_of(other))
-        with torch.no_grad():
-            return posterior(other)
+    def moved(order: list[int], absent: float = 0.0) -> float:
+        """By how much the chances change with neighbours in another order."""
+        other = rows.copy()
+        near_of(other)[:] = near_of(rows)[:, order]
+        near_of(other)[:, order.index(1), 1:] = absent
+        change = log_chances(posterior, other) - log_chances(posterior, rows)
+        return float(change.abs().max())
 
-    def swapped(one: int, two: int) -> Callable[[Tensor], object]:
-        return lambda near: near.copy_(near[:, [{one: two, two: one}.get(k, k) for k in range(4)]])
-
-    assert torch.allclose(logits(lambda near: near[:, 1, 1:].fill_(0.7)), logits(), atol=1e-6)
-    assert torch.allclose(logits(swapped(0, 1)), logits(), atol=1e-5)
-    assert not torch.allclose(logits(swapped(0, 2)), logits(), atol=1e-3)  # sides differ
+    assert moved([0, 1, 2, 3], absent=0.7) < 1e-5
+    assert moved([1, 0, 2, 3]) < 1e-5
+    assert moved([2, 1, 0, 3]) > 1e-3  # sides differ
 
 
 def copying(spread: int) -> DurationPosterior:
@@ -134,8 +140,7 @@ def test_copies_are_of_all_work_given_the_work_done(
     if ended[0] < 1e-6:  # neither: nobody knows
         return
     expected = -np.diff(ended) / ended[0]
-    with torch.no_grad():
-        found = copying(spread)(torch.from_numpy(rows)).exp().numpy()[0]
+    found = log_chances(copying(spread), rows)[0].exp()
     assert_allclose(found, expected, atol=1e-3)  # in single precision
     assert_allclose(priority_of(copying(spread)).chances(rows)[0], expected, atol=2e-4)
 
@@ -149,10 +154,7 @@ def test_fitting_learns_to_copy() -> None:
     near[:, 1:, 1] = feature(np.exp(rng.uniform(4.0, 13.0, (len(rows), 3))))
     near[:, 1:, 3] = 0.5  # submitted at another time
     posterior, _ = fit(replace(SMALL, epochs=30), rows[:2000], work[:2000], seed=0)
-    true = bins_of(torch.from_numpy(work[2000:]))
-    with torch.no_grad():
-        loss = float(nn.functional.nll_loss(posterior(torch.from_numpy(rows[2000:])), true))
-    assert loss < 0.5
+    assert nll_loss(log_chances(posterior, rows[2000:]), true_bins(work[2000:])) < 0.5
 
 
 @pytest.mark.parametrize("factor", [2, 5])
@@ -192,15 +194,12 @@ def _rows(trace: Trace, instants: list[float]) -> np.ndarray:
 @pytest.mark.slow
 def test_fitting_learns_from_neighbours_what_the_marginal_cannot_tell() -> None:
     config = replace(SMALL, epochs=10, stretch=5.0)
-    posterior, losses = fit(config, *like_their_neighbours(0, 2000, 2), seed=0)
-    rows, work = like_their_neighbours(1, 1000, 2)
-    true = bins_of(torch.from_numpy(work))
-    with torch.no_grad():
-        loss = float(nn.functional.cross_entropy(posterior(torch.from_numpy(rows)), true))
-    _, training_work = like_their_neighbours(0, 2000, 2)
-    counts = np.bincount(bins_of(torch.from_numpy(training_work)).numpy(), minlength=BINS) + 1.0
-    marginal = float(-np.log(counts / counts.sum())[true.numpy()].mean())
-    assert loss < 0.4 * marginal
+    training, (rows, work) = (like_their_neighbours(seed, 2000 - 1000 * seed, 2) for seed in (0, 1))
+    posterior, losses = fit(config, *training, seed=0)
+    true = true_bins(work)
+    counts = true_bins(training[1]).bincount(minlength=BINS) + 1.0
+    marginal = nll_loss((counts / counts.sum()).log().expand(len(true), -1), true)
+    assert nll_loss(log_chances(posterior, rows), true) < 0.4 * marginal
     assert len(losses) == 10
     assert losses[-1] < losses[0]
     assert not posterior.training
@@ -218,15 +217,14 @@ def test_one_seed_one_posterior_whatever_else_is_drawn() -> None:
     again, losses_again = fit(config, rows, work, seed=3)
     other, _ = fit(config, rows, work, seed=4)
     assert losses == losses_again
-    for name, value in first.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
-    assert not torch.equal(first.state_dict()["bins.weight"], other.state_dict()["bins.weight"])
+    for one, same in zip(first.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, same)
+    assert not torch.equal(first.bins.weight, other.bins.weight)
 
 
 def test_rows_of_another_history_are_refused() -> None:
-    with refusal() as caught:
+    with refusal("field 'history'"):
         fit(SMALL, *like_their_neighbours(0, 10, 3), seed=0)
-    assert caught.value.field == "history"
 
 
 @pytest.mark.parametrize(
@@ -238,9 +236,8 @@ def test_rows_of_another_history_are_refused() -> None:
     ],
 )  # fmt: skip
 def test_settings_out_of_range_name_themselves(field: str, value: float) -> None:
-    with refusal() as caught:
-        DurationConfig(**{**asdict(SMALL), field: value})
-    assert caught.value.field == field
+    with refusal(f"field '{field}'"):
+        replace(SMALL, **{field: value})
 
 
 logits_of_bins = st.lists(st.floats(-8.0, 8.0), min_size=BINS, max_size=BINS)
@@ -286,12 +283,10 @@ def test_a_shorter_job_has_a_higher_index() -> None:
 def test_an_endless_job_has_a_finite_index_and_a_gradient() -> None:
     logits = torch.full((3, BINS), -300.0)
     logits[:, -1] = 300.0
-    logits.requires_grad_()
-    index = GittinsIndex()(logits)
-    index.sum().backward()
+    index = GittinsIndex()(logits.requires_grad_())
+    (slope,) = torch.autograd.grad(index.sum(), logits)
     assert torch.isfinite(index).all()
-    assert logits.grad is not None
-    assert torch.isfinite(logits.grad).all()
+    assert torch.isfinite(slope).all()
 
 
 @examples(20)
@@ -299,17 +294,12 @@ def test_an_endless_job_has_a_finite_index_and_a_gradient() -> None:
 def test_the_gradient_is_the_slope(drawn: list[float], bin_: int) -> None:
     index = GittinsIndex().double()
     logits = torch.tensor(drawn, dtype=torch.float64, requires_grad=True)
-    index(logits).backward()
-    assert logits.grad is not None
-    step = torch.zeros(BINS, dtype=torch.float64)
-    step[bin_] = 1e-6
-    with torch.no_grad():
-        here = float(index(logits))
-        up, down = float(index(logits + step)), float(index(logits - step))
-    slope = (up - down) / 2e-6
-    one_sided = ((up - here) / 1e-6, (here - down) / 1e-6)
-    if one_sided[0] == pytest.approx(one_sided[1], abs=1e-4):  # no other edge takes over here
-        assert float(logits.grad[bin_]) == pytest.approx(slope, abs=1e-4)
+    (gradient,) = torch.autograd.grad(index(logits), logits)
+    step = torch.eye(BINS, dtype=torch.float64)[bin_] * 1e-6
+    down, here, up = (float(index(logits.detach() + sign * step)) for sign in (-1, 0, 1))
+    slopes = (up - here) / 1e-6, (here - down) / 1e-6
+    if slopes[0] == pytest.approx(slopes[1], abs=1e-4):  # no other edge takes over here
+        assert float(gradient[bin_]) == pytest.approx((up - down) / 2e-6, abs=1e-4)
 
 
 def test_bins_hold_what_their_edges_say() -> None:
@@ -318,8 +308,7 @@ def test_bins_hold_what_their_edges_say() -> None:
     assert float(edges[0]) == pytest.approx(30.0)
     assert float(edges[-1]) == pytest.approx(60 * 86_400)
     between = torch.tensor([0.0, 29.0, 31.0, 3600.0, 86_400.0, 5_183_000.0, 6e6, math.inf])
-    bins = bins_of(between)
-    for left, bin_ in zip(between.tolist(), bins.tolist(), strict=True):
+    for left, bin_ in zip(between.tolist(), bins_of(between).tolist(), strict=True):
         assert bin_ == 0 or edges[bin_ - 1] < left
         assert bin_ == BINS - 1 or left <= edges[bin_]
     assert bins_of(edges).tolist() == list(range(BINS - 1))
@@ -347,38 +336,42 @@ def load_durations(folder: Path) -> DurationPosterior:
 def test_what_is_read_predicts_the_same(posterior: DurationPosterior, folder: Path) -> None:
     again = load_durations(folder)
     assert again.config == SMALL
-    assert not again.training
-    rows = torch.from_numpy(random_rows(0, 20, SMALL.history))
-    with torch.no_grad():
-        assert torch.equal(again(rows), posterior(rows))
+    rows = random_rows(0, 20, SMALL.history)
+    assert torch.equal(log_chances(again, rows), log_chances(posterior, rows))
 
 
 def test_the_spec_says_what_it_is(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {WEIGHTS_FILE, SPEC_FILE}
     spec = read_json(folder / SPEC_FILE)
-    assert spec["kind"] == "meshwright.durations"
-    assert spec["schema_version"] == 1
-    assert spec["provenance"] == {"seed": 7}
-    assert spec["history"] == 2
+    known = {"kind": "meshwright.durations", "schema_version": 1, "history": 2}
+    known |= {"provenance": {"seed": 7}, "sha256": {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}}
+    assert {key: spec[key] for key in known} == known
     assert len(spec["columns"]) == 9 + 2 * 2 * 4
     assert spec["columns"][9] == "before 1: arrived"
     assert spec["columns"][-1] == "after 2: time between the submissions"
     assert_allclose(spec["bins"], upper_edges_s())
-    assert spec["sha256"] == {WEIGHTS_FILE: sha256_of(folder / WEIGHTS_FILE)}
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(
-    posterior: DurationPosterior, folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
 ) -> None:
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    before = files()
     torch.manual_seed(1)
     other = DurationPosterior(SMALL)
     with pytest.raises(TypeError):
         save_durations(other, folder, {"not JSON": object()})
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert files() == before
     assert [path.name for path in folder.parent.iterdir()] == ["durations"]
     save_durations(other, folder, {})
     assert torch.equal(load_durations(folder).bins.weight, other.bins.weight)
+
+
+def rewrite(folder: Path, **changed: Any) -> None:
+    """Other values in the spec."""
+    (folder / SPEC_FILE).write_text(json.dumps({**read_json(folder / SPEC_FILE), **changed}))
 
 
 @pytest.mark.parametrize(
@@ -402,16 +395,14 @@ def test_a_folder_is_replaced_whole_or_not_at_all(
 def test_a_spec_that_does_not_hold_is_refused(
     folder: Path, changed: dict[str, Any], field: str | None
 ) -> None:
-    spec = read_json(folder / SPEC_FILE)
-    (folder / SPEC_FILE).write_text(json.dumps({**spec, **changed}))
+    rewrite(folder, **changed)
     with refusal() as caught:
         load_durations(folder)
-    assert caught.value.file == folder / SPEC_FILE
-    assert caught.value.field == field
+    assert (caught.value.file, caught.value.field) == (folder / SPEC_FILE, field)
 
 
 def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
-    weights, spec = folder / WEIGHTS_FILE, read_json(folder / SPEC_FILE)
+    weights = folder / WEIGHTS_FILE
     tensors = {name: value.clone() for name, value in load_file(weights).items()}
     weights.write_bytes(b"damaged")
     with refusal("sha256 differs") as caught:
@@ -423,8 +414,7 @@ def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
         (lambda: save_file(tensors, weights), r"bins\.bias"),
     ):
         write()
-        spec["sha256"] = {WEIGHTS_FILE: sha256_of(weights)}
-        (folder / SPEC_FILE).write_text(json.dumps(spec))
+        rewrite(folder, sha256={WEIGHTS_FILE: sha256_of(weights)})
         with refusal(told):
             load_durations(folder)
     weights.unlink()

@@ -68,35 +68,20 @@ def quiet(stage: str, ensembles: int) -> None:
 
 
 @FEW
-@given(st.integers(0, 999), st.permutations([0, 1, 2, 2, 5]))
-def test_the_order_of_neighbours_is_nothing(seed: int, order: list[int]) -> None:
-    made, profiles = network(seed)
-    rates = made(profiles, torch.tensor([4, 4]), torch.tensor([[0, 1, 2, 2, 5], order]))
-    assert torch.allclose(rates[:, 0], rates[:, 1], rtol=1e-5)
-
-
-@FEW
-@given(st.integers(0, 999), st.lists(st.integers(0, 5), max_size=3), st.integers(0, 5))
-def test_alone_is_one_and_every_neighbour_slows_down(
-    seed: int, beside: list[int], further: int
+@given(st.integers(0, 999), st.lists(st.integers(0, 5), max_size=4), st.integers(0, 5), st.data())
+def test_slow_downs_add_up_in_any_order_and_alone_is_one(
+    seed: int, beside: list[int], further: int, data: st.DataObject
 ) -> None:
     made, profiles = network(seed)
-    nobody, before, after = (
-        made(profiles, torch.tensor([3]), torch.tensor([[*others, *[-1] * (4 - len(others))]]))
-        for others in ([], beside, [*beside, further])
-    )
+    order = data.draw(st.permutations([*beside, further, *[-1] * (4 - len(beside))]))
+    sets = [[], beside, [further], [*beside, further], order]
+    padded = torch.tensor([[*others, *[-1] * (5 - len(others))] for others in sets])
+    nobody, before, one, both, again = made(profiles, torch.full((5,), 3), padded).unbind(1)
     assert (nobody == 1.0).all()
-    assert (after < before).all()
-    assert (after > 0.0).all()
-
-
-def test_slow_downs_of_neighbours_add_up() -> None:
-    made, profiles = network(3)
-    one, two, both = (
-        1.0 / made(profiles, torch.tensor([0]), torch.tensor([at]))
-        for at in ([1, -1], [-1, 2], [1, 2])
-    )
-    assert torch.allclose(both - 1.0, (one - 1.0) + (two - 1.0), rtol=1e-4)
+    assert (both < before).all()
+    assert (both > 0.0).all()
+    assert torch.allclose(both, again, rtol=1e-5)
+    assert torch.allclose(1 / both - 1, (1 / before - 1) + (1 / one - 1), rtol=1e-4)
 
 
 def test_all_pairs_are_the_sets_of_one() -> None:
@@ -145,9 +130,10 @@ def changed(measured: Measurements, where: np.ndarray) -> Measurements:
 def test_what_is_asked_for_is_never_looked_at() -> None:
     """Probes, inputs, fit, choice of the jitter and calibration of a fold without a model."""
     measured, config = pairs(models=4, each=2, tables=1), small_fit()
-    first = cross_validate(measured, config, 2, (0.5, 0.8), 0, quiet)
+    levels = (0.5, 0.8)
+    first = cross_validate(measured, config, 2, levels, 0, quiet)
     other = changed(measured, first.folds["model1"].task.fold.asked)
-    again = cross_validate(other, config, 2, (0.5, 0.8), 0, quiet)
+    again = cross_validate(other, config, 2, levels, 0, quiet)
     a, b = (one.folds["model1"] for one in (first, again))
     assert (a.task.fold.unseen == measured.jobs_of("model1")).all()
     assert a.task.fold.probes == b.task.fold.probes
@@ -156,8 +142,8 @@ def test_what_is_asked_for_is_never_looked_at() -> None:
     assert (a.rate == b.rate).all()
     factors = [one.calibrations["model1"].factor for one in (first, again)]
     assert (factors[0] == factors[1]).all()
-    whole = Calibration.of(scores_of(measured, list(first.folds.values())), (0.5, 0.8))
-    assert whole.document()["levels"] == [0.5, 0.8]
+    whole = Calibration.of(scores_of(measured, list(first.folds.values())), levels)
+    assert whole.document()["levels"] == list(levels)
     assert whole.factor.shape == (1, 2)
     # The same change is seen where it may be.
     assert (first.folds["model0"].rate != again.folds["model0"].rate).any()
@@ -239,20 +225,15 @@ def test_the_quantile_is_that_of_split_conformal_prediction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("name", "value"),
     [
-        ({"hidden": 0}, "hidden"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"weight_decay": -1.0}, "weight_decay"),
-        ({"jitter": ()}, "jitter"),
-        ({"jitter": (-0.1,)}, "jitter"),
-        ({"fingerprint_weight": float("nan")}, "fingerprint_weight"),
-        ({"members": 0}, "members"),
+        ("hidden", 0), ("learning_rate", 0.0), ("weight_decay", -1.0), ("jitter", ()),
+        ("jitter", (-0.1,)), ("fingerprint_weight", float("nan")), ("members", 0),
     ],
-)
-def test_a_bad_fit_is_named(change: dict[str, object], told: str) -> None:
-    with refusal(told):
-        small_fit(**change)
+)  # fmt: skip
+def test_a_bad_fit_is_named(name: str, value: object) -> None:
+    with refusal(name):
+        small_fit(**{name: value})
 
 
 def test_too_few_models_or_jobs_are_told() -> None:
@@ -262,8 +243,11 @@ def test_too_few_models_or_jobs_are_told() -> None:
         cross_validate(pairs(models=3), small_fit(), 4, (0.8,), 0, quiet)
 
 
+Saved = tuple[Path, InterferencePredictor]
+
+
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, InterferencePredictor]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     measured = pairs()
     known = fold_without(measured, np.zeros(len(measured.jobs), bool), 2)
     (fitted,) = fit(measured, [Task(known, 0.1, 3)], small_fit(), 0)
@@ -272,12 +256,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, InterferenceP
     return run, made
 
 
-def test_a_predictor_comes_back_as_it_was(saved: tuple[Path, InterferencePredictor]) -> None:
+def test_a_predictor_comes_back_as_it_was(saved: Saved) -> None:
     run, made = saved
-    folder = find_predictor(run, "made up")
-    assert (
-        folder == find_predictor(folder, "made up") == find_predictor(run / "predictors", "made up")
-    )
+    folder = run / "predictors" / "made up"
+    for path in (run, folder.parent, folder):
+        assert find_predictor(path, "made up") == folder
     loaded = load_predictor(folder)
     assert (loaded.jobs, loaded.tables, loaded.scope) == (made.jobs, made.tables, made.scope)
     rng = np.random.default_rng(0)
@@ -285,8 +268,7 @@ def test_a_predictor_comes_back_as_it_was(saved: tuple[Path, InterferencePredict
     for table in range(2):
         assert (loaded.rates(table, own, beside) == made.rates(table, own, beside)).all()
     assert sorted(p.name for p in folder.iterdir()) == [SPEC_FILE, WEIGHTS_FILE]
-    spec = read_json(folder / SPEC_FILE)
-    assert spec["probes"] == ["a"]
+    assert read_json(folder / SPEC_FILE)["probes"] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +284,7 @@ def test_a_predictor_comes_back_as_it_was(saved: tuple[Path, InterferencePredict
     ],
 )
 def test_a_damaged_folder_is_told(
-    saved: tuple[Path, InterferencePredictor], tmp_path: Path, key: str, value: object, told: str
+    saved: Saved, tmp_path: Path, key: str, value: object, told: str
 ) -> None:
     folder = find_predictor(saved[0], "made up")
     (tmp_path / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes())
@@ -317,9 +299,7 @@ def test_a_folder_without_predictor_is_told(tmp_path: Path) -> None:
         find_predictor(tmp_path, "gavel")
 
 
-def test_known_jobs_stand_in_by_size_and_fewest_nodes(
-    saved: tuple[Path, InterferencePredictor],
-) -> None:
+def test_known_jobs_stand_in_by_size_and_fewest_nodes(saved: Saved) -> None:
     sizes = [(2, 2), (4, 4), (4, 2), (8, 8)]
     jobs = tuple(MeasuredJob(m, m, g, n) for m in ("a", "b") for g, n in sizes)
     known = replace(saved[1], jobs=jobs)
@@ -330,18 +310,16 @@ def test_known_jobs_stand_in_by_size_and_fewest_nodes(
     assert set(known.assign(Trace.of("t", [0] * 50, [1] * 50, [2] * 50), 1)) == {0, 4}
 
 
-def test_the_simulator_runs_jobs_at_the_predicted_rates(
-    saved: tuple[Path, InterferencePredictor],
-) -> None:
+def test_the_simulator_runs_jobs_at_the_predicted_rates(saved: Saved) -> None:
     run, made = saved
     model = LearnedInterference(str(run), "made up", "table1", 2, alone=NoInterference(), seed=3)
-    for members in multisets(15, 2):
-        if members:
-            padded = np.array([[-1] * (2 - len(members)) + list(members)])
-            rate = made.rates(1, np.array([6]), padded)[0]
-            assert model.sets[6, number_of(members, 2)] == pytest.approx(rate, rel=1e-6)
+    every = list(multisets(15, 2))[1:]
+    padded = np.array([[-1] * (2 - len(members)) + list(members) for members in every])
+    columns = [number_of(members, 2) for members in every]
+    expected = made.rates(1, np.full(len(every), 6), padded)
+    assert model.sets[6, columns] == pytest.approx(expected, rel=1e-6)
     trace = Trace.of("t", [0, 0, 0], [9, 9, 9], [1, 1, 1])
-    object.__setattr__(trace, "gpu_milli", np.array([300, 300, 300], np.int32))
+    trace = replace(trace, gpu_milli=np.full(3, 300, np.int32))
     simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=model)
     simulator.advance()
     rows, rate = made.assign(trace, 3), simulator.state.jobs["rate"]
@@ -349,10 +327,12 @@ def test_the_simulator_runs_jobs_at_the_predicted_rates(
     assert rate[0] == 1.0
     for job in (1, 2):
         simulator.start(job, [(0, 1)], 0)
-    for job in range(3):
-        beside = np.sort(np.delete(rows, job))[None]
-        expected = made.rates(1, rows[[job]], beside)[0]
-        assert rate[job] == pytest.approx(expected, rel=1e-6)
+    beside = np.array([np.sort(np.delete(rows, job)) for job in range(3)])
+    assert rate == pytest.approx(made.rates(1, rows, beside), rel=1e-6)
+
+
+def test_predicted_pairs_are_those_of_labels(saved: Saved) -> None:
+    run, made = saved
     pairs = PredictedPairs(str(run), "made up", "table1")
     expected = made.rates(1, np.array([4, 4, 2, 2]), np.array([[4], [2], [4], [2]]))
     found = pairs(["job4", "job2"])
