@@ -17,14 +17,21 @@ from envs.cluster.interference.analytic import (
     StepModel,
 )
 from envs.cluster.interference.cases import Cases
-from envs.cluster.interference.rates import NIC, PCIE, RING, RateTables
+from envs.cluster.interference.rates import NIC, PCIE, RING, RateModel, RateTables
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.units import MEBI
 from tests.refusal import refusal
 
 NEAR, FAR, RACK_RING = 1.1 / 2.0, 1.1 / 3.0, 0.1 / 1.1  # of `chatty` on two GPUs
 PAIRS = Cluster.uniform(4, 2, nodes_per_rack=2)
+BETA, ETA = 2.0, 0.5
+
+
+def slow(k: int) -> float:
+    """What k all-reduces on a port make of each."""
+    return (k * BETA + (k - 1) * ETA) / BETA
+
+
 STORIES: dict[str, tuple[dict[str, Any], list[tuple[dict[int, Any], list[float]]]]] = {
     # Each GPU of `hungry` asks for 0.4 of the PCIe: 3 are 1.2 of it, 4 are 1.6; `mute` has no input
     "the inputs of a node share its PCIe": (
@@ -63,6 +70,31 @@ STORIES: dict[str, tuple[dict[str, Any], list[tuple[dict[int, Any], list[float]]
             ({2: None}, [NEAR, NEAR, 0.0, 1.0]),
         ],
     ),
+    # On one rack: 1 s of computation, 1 s of communication
+    "k all-reduces on a port": (
+        {"models": ["chatty"] * 5, "gangs": [2] * 5, "contend": True},
+        [
+            ({k - 1: [(0, 1), (1, 1)]}, [NEAR / (0.5 + 0.5 * slow(k))] * k + [0.0] * (5 - k))
+            for k in range(1, 6)
+        ],
+    ),
+    "the fullest port counts, and only jobs on several nodes that communicate": (
+        {
+            "models": ["chatty", "chatty", "chatty", "mute", "chatty"],
+            "gangs": [2, 2, 2, 2, 4],
+            "contend": True,
+        },
+        [
+            (
+                {0: [(0, 1), (1, 1)], 3: [(0, 1), (1, 1)], 4: [(0, 4)]},
+                [NEAR, 0.0, 0.0, 1.0, 1.0],
+            ),
+            (
+                {1: [(1, 1), (2, 1)], 2: [(1, 1), (3, 1)]},
+                [NEAR / (0.5 + 0.5 * slow(3)), *[FAR / (1 / 3 + 2 / 3 * slow(3))] * 2, 1.0, 1.0],
+            ),
+        ],
+    ),
     # A ring of 2 GPUs asks for 0.1 / 1.1, the inputs of 2 GPUs of `hungry` for 0.8: 0.89 in all
     "rings share the PCIe where it joins the GPUs": (
         {"models": ["chatty", "hungry"], "gangs": [2, 2], "inside_is_pcie": True},
@@ -81,15 +113,17 @@ STORIES: dict[str, tuple[dict[str, Any], list[tuple[dict[int, Any], list[float]]
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_shared_bottlenecks(story: str) -> None:
+def test_stories_of_a_few_jobs(story: str) -> None:
     given, steps = STORIES[story]
     jobs = dict(given)
-    inside_is_pcie = jobs.pop("inside_is_pcie", False)
-    model = SharedBottleneck(profiles(), step_model(inside_is_pcie=inside_is_pcie), 0)
-    simulator = arrived(model, Cluster.uniform(4, 4, nodes_per_rack=2), named_trace(**jobs))
+    step = step_model(inside_is_pcie=jobs.pop("inside_is_pcie", False))
+    model: RateModel = SharedBottleneck(profiles(), step, 0)
+    if jobs.pop("contend", False):
+        model = AllReduceContention(profiles(), step, BETA, ETA, 0)
+    simulator = arrived(model, Cluster.uniform(4, 8, nodes_per_rack=2), named_trace(**jobs))
     for starts, expected in steps:
         rates = play(simulator, starts)
-        assert rates == pytest.approx(expected)
+        assert rates == pytest.approx(expected, rel=1e-12)
         assert [rate == 1.0 for rate in rates] == [rate == 1.0 for rate in expected]
 
 
@@ -106,23 +140,28 @@ def test_a_ring_runs_at_the_pace_of_its_widest_level() -> None:
     assert network(latency=0.5).all_reduce_seconds(1, 100.0) == (0.0, 0.0, 0.0)
 
 
-def test_steps_of_two_gpus() -> None:
-    """All-reduces of 100 bytes take 0.1, 1 and 2 s beside 1 s of computation."""
-    result = tables(step_model(), [2])
+@pytest.mark.parametrize(
+    ("overlap", "locality", "communication"),
+    [
+        (0.0, [1.0, 1.1 / 2.0, 1.1 / 3.0], [0.1 / 1.1, 1 / 2, 2 / 3]),
+        (0.5, [1.0, 1 / 1.5, 1 / 2.5], [0.0, 0.5 / 1.5, 1.5 / 2.5]),
+    ],
+)
+def test_steps_of_two_gpus(
+    overlap: float, locality: list[float], communication: list[float]
+) -> None:
+    """All-reduces of 100 bytes take 0.1, 1 and 2 s beside 1 s of computation.
+
+    Half of it hides 0.1 s whole, and 0.5 s of the others.
+    """
+    result = tables(step_model(overlap), [2])
     assert result.speed.tolist() == [[1.0]]
-    assert result.locality[0, 0, :, 0] == pytest.approx([1.0, 1.1 / 2.0, 1.1 / 3.0])
-    assert result.communication[0, 0, :, 0] == pytest.approx([0.1 / 1.1, 1 / 2, 2 / 3])
-    assert result.demand[0, NIC] == pytest.approx(1 / 2)
-    assert result.demand[0, RING] == 0.0
-    on_pcie = tables(step_model(inside_is_pcie=True), [2])
-    assert on_pcie.demand[0, RING] == pytest.approx(0.1 / 1.1)
-
-
-def test_overlap_hides_communication() -> None:
-    """0.5 s of the computation hides 0.1 s whole, and 0.5 s of 1 s and of 2 s."""
-    result = tables(step_model(0.5), [2])
-    assert result.locality[0, 0, :, 0] == pytest.approx([1.0, 1 / 1.5, 1 / 2.5])
-    assert result.communication[0, 0, :, 0] == pytest.approx([0.0, 0.5 / 1.5, 1.5 / 2.5])
+    assert result.locality[0, 0, :, 0] == pytest.approx(locality)
+    assert result.communication[0, 0, :, 0] == pytest.approx(communication)
+    on_pcie = tables(step_model(overlap, inside_is_pcie=True), [2])
+    if not overlap:
+        assert result.demand[0, [NIC, RING]] == pytest.approx([1 / 2, 0.0])
+        assert on_pcie.demand[0, RING] == pytest.approx(0.1 / 1.1)
 
 
 def test_the_reference_is_the_tightest_spread_that_the_cluster_allows() -> None:
@@ -163,10 +202,12 @@ def test_bad_input() -> None:
         step_model(1.5)
     with refusal(r"network.core': is faster than rack"):
         NodeNetwork(link(10.0), link(5.0), link(6.0), link(10.0), False)
-    with refusal("'beta': 0.0 is not positive"):
-        AllReduceContention(profiles(), step_model(), 0.0, 0.0, 0)
-    with refusal(r"'eta': -1.0 is negative"):
-        AllReduceContention(profiles(), step_model(), 1.0, -1.0, 0)
+    for beta, eta, told in (
+        (0.0, 0.0, "'beta': 0.0 is not pos"),
+        (1.0, -1.0, "'eta': -1.0 is neg"),
+    ):
+        with refusal(told):
+            AllReduceContention(profiles(), step_model(), beta, eta, 0)
 
 
 def test_fewest_nodes_and_tightest_spread() -> None:
@@ -178,32 +219,6 @@ def test_fewest_nodes_and_tightest_spread() -> None:
     cases = Cases.of(trace, ["mute"], 0)
     assert cases.fewest_nodes(cluster).tolist() == [1, 1, 1, 2, 2, 3, 4]
     assert cases.tightest_spread(cluster).tolist() == [0, 0, 0, 1, 1, 2, 2]
-
-
-BETA, ETA = 2.0, 0.5
-
-
-def contending(models: list[str], gangs: list[int]) -> ClusterSimulator:
-    model = AllReduceContention(profiles(), step_model(), BETA, ETA, 0)
-    return arrived(model, Cluster.uniform(4, 8, nodes_per_rack=2), named_trace(models, gangs))
-
-
-def test_k_all_reduces_on_a_port() -> None:
-    simulator, c = contending(["chatty"] * 5, [2] * 5), 1 / 2
-    for k in range(1, 6):  # on one rack: 1 s of computation, 1 s of communication
-        slow = (k * BETA + (k - 1) * ETA) / BETA
-        expected = [NEAR / (1 - c + c * slow)] * k + [0.0] * (5 - k)
-        assert play(simulator, {k - 1: [(0, 1), (1, 1)]}) == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_fullest_port_counts_and_only_spanning_jobs_that_communicate() -> None:
-    simulator = contending(["chatty", "chatty", "chatty", "mute", "chatty"], [2, 2, 2, 2, 4])
-    rates = play(simulator, {0: [(0, 1), (1, 1)], 3: [(0, 1), (1, 1)], 4: [(0, 4)]})
-    assert rates == [pytest.approx(NEAR), 0.0, 0.0, 1.0, 1.0]
-    rates = play(simulator, {1: [(1, 1), (2, 1)], 2: [(1, 1), (3, 1)]})
-    third = (3 * BETA + 2 * ETA) / BETA
-    assert rates[0] == pytest.approx(NEAR / (0.5 + 0.5 * third))
-    assert rates[1] == pytest.approx(FAR / (1 / 3 + 2 / 3 * third))
 
 
 def test_a_planned_ring_takes_what_the_closed_form_says() -> None:
