@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hydra import compose
 from omegaconf import OmegaConf
 
@@ -89,3 +90,14 @@ def play(
         simulator.start(job, shares, partial if joins else None)
     rates: list[float] = state.jobs["rate"].tolist()
     return rates
+
+
+def check_story(
+    simulator: ClusterSimulator,
+    *steps: tuple[Mapping[int, Sequence[tuple[int, int]] | None], list[float]],
+) -> None:
+    """What is played, and the rates after it; 1 is exact."""
+    for jobs, expected in steps:
+        found = play(simulator, jobs)
+        assert found == pytest.approx(expected, rel=1e-12)
+        assert [rate == 1.0 for rate in found] == [rate == 1.0 for rate in expected]

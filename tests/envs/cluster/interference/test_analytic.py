@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import arrived, link, named_trace, network, play, profiles, step_model
+from made_up import arrived, check_story, link, named_trace, network, profiles, step_model
 
 from agents.synchronisation.classical import Hierarchical, Ring
 from envs.cluster.interference.analytic import (
@@ -121,10 +121,7 @@ def test_stories_of_a_few_jobs(story: str) -> None:
     if jobs.pop("contend", False):
         model = AllReduceContention(profiles(), step, BETA, ETA, 0)
     simulator = arrived(model, Cluster.uniform(4, 8, nodes_per_rack=2), named_trace(**jobs))
-    for starts, expected in steps:
-        rates = play(simulator, starts)
-        assert rates == pytest.approx(expected, rel=1e-12)
-        assert [rate == 1.0 for rate in rates] == [rate == 1.0 for rate in expected]
+    check_story(simulator, *steps)
 
 
 def tables(

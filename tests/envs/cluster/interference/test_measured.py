@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from crowds import holdings, rates
-from made_up import arrived, named_trace, play, profiles, step_model
+from made_up import arrived, check_story, named_trace, play, profiles, step_model
 from numpy.testing import assert_array_equal
 
 from agents.cluster.replay import replay
@@ -142,10 +142,11 @@ def test_what_does_not_fit_takes_turns_and_can_be_asked_for(files: Path) -> None
     assert model.pair == pytest.approx(np.array([[0.6, 0.8], [0.75, 0.4]]))
     assert model.feasible.tolist() == [[True, True], [True, False]]
     trace = named_trace(["b", "b", "a"], [1, 1, 1], [300, 300, 300])
-    simulator = arrived(model, Cluster.uniform(1, 1), trace)
-    assert play(simulator, {0: [(0, 1)], 1: [(0, 1)]}) == [0.4, 0.4, 0.0]
-    expected = [0.4 * 0.75, 0.4 * 0.75, 0.8 * 0.8]
-    assert play(simulator, {2: [(0, 1)]}) == pytest.approx(expected)
+    check_story(
+        arrived(model, Cluster.uniform(1, 1), trace),
+        ({0: [(0, 1)], 1: [(0, 1)]}, [0.4, 0.4, 0.0]),
+        ({2: [(0, 1)]}, [0.4 * 0.75, 0.4 * 0.75, 0.8 * 0.8]),
+    )
 
 
 def test_a_job_that_does_not_fit_a_gpu_type_must_not_be_allowed_there(files: Path) -> None:
@@ -212,10 +213,9 @@ def test_throughput_by_nodes_and_the_floor(files: Path) -> None:
     assert result.locality[1, 0, 0] == pytest.approx([1.0, 1.0, 1.0, 12 / 18])
     assert result.row.tolist() == [[0, 0, 0, 0], [1, 1, 1, 2]]
     assert model.pair.max() == 1.0  # 1.1 was measured
+    starts = {0: [(0, 1), (1, 1)], 1: [(node, 1) for node in range(4)]}
     simulator = arrived(model, Cluster.uniform(8, 4), trace)
-    found = play(simulator, {0: [(0, 1), (1, 1)], 1: [(node, 1) for node in range(4)]})
-    assert found[0] == 0.35  # 0.2 was measured
-    assert found[1] == pytest.approx(12 / 18 * 0.6)
+    check_story(simulator, (starts, [0.35, 12 / 18 * 0.6]))  # 0.2 was measured
 
 
 @pytest.mark.parametrize("name", ["bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"])
@@ -281,10 +281,15 @@ def test_pairs_multiply_what_the_hosts_leave(files: Path) -> None:
     simulator = arrived(hosts(files), Cluster.uniform(1, 4), trace)
     tables = simulator.tables
     first, second = ("ab"[tables.row[tables.profile[job], 0]] for job in range(2))
-    found = play(simulator, {0: [(0, 2)], 1: [(0, 2)], 2: [(0, 2)]})
-    assert found == pytest.approx([PAIR[first, second] / 1.6, PAIR[second, first], 1 / 1.6])
-    assert play(simulator, {1: None}) == pytest.approx([1 / 1.6, 0.0, 1 / 1.6])
-    assert play(simulator, {2: None})[0] == 1.0
+    check_story(
+        simulator,
+        (
+            {job: [(0, 2)] for job in range(3)},
+            [PAIR[first, second] / 1.6, PAIR[second, first], 1 / 1.6],
+        ),
+        ({1: None}, [1 / 1.6, 0.0, 1 / 1.6]),
+        ({2: None}, [1.0, 0.0, 0.0]),
+    )
 
 
 def test_alone_it_is_the_step_model(files: Path) -> None:
@@ -307,11 +312,12 @@ def test_alone_it_is_the_step_model(files: Path) -> None:
 def test_processors_prepare_the_inputs_of_a_node(files: Path) -> None:
     """Each GPU of `hungry` asks for half of the only core: two for all of it, three for 1.5."""
     trace = named_trace(["hungry", "hungry", "mute", "hungry"], [1, 1, 1, 1])
-    simulator = arrived(hosts(files, cores=1), Cluster.uniform(2, 4), trace)
-    assert play(simulator, {job: [(0, 1)] for job in range(3)}) == [1.0, 1.0, 1.0, 0.0]
-    found = play(simulator, {3: [(0, 1)]})
-    assert found == pytest.approx([1 / 1.5, 1 / 1.5, 1.0, 1 / 1.5])
-    assert play(simulator, {0: None}) == [0.0, 1.0, 1.0, 1.0]
+    check_story(
+        arrived(hosts(files, cores=1), Cluster.uniform(2, 4), trace),
+        ({job: [(0, 1)] for job in range(3)}, [1.0, 1.0, 1.0, 0.0]),
+        ({3: [(0, 1)]}, [1 / 1.5, 1 / 1.5, 1.0, 1 / 1.5]),
+        ({0: None}, [0.0, 1.0, 1.0, 1.0]),
+    )
 
 
 def test_gangs_on_several_racks_share_the_uplinks(files: Path) -> None:
@@ -319,12 +325,14 @@ def test_gangs_on_several_racks_share_the_uplinks(files: Path) -> None:
     trace, cluster = named_trace(["chatty"] * 3, [2] * 3), Cluster.uniform(4, 4, nodes_per_rack=2)
     simulator = arrived(hosts(files, uplink=50.0), cluster, trace)
     near, far = 1.1 / 2.0, 1.1 / 3.0
-    # The second stays in its rack; on node 0 both ask for the whole port.
-    alone = play(simulator, {0: [(0, 1), (2, 1)], 1: [(0, 1), (1, 1)]})
-    assert alone == pytest.approx([far, near, 0.0])
-    found = play(simulator, {2: [(1, 1), (3, 1)]})  # no node with the first, but both racks
-    assert found == pytest.approx([far / (4 / 3), near, far / (4 / 3)])
-    assert play(simulator, {2: None}) == alone
+    check_story(
+        simulator,
+        # The second stays in its rack; on node 0 both ask for the whole port.
+        ({0: [(0, 1), (2, 1)], 1: [(0, 1), (1, 1)]}, [far, near, 0.0]),
+        # No node with the first, but both racks.
+        ({2: [(1, 1), (3, 1)]}, [far / (4 / 3), near, far / (4 / 3)]),
+        ({2: None}, [far, near, 0.0]),
+    )
 
 
 def test_pairs_may_be_predicted(files: Path) -> None:

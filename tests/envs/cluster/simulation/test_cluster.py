@@ -29,6 +29,7 @@ from envs.cluster.simulation.cluster_state import (
     RUNNING,
     Overheads,
 )
+from envs.cluster.simulation.incidents import Failures
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
@@ -506,3 +507,28 @@ def test_the_parts_of_a_jobs_processors_are_never_less_than_it_asks_for(
     parts = [kernel.part(amount, each, of) for each in gpus]
     assert all(one * of >= amount * each for one, each in zip(parts, gpus, strict=True))
     assert amount <= sum(parts) < amount + len(gpus)
+
+
+def test_nodes_alternate_and_the_means_are_those_asked_for() -> None:
+    incidents = Failures(1000.0, 100.0, 200_000.0, seed=3).incidents(Cluster.uniform(20, 8))
+    assert (np.diff(incidents["time"]) >= 0).all()
+    nodes = [incidents[incidents["node"] == node] for node in range(20)]
+    for own in nodes:
+        assert list(own["up"]) == [0, 1] * (len(own) // 2)
+    spans = [np.diff(own["time"], prepend=0.0) for own in nodes]
+    for first, mean in ((0, 1000), (1, 100)):  # up, down
+        assert np.concatenate([of[first::2] for of in spans]).mean() == pytest.approx(
+            mean, rel=0.06
+        )
+
+
+def test_a_node_does_not_depend_on_the_others() -> None:
+    failures = Failures(50.0, 5.0, 1000.0, seed=1)
+    few, many = (failures.incidents(Cluster.uniform(n, 1)) for n in (1, 3))
+    assert (many[many["node"] == 0] == few).all()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_impossible_times_are_refused(value: float) -> None:
+    with refusal("until_s"):
+        Failures(1.0, 1.0, value, seed=0)
