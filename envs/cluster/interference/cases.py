@@ -41,9 +41,8 @@ def assign(
         InputError: a model that is not among `names`, a gang size that no profile suits.
     """
     labels = trace.model if named else Labels.unknown(len(trace))
-    number = {name: row for row, name in enumerate(names)}
-    rows = [*(number.get(name, UNKNOWN) for name in labels.names), UNKNOWN]
-    chosen = np.array(rows, np.int64)[labels.codes]
+    rows = [names.index(name) if name in names else UNKNOWN for name in labels.names]
+    chosen = np.array([*rows, UNKNOWN], np.int64)[labels.codes]
     for job in np.flatnonzero((chosen == UNKNOWN) & (labels.codes != UNKNOWN)):
         where = {"file": trace.name, "record": trace.job_id[job], "field": "model"}
         require_one_of(labels[int(job)], names, **where)
