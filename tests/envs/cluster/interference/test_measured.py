@@ -142,11 +142,9 @@ def test_what_does_not_fit_takes_turns_and_can_be_asked_for(files: Path) -> None
     assert model.pair == pytest.approx(np.array([[0.6, 0.8], [0.75, 0.4]]))
     assert model.feasible.tolist() == [[True, True], [True, False]]
     trace = named_trace(["b", "b", "a"], [1, 1, 1], [300, 300, 300])
-    check_story(
-        arrived(model, Cluster.uniform(1, 1), trace),
-        ({0: [(0, 1)], 1: [(0, 1)]}, [0.4, 0.4, 0.0]),
-        ({2: [(0, 1)]}, [0.4 * 0.75, 0.4 * 0.75, 0.8 * 0.8]),
-    )
+    simulator = arrived(model, Cluster.uniform(1, 1), trace)
+    assert play(simulator, {0: [(0, 1)], 1: [(0, 1)]}) == [0.4, 0.4, 0.0]
+    check_story(simulator, ({2: [(0, 1)]}, [0.4 * 0.75, 0.4 * 0.75, 0.8 * 0.8]))
 
 
 def test_a_job_that_does_not_fit_a_gpu_type_must_not_be_allowed_there(files: Path) -> None:
@@ -216,6 +214,7 @@ def test_throughput_by_nodes_and_the_floor(files: Path) -> None:
     starts = {0: [(0, 1), (1, 1)], 1: [(node, 1) for node in range(4)]}
     simulator = arrived(model, Cluster.uniform(8, 4), trace)
     check_story(simulator, (starts, [0.35, 12 / 18 * 0.6]))  # 0.2 was measured
+    assert simulator.state.jobs["rate"][0] == 0.35
 
 
 @pytest.mark.parametrize("name", ["bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"])
@@ -325,14 +324,12 @@ def test_gangs_on_several_racks_share_the_uplinks(files: Path) -> None:
     trace, cluster = named_trace(["chatty"] * 3, [2] * 3), Cluster.uniform(4, 4, nodes_per_rack=2)
     simulator = arrived(hosts(files, uplink=50.0), cluster, trace)
     near, far = 1.1 / 2.0, 1.1 / 3.0
-    check_story(
-        simulator,
-        # The second stays in its rack; on node 0 both ask for the whole port.
-        ({0: [(0, 1), (2, 1)], 1: [(0, 1), (1, 1)]}, [far, near, 0.0]),
-        # No node with the first, but both racks.
-        ({2: [(1, 1), (3, 1)]}, [far / (4 / 3), near, far / (4 / 3)]),
-        ({2: None}, [far, near, 0.0]),
-    )
+    # The second stays in its rack; on node 0 both ask for the whole port.
+    alone = play(simulator, {0: [(0, 1), (2, 1)], 1: [(0, 1), (1, 1)]})
+    assert alone == pytest.approx([far, near, 0.0])
+    # No node with the first, but both racks.
+    check_story(simulator, ({2: [(1, 1), (3, 1)]}, [far / (4 / 3), near, far / (4 / 3)]))
+    assert play(simulator, {2: None}) == alone
 
 
 def test_pairs_may_be_predicted(files: Path) -> None:

@@ -165,7 +165,6 @@ WEIGHT = np.array([0.1, 0.5, 0.8, 0.0])  # of each profile; the last is of nobod
 
 
 def gentle(own: np.ndarray, neighbours: np.ndarray) -> np.ndarray:
-    assert neighbours.shape[0] == len(own)
     assert (np.diff(neighbours, axis=1) >= 0).all()
     assert (neighbours.max(axis=1) > NOBODY).all()
     return 1.0 / (1.0 + WEIGHT[own] * WEIGHT[neighbours].sum(axis=1))
@@ -177,7 +176,11 @@ def modulo(trace: Trace, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("largest", [1, 2, 3])
 def test_every_multiset_has_its_rate(largest: int) -> None:
-    sets = tabulate(gentle, 3, largest)
+    def predict(own: np.ndarray, neighbours: np.ndarray) -> np.ndarray:
+        assert neighbours.shape == (len(own), largest)
+        return gentle(own, neighbours)
+
+    sets = tabulate(predict, 3, largest)
     for members in multisets(3, largest):
         expected = 1 / (1 + WEIGHT[:3] * sum(WEIGHT[m] for m in members))
         assert sets[:, number_of(members, largest)] == pytest.approx(expected)
