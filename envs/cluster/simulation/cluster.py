@@ -86,11 +86,11 @@ class ClusterSimulator:
 
     def pending(self) -> IntArray:
         """Jobs that wait, in the order of the queue."""
+        after, job = self.state.jobs["after"], int(self.state.clock[0]["head"])
         queue: list[int] = []
-        job = int(self.state.clock[0]["head"])
-        while len(queue) < self.state.clock[0]["pending"]:
+        while job != NONE:
             queue.append(job)
-            job = int(self.state.jobs[job]["after"])
+            job = int(after[job])
         return np.array(queue, np.int64)
 
     def running(self) -> IntArray:
