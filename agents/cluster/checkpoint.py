@@ -21,6 +21,7 @@ from agents.solver import Knowledge
 from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import (
     ActionTable,
+    Bookkeeping,
     ClusterActions,
     LeastService,
     QueueOrder,
@@ -32,7 +33,6 @@ from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.observation import ADVISED, ClusterGraph, ClusterObservation
 from envs.cluster.environment.routing import MixedRacks, QueueRouting, RackOwners, Routing
-from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import MAX_GPU_TYPES, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator

@@ -20,8 +20,7 @@ from agents.cluster.migrating.priorities import (
     RemainingService,
     RemainingTime,
 )
-from envs.cluster.environment.observation import ADVISED
-from envs.cluster.environment.views import Adviser
+from envs.cluster.environment.observation import ADVISED, Adviser
 from envs.errors import InputError, require_one_of
 from envs.forms import Form, read_form
 from models.export.checkpoint import (

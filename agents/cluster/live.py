@@ -25,9 +25,9 @@ from agents.cluster.migrating.priorities import Priority
 from agents.decision import Decider, Decision, Name, StateError, form
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
-from envs.cluster.environment.play_kernel import remember_in_order
+from envs.cluster.environment.actions import Bookkeeping
+from envs.cluster.environment.episode import remember_in_order
 from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
-from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE, RUNNING, Overheads
 from envs.cluster.simulation.resumed import resume

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.cluster.environment.observe_kernel import fill_mask
-from envs.cluster.environment.views import Advice, Situation
+from envs.cluster.environment.actions import fill_mask
+from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.observation import Advice
 from envs.errors import InputError
 
 
 class FirstFit:
     """The first job of the window that can start goes to the first group it can go to."""
 
-    def begin(self, episode: Situation) -> FirstFit:
+    def begin(self, episode: SchedulingEpisode) -> FirstFit:
         del episode
         return self
 
-    def action(self, episode: Situation, scheduler: int) -> int:
+    def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
         """A start, or else to wait; to preempt where to wait is not allowed either."""
         table, state = episode.action_table, episode.simulator.state
         mask = np.zeros(table.size, np.int8)
@@ -30,7 +31,7 @@ class FirstFit:
 class ShownAdvice:
     """What the observations of the environment advise."""
 
-    def begin(self, episode: Situation) -> Advice:
+    def begin(self, episode: SchedulingEpisode) -> Advice:
         """The episode's own advice.
 
         Raises:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.teachers import FirstFit, ShownAdvice
+from envs.cluster.environment.observation import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.views import Adviser
 from envs.errors import InputError
 from envs.files import write_atomically
 from envs.step.problem import StepProblem

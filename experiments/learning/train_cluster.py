@@ -27,8 +27,8 @@ from agents.cluster.teachers import FirstFit, ShownAdvice
 from agents.rllib.config import Training
 from agents.rllib.metrics import Row
 from envs.cluster.environment.generator import ClusterGenerator, FixedCluster
+from envs.cluster.environment.observation import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.views import Adviser
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from envs.cluster.environment.observe_kernel import JOB_BASE, PEER_BASE, SERVER_BASE
+from envs.cluster.environment.observation import JOB_BASE, PEER_BASE, SERVER_BASE
 
 
 class Bags(NamedTuple):

@@ -12,8 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from envs.bounds import Count, NonNegative, bounded
-from envs.cluster.environment.observation import ADVISED
-from envs.cluster.environment.observe_kernel import JOB_BASE, PEER_BASE, SERVER_BASE
+from envs.cluster.environment.observation import ADVISED, JOB_BASE, PEER_BASE, SERVER_BASE
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT, Policy, width_of
 from models.cluster.batch import ClusterBatch, job_types_width, mean

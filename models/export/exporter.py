@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from envs.cluster.environment.features import HIGH, LOW
+from envs.cluster.environment.observation import HIGH, LOW
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT
 from models.artifacts import atomic_folder, save_weights

@@ -19,7 +19,7 @@ from agents.cluster.migrating.policy import (
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.solver import Knowledge
 from envs.arrays import IntArray
-from envs.cluster.environment.views import Situation
+from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.simulation.cluster_state import NONE
 
 MakesPriority = Callable[[], Priority]  # a fresh order of an episode
@@ -44,7 +44,7 @@ class MigrationAdviser:
         """What its order looks at of a job that has not finished."""
         return self.priority().knows
 
-    def begin(self, episode: Situation) -> MigrationAdvice:
+    def begin(self, episode: SchedulingEpisode) -> MigrationAdvice:
         """At the start of an episode.
 
         Raises:
@@ -74,7 +74,7 @@ class MigrationAdvice:
     gain: float
     least_run_s: float
 
-    def action(self, episode: Situation, scheduler: int) -> int:
+    def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
         """The action of a scheduler whose window has just been filled."""
         simulator, table, view = episode.simulator, episode.action_table, episode.views[scheduler]
         simulator.settle()
@@ -106,7 +106,7 @@ class MigrationAdvice:
         return table.size - 1
 
 
-def _forward(episode: Situation, scheduler: int, waiting: IntArray) -> int | None:
+def _forward(episode: SchedulingEpisode, scheduler: int, waiting: IntArray) -> int | None:
     """The action that forwards the first job that had better be elsewhere."""
     table, book, state = episode.action_table, episode.book, episode.simulator.state
     fresh = state.jobs["executed"][waiting] == 0.0

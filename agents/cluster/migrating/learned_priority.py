@@ -22,7 +22,7 @@ from pydantic import create_model
 from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.duration_features import DurationFeatures, newly_finished
-from envs.cluster.environment.features import minutes, neighbours
+from envs.cluster.environment.observation import minutes, neighbours
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import attained_by

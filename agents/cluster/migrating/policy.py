@@ -13,8 +13,7 @@ from agents.cluster.policy import Scheduler
 from agents.solver import Knowledge
 from envs.arrays import IntArray
 from envs.bounds import bounded
-from envs.cluster.environment.play_kernel import room, start_on
-from envs.cluster.environment.views import View, view_of
+from envs.cluster.environment.actions import View, room, start_on, view_of
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.nodes import UNLIMITED
 from envs.cluster.simulation.borrowed import borrowed

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from agents.rllib.cluster.memory import NO_JOB, STATE, ObservationMemory
 from agents.rllib.subject import ArrayMemory, Lane, Numbers, Stepped, Subject
+from envs.cluster.environment.actions import FORWARDED, PREEMPTED
 from envs.cluster.environment.episode import SchedulingEpisode
+from envs.cluster.environment.observation import Advice, Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.play_kernel import FORWARDED, PREEMPTED
-from envs.cluster.environment.views import Advice, Adviser
 from envs.cluster.simulation.cluster_state import NEVER, NONE, RUNNING
 from envs.compilation import compiled
 from envs.errors import InputError

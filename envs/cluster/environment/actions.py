@@ -1,16 +1,29 @@
-"""What a scheduler may do with the jobs of its window and its servers."""
+"""What a scheduler has and may do: how actions are numbered, which are allowed, what they do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from annotated_types import Gt
+from numpy.typing import NDArray
 
+from envs.arrays import FloatArray, sums_before
 from envs.bounds import NonNegative, bounded
 from envs.cluster.environment.instance import ClusterBounds
+from envs.cluster.interference.rates import RateTables
+from envs.cluster.nodes import Cluster
+from envs.cluster.simulation.borrowed import borrowed
+from envs.cluster.simulation.cluster_kernel import begin, give, give_partial, stop
+from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
+from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import compiled, compiled_inner, pasted
 from envs.errors import InputError
+
+IntArray = NDArray[np.int32]
+Flags = NDArray[np.int8]
+Records = NDArray[np.void]
 
 QUEUE, SERVICE, REMAINING_TIME, REMAINING_SERVICE = 0, 1, 2, 3  # codes of the keys
 
@@ -46,9 +59,6 @@ class SmallestRemainingService:
     code, needs_durations = REMAINING_SERVICE, True
 
 
-NEVER_S = np.inf
-
-
 class ActionTable(NamedTuple):
     """How actions are numbered; plain numbers for compiled code."""
 
@@ -57,9 +67,9 @@ class ActionTable(NamedTuple):
     servers: int  # N
     peers: int  # F: other schedulers that jobs can be forwarded to
     preemptible: int  # P: running jobs that can be preempted, 0 without preemption
-    offer_servers: int  # 1: single servers are server groups
-    offer_racks: int
-    offer_all: int
+    allow_servers: int  # 1: jobs can start on single servers
+    allow_racks: int
+    allow_all: int
     least_run_s: float  # seconds a job runs before it can be preempted, inf without preemption
     longest_wait_s: float
 
@@ -71,7 +81,7 @@ class ActionTable(NamedTuple):
 @bounded
 @dataclass(frozen=True)
 class ClusterActions:
-    """The server groups on offer, preemption, and how long a wait lasts.
+    """The server groups that jobs can start on, preemption, and how long a wait lasts.
 
     Actions, with N, R and F the bounds of servers, racks and other schedulers, W the window, P the
     running jobs shown where there is preemption and 0 elsewhere, and G = N + R + 1:
@@ -94,20 +104,20 @@ class ClusterActions:
     of the server with the fewest. Where no server has room for all of it, it goes to free GPUs in
     the consolidated way, and on each server they are a set that others may join.
 
-    A job is offered a server where it has room for all of it. A rack or all servers are offered
-    where their room is enough and no smaller group on offer inside has it.
+    A job may start on a server that has room for all of it. It may start on a rack or on all
+    servers where their room is enough and it may start on no smaller group inside.
 
     Attributes:
-        servers: whether single servers are on offer.
-        racks: whether racks are.
-        all_servers: whether all servers together are.
+        servers: whether jobs can start on single servers.
+        racks: whether they can on racks.
+        all_servers: whether they can on all servers together.
         preempt_after_s: seconds for which a job has run, more than 0, before it can be preempted;
             None: there is no preemption.
         longest_wait_s: a wait ends with the next event or after so many seconds; None: only with
             the next event.
 
     Raises:
-        InputError: no group is on offer.
+        InputError: jobs can start on no group.
     """
 
     servers: bool = True
@@ -122,15 +132,293 @@ class ClusterActions:
 
     def table(self, bounds: ClusterBounds, window: int, running: int, peers: int) -> ActionTable:
         """The numbering for W = `window`, F = `peers` and at most `running` running jobs shown."""
+        never = self.preempt_after_s is None
         return ActionTable(
             window=window,
             groups=bounds.servers + bounds.racks + 1,
             servers=bounds.servers,
             peers=peers,
-            preemptible=0 if self.preempt_after_s is None else running,
-            offer_servers=int(self.servers),
-            offer_racks=int(self.racks),
-            offer_all=int(self.all_servers),
-            least_run_s=np.inf if self.preempt_after_s is None else float(self.preempt_after_s),
-            longest_wait_s=float(self.longest_wait_s or NEVER_S),
+            preemptible=0 if never else running,
+            allow_servers=int(self.servers),
+            allow_racks=int(self.racks),
+            allow_all=int(self.all_servers),
+            least_run_s=np.inf if never else float(self.preempt_after_s or 0.0),
+            longest_wait_s=float(self.longest_wait_s or np.inf),
         )
+
+
+class View(NamedTuple):
+    """The servers of one scheduler, by rack and then by number."""
+
+    scheduler: int
+    node: IntArray  # (n,) node of the cluster
+    slot: IntArray  # (nodes of the cluster,) place in `node`, or NONE
+    rack: IntArray  # (n,) from 0 in the order shown
+    rack_ptr: IntArray  # (r + 1,) first slot of each rack
+    gpus: int  # of all of its servers
+    largest: int  # GPUs of the largest server in the bounds
+    # (n, 3) of a server: processor and memory in all, mean speed over cases / fastest type's
+    capacity: FloatArray
+
+
+def view_of(
+    cluster: Cluster, tables: RateTables, nodes: NDArray[np.integer], scheduler: int, largest: int
+) -> View:
+    """The view of `scheduler`, who owns `nodes` of `cluster`."""
+    order = nodes[np.lexsort((nodes, cluster.rack[nodes]))].astype(np.int32)
+    slot = np.full(cluster.num_nodes, NONE, np.int32)
+    slot[order] = np.arange(len(order))
+    _, rack, sizes = np.unique(cluster.rack[order], return_inverse=True, return_counts=True)
+    speed = tables.speed.mean(axis=0)
+    limits = cluster.cpu_milli, cluster.memory_mib, (speed / speed.max())[cluster.gpu_type]
+    return View(
+        scheduler,
+        order,
+        slot,
+        rack.astype(np.int32),
+        sums_before(sizes).astype(np.int32),
+        int(cluster.gpus[order].sum()),
+        largest,
+        np.stack([column[order].astype(np.float64) for column in limits], axis=1),
+    )
+
+
+class Bookkeeping(NamedTuple):
+    """What schedulers know of jobs beside the simulator's state; J jobs, S schedulers."""
+
+    home: IntArray  # (J,) scheduler in whose queue a job is, or was when it started
+    there: FloatArray  # (J,) seconds from which it is there
+    forwards: IntArray  # (J,) how often it has been forwarded
+    holds: Flags  # (J, S) 1: the scheduler's servers can hold it when empty
+    window: IntArray  # (S, W) pending jobs shown, or NONE
+    shown: IntArray  # (S, M) running jobs shown, or NONE
+    row: IntArray  # (J,) scratch: place of a running job
+    near: IntArray  # (J, 2 K) jobs submitted before and after of the same kind, or NONE
+    gap: NDArray[np.float32]  # (J, 2 K) feature: time between its submission and theirs
+    took: FloatArray  # (J,) feature: time for which a job that has finished held its GPUs
+    gang: IntArray  # (J,) number of its gang size; (0,) where no history is shown
+    finished: FloatArray  # (C + 1, 3) number, mean, variance by gang size, and over all
+
+
+@compiled_inner
+def partial_for(nodes: Records, partials: Records, node: int, milli: int, gpus: int) -> int:
+    """The set of `gpus` partial GPUs of `node` with the least left that is enough, or NONE."""
+    best, least = NONE, WHOLE_GPU + 1
+    index = nodes[node].partial
+    while index != NONE:
+        left = partials[index].left
+        if partials[index].gpus == gpus and milli <= left < least:
+            best, least = index, left
+        index = partials[index].next
+    return best
+
+
+@compiled_inner
+def room(jobs: Records, nodes: Records, partials: Records, job: int, node: int) -> int:
+    """How many GPUs a job like `job` could get on `node` now; -1: it cannot be there at all."""
+    record, place = jobs[job], nodes[node]
+    if place.up == 0 or (record.types >> place.type) & 1 == 0:
+        return -1
+    wanted, free = np.int64(record.gpus), np.int64(place.free)
+    lasting: Any = wanted  # GPUs for which processor and memory last
+    for asked, there in ((record.cpu, place.cpu), (record.memory, place.memory)):
+        if asked > there:
+            lasting = min(lasting, there * wanted // asked if wanted > 0 else -1)
+    if lasting < wanted:
+        return int(min(free, lasting))
+    shares = free < wanted and record.milli < WHOLE_GPU
+    if shares and partial_for(nodes, partials, node, record.milli, record.gpus) != NONE:
+        return int(wanted)
+    return int(free)
+
+
+@compiled
+def start_on(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    view: View,
+    job: int,
+    first: int,
+    last: int,
+) -> None:
+    """Start `job` on the servers in slots `first`..`last` - 1, which have room for it."""
+    jobs, nodes, partials = state.jobs, state.nodes, state.partials
+    milli, left = jobs[job].milli, np.int64(jobs[job].gpus)
+    fractional = milli < WHOLE_GPU and left > 0
+    joined, on, least = NONE, NONE, WHOLE_GPU + 1  # the fullest set of its size
+    for slot in range(first, last if fractional else first):
+        node = view.node[slot]
+        if room(jobs, nodes, partials, job, node) >= left:
+            index = partial_for(nodes, partials, node, milli, left)
+            if index != NONE and partials[index].left < least:
+                joined, on, least = index, node, partials[index].left
+    if joined != NONE:
+        give_partial(state, job, on, joined, left)
+    while joined == NONE:  # free GPUs of as few servers as possible, the last of them the tightest
+        enough, tightest, fullest, most = NONE, 0, NONE, 0
+        for slot in range(first, last):
+            there = room(jobs, nodes, partials, job, view.node[slot])
+            if there >= left and (enough == NONE or there < tightest):
+                enough, tightest = slot, there
+            if there > most:
+                fullest, most = slot, there
+        gpus = left if enough != NONE else most
+        node = view.node[enough if enough != NONE else fullest]
+        if fractional:  # a set that others may join
+            give_partial(state, job, node, NONE, gpus)
+        else:
+            give(state, job, node, gpus)
+        left -= gpus
+        if left == 0:
+            break
+    begin(state, tables, overheads, job)
+
+
+@compiled_inner
+def allow_starts(
+    state: ClusterState, table: ActionTable, view: View, job: int, row: int, mask: Flags
+) -> None:
+    """Write into `mask` on which groups the job in row `row` of the window may start."""
+    jobs, nodes, partials = state.jobs, state.nodes, state.partials
+    wanted, first = jobs[job].gpus, row * table.groups
+    in_all, smaller = -1, False  # room, -1: of no server; whether it may start on a smaller group
+    for rack in range(len(view.rack_ptr) - 1):
+        in_rack, inside = -1, False
+        for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
+            there = room(jobs, nodes, partials, job, view.node[slot])
+            if there >= 0:
+                in_rack = max(in_rack, 0) + there
+            if there >= wanted and table.allow_servers:
+                mask[first + slot] = 1
+                inside = True
+        if in_rack >= 0:
+            in_all = max(in_all, 0) + in_rack
+        if table.allow_racks and in_rack >= wanted and not inside:
+            mask[first + table.servers + rack] = 1
+            inside = True
+        smaller = smaller or inside
+    if table.allow_all and in_all >= wanted and not smaller:
+        mask[first + table.groups - 1] = 1
+
+
+@compiled
+def holding(state: ClusterState, table: ActionTable, view: View, holds: Flags) -> None:
+    """Write into `holds` (J,) which jobs some server group of a view can hold; nothing runs yet."""
+    groups = np.empty(table.groups, np.int8)
+    for job in range(len(state.jobs)):
+        groups[:] = 0
+        allow_starts(state, table, view, job, 0, groups)
+        holds[job] = groups.max()
+
+
+@pasted
+def alike(jobs: Records, one: int, other: int) -> bool:
+    """Whether two jobs ask for the same, and so have room in the same places."""
+    a, b = jobs[one], jobs[other]
+    return bool(
+        a.gpus == b.gpus
+        and a.milli == b.milli
+        and a.types == b.types
+        and a.cpu == b.cpu
+        and a.memory == b.memory
+    )
+
+
+KINDS = 32  # different requests among jobs that are remembered
+
+
+@compiled
+def fill_mask(
+    state: ClusterState,
+    book: Bookkeeping,
+    view: View,
+    actions: ActionTable,
+    most_forwards: int,
+    mask: Flags,
+) -> None:
+    """Allowed actions: to wait wherever something is to come, or nothing else is left.
+
+    To come are the ends of jobs that run, jobs that arrive or are on their way to a queue, and
+    nodes that fail or return.
+    """
+    me, peers, groups, clock = view.scheduler, actions.peers, actions.groups, state.clock[0]
+    at = actions.window * groups
+    rows, kinds = np.empty(KINDS, np.int64), 0  # rows of jobs that ask for different things
+    for row in range(actions.window):
+        job = book.window[me, row]
+        if job == NONE:
+            break
+        kind = 0
+        while kind < kinds and not alike(state.jobs, job, book.window[me, rows[kind]]):
+            kind += 1
+        if kind < kinds:
+            same = rows[kind] * groups
+            mask[row * groups : (row + 1) * groups] = mask[same : same + groups]
+        else:
+            allow_starts(state, actions, view, job, row, mask)
+            if kinds < KINDS:
+                rows[kinds] = row
+                kinds += 1
+        if book.forwards[job] < most_forwards:
+            for peer in range(peers):
+                mask[at + row * peers + peer] = book.holds[job, (me + 1 + peer) % (peers + 1)]
+    at += actions.window * peers
+    for row in range(actions.preemptible):
+        job = book.shown[me, row]
+        if job == NONE:
+            break
+        ran = clock.now - state.jobs[job].since
+        mask[at + row] = ran > 0.0 and ran >= actions.least_run_s
+    waits = clock.running > 0 or clock.arrived < len(state.jobs)
+    waits = waits or clock.incident < len(state.incidents)
+    job = clock.head
+    while job != NONE and not waits:
+        waits = book.there[job] > clock.now
+        job = state.jobs[job].after
+    mask[len(mask) - 1] = waits or not mask.any()
+
+
+STARTED, FORWARDED, PREEMPTED, WAITED = 0, 1, 2, 3  # what an action was
+
+
+@compiled
+def act(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    book: Bookkeeping,
+    view: View,
+    table: ActionTable,
+    forward_delay: float,
+    action: int,
+) -> int:
+    """Carry out an allowed action of a scheduler other than to wait.
+
+    Returns:
+        What it was; WAITED without doing anything where it is to wait.
+    """
+    state, tables, book, view = borrowed(state), borrowed(tables), borrowed(book), borrowed(view)
+    me = view.scheduler
+    if action < table.window * table.groups:
+        row, group = action // table.groups, action % table.groups
+        rack = group - table.servers
+        first, last = 0, len(view.node)
+        if rack < 0:
+            first, last = group, group + 1
+        elif group < table.groups - 1:
+            first, last = view.rack_ptr[rack], view.rack_ptr[rack + 1]
+        start_on(state, tables, overheads, view, np.int64(book.window[me, row]), first, last)
+        return STARTED
+    action -= table.window * table.groups
+    if action < table.window * table.peers:
+        job = book.window[me, action // table.peers]
+        book.home[job] = (me + 1 + action % table.peers) % (table.peers + 1)
+        book.there[job] = state.clock[0].now + forward_delay
+        book.forwards[job] += 1
+        return FORWARDED
+    action -= table.window * table.peers
+    if action < table.preemptible:
+        stop(state, tables, np.int64(book.shown[me, action]))
+        return PREEMPTED
+    return WAITED

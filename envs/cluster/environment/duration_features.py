@@ -6,21 +6,18 @@ that runs at rate r for t seconds has done r t.
 
 from __future__ import annotations
 
-from math import log2, sqrt
+from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.arrays import IntArray
-from envs.cluster.environment.features import (
-    MEAN,
-    NUMBER,
-    VARIANCE,
+from envs.cluster.environment.observation import (
     add_finished,
-    count,
     gangs,
     minutes,
     neighbours,
+    write_means,
 )
 from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -74,8 +71,8 @@ class DurationFeatures:
     | 9.. | 4 columns for each of the K jobs before it, nearest first, then the K after it |
 
     Neighbours are jobs of the same gang size (and queue and user where the trace has them) in the
-    order of submission, as `features.neighbours` says. Their columns: 1 if it has arrived, time of
-    the work it has done, 1 if it has finished, time between the two submissions; all 0 before it
+    order of submission, as `observation.neighbours` says. Their columns: 1 if it has arrived, time
+    of the work it has done, 1 if it has finished, time between the two submissions; all 0 before it
     has arrived.
 
     Args:
@@ -111,9 +108,7 @@ def learn(
     """Take the jobs that have finished since into the means, the first to finish first."""
     state = borrowed(state)
     for job in newly_finished(state, told, state.clock[0].finished - finished[0]):
-        took = minutes(state.jobs[job].work)
-        add_finished(means[gang[job]], took)
-        add_finished(means[len(means) - 1], took)
+        add_finished(means, gang[job], minutes(state.jobs[job].work))
     finished[0] = state.clock[0].finished
 
 
@@ -141,7 +136,6 @@ def fill(
 ) -> None:
     state = borrowed(state)
     now = state.clock[0].now
-    everything = means[len(means) - 1]
     for place in range(len(jobs)):
         job, row = jobs[place], out[place]
         record = state.jobs[job]
@@ -152,12 +146,7 @@ def fill(
         row[1] = minutes(now - record.submit)
         row[2] = minutes(attained_by(record, now))
         row[3] = minutes(held)
-        alike = means[gang[job]]
-        row[4] = alike[MEAN]
-        row[5] = sqrt(alike[VARIANCE])
-        row[6] = count(alike[NUMBER])
-        row[7] = everything[MEAN]
-        row[8] = sqrt(everything[VARIANCE])
+        write_means(means, gang[job], row[OWN_WIDTH:])
         for neighbour in range(near.shape[1]):
             other = near[job, neighbour]
             if other == NONE or state.jobs[other].status == FUTURE:

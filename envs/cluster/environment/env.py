@@ -11,26 +11,19 @@ from numpy.typing import NDArray
 
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.generator import (
-    ClusterGenerator,
-    FixedCluster,
-    toy_cluster,
-)
-from envs.cluster.environment.instance import ClusterBounds, ClusterReward, OwnCredit
+from envs.cluster.environment.generator import ClusterGenerator, FixedCluster, toy_cluster
+from envs.cluster.environment.instance import ClusterBounds, OwnCredit
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
-from envs.cluster.environment.parallel_env import HORIZON, ClusterParallelEnv
-from envs.cluster.environment.routing import OneQueue
-from envs.cluster.interference.rates import RateModel
+from envs.cluster.environment.parallel_env import ClusterParallelEnv, WithEpisode
+from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
 from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
-from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.parallel_env import OneAgentEnv
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
 
-class ClusterEnv(OneAgentEnv[ClusterGraph]):
+class ClusterEnv(WithEpisode, OneAgentEnv[ClusterGraph]):
     """Start the jobs of a queue on the servers of a cluster, one decision at a time.
 
     ## Description
@@ -109,29 +102,20 @@ class ClusterEnv(OneAgentEnv[ClusterGraph]):
         self,
         generator: ClusterGenerator | None = None,
         *,
-        rates: RateModel | None = None,
-        overheads: Overheads = FREE_OF_CHARGE,
-        actions: ClusterActions = ClusterActions(),
         observation: Callable[[ClusterBounds], ClusterObservation] = ClusterObservation,
-        reward: ClusterReward = ClusterReward(),
-        horizon: int = HORIZON,
-        keep_runs: bool = False,
-        render_mode: str | None = None,
+        **arguments: Any,
     ) -> None:
         parallel = ClusterParallelEnv(
             generator,
             schedulers=1,
+            partition=ConsecutiveRacks(),
             routing=OneQueue(),
             credit=OwnCredit(),
             forwards=0,
-            rates=rates,
-            overheads=overheads,
-            actions=actions,
+            forward_s=0.0,
+            state_in_observation=False,
             observation=lambda bounds, peers: observation(bounds),
-            reward=reward,
-            horizon=horizon,
-            keep_runs=keep_runs,
-            render_mode=render_mode,
+            **arguments,
         )
         super().__init__(parallel)
 
@@ -160,19 +144,10 @@ class ClusterEnv(OneAgentEnv[ClusterGraph]):
         return self.parallel.episode
 
     @property
-    def simulator(self) -> ClusterSimulator:
-        """The simulator of this episode; look ahead with its `copy`."""
-        return self.episode.simulator
-
-    @property
     def window(self) -> NDArray[np.int32]:
         """(W,) job numbers in the window, -1 beyond them."""
         window: NDArray[np.int32] = self.episode.book.window[0].copy()
         return window
-
-    def schedule(self) -> Schedule:
-        """What became of the jobs so far."""
-        return self.simulator.schedule()
 
 
 def preemptive_environment(**arguments: Any) -> ClusterEnv:

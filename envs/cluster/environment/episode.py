@@ -1,4 +1,4 @@
-"""`SchedulingEpisode`: the jobs of an instance, decided by one scheduler or by several."""
+"""The jobs of an instance, decided by one scheduler or by several; how time passes for them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,121 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.environment import play_kernel
-from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.features import HIGH, gangs, gaps, neighbours
+from envs.arrays import FloatArray
+from envs.cluster.environment import actions as kernel
+from envs.cluster.environment.actions import (
+    FORWARDED,
+    PREEMPTED,
+    Bookkeeping,
+    ClusterActions,
+    IntArray,
+    view_of,
+)
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
-from envs.cluster.environment.observation import Buffers, ClusterGraph, ClusterObservation
-from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE, observe, summarise
-from envs.cluster.environment.play_kernel import FORWARDED, PASSED_WIDTH, PREEMPTED
+from envs.cluster.environment.observation import (
+    CLUSTER_WIDTH,
+    HIGH,
+    PEER_BASE,
+    Buffers,
+    ClusterGraph,
+    ClusterObservation,
+    add_finished,
+    gangs,
+    gaps,
+    job_profiles,
+    minutes,
+    neighbours,
+    observe,
+    summarise,
+)
 from envs.cluster.environment.routing import first_that_holds
-from envs.cluster.environment.views import Bookkeeping, job_profiles, view_of
-from envs.cluster.interference.rates import RateModel
+from envs.cluster.interference.rates import RateModel, RateTables
+from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import NONE, Overheads
+from envs.cluster.simulation.cluster_kernel import NOTHING, advance
+from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState, Overheads
+from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import compiled, pasted
 
+# columns of what passes in a wait, by scheduler: integrals over seconds of
+UNFINISHED, UNFINISHED_GPUS, INVERSE_WORK, QUEUED, HELD = 0, 1, 2, 3, 4
+PASSED_WIDTH = 5
 NOTHING_PASSED = [0.0] * PASSED_WIDTH
+
+
+@compiled
+def wait(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    book: Bookkeeping,
+    longest: float,
+    passed: FloatArray,
+) -> bool:
+    """Let time pass until something happens, for at most `longest` seconds.
+
+    Args:
+        state: of the cluster.
+        tables: how fast jobs run.
+        overheads: what stopping costs.
+        book: whose queue jobs are in; one that arrives there after a transfer ends the wait. Where
+            a history is shown, jobs that finish are added to its means, by number.
+        longest: seconds, above 0; inf: no limit.
+        passed: (S, PASSED_WIDTH) what passed is written there.
+
+    Returns:
+        Whether time or anything at all passed.
+    """
+    state, tables, book = borrowed(state), borrowed(tables), borrowed(book)
+    clock = state.clock[0]
+    passed[:, :] = 0.0
+    before, were_finished, ran = clock.now, clock.finished, clock.running
+    until = before + longest
+    job = clock.head
+    while job != NONE:
+        if book.there[job] > before:
+            until = min(until, book.there[job])
+        add_up(state, job, passed[book.home[job]], False)
+        job = state.jobs[job].after
+    for place in range(ran):
+        job = state.heap[place]
+        add_up(state, job, passed[book.home[job]], True)
+        book.row[place] = job
+    outcome = advance(state, tables, overheads, until)
+    passed *= clock.now - before
+    if len(book.gang) > 0 and clock.finished > were_finished:
+        over = 0  # of those that ran, sorted
+        for place in range(ran):
+            job = book.row[place]
+            if state.jobs[job].status == FINISHED:
+                at = over
+                while at > 0 and book.row[at - 1] > job:
+                    book.row[at] = book.row[at - 1]
+                    at -= 1
+                book.row[at] = job
+                over += 1
+        remember_in_order(state, book, book.row[:over])
+    return bool(outcome != NOTHING)
+
+
+@pasted
+def add_up(state: ClusterState, job: int, passed: FloatArray, runs: bool) -> None:
+    """Add an unfinished job to what passes in a second."""
+    record = state.jobs[job]
+    gpus = record.gpus * record.milli / WHOLE_GPU
+    passed[UNFINISHED] += 1.0
+    passed[UNFINISHED_GPUS] += gpus
+    passed[INVERSE_WORK] += 1.0 / record.work
+    passed[HELD if runs else QUEUED] += gpus if runs else 1.0
+
+
+@compiled
+def remember_in_order(state: ClusterState, book: Bookkeeping, over: NDArray[np.integer]) -> None:
+    """Add jobs that have finished to the means, as they come."""
+    for place in range(len(over)):
+        job = over[place]
+        book.took[job] = minutes(state.jobs[job].executed)
+        add_finished(book.finished, book.gang[job], book.took[job])
 
 
 class SchedulingEpisode:
@@ -48,8 +149,8 @@ class SchedulingEpisode:
     def __init__(
         self,
         instance: ClusterInstance,
-        owner: NDArray[np.int32],
-        home: NDArray[np.int32],
+        owner: IntArray,
+        home: IntArray,
         bounds: ClusterBounds,
         observation: ClusterObservation,
         actions: ClusterActions,
@@ -71,38 +172,33 @@ class SchedulingEpisode:
             incidents=instance.incidents,
             keep_runs=keep_runs,
         )
-        schedulers = int(owner.max()) + 1
-        parts = [np.flatnonzero(owner == scheduler) for scheduler in range(schedulers)]
-        for nodes in parts:
+        state, tables = self.simulator.state, self.simulator.tables
+        self.views = []
+        for scheduler in range(int(owner.max()) + 1):
+            nodes = np.flatnonzero(owner == scheduler)
             bounds.check_fits(cluster, nodes)
-        tables = self.simulator.tables
-        self.views = [
-            view_of(cluster, tables, part, s, bounds.gpus) for s, part in enumerate(parts)
-        ]
-        self.sizes = observation.table._replace(most_forwards=forwards)
-        window, running, peers = self.sizes.window, self.sizes.running, self.sizes.peers
-        self.action_table = actions.table(bounds, window, running, peers)
-        self.profiles = job_profiles(
-            cluster,
-            trace,
-            tables,
-            self.simulator.state.jobs["types"],
-            bounds.gpu_types,
-        )
+            self.views.append(view_of(cluster, tables, nodes, scheduler, bounds.gpus))
+        self.sizes = sizes = observation.table._replace(most_forwards=forwards)
+        self.action_table = actions.table(bounds, sizes.window, sizes.running, sizes.peers)
+        types = state.jobs["types"]
+        self.profiles = job_profiles(cluster, trace, tables, types, bounds.gpu_types)
         self.forward_s, self.most_forwards = forward_s, forwards
-        self._owner, self._largest, self._cluster_gpus = owner, bounds.gpus, cluster.num_gpus
-        self._summaries = np.zeros((schedulers, PEER_BASE + bounds.gpu_types))
-        self._passed = np.zeros((schedulers, PASSED_WIDTH))
-        holds = self._holds()
-        near = neighbours(trace, self.sizes.history)
-        gang = gangs(trace) if self.sizes.history else np.zeros(0, np.int32)
+        self._owner, self._largest = owner, bounds.gpus
+        self._summaries = np.zeros((self.schedulers, PEER_BASE + bounds.gpu_types))
+        self._passed = np.zeros((self.schedulers, PASSED_WIDTH))
+        holds = np.zeros((self.schedulers, len(trace)), np.int8)
+        for view, column in zip(self.views, holds, strict=True):
+            kernel.holding(state, self.action_table, view, column)
+        holds = np.ascontiguousarray(holds.T)
+        near = neighbours(trace, sizes.history)
+        gang = gangs(trace) if sizes.history else np.zeros(0, np.int32)
         self.book = Bookkeeping(
             home=first_that_holds(trace.name, home, holds),
             there=np.zeros(len(trace)),
             forwards=np.zeros(len(trace), np.int32),
             holds=holds,
-            window=np.full((schedulers, window), NONE, np.int32),
-            shown=np.full((schedulers, running), NONE, np.int32),
+            window=np.full((self.schedulers, sizes.window), NONE, np.int32),
+            shown=np.full((self.schedulers, sizes.running), NONE, np.int32),
             row=np.full(len(trace), NONE, np.int32),
             near=near,
             gap=gaps(trace, near),
@@ -128,39 +224,25 @@ class SchedulingEpisode:
     def act(self, scheduler: int, action: int) -> int:
         """Carry out an allowed action; STARTED, FORWARDED, PREEMPTED or, without effect, WAITED."""
         self.simulator.lengthen_log()
-        return int(
-            play_kernel.act(
-                *self.simulator.compiled,
-                self.book,
-                self.views[scheduler],
-                self.action_table,
-                self.forward_s,
-                action,
-            )
-        )
+        begun, view = self.simulator.compiled, self.views[scheduler]
+        table, forward_s = self.action_table, self.forward_s
+        return int(kernel.act(*begun, self.book, view, table, forward_s, action))
 
     def wait(self) -> bool:
         """Let time pass to the next event or for the longest wait; False: nothing is to come."""
         self.simulator.lengthen_log()
-        return bool(
-            play_kernel.wait(
-                *self.simulator.compiled,
-                self.book,
-                self.action_table.longest_wait_s,
-                self._passed,
-            )
-        )
+        longest = self.action_table.longest_wait_s
+        return bool(wait(*self.simulator.compiled, self.book, longest, self._passed))
 
     def passed(self, scheduler: int, outcome: int, waited: bool, allowed: bool) -> dict[str, float]:
         """The terms of `ClusterReward`, by what went by for the jobs of a scheduler."""
-        integrals = self._passed[scheduler].tolist() if waited else NOTHING_PASSED
-        unfinished, unfinished_gpus, inverse_work, queued, held = integrals
+        passed = self._passed[scheduler].tolist() if waited else NOTHING_PASSED
         return {
-            "jct": -unfinished,
-            "gpu_jct": -unfinished_gpus,
-            "slowdown": -inverse_work,
-            "queueing": -queued,
-            "utilisation": held / max(self.views[scheduler].gpus, 1),
+            "jct": -passed[UNFINISHED],
+            "gpu_jct": -passed[UNFINISHED_GPUS],
+            "slowdown": -passed[INVERSE_WORK],
+            "queueing": -passed[QUEUED],
+            "utilisation": passed[HELD] / max(self.views[scheduler].gpus, 1),
             "preemptions": -float(outcome == PREEMPTED),
             "forwards": -float(outcome == FORWARDED),
             "not_allowed": -float(not allowed),
@@ -198,7 +280,7 @@ class SchedulingEpisode:
             row[:CLUSTER_WIDTH] = graph["cluster_features"]
         shown = rows[:, CLUSTER_WIDTH:]
         np.minimum(self._summaries, HIGH, out=shown, casting="same_kind")
-        shown[:, 0] = self._summaries[:, 0] / self._cluster_gpus
+        shown[:, 0] = self._summaries[:, 0] / self.instance.cluster.num_gpus
         return rows.reshape(-1)
 
     def observe(self, scheduler: int) -> tuple[ClusterGraph, NDArray[np.int8]]:
@@ -222,12 +304,4 @@ class SchedulingEpisode:
             mask,
         )
         if self.advice is not None:
-            self.observation.advised(buffers)[0] = self.advice.action(self, scheduler)
-
-    def _holds(self) -> NDArray[np.int8]:
-        """(J, S) 1: some server group of the scheduler can hold the job when nothing runs."""
-        state = self.simulator.state
-        holds = np.zeros((self.schedulers, len(state.jobs)), np.int8)
-        for view, column in zip(self.views, holds, strict=True):
-            play_kernel.holding(state, self.action_table, view, column)
-        return np.ascontiguousarray(holds.T)
+            buffers.indices[-1] = self.advice.action(self, scheduler)

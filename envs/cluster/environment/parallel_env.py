@@ -12,9 +12,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.bounds import Count, NonNegative, bounded
-from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.actions import WAITED, ClusterActions
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.features import HIGH, LOW
 from envs.cluster.environment.generator import (
     ClusterGenerator,
     FixedCluster,
@@ -22,9 +21,14 @@ from envs.cluster.environment.generator import (
     toy_cluster,
 )
 from envs.cluster.environment.instance import ClusterReward, Credit, TeamCredit
-from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
-from envs.cluster.environment.observe_kernel import CLUSTER_WIDTH, PEER_BASE
-from envs.cluster.environment.play_kernel import WAITED
+from envs.cluster.environment.observation import (
+    CLUSTER_WIDTH,
+    HIGH,
+    LOW,
+    PEER_BASE,
+    ClusterGraph,
+    ClusterObservation,
+)
 from envs.cluster.environment.render import cluster_frame
 from envs.cluster.environment.routing import ConsecutiveRacks, RackOwners, RandomRouting, Routing
 from envs.cluster.interference.rates import NoInterference, RateModel
@@ -33,7 +37,7 @@ from envs.cluster.simulation.cluster import FREE_OF_CHARGE, ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from envs.parallel_env import Begun, DecisionsEnv, Terms
-from envs.spaces import begun
+from envs.spaces import begun, flags
 
 HORIZON = 100_000
 
@@ -55,8 +59,28 @@ class Done(NamedTuple):
     truncated: bool
 
 
+class WithEpisode:
+    """An environment about a `SchedulingEpisode`."""
+
+    _episode: SchedulingEpisode | None
+
+    @property
+    def episode(self) -> SchedulingEpisode:
+        """The jobs of this episode, as far as they have come."""
+        return begun(self._episode)
+
+    @property
+    def simulator(self) -> ClusterSimulator:
+        """The simulator of this episode; look ahead with its `copy`."""
+        return self.episode.simulator
+
+    def schedule(self) -> Schedule:
+        """What became of the jobs so far."""
+        return self.simulator.schedule()
+
+
 @bounded
-class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
+class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
     """Schedulers who each start jobs on their own racks, or forward them to each other; or one.
 
     ## Description
@@ -173,25 +197,21 @@ class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
         self.partition, self.routing, self.credit = partition, routing, credit
         self.rates: RateModel = rates if rates is not None else NoInterference()
         self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
-        self.actions, self.reward = actions, reward
-        self.bounds = self.generator.bounds.part(schedulers)
-        self.observation = observation(self.bounds, peers=schedulers - 1)
-        self.render_mode = render_mode
-        sizes = self.observation.table
-        table = self.actions.table(self.bounds, sizes.window, sizes.running, schedulers - 1)
-        self.possible_agents = [f"scheduler_{number}" for number in range(schedulers)]
-        self.agents: list[str] = []
+        self.actions, self.reward, self.render_mode = actions, reward, render_mode
+        self.bounds, peers = self.generator.bounds.part(schedulers), schedulers - 1
+        self.observation = observation(self.bounds, peers=peers)
         self.state_in_observation = state_in_observation
         width = schedulers * (CLUSTER_WIDTH + PEER_BASE + self.bounds.gpu_types)
         self.state_space = spaces.Box(LOW, HIGH, (width,), np.float32)
-        space = {
-            **self.observation.space.spaces,
-            "action_mask": spaces.Box(0, 1, (table.size,), np.int8),
-        }
+        sizes = self.observation.table
+        size = actions.table(self.bounds, sizes.window, sizes.running, peers).size
+        space = {**self.observation.space.spaces, "action_mask": flags(size)}
         if state_in_observation:
             space["state_features"] = self.state_space
+        self.possible_agents = [f"scheduler_{number}" for number in range(schedulers)]
+        self.agents: list[str] = []
         self.observation_spaces = {agent: spaces.Dict(space) for agent in self.possible_agents}
-        self.action_spaces = {agent: spaces.Discrete(table.size) for agent in self.possible_agents}
+        self.action_spaces = {agent: spaces.Discrete(size) for agent in self.possible_agents}
         self._episode: SchedulingEpisode | None = None
 
     @classmethod
@@ -209,26 +229,12 @@ class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
         """An environment about the jobs of a trace on a cluster, as `ClusterEnv.of_trace`."""
         return cls(windows(cluster, trace), **arguments)
 
-    @property
-    def episode(self) -> SchedulingEpisode:
-        """The jobs of this episode, as far as they have come."""
-        return begun(self._episode)
-
-    @property
-    def simulator(self) -> ClusterSimulator:
-        """The simulator of this episode; look ahead with its `copy`."""
-        return self.episode.simulator
-
     def state(self) -> NDArray[np.float32]:
         """(S (23 + T),) what all schedulers know together."""
         self.episode.summarise()
         return self.episode.shared_state(
             [self.episode.observe(number)[0] for number in range(self.schedulers)]
         )
-
-    def schedule(self) -> Schedule:
-        """What became of the jobs so far."""
-        return self.simulator.schedule()
 
     def begin(self, rng: np.random.Generator) -> Begun[ClusterGraph]:
         """`reset` with a source of randomness of the caller's.
@@ -289,32 +295,24 @@ class ClusterParallelEnv(DecisionsEnv[ClusterGraph]):
 
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the servers now; None without a render mode."""
-        if self.render_mode != "rgb_array":
-            return None
-        return cluster_frame(self.episode)
+        return cluster_frame(self.episode) if self.render_mode == "rgb_array" else None
 
     def observe(self) -> dict[str, ClusterGraph]:
         """What every scheduler sees."""
         if self.schedulers > 1 or self.state_in_observation:
             self.episode.summarise()
-        seen: dict[str, ClusterGraph] = {}
-        self._masks = []
-        for number, agent in enumerate(self.possible_agents):
-            graph, mask = self.episode.observe(number)
+        graphs, masks = zip(*map(self.episode.observe, range(self.schedulers)), strict=True)
+        state = self.episode.shared_state(graphs) if self.state_in_observation else None
+        for graph, mask in zip(graphs, masks, strict=True):
             graph["action_mask"] = mask
-            self._masks.append(mask)
-            seen[agent] = graph
-        if self.state_in_observation:
-            state = self.episode.shared_state(list(seen.values()))
-            for graph in seen.values():
+            if state is not None:
                 graph["state_features"] = state.copy()
-        return seen
+        self._masks = list(masks)
+        return dict(zip(self.possible_agents, graphs, strict=True))
 
     def facts(self) -> dict[str, Any]:
         """Of the whole cluster, and the steps so far."""
-        facts = self.episode.facts()
-        facts["decisions"] = self.decisions
-        return facts
+        return {**self.episode.facts(), "decisions": self.decisions}
 
 
 def toy_environment(**arguments: Any) -> ClusterParallelEnv:

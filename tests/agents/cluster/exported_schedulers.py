@@ -18,10 +18,9 @@ from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.migrating.priorities import AttainedServiceClasses
 from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.observation import ClusterObservation
+from envs.cluster.environment.observation import Adviser, ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
-from envs.cluster.environment.views import Adviser
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace

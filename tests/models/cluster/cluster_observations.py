@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.cluster.environment.observe_kernel import (
+from envs.cluster.environment.observation import (
     CLUSTER_WIDTH,
     JOB_BASE,
     PEER_BASE,

@@ -19,7 +19,7 @@ from agents.cluster.migrating.policy import (
     STOP,
     WAIT,
 )
-from envs.cluster.environment.views import View, view_of
+from envs.cluster.environment.actions import View, view_of
 from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator

@@ -39,8 +39,7 @@ from agents.cluster.migrating.priorities import (
 from agents.cluster.queue import SRSF
 from agents.cluster.replay import StuckError, replay
 from agents.cluster.rules.gangs import BestFit, Count
-from envs.cluster.environment.play_kernel import start_on
-from envs.cluster.environment.views import View, view_of
+from envs.cluster.environment.actions import View, start_on, view_of
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, RUNNING, Overheads, Schedule

@@ -268,7 +268,7 @@ class Reference:
         table, wanted = self.episode.action_table, int(self.jobs[job]["gpus"])
         rooms = [self.room(job, node) for node in self.nodes]
         out, with_rack = [], False
-        if table.offer_servers:
+        if table.allow_servers:
             out += [slot for slot, there in enumerate(rooms) if there >= wanted]
         inside = bool(out)
         for number, rack in enumerate(self.racks):
@@ -276,9 +276,9 @@ class Reference:
                 r for r, n in zip(rooms, self.nodes, strict=True) if self.cluster.rack[n] == rack
             ]
             alone = max(here) >= wanted
-            if table.offer_racks and sum(here) >= wanted and not (table.offer_servers and alone):
+            if table.allow_racks and sum(here) >= wanted and not (table.allow_servers and alone):
                 out.append(table.servers + number)
                 with_rack = True
-        if table.offer_all and sum(rooms) >= wanted and not inside and not with_rack:
+        if table.allow_all and sum(rooms) >= wanted and not inside and not with_rack:
             out.append(table.groups - 1)
         return out

@@ -19,6 +19,7 @@ from numpy.testing import assert_array_equal
 from omegaconf import OmegaConf
 
 from envs.cluster.environment.actions import (
+    Bookkeeping,
     ClusterActions,
     LeastService,
     QueueOrder,
@@ -40,7 +41,6 @@ from envs.cluster.environment.generator import (
 )
 from envs.cluster.environment.instance import ClusterReward
 from envs.cluster.environment.observation import ClusterObservation
-from envs.cluster.environment.views import Bookkeeping
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace

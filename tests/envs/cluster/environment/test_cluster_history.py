@@ -25,9 +25,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 import envs  # noqa: F401  registers the environments
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.env import ClusterEnv
-from envs.cluster.environment.features import add_finished, gangs, neighbours
-from envs.cluster.environment.observation import ClusterObservation
-from envs.cluster.environment.observe_kernel import JOB_BASE
+from envs.cluster.environment.observation import (
+    JOB_BASE,
+    ClusterObservation,
+    add_finished,
+    gangs,
+    neighbours,
+)
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE
