@@ -20,9 +20,9 @@ from agents.cluster.shipped import scheduler_folder
 from agents.solver import Knowledge
 from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import (
-    ActionTable,
     Bookkeeping,
     ClusterActions,
+    Layout,
     LeastService,
     QueueOrder,
     ShortestRemainingTime,
@@ -95,7 +95,7 @@ class Trimmed:
         window: pending jobs left.
     """
 
-    def __init__(self, graph: ClusterGraph, mask: NDArray[np.int8], table: ActionTable) -> None:
+    def __init__(self, graph: ClusterGraph, mask: NDArray[np.int8], table: Layout) -> None:
         kept = {name: max(int(graph[f"{name}_mask"].sum()), 1) for name in TRIMMED}
         self.window = kept["pending"]
         starts = np.arange(self.window * table.groups)
@@ -276,7 +276,6 @@ class CheckpointScheduler:
 
     def step(self, episode: SchedulingEpisode) -> bool:
         """Every scheduler acts once; whether all of them wait."""
-        episode.summarise()
         seen = [episode.observe(number) for number in range(self.schedulers)]
         waits = episode.action_table.size - 1
         chosen = [self.choose(graph, mask, episode)[0] for graph, mask in seen]

@@ -21,7 +21,7 @@ class FirstFit:
         """A start, or else to wait; to preempt where to wait is not allowed either."""
         table, state = episode.action_table, episode.simulator.state
         mask = np.zeros(table.size, np.int8)
-        fill_mask(state, episode.book, episode.views[scheduler], table, episode.most_forwards, mask)
+        fill_mask(state, episode.book, episode.views[scheduler], table, mask)
         starts = np.flatnonzero(mask[: table.window * table.groups])
         if len(starts):
             return int(starts[0])

@@ -110,7 +110,7 @@ def _forward(episode: SchedulingEpisode, scheduler: int, waiting: IntArray) -> i
     """The action that forwards the first job that had better be elsewhere."""
     table, book, state = episode.action_table, episode.book, episode.simulator.state
     fresh = state.jobs["executed"][waiting] == 0.0
-    may = fresh & (book.forwards[waiting] < episode.most_forwards)
+    may = fresh & (book.forwards[waiting] < table.most_forwards)
     if table.peers == 0 or not may.any():
         return None
     unfinished = np.concatenate([episode.simulator.pending(), episode.simulator.running()])

@@ -86,13 +86,12 @@ class SchedulingLane(Lane):
 
     def observe(self, time: int) -> None:
         episode = self.episode
-        episode.summarise()
         self._masks = []
         for memory, rows in self._blocks:
             memory.clear(time, rows)
         for scheduler, (memory, row) in enumerate(self._slots):
-            buffers, mask = memory.row(time, row)
-            episode.fill(scheduler, buffers, mask)
+            graph, mask = memory.row(time, row)
+            episode.fill(scheduler, graph, mask)
             remaining_seconds(episode, scheduler, memory.remaining[time, row])
             self._masks.append(mask)
         if self.env.state_in_observation:

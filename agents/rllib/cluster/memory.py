@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from agents.rllib.subject import Array, ArrayMemory
+from agents.rllib.subject import ArrayMemory
 from envs.arrays import IntArray
-from envs.cluster.environment.observation import Buffers, ClusterObservation
+from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
 from models.durations.network import bins_of
 
 STATE, MASK = "state_features", "action_mask"
-BUFFERS: Mapping[str, int] = {"float32": 0, "int64": 1, "int8": 2}  # dtype -> position in `Buffers`
 NO_JOB, NO_BIN = -1.0, -1
 
 
 class ObservationMemory(ArrayMemory):
     """T x B observations of one kind, as arrays that a compiled builder fills row by row.
-
-    Features, indices and flags of an observation lie side by side, each in their own dtype, so that
-    an observation is written once, where a batch is later taken from; `arrays` are views of them.
 
     Args:
         builder: of the observations.
@@ -36,36 +30,20 @@ class ObservationMemory(ArrayMemory):
     def __init__(
         self, builder: ClusterObservation, space: spaces.Dict, times: int, rows: int
     ) -> None:
-        self.rows, table = rows, builder.table
-        sizes = [len(buffer) for buffer in builder.buffers()]
-        self.floats = np.zeros((times, rows, sizes[0]), np.float32)
-        self.indices = np.zeros((times, rows, sizes[1]), np.int64)
-        self.flags = np.zeros((times, rows, sizes[2]), np.int8)
-        masks = np.zeros((times, rows, *(space[MASK].shape or ())), np.int8)
-        self._written = (self.floats, self.indices, self.flags, masks)
-        # the builder is asked to lay out the numbers of the entries
-        numbers = Buffers(*map(np.arange, sizes))  # type: ignore[arg-type]
-        self.arrays = {}
-        for key, entries in builder.graph(numbers).items():
-            memory: Array = self._written[BUFFERS[str(builder.space[key].dtype)]]
-            first = int(entries.flat[0])
-            views = memory[:, :, first : first + entries.size]
-            self.arrays[key] = views.reshape(times, rows, *entries.shape)
-        self.arrays[MASK] = masks
-        if STATE in space.spaces:
-            self.arrays[STATE] = np.zeros((times, rows, *(space[STATE].shape or ())), np.float32)
+        super().__init__(space, times, rows)
         # (T, B, W + M) seconds of `lane.remaining_seconds`
-        self.remaining = np.zeros((times, rows, table.window + table.running), np.float32)
+        jobs = builder.table.window + builder.table.running
+        self.remaining = np.zeros((times, rows, jobs), np.float32)
 
     def clear(self, time: int, rows: slice) -> None:
         """Make observations all zero, as builders take their memory."""
-        for array in self._written:
+        for array in self.arrays.values():
             array[time, rows] = 0
 
-    def row(self, time: int, row: int) -> tuple[Buffers, NDArray[np.int8]]:
+    def row(self, time: int, row: int) -> tuple[ClusterGraph, NDArray[np.int8]]:
         """The memory of one observation and of its (A,) mask."""
-        floats, indices, flags, mask = (array[time, row] for array in self._written)
-        return Buffers(floats, indices, flags), mask
+        graph = {name: array[time, row] for name, array in self.arrays.items()}
+        return graph, graph[MASK]
 
     def move(self, source: int, target: int) -> None:
         super().move(source, target)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, sums_before
 from envs.bounds import NonNegative, bounded
-from envs.cluster.environment.instance import ClusterBounds
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.borrowed import borrowed
@@ -59,22 +58,31 @@ class SmallestRemainingService:
     code, needs_durations = REMAINING_SERVICE, True
 
 
-class ActionTable(NamedTuple):
-    """How actions are numbered; plain numbers for compiled code."""
+class Layout(NamedTuple):
+    """Sizes of an observation, and how actions are numbered; plain numbers for compiled code."""
 
-    window: int  # W
-    groups: int  # G = N + R + 1
     servers: int  # N
-    peers: int  # F: other schedulers that jobs can be forwarded to
-    preemptible: int  # P: running jobs that can be preempted, 0 without preemption
-    allow_servers: int  # 1: jobs can start on single servers
-    allow_racks: int
-    allow_all: int
-    least_run_s: float  # seconds a job runs before it can be preempted, inf without preemption
-    longest_wait_s: float
+    racks: int  # R
+    gpu_types: int  # T
+    window: int  # W
+    running: int  # M
+    shares: int  # E
+    peers: int  # F: other schedulers, that jobs can be forwarded to
+    known: int  # 1: durations are
+    key: int  # of the window
+    history: int  # K
+    groups: int  # G = N + R + 1
+    most_forwards: int = 0
+    preemptible: int = 0  # P: running jobs that can be preempted, 0 without preemption
+    allow_servers: int = 1  # 1: jobs can start on single servers
+    allow_racks: int = 1
+    allow_all: int = 1
+    least_run_s: float = np.inf  # a job runs before it can be preempted, inf without preemption
+    longest_wait_s: float = np.inf
 
     @property
     def size(self) -> int:
+        """A: actions."""
         return self.window * (self.groups + self.peers) + self.preemptible + 1
 
 
@@ -130,15 +138,12 @@ class ClusterActions:
         if not (self.servers or self.racks or self.all_servers):
             raise InputError("no server group is on offer", field="servers")
 
-    def table(self, bounds: ClusterBounds, window: int, running: int, peers: int) -> ActionTable:
-        """The numbering for W = `window`, F = `peers` and at most `running` running jobs shown."""
+    def table(self, sizes: Layout, forwards: int) -> Layout:
+        """`sizes` with the numbering, where a job may be forwarded so often."""
         never = self.preempt_after_s is None
-        return ActionTable(
-            window=window,
-            groups=bounds.servers + bounds.racks + 1,
-            servers=bounds.servers,
-            peers=peers,
-            preemptible=0 if never else running,
+        return sizes._replace(
+            most_forwards=forwards,
+            preemptible=0 if never else sizes.running,
             allow_servers=int(self.servers),
             allow_racks=int(self.racks),
             allow_all=int(self.all_servers),
@@ -277,7 +282,7 @@ def start_on(
 
 @compiled_inner
 def allow_starts(
-    state: ClusterState, table: ActionTable, view: View, job: int, row: int, mask: Flags
+    state: ClusterState, table: Layout, view: View, job: int, row: int, mask: Flags
 ) -> None:
     """Write into `mask` on which groups the job in row `row` of the window may start."""
     jobs, nodes, partials = state.jobs, state.nodes, state.partials
@@ -303,7 +308,7 @@ def allow_starts(
 
 
 @compiled
-def holding(state: ClusterState, table: ActionTable, view: View, holds: Flags) -> None:
+def holding(state: ClusterState, table: Layout, view: View, holds: Flags) -> None:
     """Write into `holds` (J,) which jobs some server group of a view can hold; nothing runs yet."""
     groups = np.empty(table.groups, np.int8)
     for job in range(len(state.jobs)):
@@ -333,8 +338,7 @@ def fill_mask(
     state: ClusterState,
     book: Bookkeeping,
     view: View,
-    actions: ActionTable,
-    most_forwards: int,
+    table: Layout,
     mask: Flags,
 ) -> None:
     """Allowed actions: to wait wherever something is to come, or nothing else is left.
@@ -342,10 +346,10 @@ def fill_mask(
     To come are the ends of jobs that run, jobs that arrive or are on their way to a queue, and
     nodes that fail or return.
     """
-    me, peers, groups, clock = view.scheduler, actions.peers, actions.groups, state.clock[0]
-    at = actions.window * groups
+    me, peers, groups, clock = view.scheduler, table.peers, table.groups, state.clock[0]
+    at = table.window * groups
     rows, kinds = np.empty(KINDS, np.int64), 0  # rows of jobs that ask for different things
-    for row in range(actions.window):
+    for row in range(table.window):
         job = book.window[me, row]
         if job == NONE:
             break
@@ -356,20 +360,20 @@ def fill_mask(
             same = rows[kind] * groups
             mask[row * groups : (row + 1) * groups] = mask[same : same + groups]
         else:
-            allow_starts(state, actions, view, job, row, mask)
+            allow_starts(state, table, view, job, row, mask)
             if kinds < KINDS:
                 rows[kinds] = row
                 kinds += 1
-        if book.forwards[job] < most_forwards:
+        if book.forwards[job] < table.most_forwards:
             for peer in range(peers):
                 mask[at + row * peers + peer] = book.holds[job, (me + 1 + peer) % (peers + 1)]
-    at += actions.window * peers
-    for row in range(actions.preemptible):
+    at += table.window * peers
+    for row in range(table.preemptible):
         job = book.shown[me, row]
         if job == NONE:
             break
         ran = clock.now - state.jobs[job].since
-        mask[at + row] = ran > 0.0 and ran >= actions.least_run_s
+        mask[at + row] = ran > 0.0 and ran >= table.least_run_s
     waits = clock.running > 0 or clock.arrived < len(state.jobs)
     waits = waits or clock.incident < len(state.incidents)
     job = clock.head
@@ -389,7 +393,7 @@ def act(
     overheads: Overheads,
     book: Bookkeeping,
     view: View,
-    table: ActionTable,
+    table: Layout,
     forward_delay: float,
     action: int,
 ) -> int:

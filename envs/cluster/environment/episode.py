@@ -19,20 +19,19 @@ from envs.cluster.environment.actions import (
 )
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
 from envs.cluster.environment.observation import (
-    CLUSTER_WIDTH,
+    ADVISED,
     HIGH,
     PEER_BASE,
-    Buffers,
     ClusterGraph,
     ClusterObservation,
     add_finished,
+    arrays_of,
     gangs,
     gaps,
     job_profiles,
     minutes,
     neighbours,
     observe,
-    summarise,
 )
 from envs.cluster.environment.routing import first_that_holds
 from envs.cluster.interference.rates import RateModel, RateTables
@@ -178,12 +177,10 @@ class SchedulingEpisode:
             nodes = np.flatnonzero(owner == scheduler)
             bounds.check_fits(cluster, nodes)
             self.views.append(view_of(cluster, tables, nodes, scheduler, bounds.gpus))
-        self.sizes = sizes = observation.table._replace(most_forwards=forwards)
-        self.action_table = actions.table(bounds, sizes.window, sizes.running, sizes.peers)
+        self.action_table = sizes = actions.table(observation.table, forwards)
         types = state.jobs["types"]
         self.profiles = job_profiles(cluster, trace, tables, types, bounds.gpu_types)
-        self.forward_s, self.most_forwards = forward_s, forwards
-        self._owner, self._largest = owner, bounds.gpus
+        self.forward_s, self._owner = forward_s, owner
         self._summaries = np.zeros((self.schedulers, PEER_BASE + bounds.gpu_types))
         self._passed = np.zeros((self.schedulers, PASSED_WIDTH))
         holds = np.zeros((self.schedulers, len(trace)), np.int8)
@@ -254,17 +251,9 @@ class SchedulingEpisode:
         return {
             "now_s": float(clock["now"]),
             "jobs": len(self.instance.trace),
-            "arrived": int(clock["arrived"]),
-            "pending": int(clock["pending"]),
-            "running": int(clock["running"]),
-            "finished": int(clock["finished"]),
+            **{name: int(clock[name]) for name in ("arrived", "pending", "running", "finished")},
             "free_gpus": int(clock["free"]),
         }
-
-    def summarise(self) -> None:
-        """Work out what schedulers show each other."""
-        state = self.simulator.state
-        summarise(state, self.book, self._owner, self._largest, self._summaries)
 
     def shared_state(self, graphs: Sequence[ClusterGraph]) -> NDArray[np.float32]:
         """(S * (16 + 7 + T),) what all schedulers know together, scheduler by scheduler.
@@ -273,35 +262,31 @@ class SchedulingEpisode:
         as a share of all GPUs of the cluster.
 
         Args:
-            graphs: what the schedulers see now, after `summarise`.
+            graphs: what the schedulers see now.
         """
-        rows = np.empty((self.schedulers, CLUSTER_WIDTH + self._summaries.shape[1]), np.float32)
-        for row, graph in zip(rows, graphs, strict=True):
-            row[:CLUSTER_WIDTH] = graph["cluster_features"]
-        shown = rows[:, CLUSTER_WIDTH:]
-        np.minimum(self._summaries, HIGH, out=shown, casting="same_kind")
+        own = np.stack([graph["cluster_features"] for graph in graphs])
+        shown = np.minimum(self._summaries, HIGH)
         shown[:, 0] = self._summaries[:, 0] / self.instance.cluster.num_gpus
-        return rows.reshape(-1)
+        return np.concatenate([own, shown], axis=1, dtype=np.float32).reshape(-1)
 
     def observe(self, scheduler: int) -> tuple[ClusterGraph, NDArray[np.int8]]:
         """What a scheduler sees and which actions are allowed: fresh arrays."""
-        buffers = self.observation.buffers()
-        mask = np.zeros(self.action_table.size, np.int8)
-        self.fill(scheduler, buffers, mask)
-        return self.observation.graph(buffers), mask
+        graph, mask = self.observation.empty(), np.zeros(self.action_table.size, np.int8)
+        self.fill(scheduler, graph, mask)
+        return graph, mask
 
-    def fill(self, scheduler: int, buffers: Buffers, mask: NDArray[np.int8]) -> None:
+    def fill(self, scheduler: int, graph: ClusterGraph, mask: NDArray[np.int8]) -> None:
         """The same, written into memory that is all zero: one observation and (A,) flags."""
         observe(
             self.simulator.state,
             self.book,
             self.views[scheduler],
             self.profiles,
+            self._owner,
             self._summaries,
             self.action_table,
-            self.sizes,
-            *buffers,
+            arrays_of(graph),
             mask,
         )
         if self.advice is not None:
-            buffers.indices[-1] = self.advice.action(self, scheduler)
+            graph[ADVISED][0] = self.advice.action(self, scheduler)

@@ -21,10 +21,10 @@ from envs.cluster.environment.actions import (
     QUEUE,
     REMAINING_TIME,
     SERVICE,
-    ActionTable,
     Bookkeeping,
     Flags,
     IntArray,
+    Layout,
     QueueOrder,
     View,
     WindowOrder,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 ClusterGraph = dict[str, NDArray[Any]]
 Features = NDArray[np.float32]
-Shape = tuple[int, ...]
 
 LOW, HIGH = -1.0, 4.0
 AREA_WIDTH = 8  # what racks and the whole have in common
@@ -212,28 +211,23 @@ class Adviser(Protocol):
         """At the start of an episode."""
 
 
-class Buffers(NamedTuple):
-    """An observation in three pieces of memory."""
+class Seen(NamedTuple):
+    """The arrays of an observation that compiled code fills in; see `ClusterObservation`."""
 
-    floats: Features
-    indices: NDArray[np.int64]
-    flags: Flags
-
-
-class ObservationTable(NamedTuple):
-    """Sizes of an observation; plain numbers for compiled code."""
-
-    servers: int  # N
-    racks: int  # R
-    gpu_types: int  # T
-    window: int  # W
-    running: int  # M
-    shares: int  # E
-    peers: int  # F
-    known: int  # 1: durations are
-    key: int  # of the window
-    most_forwards: int
-    history: int  # K
+    cluster_features: Features
+    rack_features: Features
+    server_features: Features
+    running_features: Features
+    pending_features: Features
+    share_features: Features
+    peer_features: Features
+    server_rack: NDArray[np.int64]
+    share_index: NDArray[np.int64]
+    rack_mask: Flags
+    server_mask: Flags
+    running_mask: Flags
+    pending_mask: Flags
+    share_mask: Flags
 
 
 @bounded
@@ -389,73 +383,63 @@ class ClusterObservation:
         if order.needs_durations and not known_durations:
             raise InputError(f"{type(order).__name__} needs known durations", field="order")
         self.bounds, self.adviser = bounds, adviser
-        n, r, t = bounds.servers, bounds.racks, bounds.gpu_types
-        self.table = ObservationTable(
-            n, r, t, window, running, shares, peers, int(known_durations), order.code, 0, history
+        servers, racks, types = bounds.servers, bounds.racks, bounds.gpu_types
+        self.table = Layout(
+            servers=servers,
+            racks=racks,
+            gpu_types=types,
+            window=window,
+            running=running,
+            shares=shares,
+            peers=peers,
+            known=int(known_durations),
+            key=order.code,
+            history=history,
+            groups=servers + racks + 1,
         )
-        job = JOB_BASE + t + history_width(history)
-        floats: dict[str, Shape] = {
-            "cluster_features": (CLUSTER_WIDTH,),
-            "rack_features": (r, RACK_WIDTH),
-            "server_features": (n, SERVER_BASE + t),
-            "running_features": (running, job),
-            "pending_features": (window, job),
-            "share_features": (shares, SHARE_WIDTH),
+        job = JOB_BASE + types + history_width(history)
+        rows = {
+            "rack": (racks, RACK_WIDTH),
+            "server": (servers, SERVER_BASE + types),
+            "running": (running, job),
+            "pending": (window, job),
+            "share": (shares, SHARE_WIDTH),
+        }
+        sinks = np.repeat([[running], [servers]], shares, axis=1)
+        # shape, dtype, highest value
+        self._arrays: dict[str, tuple[tuple[int, ...], type, Any]] = {
+            "cluster_features": ((CLUSTER_WIDTH,), np.float32, HIGH),
+            "server_rack": ((servers,), np.int64, racks),
+            "share_index": ((2, shares), np.int64, sinks),
+            **{f"{name}_features": (shape, np.float32, HIGH) for name, shape in rows.items()},
+            **{f"{name}_mask": (shape[:1], np.int8, 1) for name, shape in rows.items()},
         }
         if peers:
-            floats["peer_features"] = (peers, PEER_BASE + t)
-        indices: dict[str, Shape] = {"server_rack": (n,), "share_index": (2, shares)}
+            self._arrays["peer_features"] = ((peers, PEER_BASE + types), np.float32, HIGH)
         if adviser is not None:
-            indices[ADVISED] = (1,)  # the last
-        rows = {"rack": r, "server": n, "running": running, "pending": window, "share": shares}
-        flags: dict[str, Shape] = {f"{name}_mask": (number,) for name, number in rows.items()}
-        self._shapes = floats, indices, flags
-        self._pieces, self._sizes = [], []
-        for shapes in self._shapes:
-            ends = np.cumsum([0, *map(np.prod, shapes.values())]).tolist()
-            self._pieces.append(list(zip(shapes, ends, ends[1:], shapes.values(), strict=False)))
-            self._sizes.append(ends[-1])
+            self._arrays[ADVISED] = ((1,), np.int64, MOST_ACTIONS)
 
     @cached_property
     def space(self) -> spaces.Dict:
         """What an observation can be."""
-        floats, indices, flags = self._shapes
-        sinks = np.repeat([[self.table.running], [self.table.servers]], self.table.shares, axis=1)
-        highest: dict[str, Any] = {"server_rack": self.table.racks, "share_index": sinks, ADVISED: MOST_ACTIONS}
         return spaces.Dict(
             {
-                **{key: spaces.Box(LOW, HIGH, shape, np.float32) for key, shape in floats.items()},
-                **{
-                    key: spaces.Box(0, highest[key], shape, np.int64)
-                    for key, shape in indices.items()
-                },
-                **{key: spaces.Box(0, 1, shape, np.int8) for key, shape in flags.items()},
+                key: spaces.Box(LOW if dtype is np.float32 else 0, high, shape, dtype)
+                for key, (shape, dtype, high) in self._arrays.items()
             }
         )
 
-    def buffers(self) -> Buffers:
-        """Fresh memory, all zero, for `observe`."""
-        floats, indices, flags = self._sizes
-        return Buffers(
-            np.zeros(floats, np.float32), np.zeros(indices, np.int64), np.zeros(flags, np.int8)
-        )
-
-    def graph(self, buffers: Buffers) -> ClusterGraph:
-        """Filled buffers as the observation; no copy."""
-        graph: ClusterGraph = {}
-        memory: tuple[NDArray[Any], ...] = tuple(buffers)
-        for buffer, pieces in zip(memory, self._pieces, strict=True):
-            for key, first, last, shape in pieces:
-                piece = buffer[first:last]
-                graph[key] = piece if len(shape) == 1 else piece.reshape(shape)
-        return graph
+    def empty(self) -> ClusterGraph:
+        """Fresh memory of an observation, all zero."""
+        return {key: np.zeros(shape, dtype) for key, (shape, dtype, _) in self._arrays.items()}
 
 
-@compiled_inner
-def cut(memory: Features, first: int, rows: int, width: int) -> tuple[Features, int]:
-    """The next (rows, width) numbers of a buffer, and where they end."""
-    last = first + rows * width
-    return memory[first:last].reshape(rows, width), last
+NO_PEERS = np.zeros((0, 0), np.float32)
+
+
+def arrays_of(graph: ClusterGraph) -> Seen:
+    """The memory of an observation for `observe`."""
+    return Seen._make(graph.get(key, NO_PEERS) for key in Seen._fields)
 
 
 @compiled
@@ -464,78 +448,59 @@ def observe(
     book: Bookkeeping,
     view: View,
     profiles: Features,
+    owner: IntArray,
     summaries: NDArray[np.float64],
-    actions: ActionTable,
-    sizes: ObservationTable,
-    floats: Features,
-    indices: NDArray[np.int64],
-    flags: Flags,
+    table: Layout,
+    seen: Seen,
     mask: Flags,
 ) -> None:
-    """Fill fresh buffers, all zero, with what a scheduler sees and may do.
+    """Fill an observation, all zero, with what a scheduler sees and may do.
 
     Args:
         state: of the cluster.
         book: whose queue jobs are in; the jobs shown are written there.
         view: of the scheduler.
         profiles: (J, ...) `job_profiles`.
-        summaries: (S, PEER_BASE + T) of all schedulers; not read where there is one.
-        actions: their numbering.
-        sizes: of the observation.
-        floats: cluster, racks, servers, running jobs, pending jobs, shares, peers.
-        indices: rack of every server; running job, server of every share.
-        flags: masks of racks, servers, running jobs, pending jobs, shares.
+        owner: (nodes,) scheduler of every node.
+        summaries: (S, PEER_BASE + T) what schedulers show each other is written there.
+        table: its layout.
+        seen: the observation.
         mask: (A,) allowed actions.
     """
-    state, book, view = borrowed(state), borrowed(book), borrowed(view)
-    n, r, w, m = sizes.servers, sizes.racks, sizes.window, sizes.running
-    me, peer_width = view.scheduler, PEER_BASE + sizes.gpu_types
-    job_width = JOB_BASE + sizes.gpu_types + history_width(sizes.history)
-    cluster = floats[:CLUSTER_WIDTH]
-    racks, at = cut(floats, CLUSTER_WIDTH, r, RACK_WIDTH)
-    servers, at = cut(floats, at, n, SERVER_BASE + sizes.gpu_types)
-    running, at = cut(floats, at, m, job_width)
-    pending, at = cut(floats, at, w, job_width)
-    shares, at = cut(floats, at, sizes.shares, SHARE_WIDTH)
-    peers, at = cut(floats, at, sizes.peers, peer_width)
-
-    fill_queue(state, book, view, sizes.key, cluster)
+    state, book, view, seen = borrowed(state), borrowed(book), borrowed(view), borrowed(seen)
+    me, cluster = view.scheduler, seen.cluster_features
+    summarise(state, book, owner, view.largest, summaries)
+    own = summaries[me]
+    cluster[8], cluster[10], cluster[12], cluster[14] = own[3], own[5], inside(own[4]), own[6]
+    fill_queue(state, book, view, table.key, cluster)
     show_running(state, book, view, cluster)
-    window, shown = book.window[me], book.shown[me]
-    flags[: len(view.rack_ptr) - 1] = 1
-    flags[r : r + len(view.node)] = 1
-    indices[len(view.node) : n] = r
-    fill_servers(state, view, servers, racks, cluster, indices)
-    marks = flags[r + n :]
-    fill_jobs(state, book, view, profiles, sizes, shown, running, marks[:m])
-    fill_jobs(state, book, view, profiles, sizes, window, pending, marks[m : m + w])
-    left_out = fill_shares(state, view, shown, shares, indices[n:], marks[m + w :], n)
-    cluster[15] = count(left_out)
-    for peer in range(sizes.peers):
-        other = summaries[(me + 1 + peer) % (sizes.peers + 1)]
-        peers[peer, 0] = inside(other[0] / max(view.gpus, 1))
-        for column in range(1, peer_width):
-            peers[peer, column] = inside(other[column])
-    fill_mask(state, book, view, actions, sizes.most_forwards, mask)
+    fill_servers(state, view, table, seen)
+    for chosen, rows, flags in (
+        (book.shown[me], seen.running_features, seen.running_mask),
+        (book.window[me], seen.pending_features, seen.pending_mask),
+    ):
+        fill_jobs(state, book, view, profiles, table, chosen, rows, flags)
+    fill_shares(state, view, book.shown[me], seen)
+    for peer in range(table.peers):
+        other = summaries[(me + 1 + peer) % (table.peers + 1)]
+        seen.peer_features[peer, 0] = inside(other[0] / max(view.gpus, 1))
+        for column in range(1, len(other)):
+            seen.peer_features[peer, column] = inside(other[column])
+    fill_mask(state, book, view, table, mask)
 
 
 @compiled_inner
 def fill_queue(
     state: ClusterState, book: Bookkeeping, view: View, key: int, cluster: Features
 ) -> None:
-    """Choose the jobs of the window; what the whole queue asks for, and what is on its way."""
+    """Choose the jobs of the window."""
     window = book.window[view.scheduler]
-    keys, filled = np.empty(len(window)), 0
-    waiting, coming, asked, oldest = 0, 0, 0.0, 0.0
+    keys, filled, waiting, oldest = np.empty(len(window)), 0, 0, 0.0
     now, job = state.clock[0].now, state.clock[0].head
     while job != NONE:
         record = state.jobs[job]
-        mine = book.home[job] == view.scheduler
-        if mine and book.there[job] > now:
-            coming += 1
-        elif mine:
+        if book.home[job] == view.scheduler and book.there[job] <= now:
             waiting += 1
-            asked += record.gpus * record.milli / WHOLE_GPU
             oldest = max(oldest, now - record.submit)
             value = record.executed if key == SERVICE else record.remaining
             if key == QUEUE:
@@ -553,11 +518,8 @@ def fill_queue(
                 window[place] = job
         job = record.after
     window[filled:] = NONE
-    cluster[8] = count(waiting)
     cluster[9] = count(max(waiting - len(window), 0))
-    cluster[12] = inside(asked / max(view.gpus, 1))
     cluster[13] = minutes(oldest)
-    cluster[14] = count(coming)
 
 
 @compiled_inner
@@ -577,25 +539,20 @@ def show_running(state: ClusterState, book: Bookkeeping, view: View, cluster: Fe
                 running += 1
             share = state.shares[share].after
     shown[min(running, len(shown)) :] = NONE
-    cluster[10] = count(running)
     cluster[11] = count(max(running - len(shown), 0))
 
 
 @compiled_inner
-def fill_servers(
-    state: ClusterState,
-    view: View,
-    servers: Features,
-    racks: Features,
-    cluster: Features,
-    rack_of: NDArray[np.int64],
-) -> None:
+def fill_servers(state: ClusterState, view: View, table: Layout, seen: Seen) -> None:
     """Servers, their racks and the whole."""
-    largest = float(view.largest)
+    largest, cluster = float(view.largest), seen.cluster_features
     areas = np.zeros((len(view.rack_ptr), AREA_WIDTH + 1))  # the last row is the whole
+    seen.rack_mask[: len(areas) - 1] = 1
+    seen.server_mask[: len(view.node)] = 1
+    seen.server_rack[len(view.node) :] = table.racks
     for slot in range(len(view.node)):
-        rack_of[slot] = view.rack[slot]
-        place, row, area = state.nodes[view.node[slot]], servers[slot], areas[view.rack[slot]]
+        rack = seen.server_rack[slot] = view.rack[slot]
+        place, row, area = state.nodes[view.node[slot]], seen.server_features[slot], areas[rack]
         gpus, jobs = float(max(place.gpus, 1)), float(max(place.jobs, 1))
         rates = 0.0
         share = place.share
@@ -631,7 +588,7 @@ def fill_servers(
     whole = areas[len(areas) - 1]
     for rack in range(len(areas)):
         area = areas[rack]
-        row = racks[rack] if rack < len(areas) - 1 else cluster
+        row = seen.rack_features[rack] if rack < len(areas) - 1 else cluster
         gpus, jobs, number = max(area[0], 1.0), max(area[5], 1.0), area[8]
         row[0] = area[0] / max(view.gpus, 1)
         row[1] = area[1] / gpus
@@ -654,7 +611,7 @@ def fill_jobs(
     book: Bookkeeping,
     view: View,
     profiles: Features,
-    sizes: ObservationTable,
+    table: Layout,
     chosen: IntArray,
     rows: Features,
     flags: Flags,
@@ -662,7 +619,7 @@ def fill_jobs(
     """The jobs `chosen`, pending or running; what is settled may be of an earlier instant."""
     jobs, now = state.jobs, state.clock[0].now
     largest, gpus = float(view.largest), float(max(view.gpus, 1))
-    servers, most_forwards = len(view.node), max(sizes.most_forwards, 1)
+    servers, most_forwards = len(view.node), max(table.most_forwards, 1)
     for number in range(len(chosen)):
         job = chosen[number]
         if job == NONE:
@@ -679,7 +636,7 @@ def fill_jobs(
             row[9] = inside(record.rate)
             if record.ready > now:
                 row[10] = minutes(record.ready - now)
-            if sizes.known:
+            if table.known:
                 row[16] = minutes(record.end - now)
         row[0] = inside(record.gpus / largest)
         row[1] = inside(record.gpus / gpus)
@@ -690,14 +647,14 @@ def fill_jobs(
         row[8] = row[7] if held == 1.0 else minutes(executed * held)
         row[11] = inside(record.preemptions / 4.0)
         row[12] = book.forwards[job] / most_forwards
-        if sizes.known:
+        if table.known:
             row[13] = minutes(remaining)
             row[14] = minutes(record.work)
             row[15] = 1.0 - remaining / record.work
         for column in range(profiles.shape[1]):
             row[CHANGING + column] = profiles[job, column]
-        if sizes.history > 0:
-            fill_history(state, book, job, row[JOB_BASE + sizes.gpu_types :])
+        if table.history > 0:
+            fill_history(state, book, job, row[JOB_BASE + table.gpu_types :])
 
 
 @compiled_inner
@@ -722,20 +679,11 @@ def fill_history(state: ClusterState, book: Bookkeeping, job: int, row: Features
 
 
 @compiled_inner
-def fill_shares(
-    state: ClusterState,
-    view: View,
-    shown: IntArray,
-    rows: Features,
-    ends: NDArray[np.int64],
-    flags: Flags,
-    servers: int,
-) -> int:
-    """Edges from the running jobs shown to their servers; how many found no place."""
-    edges, left_out = len(rows), 0
-    ends[:edges] = len(shown)
-    ends[edges:] = servers
-    edge = 0
+def fill_shares(state: ClusterState, view: View, shown: IntArray, seen: Seen) -> None:
+    """Edges from the running jobs shown to their servers; those that find no place are counted."""
+    edge, left_out = 0, 0
+    seen.share_index[0] = len(shown)
+    seen.share_index[1] = len(seen.server_mask)
     for row in range(len(shown)):
         if shown[row] == NONE:
             break
@@ -743,21 +691,21 @@ def fill_shares(
         index = record.share
         while index != NONE:
             share = state.shares[index]
-            if edge < edges:
-                ends[edge] = row
-                ends[edges + edge] = view.slot[share.node]
-                flags[edge] = 1
+            if edge < len(seen.share_mask):
+                seen.share_index[0, edge] = row
+                seen.share_index[1, edge] = view.slot[share.node]
+                seen.share_mask[edge] = 1
                 held = share.gpus * record.milli / WHOLE_GPU
-                rows[edge, 0] = held / max(state.nodes[share.node].gpus, 1)
-                rows[edge, 1] = share.gpus / max(record.gpus, 1)
+                seen.share_features[edge, 0] = held / max(state.nodes[share.node].gpus, 1)
+                seen.share_features[edge, 1] = share.gpus / max(record.gpus, 1)
                 edge += 1
             else:
                 left_out += 1
             index = share.next
-    return left_out
+    seen.cluster_features[15] = count(left_out)
 
 
-@compiled
+@compiled_inner
 def summarise(
     state: ClusterState,
     book: Bookkeeping,

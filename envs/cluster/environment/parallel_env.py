@@ -198,13 +198,12 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
         self.rates: RateModel = rates if rates is not None else NoInterference()
         self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
         self.actions, self.reward, self.render_mode = actions, reward, render_mode
-        self.bounds, peers = self.generator.bounds.part(schedulers), schedulers - 1
-        self.observation = observation(self.bounds, peers=peers)
+        self.bounds = self.generator.bounds.part(schedulers)
+        self.observation = observation(self.bounds, peers=schedulers - 1)
         self.state_in_observation = state_in_observation
         width = schedulers * (CLUSTER_WIDTH + PEER_BASE + self.bounds.gpu_types)
         self.state_space = spaces.Box(LOW, HIGH, (width,), np.float32)
-        sizes = self.observation.table
-        size = actions.table(self.bounds, sizes.window, sizes.running, peers).size
+        size = actions.table(self.observation.table, forwards).size
         space = {**self.observation.space.spaces, "action_mask": flags(size)}
         if state_in_observation:
             space["state_features"] = self.state_space
@@ -231,10 +230,8 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
 
     def state(self) -> NDArray[np.float32]:
         """(S (23 + T),) what all schedulers know together."""
-        self.episode.summarise()
-        return self.episode.shared_state(
-            [self.episode.observe(number)[0] for number in range(self.schedulers)]
-        )
+        graphs = [self.episode.observe(number)[0] for number in range(self.schedulers)]
+        return self.episode.shared_state(graphs)
 
     def begin(self, rng: np.random.Generator) -> Begun[ClusterGraph]:
         """`reset` with a source of randomness of the caller's.
@@ -299,8 +296,6 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
 
     def observe(self) -> dict[str, ClusterGraph]:
         """What every scheduler sees."""
-        if self.schedulers > 1 or self.state_in_observation:
-            self.episode.summarise()
         graphs, masks = zip(*map(self.episode.observe, range(self.schedulers)), strict=True)
         state = self.episode.shared_state(graphs) if self.state_in_observation else None
         for graph, mask in zip(graphs, masks, strict=True):

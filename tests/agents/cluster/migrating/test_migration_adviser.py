@@ -84,7 +84,6 @@ def follow(episode: SchedulingEpisode, most_decisions: int = 10**9) -> list[tupl
         for scheduler in range(episode.schedulers):
             action = -1
             while action != wait:
-                episode.summarise()
                 seen, mask = episode.observe(scheduler)
                 action = int(seen[ADVISED][0])
                 assert mask[action] == 1
@@ -175,7 +174,6 @@ def test_where_jobs_cannot_stop_nobody_waits_for_them_beside_idle_gpus(seed: int
     episode = episode_of(cluster, trace, OneSpeed(1.0, 0.3), CLASSES_FIRST, actions=never)
     wait = episode.action_table.size - 1
     while not episode.ended:
-        episode.summarise()
         action = int(episode.observe(0)[0][ADVISED][0])
         if action != wait:
             episode.act(0, action)

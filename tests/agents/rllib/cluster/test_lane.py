@@ -91,17 +91,18 @@ def test_a_lane_steps_as_the_environment_does(changes: dict[str, Any]) -> None:
 
 def test_rows_of_memory_do_not_touch_each_other() -> None:
     lane, memory = seated(environment(), 1, 3, times=2)
-    for array in (memory.floats, memory.indices, memory.flags, memory.masks):
-        array[...] = 1
+    for array in memory.arrays.values():
+        array[...] = 111
     lane.reset(0)
     lane.observe(1)
-    for array in (memory.floats, memory.indices, memory.flags, memory.masks):
-        assert (array[0] == 1).all()
-        assert (array[1, :2] == 1).all()
-        assert (array[1, 4:] == 1).all()
-        assert not (array[1, 2:4] == 1).all()
+    for array in memory.arrays.values():
+        assert (array[0] == 111).all()
+        assert (array[1, :2] == 111).all()
+        assert (array[1, 4:] == 111).all()
+        assert not (array[1, 2:4] == 111).any()
     memory.move(1, 0)
-    assert_array_equal(memory.floats[0], memory.floats[1])
+    for array in memory.arrays.values():
+        assert_array_equal(array[0], array[1])
     whole, some = memory.at(1, np.arange(6)), memory.at(1, np.array([2, 5]))
     flat = memory.observations(2)
     assert set(flat) == set(whole)

@@ -41,7 +41,7 @@ class Reference:
         self.sim.settle()
         self.now = self.sim.now
         self.cluster, self.jobs = self.sim.cluster, self.sim.state.jobs
-        self.sizes, self.book = episode.sizes, episode.book
+        self.sizes, self.book = episode.action_table, episode.book
         self.nodes = sorted(np.flatnonzero(owner == me), key=lambda n: (self.cluster.rack[n], n))
         self.racks = sorted({int(self.cluster.rack[n]) for n in self.nodes})
         self.gpus = int(self.cluster.gpus[self.nodes].sum())

@@ -164,7 +164,6 @@ def test_features_and_masks_are_those_of_the_tables(fixed: Fixed, data: st.DataO
     rng = np.random.default_rng(seed)
     for _ in range(30):
         references = [Reference(episode, me, owner) for me in range(schedulers)]
-        episode.summarise()
         chosen = []
         for me, reference in enumerate(references):
             seen, mask = episode.observe(me)
