@@ -1,20 +1,26 @@
-"""What episodes are about: windows of a trace, random jobs, or always the same."""
+"""What episodes are about: windows of traces, random jobs, or always the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol, TypeVar
 
 import numpy as np
+from annotated_types import Gt, Le
 
+from envs.bounds import bounded
 from envs.cluster.environment.instance import ClusterBounds, ClusterInstance
-from envs.cluster.nodes import UNLIMITED, Cluster
+from envs.cluster.nodes import Cluster
 from envs.cluster.workload.slicing import at_most_gpus, stretch
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 
+Number = TypeVar("Number", int, float)
+Part = Annotated[float, Gt(0.0), Le(1.0)]
 
-def checked_range(field: str, bounds: Sequence[float]) -> tuple[float, float]:
+
+def checked_range(field: str, bounds: Sequence[Number]) -> tuple[Number, Number]:
     """A least and a most.
 
     Raises:
@@ -22,13 +28,7 @@ def checked_range(field: str, bounds: Sequence[float]) -> tuple[float, float]:
     """
     if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]:
         raise InputError(f"{list(bounds)} is not a least and a most above 0", field=field)
-    return float(bounds[0]), float(bounds[1])
-
-
-def checked_whole_range(field: str, bounds: Sequence[int]) -> tuple[int, int]:
-    """`checked_range` of whole numbers."""
-    least, most = checked_range(field, bounds)
-    return int(least), int(most)
+    return bounds[0], bounds[1]
 
 
 def reference_gpus(cluster: Cluster, speeds: Mapping[str, float] | None) -> float:
@@ -43,13 +43,12 @@ def reference_gpus(cluster: Cluster, speeds: Mapping[str, float] | None) -> floa
     """
     if speeds is None:
         return float(cluster.num_gpus)
-    by_type = np.zeros(len(cluster.gpu_types))
-    for index, name in enumerate(cluster.gpu_types):
+    for name in cluster.gpu_types:
         if name not in speeds:
             raise InputError("has no speed", file=f"cluster {cluster.name}", field=f"speeds.{name}")
         if not 0 < speeds[name] < np.inf:
             raise InputError(f"{speeds[name]} is not above 0", field=f"speeds.{name}")
-        by_type[index] = speeds[name]
+    by_type = np.array([speeds[name] for name in cluster.gpu_types], np.float64)
     return float((cluster.gpus * by_type[cluster.gpu_type]).sum())
 
 
@@ -67,20 +66,6 @@ def at_load(trace: Trace, capacity: float, load: float) -> Trace:
     if trace.span_s == 0 or not trace.num_gpus.any():
         return trace
     return stretch(trace, float(trace.gpu_seconds.sum()) / (capacity * trace.span_s) / load)
-
-
-def random_window(
-    trace: Trace,
-    jobs: tuple[int, int],
-    load: tuple[float, float] | None,
-    capacity: float,
-    rng: np.random.Generator,
-) -> Trace:
-    """Consecutive jobs of a trace, between two numbers of them, at a load between two."""
-    count = int(rng.integers(*jobs, endpoint=True))
-    first = int(rng.integers(len(trace) - count, endpoint=True))
-    window = trace.take(slice(first, first + count)).canonical()
-    return window if load is None else at_load(window, capacity, float(rng.uniform(*load)))
 
 
 class ClusterGenerator(Protocol):
@@ -110,7 +95,49 @@ class FixedCluster:
         return self.instance
 
 
-class TraceWindows:
+class Windows:
+    """Consecutive jobs of one of some traces, on one of some clusters.
+
+    Args:
+        clusters: one, or several.
+        speeds: of each GPU type, 1 = as in the traces; None: all GPUs count alike.
+    """
+
+    def __init__(
+        self, clusters: Cluster | Sequence[Cluster], speeds: Mapping[str, float] | None
+    ) -> None:
+        several = (clusters,) if isinstance(clusters, Cluster) else tuple(clusters)
+        if not several:
+            raise InputError("no cluster", field="clusters")
+        self.clusters, self.bounds = several, ClusterBounds.of(*several)
+        self._capacity = [reference_gpus(cluster, speeds) for cluster in several]
+
+    def draw(
+        self,
+        traces: Sequence[Sequence[Trace]],
+        jobs: Sequence[tuple[int, int]],
+        load: tuple[float, float] | None,
+        rng: np.random.Generator,
+    ) -> ClusterInstance:
+        """A window of one of the traces for one of the first clusters.
+
+        Args:
+            traces: for each cluster that may be drawn.
+            jobs: least and most for each of them.
+            load: least and most; None: gaps stay as they are.
+            rng: the source of randomness.
+        """
+        chosen = int(rng.integers(len(traces)))
+        trace = traces[chosen][int(rng.integers(len(traces[chosen])))]
+        count = int(rng.integers(*jobs[chosen], endpoint=True))
+        first = int(rng.integers(len(trace) - count, endpoint=True))
+        window = trace.take(slice(first, first + count)).canonical()
+        if load is not None:
+            window = at_load(window, self._capacity[chosen], float(rng.uniform(*load)))
+        return ClusterInstance(self.clusters[chosen], window)
+
+
+class TraceWindows(Windows):
     """Consecutive jobs of a trace, from a random one on.
 
     Their submissions begin at 0. With a load, gaps between them are stretched by one factor, so
@@ -140,24 +167,154 @@ class TraceWindows:
         max_gpus: int | None = None,
         speeds: Mapping[str, float] | None = None,
     ) -> None:
-        self.clusters = (cluster,) if isinstance(cluster, Cluster) else tuple(cluster)
-        if max_gpus is not None:
-            trace = at_most_gpus(trace, max_gpus)
-        self.jobs = checked_whole_range("jobs", jobs)
+        super().__init__(cluster, speeds)
+        self.trace = trace if max_gpus is None else at_most_gpus(trace, max_gpus)
+        self.jobs = checked_range("jobs", jobs)
         self.load = None if load is None else checked_range("load", load)
-        if len(trace) < self.jobs[1]:
-            raise InputError(
-                f"{len(trace)} jobs, {self.jobs[1]} are needed", file=trace.name, field="jobs"
-            )
-        self.trace = trace
-        self._capacity = [reference_gpus(cluster, speeds) for cluster in self.clusters]
-        self.bounds = ClusterBounds.of(*self.clusters)
+        if len(self.trace) < self.jobs[1]:
+            told = f"{len(self.trace)} jobs, {self.jobs[1]} are needed"
+            raise InputError(told, file=trace.name, field="jobs")
 
     def __call__(self, rng: np.random.Generator) -> ClusterInstance:
         """A window."""
-        chosen = int(rng.integers(len(self.clusters)))
-        window = random_window(self.trace, self.jobs, self.load, self._capacity[chosen], rng)
-        return ClusterInstance(self.clusters[chosen], window)
+        several = len(self.clusters)
+        return self.draw([[self.trace]] * several, [self.jobs] * several, self.load, rng)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is drawn at some progress."""
+
+    load: tuple[float, float]  # least and most
+    gpus: float  # most GPUs of a cluster
+
+
+@bounded
+class Curriculum:
+    """Load and cluster size grow until some progress and then stay.
+
+    The ends of the load's range change linearly in between, the GPUs of the largest cluster
+    geometrically.
+
+    Args:
+        first_load: least and most load at progress 0.
+        load: the same from `until` on.
+        first_gpus: GPUs of the largest clusters at progress 0.
+        gpus: the same from `until` on.
+        until: progress, above 0 and at most 1.
+
+    Raises:
+        InputError: a range is empty or not above 0, or clusters would shrink.
+    """
+
+    def __init__(
+        self,
+        *,
+        first_load: Sequence[float] = (0.5, 0.8),
+        load: Sequence[float] = (0.7, 1.3),
+        first_gpus: int = 64,
+        gpus: int = 512,
+        until: Part = 0.5,
+    ) -> None:
+        self._first_load = np.array(checked_range("first_load", first_load))
+        self._load = np.array(checked_range("load", load))
+        self._gpus = checked_range("first_gpus", (first_gpus, gpus))
+        self._until = until
+
+    def stage(self, progress: float) -> Stage:
+        """The stage at `progress`.
+
+        Raises:
+            InputError: `progress` is not in 0..1.
+        """
+        if not 0 <= progress <= 1:
+            raise InputError(f"{progress} is not in 0..1", field="progress")
+        way = min(progress / self._until, 1.0)
+        least, most = (self._first_load + way * (self._load - self._first_load)).tolist()
+        first, last = self._gpus
+        return Stage((least, most), last if way == 1.0 else first * (last / first) ** way)
+
+
+@bounded
+class MixedClusters(Windows):
+    """Consecutive jobs of a random trace on a random cluster, at a random load.
+
+    The bounds are those of all clusters, whatever the stage. An episode has a number of jobs in
+    proportion to the GPUs of its cluster: with fewer, large clusters would never fill. Submissions
+    begin at 0.
+
+    Args:
+        clusters: each is as likely as the others, among those that the stage admits.
+        traces: each is as likely as the others, among those with enough jobs for the cluster.
+        stages: load and size of the clusters by the progress of training.
+        jobs_per_gpu: least and most jobs of an episode / GPUs of its cluster.
+        max_share: jobs that ask for more than this share of a cluster's GPUs are not part of its
+            windows, above 0 and at most 1.
+        speeds: of each GPU type, 1 = as in the traces: the load is what is asked for / what the
+            cluster is worth with them. None: all GPUs count alike.
+
+    Attributes:
+        bounds: of all clusters.
+        progress: of training, from 0 to 1; 0 at first. Whoever trains sets it.
+
+    Raises:
+        InputError: there is no cluster or no trace, an argument is out of range, a stage admits no
+            cluster at first or not all at last, or no trace has enough jobs for a cluster.
+    """
+
+    def __init__(
+        self,
+        clusters: Cluster | Sequence[Cluster],
+        traces: Trace | Sequence[Trace],
+        *,
+        stages: Curriculum = Curriculum(),
+        jobs_per_gpu: Sequence[float] = (2.0, 6.0),
+        max_share: Part = 0.25,
+        speeds: Mapping[str, float] | None = None,
+    ) -> None:
+        one = isinstance(clusters, Cluster)
+        super().__init__(clusters if one else sorted(clusters, key=lambda c: c.num_gpus), speeds)
+        traces = (traces,) if isinstance(traces, Trace) else tuple(traces)
+        if not traces:
+            raise InputError("no trace", field="traces")
+        self.stages, self.jobs_per_gpu = stages, checked_range("jobs_per_gpu", jobs_per_gpu)
+        self._jobs, self._traces = [], []
+        for cluster in self.clusters:
+            least, most = (max(1, round(n * cluster.num_gpus)) for n in self.jobs_per_gpu)
+            parts = [at_most_gpus(trace, int(max_share * cluster.num_gpus)) for trace in traces]
+            self._jobs.append((least, most))
+            self._traces.append([part for part in parts if len(part) >= most])
+            if not self._traces[-1]:
+                longest = max(parts, key=len)
+                raise InputError(
+                    f"{len(longest)} jobs, {most} are needed for cluster {cluster.name}: lower it",
+                    file=longest.name,
+                    field="jobs_per_gpu",
+                )
+        if self._admitted(1.0) < len(self.clusters):
+            raise InputError("the last stage leaves clusters out", field="stages")
+        self.progress = 0.0
+
+    @property
+    def progress(self) -> float:
+        """Of training, from 0 to 1."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: float) -> None:
+        if self._admitted(progress) < 1:
+            raise InputError(f"no cluster is small enough at progress {progress}", field="stages")
+        self._progress = progress
+
+    def __call__(self, rng: np.random.Generator) -> ClusterInstance:
+        """A window at the present stage."""
+        traces = self._traces[: self._admitted(self.progress)]
+        return self.draw(traces, self._jobs, self.stages.stage(self.progress).load, rng)
+
+    def _admitted(self, progress: float) -> int:
+        """How many clusters, from the smallest on, a stage admits."""
+        most = self.stages.stage(progress).gpus
+        return sum(cluster.num_gpus <= most for cluster in self.clusters)
 
 
 class RandomJobs:
@@ -187,8 +344,8 @@ class RandomJobs:
         duration_s: Sequence[int],
     ) -> None:
         self.cluster, self.bounds = cluster, ClusterBounds.of(cluster)
-        self.jobs, self.load = checked_whole_range("jobs", jobs), checked_range("load", load)
-        self.duration_s = checked_whole_range("duration_s", duration_s)
+        self.jobs, self.load = checked_range("jobs", jobs), checked_range("load", load)
+        self.duration_s = checked_range("duration_s", duration_s)
         if not 1 <= max_gpus <= cluster.num_gpus:
             raise InputError(f"{max_gpus} is not in 1..{cluster.num_gpus}", field="max_gpus")
         self.max_gpus = max_gpus
@@ -234,14 +391,6 @@ def toy_cluster() -> tuple[Cluster, Trace]:
     Every job fits on one server, and at least on the larger one; no job is to run on both, which
     hold five GPUs together. It pays to wait: `SJF_S` and `FIFO_S` start whatever fits.
     """
-    servers = len(SERVER_GPUS)
-    cluster = Cluster(
-        name="toy cluster",
-        gpus=np.array(SERVER_GPUS, np.int32),
-        rack=np.arange(servers, dtype=np.int32),
-        gpu_type=np.zeros(servers, np.int32),
-        gpu_types=("toy",),
-        cpu_milli=np.full(servers, UNLIMITED),
-        memory_mib=np.full(servers, UNLIMITED),
-    )
+    servers = Cluster.uniform(len(SERVER_GPUS), nodes_per_rack=1, gpu_types=("toy",))
+    cluster = replace(servers, name="toy cluster", gpus=np.array(SERVER_GPUS, np.int32))
     return cluster, Trace.of("toy jobs", SUBMIT_S, DURATION_S, GPUS)

@@ -16,6 +16,7 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from envs.parallel_env import Terms
 from envs.reward import WeightedTerms
+from envs.spaces import check_sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +42,7 @@ class ClusterBounds:
     @classmethod
     def of(cls, *clusters: Cluster) -> ClusterBounds:
         """The least bounds that hold for all of `clusters`."""
-        return cls(
-            servers=max(cluster.num_nodes for cluster in clusters),
-            racks=max(len(np.unique(cluster.rack)) for cluster in clusters),
-            rack_servers=max(int(np.bincount(cluster.rack).max()) for cluster in clusters),
-            gpus=max(int(cluster.gpus.max()) for cluster in clusters),
-            gpu_types=max(len(cluster.gpu_types) for cluster in clusters),
-        )
+        return cls(*map(max, zip(*map(_sizes, clusters), strict=True)))
 
     def part(self, schedulers: int) -> ClusterBounds:
         """The bounds of each scheduler's part of the racks.
@@ -67,18 +62,16 @@ class ClusterBounds:
         Raises:
             InputError: naming the bound that is too small.
         """
-        for name, size in (
-            ("servers", len(nodes)),
-            ("racks", len(np.unique(cluster.rack[nodes]))),
-            ("gpus", int(cluster.gpus[nodes].max(initial=0))),
-            ("gpu_types", len(cluster.gpu_types)),
-        ):
-            if size > getattr(self, name):
-                raise InputError(
-                    f"{size} needed, the observation has {getattr(self, name)}",
-                    file=f"cluster {cluster.name}",
-                    field=name,
-                )
+        servers, racks, _, gpus, types = _sizes(cluster, nodes)
+        file = f"cluster {cluster.name}"
+        check_sizes(self, file, servers=servers, racks=racks, gpus=gpus, gpu_types=types)
+
+
+def _sizes(cluster: Cluster, nodes: NDArray[np.integer] | slice = slice(None)) -> tuple[int, ...]:
+    """Servers, racks, servers of a rack, GPUs of a server and GPU types, at most."""
+    gpus, racks = cluster.gpus[nodes], np.unique(cluster.rack[nodes], return_counts=True)[1]
+    most = int(racks.max(initial=0)), int(gpus.max(initial=0))
+    return len(gpus), len(racks), *most, len(cluster.gpu_types)
 
 
 # Every term and its weight.

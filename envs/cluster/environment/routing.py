@@ -110,9 +110,10 @@ def first_that_holds(name: str, home: IntArray, holds: NDArray[np.integer]) -> I
     """
     schedulers = holds.shape[1]
     order = (home[:, None] + np.arange(schedulers)) % schedulers  # (J, S)
-    can = np.take_along_axis(holds, order, axis=1)
-    if not can.any(axis=1).all():
-        job = int(np.argmin(can.any(axis=1)))
+    jobs = np.arange(len(home))
+    chosen = order[jobs, holds[jobs[:, None], order].argmax(axis=1)]
+    cannot = np.flatnonzero(holds[jobs, chosen] == 0)
+    if len(cannot):
+        job = int(cannot[0])
         raise InputError("no server group can hold it", file=name, record=job, field="num_gpus")
-    chosen = np.take_along_axis(order, can.argmax(axis=1)[:, None], axis=1)[:, 0]
     return chosen.astype(np.int32)

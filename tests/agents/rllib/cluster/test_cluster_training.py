@@ -18,8 +18,7 @@ from agents.rllib.config import Cloning
 from agents.rllib.runner import specs
 from agents.rllib.training import Exam, Trained, train
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.generator import RandomJobs
-from envs.cluster.environment.mixed_clusters import Curriculum, MixedClusters
+from envs.cluster.environment.generator import Curriculum, MixedClusters, RandomJobs
 from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.nodes import Cluster

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from envs.cluster.environment.generator import at_load, reference_gpus
-from envs.cluster.environment.mixed_clusters import Curriculum, MixedClusters, Stage
+from envs.cluster.environment.generator import (
+    Curriculum,
+    MixedClusters,
+    Stage,
+    at_load,
+    reference_gpus,
+)
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.nodes import Cluster
