@@ -26,7 +26,7 @@ from agents.decision import Decider, Decision, Name, StateError, form
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.environment.actions import Bookkeeping
-from envs.cluster.environment.episode import remember_in_order
+from envs.cluster.environment.episode import remember
 from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE, RUNNING, Overheads
@@ -225,7 +225,8 @@ class _Instant:
             if over:
                 raise StateError((("nodes", over[0], kind), "the running jobs hold more than that"))
         if book is not None and len(book.gang):
-            remember_in_order(simulator.state, book, self.arrays.midst.finished)
+            for job in self.arrays.midst.finished:
+                remember(simulator.state, book, job)
 
     def _by_plan(self, plan: Migrating, most_actions: int | None) -> tuple[ClusterSimulator, bool]:
         """Do what a plan says; whether that came to less than the limit."""

@@ -21,7 +21,8 @@ class FirstFit:
         """A start, or else to wait; to preempt where to wait is not allowed either."""
         table, state = episode.action_table, episode.simulator.state
         mask = np.zeros(table.size, np.int8)
-        fill_mask(state, episode.book, episode.views[scheduler], table, mask)
+        view = episode.views[scheduler]
+        fill_mask(state, episode.book, view, table, episode.request, mask)
         starts = np.flatnonzero(mask[: table.window * table.groups])
         if len(starts):
             return int(starts[0])

@@ -269,15 +269,15 @@ def take(
 @compiled
 def startable(state: ClusterState, view: View, job: int, kind: int, index: int) -> bool:
     """Whether the place a plan has for a job is free now, and no smaller one that it would take."""
-    jobs, nodes, partials = state.jobs, state.nodes, state.partials
-    wanted = jobs[job].gpus
+    record, nodes, partials = state.jobs[job], state.nodes, state.partials
+    wanted = record.gpus
     if kind == SERVER:
-        return bool(room(jobs, nodes, partials, job, view.node[index]) >= wanted)
+        return bool(room(record, nodes[view.node[index]], partials) >= wanted)
     in_all, in_a_rack = 0, False
     for rack in range(len(view.rack_ptr) - 1):
         held = 0
         for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
-            held += max(room(jobs, nodes, partials, job, view.node[slot]), 0)
+            held += max(room(record, nodes[view.node[slot]], partials), 0)
         if kind == RACK and rack == index:
             return bool(held >= wanted)
         in_all += held

@@ -17,12 +17,13 @@ from envs.cluster.simulation.borrowed import borrowed
 from envs.cluster.simulation.cluster_kernel import begin, give, give_partial, stop
 from envs.cluster.simulation.cluster_state import NONE, ClusterState, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner, pasted
+from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
 IntArray = NDArray[np.int32]
 Flags = NDArray[np.int8]
 Records = NDArray[np.void]
+Record = Any  # one of the records of `cluster_state`
 
 QUEUE, SERVICE, REMAINING_TIME, REMAINING_SERVICE = 0, 1, 2, 3  # codes of the keys
 
@@ -206,35 +207,32 @@ class Bookkeeping(NamedTuple):
 
 
 @compiled_inner
-def partial_for(nodes: Records, partials: Records, node: int, milli: int, gpus: int) -> int:
-    """The set of `gpus` partial GPUs of `node` with the least left that is enough, or NONE."""
+def partial_for(job: Record, node: Record, partials: Records) -> int:
+    """The set of as many partial GPUs with the least left that is enough, or NONE."""
     best, least = NONE, WHOLE_GPU + 1
-    index = nodes[node].partial
+    index = node.partial
     while index != NONE:
         left = partials[index].left
-        if partials[index].gpus == gpus and milli <= left < least:
+        if partials[index].gpus == job.gpus and job.milli <= left < least:
             best, least = index, left
         index = partials[index].next
     return best
 
 
 @compiled_inner
-def room(jobs: Records, nodes: Records, partials: Records, job: int, node: int) -> int:
+def room(job: Record, node: Record, partials: Records) -> int:
     """How many GPUs a job like `job` could get on `node` now; -1: it cannot be there at all."""
-    record, place = jobs[job], nodes[node]
-    if place.up == 0 or (record.types >> place.type) & 1 == 0:
+    if node.up == 0 or (job.types >> node.type) & 1 == 0:
         return -1
-    wanted, free = np.int64(record.gpus), np.int64(place.free)
+    wanted, free = np.int64(job.gpus), np.int64(node.free)
     lasting: Any = wanted  # GPUs for which processor and memory last
-    for asked, there in ((record.cpu, place.cpu), (record.memory, place.memory)):
+    for asked, there in ((job.cpu, node.cpu), (job.memory, node.memory)):
         if asked > there:
             lasting = min(lasting, there * wanted // asked if wanted > 0 else -1)
     if lasting < wanted:
         return int(min(free, lasting))
-    shares = free < wanted and record.milli < WHOLE_GPU
-    if shares and partial_for(nodes, partials, node, record.milli, record.gpus) != NONE:
-        return int(wanted)
-    return int(free)
+    shares = free < wanted and job.milli < WHOLE_GPU
+    return int(wanted if shares and partial_for(job, node, partials) != NONE else free)
 
 
 @compiled
@@ -248,32 +246,32 @@ def start_on(
     last: int,
 ) -> None:
     """Start `job` on the servers in slots `first`..`last` - 1, which have room for it."""
-    jobs, nodes, partials = state.jobs, state.nodes, state.partials
-    milli, left = jobs[job].milli, np.int64(jobs[job].gpus)
-    fractional = milli < WHOLE_GPU and left > 0
+    record, nodes, partials = state.jobs[job], state.nodes, state.partials
+    left = np.int64(record.gpus)
+    fractional = record.milli < WHOLE_GPU and left > 0
     joined, on, least = NONE, NONE, WHOLE_GPU + 1  # the fullest set of its size
     for slot in range(first, last if fractional else first):
-        node = view.node[slot]
-        if room(jobs, nodes, partials, job, node) >= left:
-            index = partial_for(nodes, partials, node, milli, left)
+        node = nodes[view.node[slot]]
+        if room(record, node, partials) >= left:
+            index = partial_for(record, node, partials)
             if index != NONE and partials[index].left < least:
-                joined, on, least = index, node, partials[index].left
+                joined, on, least = index, slot, partials[index].left
     if joined != NONE:
-        give_partial(state, job, on, joined, left)
+        give_partial(state, job, view.node[on], joined, left)
     while joined == NONE:  # free GPUs of as few servers as possible, the last of them the tightest
         enough, tightest, fullest, most = NONE, 0, NONE, 0
         for slot in range(first, last):
-            there = room(jobs, nodes, partials, job, view.node[slot])
+            there = room(record, nodes[view.node[slot]], partials)
             if there >= left and (enough == NONE or there < tightest):
                 enough, tightest = slot, there
             if there > most:
                 fullest, most = slot, there
         gpus = left if enough != NONE else most
-        node = view.node[enough if enough != NONE else fullest]
+        node_number = view.node[enough if enough != NONE else fullest]
         if fractional:  # a set that others may join
-            give_partial(state, job, node, NONE, gpus)
+            give_partial(state, job, node_number, NONE, gpus)
         else:
-            give(state, job, node, gpus)
+            give(state, job, node_number, gpus)
         left -= gpus
         if left == 0:
             break
@@ -281,30 +279,27 @@ def start_on(
 
 
 @compiled_inner
-def allow_starts(
-    state: ClusterState, table: Layout, view: View, job: int, row: int, mask: Flags
-) -> None:
-    """Write into `mask` on which groups the job in row `row` of the window may start."""
-    jobs, nodes, partials = state.jobs, state.nodes, state.partials
-    wanted, first = jobs[job].gpus, row * table.groups
+def allow_starts(state: ClusterState, table: Layout, view: View, job: int, mask: Flags) -> None:
+    """Write into `mask` (G,) on which groups a job may start."""
+    record = state.jobs[job]
     in_all, smaller = -1, False  # room, -1: of no server; whether it may start on a smaller group
     for rack in range(len(view.rack_ptr) - 1):
         in_rack, inside = -1, False
         for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
-            there = room(jobs, nodes, partials, job, view.node[slot])
+            there = room(record, state.nodes[view.node[slot]], state.partials)
             if there >= 0:
                 in_rack = max(in_rack, 0) + there
-            if there >= wanted and table.allow_servers:
-                mask[first + slot] = 1
+            if there >= record.gpus and table.allow_servers:
+                mask[slot] = 1
                 inside = True
         if in_rack >= 0:
             in_all = max(in_all, 0) + in_rack
-        if table.allow_racks and in_rack >= wanted and not inside:
-            mask[first + table.servers + rack] = 1
+        if table.allow_racks and in_rack >= record.gpus and not inside:
+            mask[table.servers + rack] = 1
             inside = True
         smaller = smaller or inside
-    if table.allow_all and in_all >= wanted and not smaller:
-        mask[first + table.groups - 1] = 1
+    if table.allow_all and in_all >= record.gpus and not smaller:
+        mask[table.groups - 1] = 1
 
 
 @compiled
@@ -313,24 +308,8 @@ def holding(state: ClusterState, table: Layout, view: View, holds: Flags) -> Non
     groups = np.empty(table.groups, np.int8)
     for job in range(len(state.jobs)):
         groups[:] = 0
-        allow_starts(state, table, view, job, 0, groups)
+        allow_starts(state, table, view, job, groups)
         holds[job] = groups.max()
-
-
-@pasted
-def alike(jobs: Records, one: int, other: int) -> bool:
-    """Whether two jobs ask for the same, and so have room in the same places."""
-    a, b = jobs[one], jobs[other]
-    return bool(
-        a.gpus == b.gpus
-        and a.milli == b.milli
-        and a.types == b.types
-        and a.cpu == b.cpu
-        and a.memory == b.memory
-    )
-
-
-KINDS = 32  # different requests among jobs that are remembered
 
 
 @compiled
@@ -339,31 +318,28 @@ def fill_mask(
     book: Bookkeeping,
     view: View,
     table: Layout,
+    request: IntArray,
     mask: Flags,
 ) -> None:
     """Allowed actions: to wait wherever something is to come, or nothing else is left.
 
     To come are the ends of jobs that run, jobs that arrive or are on their way to a queue, and
-    nodes that fail or return.
+    nodes that fail or return. Jobs of the same `request` (J,) may start on the same groups.
     """
     me, peers, groups, clock = view.scheduler, table.peers, table.groups, state.clock[0]
-    at = table.window * groups
-    rows, kinds = np.empty(KINDS, np.int64), 0  # rows of jobs that ask for different things
-    for row in range(table.window):
-        job = book.window[me, row]
+    window, at = book.window[me], table.window * groups
+    for row in range(len(window)):
+        job = window[row]
         if job == NONE:
             break
-        kind = 0
-        while kind < kinds and not alike(state.jobs, job, book.window[me, rows[kind]]):
-            kind += 1
-        if kind < kinds:
-            same = rows[kind] * groups
-            mask[row * groups : (row + 1) * groups] = mask[same : same + groups]
+        same = 0  # the first row with the same request
+        while request[window[same]] != request[job]:
+            same += 1
+        starts = mask[row * groups : (row + 1) * groups]
+        if same < row:
+            starts[:] = mask[same * groups : (same + 1) * groups]
         else:
-            allow_starts(state, table, view, job, row, mask)
-            if kinds < KINDS:
-                rows[kinds] = row
-                kinds += 1
+            allow_starts(state, table, view, job, starts)
         if book.forwards[job] < table.most_forwards:
             for peer in range(peers):
                 mask[at + row * peers + peer] = book.holds[job, (me + 1 + peer) % (peers + 1)]

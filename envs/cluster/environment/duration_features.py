@@ -85,14 +85,15 @@ class DurationFeatures:
         self.history = history
         self._near, self._gang = neighbours(trace, history), gangs(trace)
         self._means = np.zeros((int(self._gang.max(initial=-1)) + 2, 3))
-        self._told = np.zeros(len(trace), np.bool_)
-        self._finished = np.zeros(1, np.int64)
+        self._known = np.zeros(len(trace), np.bool_)
+        self._finished = 0
 
     def rows(self, state: ClusterState, jobs: IntArray) -> NDArray[np.float32]:
         """(A, width) of settled jobs that have arrived; learns first which jobs have finished."""
         out = np.zeros((len(jobs), width(self.history)), np.float32)
-        if state.clock[0]["finished"] != self._finished[0]:
-            learn(state, self._gang, self._means, self._told, self._finished)
+        if (finished := int(state.clock[0]["finished"])) != self._finished:
+            learn(state, self._gang, self._means, self._known)
+            self._finished = finished
         fill(state, self._near, self._gang, self._means, jobs, out)
         return out
 
@@ -102,27 +103,25 @@ def learn(
     state: ClusterState,
     gang: NDArray[np.int32],
     means: NDArray[np.float64],
-    told: NDArray[np.bool_],
-    finished: IntArray,
+    known: NDArray[np.bool_],
 ) -> None:
     """Take the jobs that have finished since into the means, the first to finish first."""
     state = borrowed(state)
-    for job in newly_finished(state, told, state.clock[0].finished - finished[0]):
+    for job in newly_finished(state, known):
         add_finished(means, gang[job], minutes(state.jobs[job].work))
-    finished[0] = state.clock[0].finished
 
 
 @compiled_inner
-def newly_finished(state: ClusterState, told: NDArray[np.bool_], number: int) -> IntArray:
-    """(number,) jobs that have finished and are not yet `told`: now they are. The first first."""
-    new, ended = np.empty(number, np.int64), np.empty(number)
-    place = 0
-    for job in range(state.clock[0].arrived):
-        if state.jobs[job].status == FINISHED and not told[job]:
-            told[job] = True
-            new[place], ended[place] = job, state.jobs[job].finish
-            place += 1
-    return new[np.argsort(ended, kind="mergesort")]  # stable: ties by number
+def newly_finished(state: ClusterState, known: NDArray[np.bool_]) -> IntArray:
+    """Jobs that have finished and are not yet `known`: now they are. The first to finish first."""
+    arrived, number = state.clock[0].arrived, 0
+    new, ended = np.empty(arrived, np.int64), np.empty(arrived)
+    for job in range(arrived):
+        if state.jobs[job].status == FINISHED and not known[job]:
+            known[job] = True
+            new[number], ended[number] = job, state.jobs[job].finish
+            number += 1
+    return new[np.argsort(ended[:number], kind="mergesort")]  # stable: ties by number
 
 
 @compiled
@@ -139,20 +138,18 @@ def fill(
     for place in range(len(jobs)):
         job, row = jobs[place], out[place]
         record = state.jobs[job]
-        held = record.executed
-        if record.status == RUNNING:
-            held += now - record.settled
+        held = record.executed + (now - record.settled if record.status == RUNNING else 0.0)
         row[0] = log2(max(record.gpus, 1)) / 4.0
         row[1] = minutes(now - record.submit)
         row[2] = minutes(attained_by(record, now))
         row[3] = minutes(held)
         write_means(means, gang[job], row[OWN_WIDTH:])
+        at = OWN_WIDTH + MEANS_WIDTH
         for neighbour in range(near.shape[1]):
             other = near[job, neighbour]
-            if other == NONE or state.jobs[other].status == FUTURE:
-                continue
-            at = OWN_WIDTH + MEANS_WIDTH + NEAR_WIDTH * neighbour
-            row[at] = 1.0
-            row[at + 1] = minutes(attained_by(state.jobs[other], now))
-            row[at + 2] = state.jobs[other].status == FINISHED
-            row[at + 3] = minutes(abs(state.jobs[other].submit - record.submit))
+            if other != NONE and state.jobs[other].status != FUTURE:
+                row[at] = 1.0
+                row[at + 1] = minutes(attained_by(state.jobs[other], now))
+                row[at + 2] = state.jobs[other].status == FINISHED
+                row[at + 3] = minutes(abs(state.jobs[other].submit - record.submit))
+            at += NEAR_WIDTH

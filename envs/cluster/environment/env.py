@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.generator import ClusterGenerator, FixedCluster, toy_cluster
 from envs.cluster.environment.instance import ClusterBounds, OwnCredit
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
-from envs.cluster.environment.parallel_env import ClusterParallelEnv, WithEpisode
+from envs.cluster.environment.parallel_env import TOY_SIZES, ClusterParallelEnv, WithEpisode
 from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
@@ -162,8 +161,5 @@ def toy_environment(
     **arguments: Any,
 ) -> ClusterEnv:
     """`meshwright/ClusterToy-v0`: `ClusterEnv` about `toy_cluster`, whose optimum is known."""
-    cluster, trace = toy_cluster()
-    sizes = partial(ClusterObservation, window=len(trace), running=4, shares=4)
-    return ClusterEnv.of_trace(
-        cluster, trace, **{"observation": sizes, "actions": actions, **arguments}
-    )
+    given = {"observation": TOY_SIZES, "actions": actions, **arguments}
+    return ClusterEnv.of_trace(*toy_cluster(), **given)

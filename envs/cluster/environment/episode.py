@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from envs.cluster.environment.observation import (
     job_profiles,
     minutes,
     neighbours,
+    numbers_of,
     observe,
 )
 from envs.cluster.environment.routing import first_that_holds
@@ -88,18 +90,15 @@ def wait(
         book.row[place] = job
     outcome = advance(state, tables, overheads, until)
     passed *= clock.now - before
-    if len(book.gang) > 0 and clock.finished > were_finished:
-        over = 0  # of those that ran, sorted
+    last = NONE
+    for _ in range(clock.finished - were_finished if len(book.gang) > 0 else 0):
+        first = len(state.jobs)  # the next, by number, of those that ran
         for place in range(ran):
             job = book.row[place]
-            if state.jobs[job].status == FINISHED:
-                at = over
-                while at > 0 and book.row[at - 1] > job:
-                    book.row[at] = book.row[at - 1]
-                    at -= 1
-                book.row[at] = job
-                over += 1
-        remember_in_order(state, book, book.row[:over])
+            if last < job < first and state.jobs[job].status == FINISHED:
+                first = job
+        last = first
+        remember(state, book, last)
     return bool(outcome != NOTHING)
 
 
@@ -115,12 +114,10 @@ def add_up(state: ClusterState, job: int, passed: FloatArray, runs: bool) -> Non
 
 
 @compiled
-def remember_in_order(state: ClusterState, book: Bookkeeping, over: NDArray[np.integer]) -> None:
-    """Add jobs that have finished to the means, as they come."""
-    for place in range(len(over)):
-        job = over[place]
-        book.took[job] = minutes(state.jobs[job].executed)
-        add_finished(book.finished, book.gang[job], book.took[job])
+def remember(state: ClusterState, book: Bookkeeping, job: int) -> None:
+    """Add a job that has finished to the means."""
+    book.took[job] = minutes(state.jobs[job].executed)
+    add_finished(book.finished, book.gang[job], book.took[job])
 
 
 class SchedulingEpisode:
@@ -178,8 +175,10 @@ class SchedulingEpisode:
             bounds.check_fits(cluster, nodes)
             self.views.append(view_of(cluster, tables, nodes, scheduler, bounds.gpus))
         self.action_table = sizes = actions.table(observation.table, forwards)
-        types = state.jobs["types"]
-        self.profiles = job_profiles(cluster, trace, tables, types, bounds.gpu_types)
+        jobs = state.jobs
+        self.profiles = job_profiles(cluster, trace, tables, jobs["types"], bounds.gpu_types)
+        asked = (jobs[name] for name in ("gpus", "milli", "types", "cpu", "memory"))
+        self.request = numbers_of(*asked)
         self.forward_s, self._owner = forward_s, owner
         self._summaries = np.zeros((self.schedulers, PEER_BASE + bounds.gpu_types))
         self._passed = np.zeros((self.schedulers, PASSED_WIDTH))
@@ -189,14 +188,15 @@ class SchedulingEpisode:
         holds = np.ascontiguousarray(holds.T)
         near = neighbours(trace, sizes.history)
         gang = gangs(trace) if sizes.history else np.zeros(0, np.int32)
+        none = partial(np.full, fill_value=NONE, dtype=np.int32)
         self.book = Bookkeeping(
             home=first_that_holds(trace.name, home, holds),
             there=np.zeros(len(trace)),
             forwards=np.zeros(len(trace), np.int32),
             holds=holds,
-            window=np.full((self.schedulers, sizes.window), NONE, np.int32),
-            shown=np.full((self.schedulers, sizes.running), NONE, np.int32),
-            row=np.full(len(trace), NONE, np.int32),
+            window=none((self.schedulers, sizes.window)),
+            shown=none((self.schedulers, sizes.running)),
+            row=none(len(trace)),
             near=near,
             gap=gaps(trace, near),
             took=np.zeros(len(gang)),
@@ -282,6 +282,7 @@ class SchedulingEpisode:
             self.book,
             self.views[scheduler],
             self.profiles,
+            self.request,
             self._owner,
             self._summaries,
             self.action_table,

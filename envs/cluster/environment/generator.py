@@ -272,8 +272,9 @@ class MixedClusters(Windows):
         max_share: Part = 0.25,
         speeds: Mapping[str, float] | None = None,
     ) -> None:
-        one = isinstance(clusters, Cluster)
-        super().__init__(clusters if one else sorted(clusters, key=lambda c: c.num_gpus), speeds)
+        if not isinstance(clusters, Cluster):
+            clusters = sorted(clusters, key=lambda cluster: cluster.num_gpus)
+        super().__init__(clusters, speeds)
         traces = (traces,) if isinstance(traces, Trace) else tuple(traces)
         if not traces:
             raise InputError("no trace", field="traces")

@@ -87,9 +87,15 @@ def history_width(history: int) -> int:
     return 2 * NEIGHBOUR_WIDTH * history + MEAN_WIDTH if history else 0
 
 
+def numbers_of(*columns: NDArray[np.integer]) -> IntArray:
+    """(J,) number of every combination of the columns."""
+    _, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return numbers.reshape(-1).astype(np.int32)
+
+
 def gangs(trace: Trace) -> IntArray:
     """(J,) number of the gang size of every job: its GPUs, and the part of each it asks for."""
-    return _codes(trace.num_gpus, trace.gpu_milli)
+    return numbers_of(trace.num_gpus, trace.gpu_milli)
 
 
 def neighbours(trace: Trace, history: int) -> IntArray:
@@ -98,7 +104,7 @@ def neighbours(trace: Trace, history: int) -> IntArray:
     Only jobs of the same gang size count, of the same virtual cluster and user where the trace
     says them; NONE where there are fewer.
     """
-    kind = _codes(trace.num_gpus, trace.gpu_milli, trace.queue.codes, trace.user.codes)
+    kind = numbers_of(trace.num_gpus, trace.gpu_milli, trace.queue.codes, trace.user.codes)
     order = np.argsort(kind, kind="stable").astype(np.int32)
     sorted_kind = kind[order]
     out = np.full((len(trace), 2 * history), NONE, np.int32)
@@ -114,12 +120,6 @@ def gaps(trace: Trace, near: IntArray) -> Features:
     """(J, 2 K) feature: time between the submissions of a job and of its `neighbours`."""
     apart = np.abs(trace.submit_s[near] - trace.submit_s[:, None])
     return np.asarray(np.minimum(np.log1p(apart / 60.0) / 4.0, HIGH), np.float32)
-
-
-def _codes(*columns: NDArray[np.integer]) -> IntArray:
-    """(J,) number of every combination of the columns."""
-    _, codes = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return codes.reshape(-1).astype(np.int32)
 
 
 @compiled
@@ -169,27 +169,23 @@ def job_profiles(
         permitted: (J,) bits of the GPU types they may run on.
         types: T of the bounds.
     """
-    profile = tables.profile
-    row = tables.row[:, 0]
-    by_case = np.stack(
-        [
-            tables.communication.max(axis=(1, 2, 3)),
-            tables.demand.max(axis=1),
-            tables.pair[row].mean(axis=1),
-            tables.pair[:, row].mean(axis=0),
-            tables.locality[:, :, ONE_RACK, min(1, tables.locality.shape[3] - 1)].mean(axis=1),
-            tables.locality[:, :, SEVERAL_RACKS, -1].mean(axis=1),
-        ],
-        axis=1,
+    profile, row, locality = tables.profile, tables.row[:, 0], tables.locality
+    by_case = (
+        tables.communication.max(axis=(1, 2, 3)),
+        tables.demand.max(axis=1),
+        tables.pair[row].mean(axis=1),
+        tables.pair[:, row].mean(axis=0),
+        locality[:, :, ONE_RACK, min(1, locality.shape[3] - 1)].mean(axis=1),
+        locality[:, :, SEVERAL_RACKS, -1].mean(axis=1),
     )
     out = np.zeros((len(trace), PROFILE_WIDTH + types))
-    out[:, :6] = by_case[profile]
+    out[:, :6] = np.stack(by_case, axis=1)[profile]
     for column, wanted, there in (
         (6, trace.cpu_milli, cluster.cpu_milli),
         (7, trace.memory_mib, cluster.memory_mib),
     ):
-        limited = there[there < UNLIMITED]
-        out[:, column] = wanted / max(int(limited.max(initial=0)), 1) if len(limited) else 0.0
+        if len(limited := there[there < UNLIMITED]):
+            out[:, column] = wanted / max(int(limited.max()), 1)
     for index in range(len(cluster.gpu_types)):
         may = permitted >> index & 1 == 1
         out[:, PROFILE_WIDTH + index] = np.where(may, tables.speed[profile, index], 0.0)
@@ -448,6 +444,7 @@ def observe(
     book: Bookkeeping,
     view: View,
     profiles: Features,
+    request: IntArray,
     owner: IntArray,
     summaries: NDArray[np.float64],
     table: Layout,
@@ -461,6 +458,7 @@ def observe(
         book: whose queue jobs are in; the jobs shown are written there.
         view: of the scheduler.
         profiles: (J, ...) `job_profiles`.
+        request: (J,) number of what a job asks for.
         owner: (nodes,) scheduler of every node.
         summaries: (S, PEER_BASE + T) what schedulers show each other is written there.
         table: its layout.
@@ -486,7 +484,7 @@ def observe(
         seen.peer_features[peer, 0] = inside(other[0] / max(view.gpus, 1))
         for column in range(1, len(other)):
             seen.peer_features[peer, column] = inside(other[column])
-    fill_mask(state, book, view, table, mask)
+    fill_mask(state, book, view, table, request, mask)
 
 
 @compiled_inner
@@ -554,19 +552,15 @@ def fill_servers(state: ClusterState, view: View, table: Layout, seen: Seen) -> 
         rack = seen.server_rack[slot] = view.rack[slot]
         place, row, area = state.nodes[view.node[slot]], seen.server_features[slot], areas[rack]
         gpus, jobs = float(max(place.gpus, 1)), float(max(place.jobs, 1))
-        rates = 0.0
-        share = place.share
+        rates, share = 0.0, place.share
         while share != NONE:
             rates += state.jobs[state.shares[share].job].rate
             share = state.shares[share].after
-        left = 0
-        partial = place.partial
+        left, partial = 0, place.partial
         while partial != NONE:
             left += state.partials[partial].left * state.partials[partial].gpus
             partial = state.partials[partial].next
-        row[0] = place.gpus / largest
-        row[1] = place.free / gpus
-        row[2] = place.free / largest
+        row[0], row[1], row[2] = place.gpus / largest, place.free / gpus, place.free / largest
         row[3] = place.up
         row[4] = inside(place.jobs / gpus)
         row[5] = place.spanning / jobs
@@ -590,11 +584,8 @@ def fill_servers(state: ClusterState, view: View, table: Layout, seen: Seen) -> 
         area = areas[rack]
         row = seen.rack_features[rack] if rack < len(areas) - 1 else cluster
         gpus, jobs, number = max(area[0], 1.0), max(area[5], 1.0), area[8]
-        row[0] = area[0] / max(view.gpus, 1)
-        row[1] = area[1] / gpus
-        row[2] = area[2] / largest
-        row[3] = area[3] / number
-        row[4] = area[4] / number
+        row[0], row[1], row[2] = area[0] / max(view.gpus, 1), area[1] / gpus, area[2] / largest
+        row[3], row[4] = area[3] / number, area[4] / number
         row[5] = inside(area[5] / gpus)
         row[6] = area[6] / jobs
         row[7] = inside(1.0 - area[7] / jobs) if area[5] > 0.0 else 0.0
@@ -736,10 +727,6 @@ def summarise(
     for scheduler in range(len(out)):
         row = out[scheduler]
         gpus = max(row[0], 1.0)
-        row[1] /= gpus
-        row[3] = count(row[3])
-        row[4] /= gpus
-        row[5] = count(row[5])
-        row[6] = count(row[6])
-        for column in range(PEER_BASE, out.shape[1]):
-            row[column] /= gpus
+        row[1], row[4] = row[1] / gpus, row[4] / gpus
+        row[3], row[5], row[6] = count(row[3]), count(row[5]), count(row[6])
+        row[PEER_BASE:] /= gpus

@@ -15,6 +15,7 @@ from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import WAITED, ClusterActions
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.generator import (
+    SUBMIT_S,
     ClusterGenerator,
     FixedCluster,
     default_generator,
@@ -310,12 +311,14 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
         return {**self.episode.facts(), "decisions": self.decisions}
 
 
+TOY_SIZES = partial(ClusterObservation, window=len(SUBMIT_S), running=4, shares=4)
+
+
 def toy_environment(**arguments: Any) -> ClusterParallelEnv:
     """`ClusterParallelToy-v0`: the jobs of `toy_cluster`, one scheduler for each of its servers.
 
     Whatever the routing, the optimum is that of `meshwright/ClusterToy-v0`: forwarding takes no
     time.
     """
-    cluster, trace = toy_cluster()
-    sizes = partial(ClusterObservation, window=len(trace), running=4, shares=4)
-    return ClusterParallelEnv.of_trace(cluster, trace, **{"observation": sizes, **arguments})
+    given = {"observation": TOY_SIZES, **arguments}
+    return ClusterParallelEnv.of_trace(*toy_cluster(), **given)

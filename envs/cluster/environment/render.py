@@ -28,7 +28,7 @@ def cluster_frame(episode: SchedulingEpisode) -> NDArray[np.uint8]:
     """
     from matplotlib import colormaps
 
-    simulator = episode.simulator
+    simulator, facts = episode.simulator, episode.facts()
     tab20 = np.array(colormaps["tab20"](np.arange(20))[:, :3])
     palette = np.delete(tab20, GREYS, axis=0)
     order = np.concatenate([view.node for view in episode.views])
@@ -40,50 +40,37 @@ def cluster_frame(episode: SchedulingEpisode) -> NDArray[np.uint8]:
         servers.axvline(column - 0.5, color="white", linewidth=0.5)
     ends = np.cumsum([len(view.node) for view in episode.views])
     for row in range(1, len(order)):
-        parts = row in ends
-        servers.axhline(row - 0.5, color="white", linewidth=4.0 if parts else 0.5)
+        servers.axhline(row - 0.5, color="white", linewidth=4.0 if row in ends else 0.5)
     if len(order) <= LABELLED:
         servers.set_yticks(range(len(order)), [f"server {node}" for node in order], fontsize=8)
     servers.set_xticks([])
-    clock = simulator.state.clock[0]
-    servers.set_xlabel(f"GPUs: {int(clock['free'])} of {simulator.cluster.num_gpus} free")
-    servers.set_title(f"{float(clock['now']):.6g} s, running: {int(clock['running'])}")
-    pending = simulator.pending()
-    shown = pending[:QUEUE_ROWS]
-    queue.barh(
-        np.arange(len(shown)),
-        simulator.state.jobs["gpus"][shown],
-        color=palette[shown % COLORS],
-        height=0.8,
-    )
+    servers.set_xlabel(f"GPUs: {facts['free_gpus']} of {simulator.cluster.num_gpus} free")
+    servers.set_title(f"{facts['now_s']:.6g} s, running: {facts['running']}")
+    shown = simulator.pending()[:QUEUE_ROWS]
+    gpus = simulator.state.jobs["gpus"][shown]
+    queue.barh(np.arange(len(shown)), gpus, color=palette[shown % COLORS], height=0.8)
     queue.set_ylim(max(len(shown), 8) - 0.5, -0.5)
     queue.set_yticks([])
     queue.set_xlabel("GPUs asked for")
-    finished, jobs = int(clock["finished"]), len(simulator.trace)
-    queue.set_title(f"waiting: {len(pending)}, finished: {finished} of {jobs}")
+    finished = f"finished: {facts['finished']} of {facts['jobs']}"
+    queue.set_title(f"waiting: {facts['pending']}, {finished}")
     return pixels(figure)
 
 
 def _row(simulator: ClusterSimulator, node: int, palette: Any) -> NDArray[np.float64]:
     """(G, 3) colours of the GPUs of a server; G of the largest."""
-    state, place = simulator.state, simulator.state.nodes[node]
+    state, place, seen = simulator.state, simulator.state.nodes[node], {NONE}
     cells = np.tile(np.array(ABSENT), (int(simulator.cluster.gpus.max()), 1))
-    gpus = int(place["gpus"])
-    cells[:gpus] = FREE if place["up"] else DOWN
-    at = 0
-    seen: set[int] = set()
-    index = int(place["share"])
+    cells[: place["gpus"]] = FREE if place["up"] else DOWN
+    at, index = 0, int(place["share"])
     while index != NONE:
         share = state.shares[index]
-        color = palette[int(share["job"]) % COLORS]
-        partial = int(share["partial"])
-        if partial == NONE:
-            cells[at : at + int(share["gpus"])] = color
-            at += int(share["gpus"])
-        elif partial not in seen:
+        gpus, left, partial = int(share["gpus"]), 0.0, int(share["partial"])
+        if partial == NONE or partial not in seen:
             seen.add(partial)
-            left = int(state.partials[partial]["left"]) / WHOLE_GPU
-            gpus = int(state.partials[partial]["gpus"])
+            if partial != NONE:  # several jobs share it: it has the colour of the first
+                left = int(state.partials[partial]["left"]) / WHOLE_GPU
+            color = palette[int(share["job"]) % COLORS]
             cells[at : at + gpus] = left * np.array(FREE) + (1.0 - left) * color
             at += gpus
         index = int(share["after"])

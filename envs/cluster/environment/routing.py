@@ -116,4 +116,4 @@ def first_that_holds(name: str, home: IntArray, holds: NDArray[np.integer]) -> I
     if len(cannot):
         job = int(cannot[0])
         raise InputError("no server group can hold it", file=name, record=job, field="num_gpus")
-    return chosen.astype(np.int32)
+    return np.asarray(chosen, np.int32)
