@@ -161,5 +161,6 @@ def toy_environment(
     **arguments: Any,
 ) -> ClusterEnv:
     """`meshwright/ClusterToy-v0`: `ClusterEnv` about `toy_cluster`, whose optimum is known."""
-    given = {"observation": TOY_SIZES, "actions": actions, **arguments}
-    return ClusterEnv.of_trace(*toy_cluster(), **given)
+    return ClusterEnv.of_trace(
+        *toy_cluster(), **{"observation": TOY_SIZES, "actions": actions, **arguments}
+    )

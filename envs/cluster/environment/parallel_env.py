@@ -320,5 +320,4 @@ def toy_environment(**arguments: Any) -> ClusterParallelEnv:
     Whatever the routing, the optimum is that of `meshwright/ClusterToy-v0`: forwarding takes no
     time.
     """
-    given = {"observation": TOY_SIZES, **arguments}
-    return ClusterParallelEnv.of_trace(*toy_cluster(), **given)
+    return ClusterParallelEnv.of_trace(*toy_cluster(), **{"observation": TOY_SIZES, **arguments})

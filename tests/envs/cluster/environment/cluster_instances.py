@@ -1,24 +1,81 @@
-"""Random clusters, traces and incidents, and random play on them."""
+"""Clusters, traces and incidents, made by hand or at random, and play on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.random import default_rng
+from numpy.typing import ArrayLike
+from omegaconf import OmegaConf
 
 from envs.cluster.environment.env import ClusterEnv
 from envs.cluster.environment.generator import FixedCluster
 from envs.cluster.environment.instance import ClusterInstance
+from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.interference.rates import ON_NODE, PAIRS_PRODUCT, RateTables, without_neighbours
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
+from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.config.targets import check_targets
 from tests.strength import SEEDS
+
+SMALL = partial(ClusterObservation, window=12, running=12, shares=24)
+Seen = Mapping[str, Any]
+
+
+def cluster_of(
+    gpus: Sequence[int],
+    rack: ArrayLike,
+    gpu_type: ArrayLike = 0,
+    gpu_types: Sequence[str] = ("A", "B"),
+    cpu_milli: ArrayLike = UNLIMITED,
+) -> Cluster:
+    """Nodes by their columns; a number holds for all of them."""
+    columns = {"gpus": gpus, "rack": rack, "gpu_type": gpu_type, "cpu_milli": cpu_milli}
+    return Cluster(
+        name=f"{list(gpus)} {gpu_type}",
+        gpu_types=tuple(gpu_types),
+        memory_mib=np.full(len(gpus), UNLIMITED),
+        **{
+            name: np.broadcast_to(column, len(gpus)).astype(
+                np.int64 if name == "cpu_milli" else np.int32
+            )
+            for name, column in columns.items()
+        },
+    )
+
+
+def cluster_of_racks(
+    racks: Mapping[str, int], *, nodes_per_rack: int, gpus_per_node: int
+) -> Cluster:
+    """So many racks of each GPU type; with 0 the type has a number, but no rack."""
+    types = np.repeat(np.arange(len(racks)), [n * nodes_per_rack for n in racks.values()])
+    gpus, rack = [gpus_per_node] * len(types), np.arange(len(types)) // nodes_per_rack
+    return cluster_of(gpus, rack, types, list(racks))
+
+
+def long_trace(name: str = "long", seed: int = 0, jobs: int = 500) -> Trace:
+    """Jobs of 1 to 8 GPUs."""
+    rng = default_rng(seed)
+    submit = 50 + np.cumsum(rng.integers(0, 300, jobs))
+    return Trace.of(name, submit, rng.integers(100, 5000, jobs), 2 ** rng.integers(0, 4, jobs))
+
+
+def configured(name: str, **changes: Any) -> Any:
+    """The node `env/<name>` of the shipped configs, with other values by their dotted names."""
+    chosen = OmegaConf.create(SHIPPED_CONFIGS.node(f"env/{name}"))
+    for key, value in changes.items():
+        OmegaConf.update(chosen, key.replace("__", "."), value)
+    check_targets(OmegaConf.to_container(chosen), "env")
+    return chosen
 
 
 class Crowding:
@@ -48,19 +105,10 @@ class Fixed(FixedCluster):
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
     """Two to five nodes of one to four GPUs of two types in up to three racks."""
-    nodes = draw(st.integers(2, 5))
-    rng = default_rng(draw(SEEDS))
-    gpus = rng.integers(1, 5, nodes).astype(np.int32)
-    limited = draw(st.booleans())
-    return Cluster(
-        name="random",
-        gpus=gpus,
-        rack=rng.integers(0, 3, nodes).astype(np.int32),
-        gpu_type=rng.integers(0, 2, nodes).astype(np.int32),
-        gpu_types=("A", "B"),
-        cpu_milli=gpus * 1000 if limited else np.full(nodes, UNLIMITED),
-        memory_mib=np.full(nodes, UNLIMITED),
-    )
+    nodes, rng = draw(st.integers(2, 5)), default_rng(draw(SEEDS))
+    gpus, limited = rng.integers(1, 5, nodes), draw(st.booleans())
+    rack, types = rng.integers(0, 3, nodes), rng.integers(0, 2, nodes)
+    return cluster_of(gpus, rack, types, cpu_milli=gpus * 1000 if limited else UNLIMITED)
 
 
 @st.composite
@@ -81,21 +129,12 @@ def instances(draw: st.DrawFn) -> Fixed:
     milli = np.where((gpus <= 3) & (rng.random(jobs) < 0.5), rng.integers(1, 11, jobs) * 100, 1000)
     names = draw(st.sampled_from([[None], [None, "a", "b"]]))
     users, queues = ([names[i] for i in rng.integers(0, len(names), jobs)] for _ in range(2))
-    none = Labels.unknown(jobs)
-    submit = np.sort(rng.integers(0, 40, jobs))
-    trace = Trace(
-        name="random",
-        job_id=np.arange(jobs).astype(np.str_),
-        submit_s=submit,
-        duration_s=rng.integers(1, 30, jobs),
-        num_gpus=gpus,
+    submit, seconds = np.sort(rng.integers(0, 40, jobs)), rng.integers(1, 30, jobs)
+    labels: Any = {"user": users, "queue": queues, "gpu_type": types}
+    trace = replace(
+        Trace.of("random", submit, seconds, gpus, **labels),
         gpu_milli=milli.astype(np.int32),
         cpu_milli=rng.integers(0, 1001, jobs) * gpus,
-        memory_mib=np.zeros(jobs, np.int64),
-        user=Labels.of(users),
-        queue=Labels.of(queues),
-        gpu_type=Labels.of(types),
-        model=none,
     )
     failures = []
     if draw(st.booleans()):
@@ -120,30 +159,40 @@ def without_too_large_jobs(fixed: Fixed, begin: Callable[[Fixed], object]) -> Fi
             return fixed
 
 
-def random_action(observation: Mapping[str, Any], rng: np.random.Generator) -> int:
+def random_action(seen: Seen, rng: np.random.Generator) -> int:
     """Any allowed action."""
-    return int(rng.choice(np.flatnonzero(observation["action_mask"])))
+    return int(rng.choice(np.flatnonzero(seen["action_mask"])))
 
 
-def first_action(observation: Mapping[str, Any], rng: np.random.Generator) -> int:
+def random_actions(seen: Mapping[str, Seen], rng: np.random.Generator) -> dict[str, int]:
+    """The same for every agent."""
+    return {agent: random_action(one, rng) for agent, one in seen.items()}
+
+
+def first_action(seen: Seen, rng: np.random.Generator) -> int:
     """The first allowed action: start what fits, wait only where nothing does."""
-    return int(np.flatnonzero(observation["action_mask"])[0])
+    return int(np.flatnonzero(seen["action_mask"])[0])
+
+
+def begun(cluster: Cluster, trace: Trace, **arguments: Any) -> tuple[ClusterEnv, Seen]:
+    """The environment of a trace, and what is seen at first."""
+    env = ClusterEnv.of_trace(cluster, trace, **{"observation": SMALL, **arguments})
+    return env, env.reset(seed=0)[0]
 
 
 def play(
     env: ClusterEnv,
     seed: int,
-    choose: Callable[[Mapping[str, Any], np.random.Generator], int] = random_action,
-    each: Callable[[ClusterEnv, Mapping[str, Any]], None] | None = None,
+    choose: Callable[[Seen, np.random.Generator], int] = random_action,
+    each: Callable[[ClusterEnv, Seen, Mapping[str, Any]], None] = lambda *_: None,
 ) -> tuple[float, bool, dict[str, Any]]:
     """The sum of rewards of one episode, whether it was terminated, and its last info."""
     rng = default_rng(seed)
-    observation, info = env.reset(seed=seed)
+    seen, info = env.reset(seed=seed)
     total, over, terminated = 0.0, False, False
     while not over:
-        if each is not None:
-            each(env, observation)
-        observation, reward, terminated, truncated, info = env.step(choose(observation, rng))
-        total += reward
-        over = terminated or truncated
+        each(env, seen, info)
+        seen, reward, terminated, truncated, info = env.step(choose(seen, rng))
+        total, over = total + reward, terminated or truncated
+    each(env, seen, info)
     return total, terminated, info

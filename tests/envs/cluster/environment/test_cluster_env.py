@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,12 +10,23 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from cluster_instances import Crowding, Fixed, first_action, instances, play
+from cluster_instances import (
+    SMALL,
+    Crowding,
+    Fixed,
+    Seen,
+    begun,
+    cluster_of,
+    configured,
+    first_action,
+    instances,
+    play,
+    random_action,
+)
 from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from omegaconf import OmegaConf
 
 from envs.cluster.environment.actions import (
     Bookkeeping,
@@ -24,6 +34,7 @@ from envs.cluster.environment.actions import (
     LeastService,
     QueueOrder,
     ShortestRemainingTime,
+    WindowOrder,
 )
 from envs.cluster.environment.env import ClusterEnv, preemptive_environment, toy_environment
 from envs.cluster.environment.episode import SchedulingEpisode
@@ -40,19 +51,14 @@ from envs.cluster.environment.generator import (
     toy_cluster,
 )
 from envs.cluster.environment.instance import ClusterReward
-from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
-from experiments.config.config_source import SHIPPED_CONFIGS
-from experiments.config.targets import check_targets
 from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct, least_sum_jct
 from tests.refusal import refusal
 from tests.strength import examples
 
 TOY_JOBS = tuple(zip(SUBMIT_S, DURATION_S, GPUS, strict=True))
-SETTINGS = examples(60)
-SMALL = partial(ClusterObservation, window=12, running=12, shares=24)
 PREEMPTIVE = ClusterActions(preempt_after_s=2.0, longest_wait_s=3.0)
 seeds = st.integers(0, 10_000)
 
@@ -99,28 +105,31 @@ def test_the_toys_optimum_is_the_best_of_all_schedules_and_of_all_decisions() ->
     assert least_preemptive_sum_jct(TOY_JOBS, SERVER_GPUS) == PREEMPTIVE_OPTIMUM_S
 
 
-def test_the_toys_simple_rules_take_longer_than_the_optimum() -> None:
-    def tightest(env: ClusterEnv, seen: Mapping[str, Any], rng: np.random.Generator) -> int:
-        rows, groups = len(GPUS), env.episode.action_table.groups
-        mask = seen["action_mask"][: rows * groups].reshape(rows, groups)
-        for row in np.flatnonzero(mask.any(axis=1)):
-            free = env.simulator.state.nodes["free"]
-            allowed = np.flatnonzero(mask[row])
-            return int(row * groups + allowed[np.argmin(free[allowed])])
-        return len(seen["action_mask"]) - 1
+@pytest.mark.parametrize(
+    ("order", "expected"), [(QueueOrder(), FIFO_S), (ShortestRemainingTime(), SJF_S)]
+)
+def test_the_toys_simple_rules_take_longer_than_the_optimum(
+    order: WindowOrder, expected: float
+) -> None:
+    env = toy_environment(observation=partial(SMALL, window=len(GPUS), order=order))
 
-    for order, expected in ((QueueOrder(), FIFO_S), (ShortestRemainingTime(), SJF_S)):
-        env = toy_environment(observation=partial(SMALL, window=len(GPUS), order=order))
-        total, terminated, _ = play(env, 0, partial(tightest, env))
-        assert terminated
-        assert -total == expected
+    def tightest(seen: Seen, rng: np.random.Generator) -> int:
+        groups = env.episode.action_table.groups
+        starts = np.flatnonzero(seen["action_mask"][: len(GPUS) * groups])
+        if not len(starts):
+            return len(seen["action_mask"]) - 1
+        starts = starts[starts // groups == starts[0] // groups]
+        return int(starts[np.argmin(env.simulator.state.nodes["free"][starts % groups])])
+
+    total, terminated, _ = play(env, 0, tightest)
+    assert (terminated, -total) == (True, expected)
 
 
 def test_preemption_at_whole_seconds_reaches_the_preemptive_optimum() -> None:
     groups = ClusterActions(racks=False, all_servers=False, preempt_after_s=0.0, longest_wait_s=1.0)
     jobs = ((0, 4, 3), (1, 1, 3), (1, 2, 3))
     trace = Trace.of("three jobs", *(list(column) for column in zip(*jobs, strict=True)))
-    env = ClusterEnv.of_trace(toy_cluster()[0], trace, actions=groups, observation=SMALL)
+    env, _ = begun(toy_cluster()[0], trace, actions=groups)
     assert least_over_all_decisions(env) == least_preemptive_sum_jct(jobs, SERVER_GPUS) == 11
     assert least_sum_jct(jobs, SERVER_GPUS) == 12
 
@@ -134,34 +143,34 @@ def test_the_worked_example_of_the_docstring() -> None:
     assert env.step(wait)[1] == -4.0
 
 
-@SETTINGS
+def gpus_are_there(env: ClusterEnv, *_: Any) -> None:
+    """No GPU is given twice, none of a node that is down or of a type not permitted."""
+    state, cluster = env.simulator.state, env.simulator.cluster
+    whole, parts = np.zeros((2, cluster.num_nodes), int)
+    for job in env.simulator.running():
+        shares = env.simulator.shares(int(job))
+        record = state.jobs[job]
+        assert sum(gpus for _, gpus in shares) == record["gpus"]
+        for node, gpus in shares:
+            assert state.nodes[node]["up"]
+            assert record["types"] >> int(cluster.gpu_type[node]) & 1
+            if record["milli"] == 1000:
+                whole[node] += gpus
+            else:
+                parts[node] += record["milli"] * gpus
+    shared, up = cluster.gpus - whole - state.nodes["free"], state.nodes["up"] == 1
+    assert (shared * 1000 >= parts)[up].all()
+    assert (shared >= 0)[up].all()
+    assert (whole <= cluster.gpus).all()
+
+
+@examples(60)
 @given(fixed=instances(), seed=seeds, preempt=st.booleans())
 def test_rewards_sum_to_minus_the_completion_times_and_no_gpu_is_given_twice(
     fixed: Fixed, seed: int, preempt: bool
 ) -> None:
-    def check(env: ClusterEnv, _: Mapping[str, Any]) -> None:
-        state, cluster = env.simulator.state, env.simulator.cluster
-        whole, parts = np.zeros(cluster.num_nodes, int), np.zeros(cluster.num_nodes, int)
-        for job in env.simulator.running():
-            shares = env.simulator.shares(int(job))
-            record = state.jobs[job]
-            assert sum(gpus for _, gpus in shares) == record["gpus"]
-            for node, gpus in shares:
-                assert state.nodes[node]["up"]
-                assert record["types"] >> int(cluster.gpu_type[node]) & 1
-                if record["milli"] == 1000:
-                    whole[node] += gpus
-                else:
-                    parts[node] += record["milli"] * gpus
-        for node in range(cluster.num_nodes):
-            shared = cluster.gpus[node] - whole[node] - state.nodes[node]["free"]
-            if state.nodes[node]["up"]:
-                assert shared * 1000 >= parts[node]
-                assert shared >= 0
-            assert whole[node] <= cluster.gpus[node]
-
     env = ClusterEnv(fixed, actions=PREEMPTIVE if preempt else ClusterActions(), observation=SMALL)
-    total, terminated, info = play(env, seed, each=check)
+    total, terminated, info = play(env, seed, each=gpus_are_there)
     assert terminated
     schedule = env.schedule()
     assert schedule.finished.all()
@@ -176,38 +185,39 @@ def test_rewards_sum_to_minus_the_completion_times_and_no_gpu_is_given_twice(
 @examples(20)
 @given(fixed=instances(), seed=seeds)
 def test_every_term_sums_to_what_its_table_says(fixed: Fixed, seed: int) -> None:
-    sums: dict[str, float] = {}
     weights = dict.fromkeys(ClusterReward().weights, 1.0)
+    sums = dict.fromkeys(weights, 0.0)
     env = ClusterEnv(fixed, observation=SMALL, reward=ClusterReward(weights), keep_runs=True)
-    rng = np.random.default_rng(seed)
-    observation, _ = env.reset(seed=seed)
-    terminated = False
-    while not terminated:
-        action = int(rng.choice(np.flatnonzero(observation["action_mask"])))
-        observation, _, terminated, _, info = env.step(action)
-        for key, value in info.items():
-            if key.startswith("reward_"):
-                sums[key[7:]] = sums.get(key[7:], 0.0) + value
+
+    def add(env: ClusterEnv, seen: Seen, info: Seen) -> None:
+        for key in sums:
+            sums[key] += info.get(f"reward_{key}", 0.0)
+
+    assert play(env, seed, each=add)[1]
     schedule = env.schedule()
-    assert sums["gpu_jct"] == pytest.approx(-(schedule.jct * schedule.gpus).sum())
-    assert sums["slowdown"] == pytest.approx(-(schedule.jct / schedule.work).sum())
     runs = schedule.runs
     assert runs is not None
     held = (runs["end"] - runs["start"]) * runs["gpus"] * runs["milli"] / 1000
-    assert sums["utilisation"] == pytest.approx(held.sum() / fixed.instance.cluster.num_gpus)
     first = np.unique(np.stack([runs["job"], runs["start"], runs["end"]]), axis=1)
-    running = (first[2] - first[1]).sum()
-    assert sums["queueing"] == pytest.approx(-(schedule.jct.sum() - running))
-    assert sums["preemptions"] == sums["not_allowed"] == 0.0
+    queued = schedule.jct.sum() - (first[2] - first[1]).sum()
+    nothing = {key: sums.pop(key) for key in ("preemptions", "forwards", "not_allowed")}
+    assert set(nothing.values()) == {0.0}
+    assert sums == pytest.approx(
+        {
+            "jct": -schedule.jct.sum(),
+            "gpu_jct": -(schedule.jct * schedule.gpus).sum(),
+            "slowdown": -(schedule.jct / schedule.work).sum(),
+            "utilisation": held.sum() / fixed.instance.cluster.num_gpus,
+            "queueing": -queued,
+        }
+    )
 
 
 def test_a_wait_is_masked_where_nothing_is_to_come_and_alone_where_nothing_fits() -> None:
-    cluster = Cluster.uniform(1, 2)
-    env = ClusterEnv.of_trace(cluster, Trace.of("two", [0, 0], [5, 7], [2, 2]), observation=SMALL)
-    seen, _ = env.reset(seed=0)
+    env, seen = begun(Cluster.uniform(1, 2), Trace.of("two", [0, 0], [5, 7], [2, 2]))
     assert seen["action_mask"][-1] == 0
     assert seen["action_mask"].sum() == 2
-    seen, *_ = env.step(int(np.flatnonzero(seen["action_mask"])[0]))
+    seen, *_ = env.step(first_action(seen, np.random.default_rng()))
     assert np.flatnonzero(seen["action_mask"]).tolist() == [env.action_space.n - 1]
     seen, reward, terminated, _, info = env.step(env.action_space.n - 1)
     assert (reward, terminated, info["now_s"]) == (-10.0, False, 5.0)
@@ -229,10 +239,8 @@ def test_an_action_outside_the_mask_changes_nothing() -> None:
 
 
 def test_gangs_are_consolidated() -> None:
-    cluster = Cluster.uniform(4, 4, nodes_per_rack=2)
     trace = Trace.of("gangs", [0] * 6, [9] * 6, [1, 3, 2, 6, 5, 4])
-    env = ClusterEnv.of_trace(cluster, trace, observation=SMALL)
-    env.reset(seed=0)
+    env, _ = begun(Cluster.uniform(4, 4, nodes_per_rack=2), trace)
     groups = env.episode.action_table.groups
     rack, everywhere = 4, groups - 1
     held = []
@@ -250,12 +258,9 @@ def test_gangs_are_consolidated() -> None:
 
 
 def test_fractions_fill_the_fullest_gpu_that_has_room() -> None:
-    cluster = Cluster.uniform(1, 3)
     trace = Trace.of("parts", [0] * 4, [9] * 4, [1] * 4)
-    trace = copy.copy(trace)
-    object.__setattr__(trace, "gpu_milli", np.array([700, 500, 300, 500], np.int32))
-    env = ClusterEnv.of_trace(cluster, trace, observation=SMALL)
-    env.reset(seed=0)
+    trace = replace(trace, gpu_milli=np.array([700, 500, 300, 500], np.int32))
+    env, _ = begun(Cluster.uniform(1, 3), trace)
     for _ in range(4):
         env.step(0)
     assert sorted(env.simulator.state.partials["left"][:2].tolist()) == [0, 0]
@@ -282,8 +287,7 @@ def test_gangs_that_ask_for_fractions_fill_sets_of_their_size() -> None:
     trace = Trace.of("sets", [0] * len(story), [9] * len(story), gpus)
     trace = replace(trace, gpu_milli=milli.copy())
     actions = ClusterActions(servers=False, racks=False)
-    env = ClusterEnv.of_trace(Cluster.uniform(3, 4), trace, actions=actions, observation=SMALL)
-    seen, _ = env.reset(seed=0)
+    env, seen = begun(Cluster.uniform(3, 4), trace, actions=actions)
     everywhere = env.episode.action_table.groups - 1
     state = env.simulator.state
     for job, found in enumerate(story.values()):
@@ -304,15 +308,13 @@ def test_gangs_that_ask_for_fractions_fill_sets_of_their_size() -> None:
 
 def test_a_preempted_job_keeps_its_progress_and_pays_for_its_restart() -> None:
     actions = ClusterActions(preempt_after_s=2.0, longest_wait_s=2.0)
-    env = ClusterEnv.of_trace(
+    env, _ = begun(
         Cluster.uniform(1, 1),
         Trace.of("two", [0, 1], [10, 1], [1, 1]),
         actions=actions,
         overheads=Overheads(restart_s=3.0, checkpoint_s=0.0),
-        observation=SMALL,
         reward=ClusterReward({"preemptions": 1.0, "not_allowed": 10.0}),
     )
-    env.reset(seed=0)
     table = env.episode.action_table
     stop, wait = table.window * table.groups, table.size - 1
     assert not env.step(0)[0]["action_mask"][stop]  # it has just begun to run
@@ -335,23 +337,19 @@ def test_a_preempted_job_keeps_its_progress_and_pays_for_its_restart() -> None:
 def test_unknown_durations_are_not_in_the_observation() -> None:
     hidden = partial(SMALL, known_durations=False, order=LeastService())
 
-    def until_the_first_completion(durations: list[int]) -> list[Mapping[str, Any]]:
-        trace = Trace.of("hidden", [0, 0, 3, 5, 6, 9], durations, [1, 2, 4, 1, 2, 1])
-        env = ClusterEnv.of_trace(
+    def until_the_first_completion(durations: list[int]) -> list[Seen]:
+        env, seen = begun(
             Cluster.uniform(3, 2, nodes_per_rack=2),
-            trace,
+            Trace.of("hidden", [0, 0, 3, 5, 6, 9], durations, [1, 2, 4, 1, 2, 1]),
             rates=Crowding(),
             actions=ClusterActions(preempt_after_s=1.0, longest_wait_s=2.0),
             observation=hidden,
         )
-        rng = np.random.default_rng(3)
-        seen, info = env.reset(seed=0)
-        kept = []
+        rng, kept = np.random.default_rng(3), []
         for _ in range(40):
             kept.append(seen)
-            seen, _, _, _, info = env.step(int(rng.choice(np.flatnonzero(seen["action_mask"]))))
-        assert info["finished"] == 0
-        assert info["arrived"] == 6
+            seen, _, _, _, info = env.step(random_action(seen, rng))
+        assert (info["finished"], info["arrived"]) == (0, 6)
         return kept
 
     first = until_the_first_completion([900, 800, 700, 600, 500, 400])
@@ -397,45 +395,48 @@ def test_a_simulator_copy_looks_ahead_without_disturbing() -> None:
     assert env.simulator.now == 0.0
 
 
-def test_bad_arguments_are_input_errors() -> None:
-    cluster, trace = toy_cluster()
-    with refusal("below 1"):
-        ClusterEnv(horizon=0)
-    with refusal("no server group"):
-        ClusterActions(servers=False, racks=False, all_servers=False)
-    for times in ({"preempt_after_s": -1.0}, {"longest_wait_s": 0.0}):
-        with refusal():
-            ClusterActions(**times)
-    with refusal("needs known durations"):
-        ClusterEnv(observation=partial(SMALL, known_durations=False, order=ShortestRemainingTime()))
-    wide = Trace.of("wide", [0], [1], [5])
-    with refusal("no server group can hold it"):
-        ClusterEnv.of_trace(cluster, wide, actions=ClusterActions(all_servers=False)).reset()
-    with refusal("unknown reward term"):
-        ClusterReward({"jtc": 1.0})
-    env = ClusterEnv(FixedCluster(cluster, trace))
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ClusterEnv(horizon=0), "below 1"),
+        (lambda: ClusterActions(servers=False, racks=False, all_servers=False), "no server group"),
+        (lambda: ClusterActions(preempt_after_s=-1.0), None),
+        (lambda: ClusterActions(longest_wait_s=0.0), None),
+        (
+            lambda: ClusterEnv(
+                observation=partial(SMALL, known_durations=False, order=ShortestRemainingTime())
+            ),
+            "needs known durations",
+        ),
+        (
+            lambda: begun(
+                toy_cluster()[0],
+                Trace.of("wide", [0], [1], [5]),
+                actions=ClusterActions(all_servers=False),
+            ),
+            "no server group can hold it",
+        ),
+        (lambda: ClusterReward({"jtc": 1.0}), "unknown reward term"),
+    ],
+)
+def test_bad_arguments_are_input_errors(make: Any, words: str | None) -> None:
+    with refusal(words):
+        make()
+
+
+def test_bad_actions_are_input_errors() -> None:
+    env = ClusterEnv(FixedCluster(*toy_cluster()))
+    with pytest.raises(gym.error.ResetNeeded):
+        _ = env.simulator
     env.reset()
     for action in (-1, env.action_space.n, 0.5, None):
         with refusal("action"):
             env.step(action)
-    with pytest.raises(gym.error.ResetNeeded):
-        _ = ClusterEnv().simulator
 
 
 def test_memory_and_processor_limit_how_many_gpus_a_server_has_room_for() -> None:
-    cluster = Cluster(
-        name="limited",
-        gpus=np.array([4, 4], np.int32),
-        rack=np.zeros(2, np.int32),
-        gpu_type=np.zeros(2, np.int32),
-        gpu_types=("A",),
-        cpu_milli=np.array([2000, UNLIMITED]),
-        memory_mib=np.full(2, UNLIMITED),
-    )
-    trace = Trace.of("hungry", [0], [5], [6])
-    object.__setattr__(trace, "cpu_milli", np.array([6000]))
-    env = ClusterEnv.of_trace(cluster, trace, observation=SMALL)
-    seen, _ = env.reset(seed=0)
+    trace = replace(Trace.of("hungry", [0], [5], [6]), cpu_milli=np.array([6000]))
+    env, seen = begun(cluster_of([4, 4], 0, gpu_types=["A"], cpu_milli=[2000, UNLIMITED]), trace)
     assert np.flatnonzero(seen["action_mask"]).tolist() == [2]  # the rack
     env.step(2)
     assert env.simulator.shares(0) == [(1, 4), (0, 2)]
@@ -443,10 +444,7 @@ def test_memory_and_processor_limit_how_many_gpus_a_server_has_room_for() -> Non
 
 @pytest.mark.parametrize("name", ["cluster", "cluster_preemptive"])
 def test_the_configs_make_the_environments(name: str) -> None:
-    chosen = OmegaConf.create(SHIPPED_CONFIGS.node(f"env/{name}"))
-    check_targets(OmegaConf.to_container(chosen), "env")
-    chosen.windows.jobs = [3, 5]
-    env = instantiate(chosen)(*toy_cluster())
+    env = instantiate(configured(name, windows__jobs=[3, 5]))(*toy_cluster())
     assert isinstance(env, ClusterEnv)
     assert env.parallel.observation.table[3:5] == (16, 128)
     total, terminated, info = play(env, 0, first_action)
@@ -456,9 +454,7 @@ def test_the_configs_make_the_environments(name: str) -> None:
 
 
 def test_the_toys_config_makes_the_toy() -> None:
-    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_toy"))
-    check_targets(OmegaConf.to_container(chosen), "env")
-    toy = instantiate(chosen)
+    toy = instantiate(configured("cluster_toy"))
     assert toy.reset(seed=0)[1]["jobs"] == len(GPUS)
     assert toy.observation_space == toy_environment().observation_space
     assert preemptive_environment().parallel.actions.preempt_after_s == 0.0

@@ -8,13 +8,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from cluster_instances import Crowding, Fixed, instances, without_too_large_jobs
+from cluster_instances import (
+    Crowding,
+    Fixed,
+    cluster_of_racks,
+    configured,
+    instances,
+    random_action,
+    random_actions,
+    without_too_large_jobs,
+)
 from hydra.utils import instantiate
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from omegaconf import OmegaConf
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from envs.cluster.environment.actions import ClusterActions
@@ -34,10 +42,8 @@ from envs.cluster.environment.observation import ClusterObservation
 from envs.cluster.environment.parallel_env import ClusterParallelEnv, toy_environment
 from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, QueueRouting, RackOwners
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
 from experiments.config.config_source import SHIPPED_CONFIGS
-from experiments.config.targets import check_targets
-from tests.envs.cluster.environment.racks import cluster_of_racks
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -45,27 +51,39 @@ SMALL = partial(ClusterObservation, window=6, running=8, shares=8)
 FIRST, SECOND = "scheduler_0", "scheduler_1"
 
 
-class Everything:
+def everything(scheduler: int) -> Any:
     """All jobs come to one scheduler."""
-
-    def __init__(self, scheduler: int) -> None:
-        self.scheduler = scheduler
-
-    def __call__(self, trace: Trace, schedulers: int, rng: np.random.Generator) -> Any:
-        return np.full(len(trace), self.scheduler, np.int32)
+    return lambda trace, schedulers, rng: np.full(len(trace), scheduler, np.int32)
 
 
-def two_servers(trace: Trace, **arguments: Any) -> ClusterParallelEnv:
-    """Two schedulers with a server of two GPUs each; all jobs come to the first."""
+class Pair:
+    """Two schedulers, reset, that act together."""
+
+    def __init__(self, env: ClusterParallelEnv) -> None:
+        self.env = env
+        self.seen, _ = env.reset(seed=0)
+        table = env.episode.action_table
+        self.groups = table.groups
+        self.forward, self.wait = table.window * table.groups, table.size - 1
+
+    def step(self, first: int | None = None, second: int | None = None) -> dict[str, Any]:
+        """An action of each, None: to wait; what the first is told, with `rewards` and `ended`."""
+        actions = (self.wait if one is None else one for one in (first, second))
+        self.seen, rewards, ended, _, infos = self.env.step(
+            dict(zip((FIRST, SECOND), actions, strict=True))
+        )
+        return {**infos[FIRST], "rewards": [*rewards.values()], "ended": all(ended.values())}
+
+    def allowed(self, agent: str) -> list[int]:
+        found: list[int] = np.flatnonzero(self.seen[agent]["action_mask"]).tolist()
+        return found
+
+
+def two_servers(trace: Trace, **arguments: Any) -> Pair:
+    """With a server of two GPUs each; all jobs come to the first."""
     cluster = Cluster.uniform(2, 2, nodes_per_rack=1)
-    given = {"routing": Everything(0), "observation": SMALL, **arguments}
-    return ClusterParallelEnv.of_trace(cluster, trace, **given)
-
-
-def numbers(env: ClusterParallelEnv) -> tuple[int, int, int]:
-    """Groups, the number of the first action that forwards, and that of the wait."""
-    table = env.episode.action_table
-    return table.groups, table.window * table.groups, table.size - 1
+    given = {"routing": everything(0), "observation": SMALL, **arguments}
+    return Pair(ClusterParallelEnv.of_trace(cluster, trace, **given))
 
 
 @examples(40)
@@ -98,11 +116,7 @@ def test_own_rewards_sum_to_the_completion_times_and_forwards_are_limited(
     terminated = False
     while env.agents:
         assert env.agents == env.possible_agents == list(observations)
-        actions = {
-            agent: int(rng.choice(np.flatnonzero(seen["action_mask"])))
-            for agent, seen in observations.items()
-        }
-        observations, rewards, ended, _, infos = env.step(actions)
+        observations, rewards, ended, _, infos = env.step(random_actions(observations, rng))
         terminated = ended["scheduler_0"]
         own += list(rewards.values())
         total += sum(info["reward_jct"] for info in infos.values())
@@ -115,29 +129,26 @@ def test_own_rewards_sum_to_the_completion_times_and_forwards_are_limited(
     assert env.episode.book.forwards.max() <= 2
 
 
-def test_forwarding_reaches_the_optimum_of_the_whole_cluster() -> None:
-    best = best_start_times()
-    for scheduler in (0, 1):
-        env = toy_environment(routing=Everything(scheduler))
-        env.reset(seed=0)
-        groups, forward, wait = numbers(env)
-        total = 0.0
-        while env.agents:
-            book, now = env.episode.book, env.simulator.now
-            actions = dict.fromkeys(env.agents, wait)
-            for me, agent in enumerate(env.agents):
-                for row, job in enumerate(book.window[me]):
-                    if job < 0 or actions[agent] != wait:
-                        continue
+@pytest.mark.parametrize("scheduler", [0, 1])
+def test_forwarding_reaches_the_optimum_of_the_whole_cluster(scheduler: int) -> None:
+    best, total = best_start_times(), 0.0
+    pair = Pair(toy_environment(routing=everything(scheduler)))
+    env = pair.env
+    while env.agents:
+        book, now = env.episode.book, env.simulator.now
+        actions: list[int | None] = [None, None]
+        for me, window in enumerate(book.window):
+            for row, job in enumerate(window):
+                if job >= 0 and actions[me] is None:
                     start, server = best[int(job)]
                     if server != me:
-                        actions[agent] = forward + row
+                        actions[me] = pair.forward + row
                     elif start == now:
-                        actions[agent] = row * groups
-            _, rewards, *_, infos = env.step(actions)
-            assert infos[FIRST]["reward_not_allowed"] == 0.0
-            total += rewards[FIRST]
-        assert -total == OPTIMUM_S
+                        actions[me] = row * pair.groups
+        found = pair.step(*actions)
+        assert found["reward_not_allowed"] == 0.0
+        total += found["rewards"][0]
+    assert -total == OPTIMUM_S
 
 
 def best_start_times() -> list[tuple[int, int]]:
@@ -174,102 +185,84 @@ def best_start_times() -> list[tuple[int, int]]:
 
 
 def test_time_passes_only_when_all_wait() -> None:
-    env = two_servers(Trace.of("two", [0, 0], [5, 7], [2, 2]))
-    env.reset(seed=0)
-    groups, forward, wait = numbers(env)
-    *_, infos = env.step({FIRST: 0, SECOND: wait})
-    assert (infos[FIRST]["now_s"], infos[FIRST]["running"]) == (0.0, 1)
-    observations, *_ = env.step({FIRST: forward, SECOND: wait})
-    assert observations[SECOND]["pending_mask"].sum() == 1
-    assert observations[FIRST]["pending_mask"].sum() == 0
-    *_, infos = env.step({FIRST: wait, SECOND: 0})
-    assert infos[FIRST]["running"] == 2
-    _, rewards, *_, infos = env.step({FIRST: wait, SECOND: wait})
-    assert infos[FIRST]["now_s"] == 5.0
-    assert rewards == {FIRST: -10.0, SECOND: -10.0}
-    assert groups == 3  # a server, a rack, all of the scheduler's servers
+    pair = two_servers(Trace.of("two", [0, 0], [5, 7], [2, 2]))
+    found = pair.step(first=0)
+    assert (found["now_s"], found["running"]) == (0.0, 1)
+    pair.step(first=pair.forward)
+    assert [pair.seen[agent]["pending_mask"].sum() for agent in (FIRST, SECOND)] == [0, 1]
+    assert pair.step(second=0)["running"] == 2
+    found = pair.step()
+    assert (found["now_s"], found["rewards"]) == (5.0, [-10.0, -10.0])
+    assert pair.groups == 3  # a server, a rack, all of the scheduler's servers
 
 
 def test_a_forwarded_job_is_on_its_way_and_then_cannot_come_back() -> None:
-    env = two_servers(Trace.of("one", [0], [5], [2]), forward_s=3.0, credit=OwnCredit())
-    env.reset(seed=0)
-    _, forward, wait = numbers(env)
-    observations, *_ = env.step({FIRST: forward, SECOND: wait})
-    for seen in observations.values():
-        assert np.flatnonzero(seen["action_mask"]).tolist() == [wait]
-    assert observations[SECOND]["cluster_features"][14] > 0
-    observations, rewards, *_, infos = env.step({FIRST: wait, SECOND: wait})
-    assert infos[FIRST]["now_s"] == 3.0
-    assert rewards == {FIRST: 0.0, SECOND: -3.0}
-    assert np.flatnonzero(observations[SECOND]["action_mask"]).tolist() == [0]
-    env.step({FIRST: wait, SECOND: 0})
-    _, rewards, ended, *_ = env.step({FIRST: wait, SECOND: wait})
-    assert rewards == {FIRST: 0.0, SECOND: -5.0}
-    assert all(ended.values())
-    assert env.agents == []
-    assert env.schedule().jct.tolist() == [8.0]
+    pair = two_servers(Trace.of("one", [0], [5], [2]), forward_s=3.0, credit=OwnCredit())
+    pair.step(first=pair.forward)
+    assert pair.allowed(FIRST) == pair.allowed(SECOND) == [pair.wait]
+    assert pair.seen[SECOND]["cluster_features"][14] > 0
+    found = pair.step()
+    assert (found["now_s"], found["rewards"]) == (3.0, [0.0, -3.0])
+    assert pair.allowed(SECOND) == [0]
+    pair.step(second=0)
+    found = pair.step()
+    assert (found["ended"], found["rewards"]) == (True, [0.0, -5.0])
+    assert pair.env.agents == []
+    assert pair.env.schedule().jct.tolist() == [8.0]
 
 
 def test_a_job_is_not_forwarded_to_servers_that_cannot_hold_it() -> None:
-    env = toy_environment(routing=Everything(1))
-    observations, _ = env.reset(seed=0)
-    homes = env.episode.book.home
-    assert homes.tolist() == [0 if gpus > SERVER_GPUS[1] else 1 for gpus in GPUS]
-    groups, forward, wait = numbers(env)
-    env.step({FIRST: wait, SECOND: wait})
-    observations, *_ = env.step({FIRST: wait, SECOND: forward})
-    mask = observations[FIRST]["action_mask"]
-    window = env.episode.book.window[0]
-    for row, job in enumerate(window):
-        if job >= 0:
-            assert not mask[forward + row]  # too large for the other, or forwarded before
-    assert groups * 6 == forward
+    pair = Pair(toy_environment(routing=everything(1)))
+    book = pair.env.episode.book
+    assert book.home.tolist() == [0 if gpus > SERVER_GPUS[1] else 1 for gpus in GPUS]
+    pair.step()
+    pair.step(second=pair.forward)
+    rows = np.flatnonzero(book.window[0] >= 0)  # too large for the other, or forwarded before
+    assert len(rows)
+    assert not pair.seen[FIRST]["action_mask"][pair.forward + rows].any()
+    assert pair.groups * 6 == pair.forward
 
 
 def test_one_cluster_couples_all_parts() -> None:
     """A single scheduler who does the same things has the same completion times."""
     trace = Trace.of("pair", [0, 0, 0], [8, 8, 8], [1, 1, 2])
-    env = two_servers(trace, rates=Crowding())
-    env.reset(seed=0)
-    _, forward, wait = numbers(env)
-    for first, second in ((0, wait), (0, wait), (forward, wait), (wait, 0)):
-        env.step({FIRST: first, SECOND: second})
-    while env.agents:
-        env.step({FIRST: wait, SECOND: wait})
+    pair = two_servers(trace, rates=Crowding())
+    for first, second in ((0, None), (0, None), (pair.forward, None), (None, 0)):
+        pair.step(first, second)
+    while pair.env.agents:
+        pair.step()
     alone = ClusterEnv.of_trace(
         Cluster.uniform(2, 2, nodes_per_rack=1), trace, rates=Crowding(), observation=SMALL
     )
     alone.reset(seed=0)
-    over = False
     for action in (0, 0, 1):
         alone.step(action)
-    while not over:
-        over = alone.step(alone.action_space.n - 1)[2]
-    assert_array_equal(env.schedule().finish, alone.schedule().finish)
-    assert env.schedule().finish[2] == 8.0 < env.schedule().finish[0]
+    while not alone.step(alone.action_space.n - 1)[2]:
+        pass
+    finish = pair.env.schedule().finish
+    assert_array_equal(finish, alone.schedule().finish)
+    assert finish[2] == 8.0 < finish[0]
 
 
 RACKS = cluster_of_racks({"A": 3, "B": 3}, nodes_per_rack=2, gpus_per_node=2)
 
 
-def on_racks(schedulers: int, partition: RackOwners, **arguments: Any) -> ClusterParallelEnv:
-    """Random jobs on six racks of two GPU types."""
-    jobs = RandomJobs(RACKS, jobs=(20, 20), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
-    return ClusterParallelEnv(
-        jobs,
-        schedulers=schedulers,
-        partition=partition,
-        actions=ClusterActions(preempt_after_s=60.0),
-        observation=partial(SMALL, history=2, known_durations=False),
-        state_in_observation=True,
-        **arguments,
-    )
+JOBS = RandomJobs(RACKS, jobs=(20, 20), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
 
 
 @pytest.mark.parametrize("partition", [ConsecutiveRacks(), MixedRacks()])
 @pytest.mark.parametrize("schedulers", [1, 2, 3])
 def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) -> None:
-    make = partial(on_racks, schedulers, partition, render_mode="rgb_array")
+    make = partial(
+        ClusterParallelEnv,
+        JOBS,
+        schedulers=schedulers,
+        partition=partition,
+        actions=ClusterActions(preempt_after_s=60.0),
+        observation=partial(SMALL, history=2, known_durations=False),
+        state_in_observation=True,
+        render_mode="rgb_array",
+    )
     parallel_api_test(make(), num_cycles=60)
     parallel_seed_test(make, num_cycles=30)
     env = make()
@@ -293,21 +286,19 @@ def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) 
                 other = (number + 1 + peer) % schedulers
                 assert_allclose(row[1:], rows[other, 17:], rtol=1e-6)
                 assert row[0] == pytest.approx(rows[other, 16] / rows[number, 16])
-        observations, *_ = env.step(
-            {
-                agent: int(rng.choice(np.flatnonzero(seen["action_mask"])))
-                for agent, seen in observations.items()
-            }
-        )
+        observations, *_ = env.step(random_actions(observations, rng))
     assert env.simulator.done
 
 
 def test_a_single_scheduler_is_the_agent_of_the_central_environment() -> None:
-    sizes = {"observation": partial(SMALL, history=1), "actions": ClusterActions(preempt_after_s=9)}
-    jobs = RandomJobs(RACKS, jobs=(15, 15), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
-    trace = jobs(default_rng(0)).trace
-    env = ClusterParallelEnv.of_trace(RACKS, trace, schedulers=1, rates=Crowding(), **sizes)
-    central = ClusterEnv.of_trace(RACKS, trace, rates=Crowding(), **sizes)
+    given = {
+        "rates": Crowding(),
+        "observation": partial(SMALL, history=1),
+        "actions": ClusterActions(preempt_after_s=9),
+    }
+    trace = JOBS(default_rng(0)).trace
+    env = ClusterParallelEnv.of_trace(RACKS, trace, schedulers=1, **given)
+    central = ClusterEnv.of_trace(RACKS, trace, **given)
     assert env.observation_space(FIRST) == central.observation_space
     assert env.action_space(FIRST).n == central.action_space.n
     seen, _ = env.reset(seed=0)
@@ -316,7 +307,7 @@ def test_a_single_scheduler_is_the_agent_of_the_central_environment() -> None:
     while env.agents:
         for key, values in alone.items():
             assert_array_equal(seen[FIRST][key], values, err_msg=key)
-        action = int(rng.choice(np.flatnonzero(alone["action_mask"])))
+        action = random_action(alone, rng)
         seen, rewards, *_ = env.step({FIRST: action})
         alone, reward, ended, *_ = central.step(action)
         assert rewards[FIRST] == pytest.approx(reward)
@@ -324,25 +315,24 @@ def test_a_single_scheduler_is_the_agent_of_the_central_environment() -> None:
 
 
 def test_queues_choose_schedulers() -> None:
-    trace = Trace.of("queues", [0] * 6, [1] * 6, [1] * 6)
-    object.__setattr__(trace, "queue", Labels.of(["a", "b", "c", "a", None, "b"]))
+    trace = Trace.of("queues", [0] * 6, [1] * 6, [1] * 6, queue=["a", "b", "c", "a", None, "b"])
     homes = QueueRouting()(trace, 2, default_rng(0))
     assert homes[[0, 1, 2, 3, 5]].tolist() == [0, 1, 0, 0, 1]
     drawn = {int(QueueRouting()(trace, 2, default_rng(s))[4]) for s in range(20)}
     assert drawn == {0, 1}
 
 
-def test_bad_arguments_are_input_errors() -> None:
-    for field, value in (
-        ("schedulers", 0),
-        ("schedulers", 3),
-        ("forwards", -1),
-        ("horizon", 0),
-        ("forward_s", -1.0),
-    ):
-        with refusal() as refused:
-            ClusterParallelEnv(**{field: value})
-        assert refused.value.field == field
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("schedulers", 0), ("schedulers", 3), ("forwards", -1), ("horizon", 0), ("forward_s", -1.0)],
+)
+def test_bad_arguments_are_input_errors(field: str, value: float) -> None:
+    with refusal() as refused:
+        ClusterParallelEnv(**{field: value})
+    assert refused.value.field == field
+
+
+def test_bad_calls_are_refused() -> None:
     env = toy_environment()
     for early in (partial(env.step, {}), env.state):
         with pytest.raises(gym.error.ResetNeeded):
@@ -357,18 +347,17 @@ def test_bad_arguments_are_input_errors() -> None:
 
 
 def test_the_configs_make_the_environments() -> None:
-    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_parallel"))
-    check_targets(OmegaConf.to_container(chosen), "env")
-    chosen.windows.jobs = [6, 6]
+    chosen = configured("cluster_parallel", windows__jobs=[6, 6])
     env = instantiate(chosen)(*toy_cluster())
     assert isinstance(env, ClusterParallelEnv)
     env.reset(seed=0)
     assert env.observation.table[3:7] == (16, 128, 256, 1)
-    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_mixed"))
-    chosen.observation.adviser = SHIPPED_CONFIGS.node("adviser/las")
-    check_targets(OmegaConf.to_container(chosen), "env")
-    chosen.windows.jobs_per_gpu = [1, 1]
-    chosen.windows.stages.first_gpus = 16
+    chosen = configured(
+        "cluster_mixed",
+        observation__adviser=SHIPPED_CONFIGS.node("adviser/las"),
+        windows__jobs_per_gpu=[1, 1],
+        windows__stages__first_gpus=16,
+    )
     racks = [
         cluster_of_racks({"V100": 1, "P100": n, "K80": n}, nodes_per_rack=2, gpus_per_node=2)
         for n in (1, 3)
@@ -381,7 +370,5 @@ def test_the_configs_make_the_environments() -> None:
     assert observations[FIRST]["state_features"].shape == env.state().shape == (2 * (23 + 3),)
     mask = observations[FIRST]["action_mask"]
     assert mask[observations[FIRST]["advised"]].tolist() == [1]
-    chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/cluster_parallel_toy"))
-    check_targets(OmegaConf.to_container(chosen), "env")
-    toy = instantiate(chosen)
+    toy = instantiate(configured("cluster_parallel_toy"))
     assert toy.reset(seed=0)[1][FIRST]["jobs"] == len(GPUS)
