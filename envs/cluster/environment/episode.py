@@ -251,7 +251,10 @@ class SchedulingEpisode:
         return {
             "now_s": float(clock["now"]),
             "jobs": len(self.instance.trace),
-            **{name: int(clock[name]) for name in ("arrived", "pending", "running", "finished")},
+            "arrived": int(clock["arrived"]),
+            "pending": int(clock["pending"]),
+            "running": int(clock["running"]),
+            "finished": int(clock["finished"]),
             "free_gpus": int(clock["free"]),
         }
 

@@ -435,7 +435,7 @@ NO_PEERS = np.zeros((0, 0), np.float32)
 
 def arrays_of(graph: ClusterGraph) -> Seen:
     """The memory of an observation for `observe`."""
-    return Seen._make(graph.get(key, NO_PEERS) for key in Seen._fields)
+    return Seen(*[graph.get(key, NO_PEERS) for key in Seen._fields])
 
 
 @compiled

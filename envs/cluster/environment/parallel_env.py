@@ -297,18 +297,23 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
 
     def observe(self) -> dict[str, ClusterGraph]:
         """What every scheduler sees."""
-        graphs, masks = zip(*map(self.episode.observe, range(self.schedulers)), strict=True)
-        state = self.episode.shared_state(graphs) if self.state_in_observation else None
-        for graph, mask in zip(graphs, masks, strict=True):
-            graph["action_mask"] = mask
-            if state is not None:
+        seen: dict[str, ClusterGraph] = {}
+        self._masks = []
+        for number, agent in enumerate(self.possible_agents):
+            seen[agent], mask = self.episode.observe(number)
+            seen[agent]["action_mask"] = mask
+            self._masks.append(mask)
+        if self.state_in_observation:
+            state = self.episode.shared_state(list(seen.values()))
+            for graph in seen.values():
                 graph["state_features"] = state.copy()
-        self._masks = list(masks)
-        return dict(zip(self.possible_agents, graphs, strict=True))
+        return seen
 
     def facts(self) -> dict[str, Any]:
         """Of the whole cluster, and the steps so far."""
-        return {**self.episode.facts(), "decisions": self.decisions}
+        facts = self.episode.facts()
+        facts["decisions"] = self.decisions
+        return facts
 
 
 TOY_SIZES = partial(ClusterObservation, window=len(SUBMIT_S), running=4, shares=4)
