@@ -12,6 +12,7 @@ from envs.cluster.environment.actions import QUEUE, REMAINING_SERVICE, REMAINING
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.nodes import UNLIMITED
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.workload.trace import Trace
 
 
 def count(number: float) -> float:
@@ -30,6 +31,16 @@ def exponential(values: Iterable[float]) -> tuple[float, float]:
         weights = np.append(weights * (1 - weight), weight)
     mean = float(weights @ seen)
     return mean, float(np.sqrt(weights @ (seen - mean) ** 2))
+
+
+def kin(trace: Trace, job: int) -> tuple[list[int], list[int]]:
+    """The jobs of the same gang size, user and queue before a job and after it, nearest first."""
+    kinds = list(
+        zip(trace.num_gpus, trace.gpu_milli, trace.user.codes, trace.queue.codes, strict=True)
+    )
+    alike = [j for j, kind in enumerate(kinds) if kind == kinds[job]]
+    place = alike.index(job)
+    return alike[:place][::-1], alike[place + 1 :]
 
 
 class Reference:
@@ -169,13 +180,8 @@ class Reference:
         """The columns about jobs of the same kind and about finished ones."""
         trace, most = self.sim.trace, self.sizes.history
 
-        def kind(j: int) -> tuple[object, ...]:
-            return trace.num_gpus[j], trace.gpu_milli[j], trace.user[j], trace.queue[j]
-
-        before = [j for j in reversed(range(job)) if kind(j) == kind(job)]
-        after = [j for j in range(job + 1, len(trace)) if kind(j) == kind(job)]
         out: list[float] = []
-        for others in (before, after):
+        for others in kin(trace, job):
             for j in others[:most] + [None] * (most - len(others)):
                 if j is None or trace.submit_s[j] > self.now:
                     out += [0.0] * 4
@@ -185,7 +191,8 @@ class Reference:
                     out += [1.0, time(record["executed"]), record["finish"] >= 0, time(apart)]
         over = [j for j in range(len(trace)) if self.jobs[j]["finish"] >= 0]
         over.sort(key=lambda j: (self.jobs[j]["finish"], j))
-        alike = [j for j in over if kind(j)[:2] == kind(job)[:2]]
+        gang = list(zip(trace.num_gpus, trace.gpu_milli, strict=True))
+        alike = [j for j in over if gang[j] == gang[job]]
         mean, deviation = exponential(time(self.jobs[j]["executed"]) for j in alike)
         return [
             *out,

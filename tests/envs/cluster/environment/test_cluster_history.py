@@ -15,6 +15,7 @@ from cluster_instances import (
     first_action,
     instances,
     play,
+    random_action,
     without_too_large_jobs,
 )
 from gymnasium.utils.env_checker import check_env
@@ -36,7 +37,7 @@ from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE
 from envs.cluster.workload.trace import Trace
-from tests.envs.cluster.environment.reference_observation import exponential, time
+from tests.envs.cluster.environment.reference_observation import exponential, kin, time
 from tests.strength import examples
 
 SIZES = partial(ClusterObservation, window=6, running=8, shares=8, known_durations=False, history=2)
@@ -71,9 +72,7 @@ def chosen(seen: dict[str, Any], rng: np.random.Generator) -> dict[str, int]:
     """Random allowed actions; all wait together in two steps of three."""
     together = rng.random() < 2 / 3 and all(one["action_mask"][-1] for one in seen.values())
     return {
-        agent: len(one["action_mask"]) - 1
-        if together
-        else int(rng.choice(np.flatnonzero(one["action_mask"])))
+        agent: len(one["action_mask"]) - 1 if together else random_action(one, rng)
         for agent, one in seen.items()
     }
 
@@ -81,18 +80,12 @@ def chosen(seen: dict[str, Any], rng: np.random.Generator) -> dict[str, int]:
 @given(fixed=instances(), most=st.integers(1, 5))
 def test_neighbours_are_the_nearest_of_the_same_kind(fixed: Fixed, most: int) -> None:
     trace = fixed.instance.trace
-    jobs = range(len(trace))
-    kinds = [(trace[j].num_gpus, trace[j].gpu_milli, trace[j].user, trace[j].queue) for j in jobs]
-    found = neighbours(trace, most)
-    for job in jobs:
-        before = [j for j in reversed(jobs) if j < job and kinds[j] == kinds[job]][:most]
-        after = [j for j in jobs if j > job and kinds[j] == kinds[job]][:most]
-        padded = [those + [-1] * (most - len(those)) for those in (before, after)]
+    found, gang = neighbours(trace, most), gangs(trace)
+    sizes = list(zip(trace.num_gpus, trace.gpu_milli, strict=True))
+    for job in range(len(trace)):
+        padded = [(others + [-1] * most)[:most] for others in kin(trace, job)]
         assert found[job].tolist() == padded[0] + padded[1]
-    gang = gangs(trace)
-    for job in jobs:
-        alike = [kinds[j][:2] == kinds[job][:2] for j in jobs]
-        assert (gang == gang[job]).tolist() == alike
+        assert (gang == gang[job]).tolist() == [size == sizes[job] for size in sizes]
 
 
 def test_a_worked_example() -> None:
@@ -138,9 +131,11 @@ def test_a_worked_example() -> None:
 
 @given(values=st.lists(st.floats(0, 4), min_size=1, max_size=60))
 def test_means_are_exponential(values: list[float]) -> None:
-    row = np.zeros(3)
+    means = np.zeros((2, 3))
     for number, value in enumerate(values, start=1):
-        add_finished(row, value)
+        add_finished(means, 0, value)
+        row = means[0]
+        assert_array_equal(row, means[1])
         if number <= 20:
             expected = number, np.mean(values[:number]), np.var(values[:number])
             assert_allclose(row, expected, atol=1e-12)

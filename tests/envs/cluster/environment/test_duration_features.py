@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,8 @@ from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
+from tests.envs.cluster.environment.reference_observation import count, exponential, kin, time
 from tests.strength import SEEDS, examples
 
 CLUSTER = Cluster.uniform(3, 4, gpu_types=("A", "B", "C"))
@@ -36,40 +37,38 @@ class Slower:
 def trace_of(seed: int) -> Trace:
     rng = default_rng(seed)
     jobs = int(rng.integers(2, 25))
-    trace = Trace.of(
-        "jobs", np.sort(rng.integers(0, 2000, jobs)), rng.integers(10, 900, jobs),
-        rng.choice([1, 2, 4], jobs),
-    )  # fmt: skip
-    users = Labels.of([["a", "b", None][u] for u in rng.integers(0, 3, jobs)])
-    return replace(trace, user=users) if rng.random() < 0.5 else trace
+    submit, seconds = np.sort(rng.integers(0, 2000, jobs)), rng.integers(10, 900, jobs)
+    users = [["a", "b", None][u] for u in rng.integers(0, 3, jobs)]
+    labels = {"user": users} if rng.random() < 0.5 else {}
+    return Trace.of("jobs", submit, seconds, rng.choice([1, 2, 4], jobs), **labels)
 
 
 def simulator_of(trace: Trace) -> ClusterSimulator:
     return ClusterSimulator(CLUSTER, trace, rates=Slower(), overheads=Overheads(30.0, 0.0))
 
 
+def start_what_fits(simulator: ClusterSimulator, nodes: Callable[[int], Iterable[int]]) -> None:
+    """Start waiting jobs on the first of some nodes that has room."""
+    for job in simulator.pending().tolist():
+        wanted = int(simulator.state.jobs[job]["gpus"])
+        for node in nodes(job):
+            if simulator.state.nodes[node]["free"] >= wanted:
+                simulator.start(job, [(node, wanted)])
+                break
+
+
 def play(
-    simulator: ClusterSimulator, seed: int, each: Callable[[ClusterSimulator], None] | None = None
+    simulator: ClusterSimulator, seed: int, each: Callable[[ClusterSimulator], object]
 ) -> None:
     """Start jobs where there is room and stop some, by what has arrived alone; to the end."""
-    wake = 100.0
-    while not simulator.done:
-        if not simulator.advance(wake):
-            break
-        wake = simulator.now + 100.0
+    while not simulator.done and simulator.advance(simulator.now + 100.0):
         rng = default_rng([seed, int(simulator.now * 16)])
         simulator.settle()
         for job in simulator.running():
             if rng.random() < 0.1 and simulator.state.jobs[job]["since"] < simulator.now:
                 simulator.preempt(int(job))
-        for job in simulator.pending():
-            wanted = int(simulator.state.jobs[job]["gpus"])
-            for node in range(3):
-                if simulator.state.nodes[node]["free"] >= wanted:
-                    simulator.start(int(job), [(node, wanted)])
-                    break
-        if each is not None:
-            each(simulator)
+        start_what_fits(simulator, lambda job: range(3))
+        each(simulator)
 
 
 def literal(
@@ -78,50 +77,31 @@ def literal(
     """The rows of `DurationFeatures` as its docstring says them, after settling."""
     trace, records, now = simulator.trace, simulator.state.jobs, simulator.now
 
-    def time(seconds: float) -> float:
-        return float(np.log(1.0 + seconds / 60.0) / 4.0)
-
     def done(job: int) -> float:
         return float(trace.duration_s[job] - records[job]["remaining"])
 
     ended = [j for j in range(len(trace)) if records[j]["status"] == FINISHED]
     ended.sort(key=lambda j: (records[j]["finish"], j))
-
-    def means(found: list[int]) -> tuple[float, float, int]:
-        weights: list[float] = []
-        for number in range(1, len(found) + 1):
-            recency = max(0.05, 1.0 / number)
-            weights = [w * (1.0 - recency) for w in weights] + [recency]
-        values = [time(float(trace.duration_s[j])) for j in found]
-        mean = float(np.dot(weights, values))
-        return mean, float(np.sqrt(np.dot(weights, (np.array(values) - mean) ** 2))), len(found)
-
     rows = []
     for job in jobs.tolist():
-        held = float(records[job]["executed"])
-        alike = means([j for j in ended if trace.num_gpus[j] == trace.num_gpus[job]])
-        overall = means(ended)
+        alike = [j for j in ended if trace.num_gpus[j] == trace.num_gpus[job]]
         row = [
-            float(np.log2(trace.num_gpus[job]) / 4.0), time(now - trace.submit_s[job]),
-            time(done(job)), time(held), alike[0], alike[1], float(np.log(1.0 + alike[2]) / 4.0),
-            overall[0], overall[1],
-        ]  # fmt: skip
-        kind = [
-            j
-            for j in range(len(trace))
-            if (trace.num_gpus[j], trace.user[j]) == (trace.num_gpus[job], trace.user[job])
+            float(np.log2(trace.num_gpus[job]) / 4.0),
+            time(now - trace.submit_s[job]),
+            time(done(job)),
+            time(float(records[job]["executed"])),
+            *exponential(time(float(trace.duration_s[j])) for j in alike),
+            count(len(alike)),
+            *exponential(time(float(trace.duration_s[j])) for j in ended),
         ]
-        at = kind.index(job)
-        for step in (-1, 1):
-            for distance in range(1, history + 1):
-                place = at + step * distance
-                near = kind[place] if 0 <= place < len(kind) else None
+        for others in kin(trace, job):
+            for near in others[:history] + [None] * (history - len(others)):
                 if near is None or records[near]["status"] == FUTURE:
                     row += [0.0] * 4
-                    continue
-                apart = abs(float(trace.submit_s[near] - trace.submit_s[job]))
-                over = float(records[near]["status"] == FINISHED)
-                row += [1.0, time(done(near)), over, time(apart)]
+                else:
+                    apart = abs(float(trace.submit_s[near] - trace.submit_s[job]))
+                    over = float(records[near]["status"] == FINISHED)
+                    row += [1.0, time(done(near)), over, time(apart)]
         rows.append(row)
     return rows
 
@@ -183,11 +163,7 @@ def _rows_up_to(simulator: ClusterSimulator, seed: int, until: int) -> list[NDAr
             if not simulator.advance(float(instant)):
                 break
             simulator.settle()
-            for job in simulator.pending():
-                wanted = int(simulator.state.jobs[job]["gpus"])
-                node = (int(job) + seed) % 3
-                if simulator.state.nodes[node]["free"] >= wanted:
-                    simulator.start(int(job), [(node, wanted)])
+            start_what_fits(simulator, lambda job: [(job + seed) % 3])
         if instant % 100 == 0:
             found.append(features.rows(simulator.state, arrived(simulator)))
     return found
@@ -198,13 +174,9 @@ def _rows_up_to(simulator: ClusterSimulator, seed: int, until: int) -> list[NDAr
 def test_rows_do_not_depend_on_when_one_asked_before(seed: int) -> None:
     simulator = simulator_of(trace_of(seed))
     always, once = DurationFeatures(simulator, 1), DurationFeatures(simulator, 1)
-    play(simulator, seed, lambda now: _ask(always, now))
+    play(simulator, seed, lambda now: always.rows(now.state, arrived(now)))
     jobs = arrived(simulator)
     assert_array_equal(always.rows(simulator.state, jobs), once.rows(simulator.state, jobs))
-
-
-def _ask(features: DurationFeatures, simulator: ClusterSimulator) -> None:
-    features.rows(simulator.state, arrived(simulator))
 
 
 def test_a_running_job_has_done_what_its_rate_makes_of_its_time() -> None:
