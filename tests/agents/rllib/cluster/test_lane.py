@@ -123,7 +123,8 @@ def test_an_episode_goes_on_from_a_snapshot_as_if_nothing_had_happened() -> None
         if step >= 20:
             other.observe(0)
             assert other.advice(1) == lane.advice(1)
-            assert_array_equal(memory.floats, second.floats)
+            for name, array in memory.arrays.items():
+                    assert_array_equal(array, second.arrays[name])
             assert_array_equal(memory.masks, second.masks)
         joint = [int(rng.choice(np.flatnonzero(mask))) for mask in memory.masks[0]]
         made = lane.step(joint)
