@@ -124,7 +124,7 @@ def test_an_episode_goes_on_from_a_snapshot_as_if_nothing_had_happened() -> None
             other.observe(0)
             assert other.advice(1) == lane.advice(1)
             for name, array in memory.arrays.items():
-                    assert_array_equal(array, second.arrays[name])
+                assert_array_equal(array, second.arrays[name])
             assert_array_equal(memory.masks, second.masks)
         joint = [int(rng.choice(np.flatnonzero(mask))) for mask in memory.masks[0]]
         made = lane.step(joint)
