@@ -9,50 +9,45 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 Job = tuple[int, int, int]  # submission, seconds, GPUs
+Found = tuple[int, tuple[tuple[int, int, int], ...]]  # cost, (job, start, server) of each
 Running = tuple[tuple[int, int, int], ...]  # (end, job, server), sorted
 
 
-def least_sum_jct(jobs: Sequence[Job], servers: Sequence[int]) -> int:
+def least_sum_schedule(
+    jobs: Sequence[Job], servers: Sequence[int]
+) -> tuple[int, dict[int, tuple[int, int]]]:
     """The least sum of completion times minus submissions without preemption.
 
     Of every schedule there is one at most as long in which each job starts at a submission or a
     completion, so that those instants are enough.
+
+    Returns:
+        The sum, and (start, server) of each job in a schedule that has it.
     """
 
     @cache
-    def best(now: int, waiting: frozenset[int], running: Running, free: tuple[int, ...]) -> int:
-        come = frozenset(j for j in range(len(jobs)) if jobs[j][0] <= now)
-        started = min(
-            (
-                best(
-                    now,
-                    waiting - {job},
-                    tuple(sorted((*running, (now + jobs[job][1], job, server)))),
-                    _less(free, server, jobs[job][2]),
-                )
-                + now
-                + jobs[job][1]
-                - jobs[job][0]
-                for job in waiting
-                for server in range(len(free))
-                if jobs[job][2] <= free[server]
-            ),
-            default=10**9,
-        )
-        ahead = [jobs[j][0] for j in range(len(jobs)) if j not in come]
-        ahead += [end for end, _, _ in running]
-        if not ahead:
-            return started if waiting else 0
-        then = min(ahead)
-        left = free
-        for end, job, server in running:
-            if end <= then:
-                left = _less(left, server, -jobs[job][2])
-        new = frozenset(j for j in range(len(jobs)) if now < jobs[j][0] <= then)
-        still = tuple(entry for entry in running if entry[0] > then)
-        return min(started, best(then, waiting | new, still, left))
+    def best(now: int, waiting: frozenset[int], running: Running, free: tuple[int, ...]) -> Found:
+        found: list[Found] = []
+        for job in waiting:
+            submit, seconds, gpus = jobs[job]
+            for server in range(len(free)):
+                if gpus <= free[server]:
+                    runs = tuple(sorted((*running, (now + seconds, job, server))))
+                    cost, rest = best(now, waiting - {job}, runs, _less(free, server, gpus))
+                    found.append((cost + now + seconds - submit, ((job, now, server), *rest)))
+        then = min([j[0] for j in jobs if j[0] > now] + [end for end, _, _ in running], default=-1)
+        if then >= 0:
+            left = free
+            for end, job, server in running:
+                if end <= then:
+                    left = _less(left, server, -jobs[job][2])
+            new = frozenset(j for j in range(len(jobs)) if now < jobs[j][0] <= then)
+            still = tuple(entry for entry in running if entry[0] > then)
+            found.append(best(then, waiting | new, still, left))
+        return min(found, default=(10**9 if waiting else 0, ()))
 
-    return best(-1, frozenset(), (), tuple(servers))
+    cost, starts = best(-1, frozenset(), (), tuple(servers))
+    return cost, {job: (start, server) for job, start, server in starts}
 
 
 def least_preemptive_sum_jct(jobs: Sequence[Job], servers: Sequence[int]) -> int:

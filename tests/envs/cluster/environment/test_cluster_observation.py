@@ -33,32 +33,28 @@ ORDERS = (QueueOrder(), LeastService(), ShortestRemainingTime(), SmallestRemaini
 def check_observation(reference: Reference, others: list[Reference], seen: dict[str, Any]) -> None:
     """Every feature, of a scheduler and those after it."""
     approx = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-    sizes, n = reference.sizes, len(reference.nodes)
-    assert seen["server_mask"].tolist() == [1] * n + [0] * (sizes.servers - n)
-    approx(seen["server_features"][:n], [reference.server(node) for node in reference.nodes])
-    assert not seen["server_features"][n:].any()
-    rack_of = [reference.racks.index(int(reference.cluster.rack[k])) for k in reference.nodes]
-    assert seen["server_rack"].tolist() == rack_of + [sizes.racks] * (sizes.servers - n)
-    r = len(reference.racks)
-    assert seen["rack_mask"].tolist() == [1] * r + [0] * (sizes.racks - r)
-    for number, rack in enumerate(reference.racks):
-        nodes = [k for k in reference.nodes if reference.cluster.rack[k] == rack]
-        approx(seen["rack_features"][number], reference.area(nodes, reference.gpus))
-    assert not seen["rack_features"][r:].any()
-    book, me = reference.book, reference.me
-    window = [int(job) for job in book.window[me] if job >= 0]
+    sizes, cluster, me = reference.sizes, reference.cluster, reference.me
+    window, shown = (
+        [int(job) for job in jobs[me] if job >= 0]
+        for jobs in (reference.book.window, reference.book.shown)
+    )
     assert window == reference.window
-    assert seen["pending_mask"].sum() == len(window)
-    for row, job in enumerate(window):
-        approx(seen["pending_features"][row], reference.job(job), err_msg=f"job {job}")
-    assert not seen["pending_features"][len(window) :].any()
-    shown = [int(job) for job in book.shown[me] if job >= 0]
-    assert len(shown) == min(len(reference.running), sizes.running)
+    assert len(set(shown)) == len(shown) == min(len(reference.running), sizes.running)
     assert set(shown) <= set(reference.running)
-    assert len(set(shown)) == len(shown) == seen["running_mask"].sum()
-    for row, job in enumerate(shown):
-        approx(seen["running_features"][row], reference.job(job), err_msg=f"job {job}")
-    assert not seen["running_features"][len(shown) :].any()
+    rack_of = [reference.racks.index(int(cluster.rack[k])) for k in reference.nodes]
+    inside = [[k for k in reference.nodes if cluster.rack[k] == rack] for rack in reference.racks]
+    for name, rows in (
+        ("server", [reference.server(node) for node in reference.nodes]),
+        ("rack", [reference.area(nodes, reference.gpus) for nodes in inside]),
+        ("pending", [reference.job(job) for job in window]),
+        ("running", [reference.job(job) for job in shown]),
+    ):
+        features, padding = seen[f"{name}_features"], seen[f"{name}_features"][len(rows) :]
+        assert seen[f"{name}_mask"].tolist() == [1] * len(rows) + [0] * len(padding)
+        if rows:
+            approx(features[: len(rows)], rows, err_msg=name)
+        assert not padding.any()
+    assert seen["server_rack"].tolist() == rack_of + [sizes.racks] * (sizes.servers - len(rack_of))
     edges, expected = reference.edges(seen), reference.expected_edges(shown)
     assert len(edges) == min(len(expected), sizes.shares) == seen["share_mask"].sum()
     for key, features in edges.items():

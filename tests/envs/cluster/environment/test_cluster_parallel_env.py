@@ -44,6 +44,7 @@ from envs.cluster.environment.routing import ConsecutiveRacks, MixedRacks, Queue
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.trace import Trace
 from experiments.config.config_source import SHIPPED_CONFIGS
+from tests.envs.cluster.environment.brute_force import least_sum_schedule
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -131,7 +132,10 @@ def test_own_rewards_sum_to_the_completion_times_and_forwards_are_limited(
 
 @pytest.mark.parametrize("scheduler", [0, 1])
 def test_forwarding_reaches_the_optimum_of_the_whole_cluster(scheduler: int) -> None:
-    best, total = best_start_times(), 0.0
+    least, best = least_sum_schedule(
+        list(zip(SUBMIT_S, DURATION_S, GPUS, strict=True)), SERVER_GPUS
+    )
+    total = 0.0
     pair = Pair(toy_environment(routing=everything(scheduler)))
     env = pair.env
     while env.agents:
@@ -148,40 +152,7 @@ def test_forwarding_reaches_the_optimum_of_the_whole_cluster(scheduler: int) -> 
         found = pair.step(*actions)
         assert found["reward_not_allowed"] == 0.0
         total += found["rewards"][0]
-    assert -total == OPTIMUM_S
-
-
-def best_start_times() -> list[tuple[int, int]]:
-    """(start, server) of each toy job in a schedule of the least sum.
-
-    Tries all orders of starting and all servers; in an order each job starts as early as it can.
-    """
-    best: tuple[float, list[tuple[int, int]]] = (np.inf, [])
-
-    def extend(chosen: dict[int, tuple[int, int]], latest: int, cost: int) -> None:
-        nonlocal best
-        if cost >= best[0]:
-            return
-        if len(chosen) == len(GPUS):
-            best = (cost, [chosen[job] for job in range(len(GPUS))])
-            return
-        for job in set(range(len(GPUS))) - set(chosen):
-            for server, gpus in enumerate(SERVER_GPUS):
-                if GPUS[job] > gpus:
-                    continue
-                start = max(latest, SUBMIT_S[job])
-                while GPUS[job] > gpus - sum(
-                    GPUS[j]
-                    for j, (began, where) in chosen.items()
-                    if where == server and began <= start < began + DURATION_S[j]
-                ):
-                    start += 1
-                jct = start + DURATION_S[job] - SUBMIT_S[job]
-                extend({**chosen, job: (start, server)}, start, cost + jct)
-
-    extend({}, 0, 0)
-    assert best[0] == OPTIMUM_S
-    return best[1]
+    assert -total == least == OPTIMUM_S
 
 
 def test_time_passes_only_when_all_wait() -> None:
