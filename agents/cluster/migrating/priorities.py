@@ -27,15 +27,8 @@ class Priority(Protocol):
         """(A,) for (A,) settled jobs; ties go by number."""
 
 
-class Stateless:
-    """Priorities that depend on the present alone."""
-
-    def reset(self, simulator: ClusterSimulator) -> None:
-        """Nothing to forget."""
-
-
 @bounded
-class AttainedServiceClasses(Stateless):
+class AttainedServiceClasses(Priority):
     """Classes of attained service whose limits double: log2 of GPU-seconds, rounded down.
 
     Least attained service in the discrete form of the paper (section 3.3), with classes without end
@@ -62,7 +55,7 @@ class AttainedServiceClasses(Stateless):
         return classes
 
 
-class RemainingTime(Stateless):
+class RemainingTime(Priority):
     """Seconds of work left.
 
     Source:
@@ -78,7 +71,7 @@ class RemainingTime(Stateless):
         return left
 
 
-class RemainingService(Stateless):
+class RemainingService(Priority):
     """GPU-seconds of work left.
 
     Source:
