@@ -27,8 +27,15 @@ class Priority(Protocol):
         """(A,) for (A,) settled jobs; ties go by number."""
 
 
+class Stateless:
+    """Priorities that depend on the present alone."""
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        """Nothing to forget."""
+
+
 @bounded
-class AttainedServiceClasses(Priority):
+class AttainedServiceClasses(Stateless):
     """Classes of attained service whose limits double: log2 of GPU-seconds, rounded down.
 
     Least attained service in the discrete form of the paper (section 3.3), with classes without end
@@ -55,7 +62,7 @@ class AttainedServiceClasses(Priority):
         return classes
 
 
-class RemainingTime(Priority):
+class RemainingTime(Stateless):
     """Seconds of work left.
 
     Source:
@@ -71,7 +78,7 @@ class RemainingTime(Priority):
         return left
 
 
-class RemainingService(Priority):
+class RemainingService(Stateless):
     """GPU-seconds of work left.
 
     Source:

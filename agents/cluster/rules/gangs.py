@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,7 +193,7 @@ def choose_few(
             if size < nodes[node].gpus < below and fills(nodes[node], record, left):
                 size = nodes[node].gpus
         for node in range(len(nodes)):
-            whole = np.int64(nodes[node].gpus)
+            whole: Any = np.int64(nodes[node].gpus)
             here = size in (0, whole) and rack in (ANYWHERE, np.int64(nodes[node].rack))
             if here and fills(nodes[node], record, left - gains):
                 give(state, job, node, whole)
