@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,14 +54,14 @@ def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: R
     """The shares of a pending whole-GPU job, into `room`; how many, 0 where it does not fit."""
     nodes, record = state.nodes, state.jobs[job]
     count: int = 0
-    if rule == HELIOS_CONSOLIDATE and not fits_one_node(nodes, record):
-        count = choose_emptiest(nodes, record, room)
+    if rule == LEAST_INTERFERENCE:
+        count = choose_rack(state, tables, job, room.nodes, room.gpus)
+    elif rule == HELIOS_CONSOLIDATE and not fits_one_node(nodes, record):
+        count = choose_emptiest(nodes, record, room.nodes, room.gpus)
     elif YARN <= rule <= BEST_FIT or record.gpus == 0:
-        count = choose_few(state, tables, job, rule, ANYWHERE, room)
+        count = choose_few(nodes, record, rule, room.nodes, room.gpus)
     elif COUNT <= rule <= SPREAD:
         count = choose_any(nodes, record, rule, room)
-    elif rule == LEAST_INTERFERENCE:
-        count = choose_rack(state, tables, job, room)
     else:
         raise ValueError("no such placement rule")
     return count
@@ -177,48 +177,43 @@ class LeastInterference(GangRule):
 
 @compiled_inner
 def choose_few(
-    state: ClusterState, tables: RateTables, job: int, rule: int, rack: int, room: Room
+    nodes: Records, job: Record, rule: int, out_nodes: IntArray, out_gpus: IntArray
 ) -> int:
-    """One node, or idle ones and one for the rest, within a rack or ANYWHERE; how many.
+    """One node, or idle ones and one for the rest; the number of shares, 0: it does not fit.
 
-    `Yarn` and `LeastInterference` take the lowest idle nodes, the others the largest;
-    `LeastInterference` always leaves something for the rest.
+    `Yarn` takes the lowest idle nodes, the others the largest; `BestFit` and `HeliosConsolidate`
+    the fullest node for the rest.
     """
-    nodes, record, gains = state.nodes, state.jobs[job], rule == LEAST_INTERFERENCE
-    count, left = 0, int(record.gpus)
-    below = 1 if not gains and fits_one_node(nodes, record) else left + 1
+    count, left = 0, int(job.gpus)
+    below = 1 if fits_one_node(nodes, job) else left + 1
     while below > 1:
         size = 0  # the next smaller size of an idle node
-        for node in range(len(nodes) if YARN < rule <= BEST_FIT else 0):
-            if size < nodes[node].gpus < below and fills(nodes[node], record, left):
+        for node in range(len(nodes) if rule != YARN else 0):
+            if size < nodes[node].gpus < below and fills(nodes[node], job, left):
                 size = nodes[node].gpus
         for node in range(len(nodes)):
-            whole: Any = np.int64(nodes[node].gpus)
-            here = size in (0, whole) and rack in (ANYWHERE, np.int64(nodes[node].rack))
-            if here and fills(nodes[node], record, left - gains):
-                give(state, job, node, whole)
-                nodes[node].spanning += gains
-                room.nodes[count], room.gpus[count] = node, whole
+            whole = nodes[node].gpus
+            if (rule == YARN or whole == size) and fills(nodes[node], job, left):
+                out_nodes[count], out_gpus[count] = node, whole
+                nodes[node].free = 0  # until the rest has a node
                 left -= whole
                 count += 1
         below = size
-    if gains:
-        rest = gainful_node(state, tables, job, left, rack)
-    else:
-        rest = best_node(nodes, record, left, rule in (BEST_FIT, HELIOS_CONSOLIDATE))
+    rest = best_node(nodes, job, left, rule in (BEST_FIT, HELIOS_CONSOLIDATE))
     for i in range(count):
-        ungive(state, job)
-        nodes[room.nodes[i]].spanning -= gains
+        nodes[out_nodes[i]].free = out_gpus[i]
     if left == 0 and count > 0:
         return count
     if rest == NONE:
         return 0
-    room.nodes[count], room.gpus[count] = rest, left
+    out_nodes[count], out_gpus[count] = rest, left
     return count + 1
 
 
 @compiled_inner
-def choose_rack(state: ClusterState, tables: RateTables, job: int, room: Room) -> int:
+def choose_rack(
+    state: ClusterState, tables: RateTables, job: int, out_nodes: IntArray, out_gpus: IntArray
+) -> int:
     """See `LeastInterference`; the number of shares, 0 where the job does not fit."""
     nodes, need = state.nodes, state.jobs[job].gpus
     free = np.zeros(nodes["rack"].max() + 1, np.int64)
@@ -227,29 +222,51 @@ def choose_rack(state: ClusterState, tables: RateTables, job: int, room: Room) -
             free[nodes[node].rack] += nodes[node].free
         for rack in np.argsort(free, kind="mergesort"):
             if free[rack] >= need:
-                count: int = choose_few(state, tables, job, LEAST_INTERFERENCE, rack, room)
+                count: int = choose_gainful(state, tables, job, rack, out_nodes, out_gpus)
                 if count > 0:
                     return count
-    anywhere: int = choose_few(state, tables, job, LEAST_INTERFERENCE, ANYWHERE, room)
+    anywhere: int = choose_gainful(state, tables, job, ANYWHERE, out_nodes, out_gpus)
     return anywhere
 
 
 @compiled_inner
-def gainful_node(state: ClusterState, tables: RateTables, job: int, gpus: int, rack: int) -> int:
-    """The node where a share of `gpus` beside those that a job has has the greatest `gain`."""
-    nodes, spans = state.nodes, state.jobs[job].nodes > 0
+def choose_gainful(
+    state: ClusterState,
+    tables: RateTables,
+    job: int,
+    rack: int,
+    out_nodes: IntArray,
+    out_gpus: IntArray,
+) -> int:
+    """The same within one rack, or ANYWHERE."""
+    nodes, record = state.nodes, state.jobs[job]
+    count, left = 0, record.gpus
     best, most = NONE, -np.inf
     for node in range(len(nodes)):
         here = rack in (ANYWHERE, np.int64(nodes[node].rack))
-        if here and holds(nodes[node], state.jobs[job], gpus):
-            give(state, job, node, gpus)
-            nodes[node].spanning += spans
+        if here and fills(nodes[node], record, left - 1):  # something is left for the rest
+            out_nodes[count], out_gpus[count] = node, nodes[node].gpus
+            give(state, job, node, out_gpus[count])
+            nodes[node].spanning += 1
+            left -= out_gpus[count]
+            count += 1
+    for node in range(len(nodes)):
+        here = rack in (ANYWHERE, np.int64(nodes[node].rack))
+        if here and holds(nodes[node], record, left):
+            give(state, job, node, left)
+            nodes[node].spanning += count > 0
             won = gain(state, tables, job)
-            nodes[node].spanning -= spans
+            nodes[node].spanning -= count > 0
             ungive(state, job)
             if won > most or (won == most and nodes[node].free < nodes[best].free):
                 best, most = node, won
-    return best
+    for i in range(count):
+        ungive(state, job)
+        nodes[out_nodes[i]].spanning -= 1
+    if best == NONE:
+        return 0
+    out_nodes[count], out_gpus[count] = best, left
+    return count + 1
 
 
 @compiled_inner
@@ -274,13 +291,13 @@ def gain(state: ClusterState, tables: RateTables, job: int) -> float:
 
 
 @compiled_inner
-def choose_emptiest(nodes: Records, job: Record, room: Room) -> int:
+def choose_emptiest(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
     """See `HeliosConsolidate`, for a job that no node could hold."""
     count, left = 0, int(job.gpus)
     for node in np.argsort(-nodes["free"], kind="mergesort"):
         here = min(left, int(nodes[node].gpus))
         if left > 0 and (fills(nodes[node], job, left) or holds(nodes[node], job, left)):
-            room.nodes[count], room.gpus[count] = node, here
+            out_nodes[count], out_gpus[count] = node, here
             left -= here
             count += 1
         elif left == 0 or holds(nodes[node], job, 1):
