@@ -93,10 +93,11 @@ def best_node(nodes: Records, job: Record, gpus: int, fullest: bool) -> int:
     """The lowest node that holds a share, or of those with the fewest free GPUs; or NONE."""
     best, least = NONE, np.iinfo(np.int32).max
     for node in range(len(nodes)):
-        free = nodes[node].free
-        if gpus <= free < least and holds(nodes[node], job, gpus):
-            best, least = node, free
-            if not fullest or free == gpus:
+        if nodes[node].free >= gpus and nodes[node].free < least and holds(nodes[node], job, gpus):
+            if not fullest:
+                return node
+            best, least = node, nodes[node].free
+            if least == gpus:
                 break
     return best
 
