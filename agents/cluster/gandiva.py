@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import Scheduler
 from agents.cluster.policy import Share as NodeShare
-from agents.cluster.rules.eligible import holds
+from agents.cluster.rules.eligible import emptiest_first, holds
 from agents.solver import Knowledge
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray
 from envs.bounds import Positive, Share, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, PENDING, RUNNING
@@ -235,10 +235,9 @@ class Residents:
         self.of: dict[int, Residence] = {}
         self._jobs, self._nodes = simulator.state.jobs, simulator.state.nodes
         self._size = self._nodes["gpus"].astype(np.int64) * WHOLE_GPU
-        self._used = np.zeros(len(self._nodes), np.int64)  # thousandths of GPUs of residents
-        self._load = np.zeros(len(self._nodes))
+        # thousandths of GPUs of residents; gang of the first, 0: nobody
+        self._used, self._affinity = np.zeros((2, len(self._nodes)), np.int64)
         self._on: list[list[int]] = [[] for _ in self._nodes]  # the first to come first
-        self._affinity = np.zeros(len(self._nodes), np.int64)  # gang of the first, 0: nobody
 
     def join(self, job: int, residence: Residence) -> None:
         """Make `residence` the job's."""
@@ -255,7 +254,6 @@ class Residents:
 
     def _count(self, job: int, node: int, gpus: int) -> None:
         self._used[node] += gpus * int(self._jobs["milli"][job])
-        self._load[node] = self._used[node] / max(self._size[node], 1)
         first = self._on[node][:1]
         self._affinity[node] = np.maximum(self._jobs["gpus"][first], 1).sum()
 
@@ -289,25 +287,30 @@ class Residents:
         left = self._size if crowded else self._size - self._used
         large = usable & (self._size >= gang * WHOLE_GPU)
         if large.any():
-            nodes = np.flatnonzero(large & (left >= gang * self._jobs["milli"][job]))
-            affinity = self._affinity[nodes]
-            occupied = (affinity != 0) & (not crowded)
-            order = np.lexsort((self._load[nodes], occupied, affinity != gang))
-            return ((int(nodes[order[0]]), gang),) if len(nodes) else None
+            room = large & (left >= gang * self._jobs["milli"][job])
+            occupied = (self._affinity != 0) & (not crowded)
+            return self._least(gang, room, self._load(), occupied, self._affinity != gang)
         gpus = np.where(usable, left.clip(0) // WHOLE_GPU, 0)
         if gang == 0 or gpus.sum() < gang:
             return None
-        order = np.lexsort((self._used, -gpus))
-        taken = np.diff(gpus[order].cumsum().clip(max=gang), prepend=0)
-        shares = zip(order.tolist(), taken.tolist(), strict=True)
-        return tuple((node, here) for node, here in shares if here > 0)
+        return tuple(emptiest_first(gpus, self._used, gang))
 
     def find_fuller(self, job: int) -> Residence | None:
         """The fullest node with room that is fuller than the job's own, or None."""
         ((own, gang),) = self.of[job]
         room = self._usable(job) & (self._size - self._used >= gang * self._jobs["milli"][job])
-        nodes = np.flatnonzero(room & (self._used > self._used[own]))
-        return ((int(nodes[np.argmax(self._load[nodes])]), gang),) if len(nodes) else None
+        return self._least(gang, room & (self._used > self._used[own]), -self._load())
+
+    def _load(self) -> FloatArray:
+        """(N,) of the nodes."""
+        return np.asarray(self._used / self._size.clip(1))
+
+    @staticmethod
+    def _least(gang: int, able: BoolArray, *keys: NDArray[Any]) -> Residence | None:
+        """The node of those that are `able` (N,) with the least last key (N,), then the others."""
+        nodes = np.flatnonzero(able)
+        order = np.lexsort([key[nodes] for key in keys])
+        return ((int(nodes[order[0]]), gang),) if len(nodes) else None
 
     def have_room(self) -> bool:
         """Whether some node has a GPU, or part of one, on which nobody lives."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -84,48 +85,38 @@ def completion_bound(
         InputError: a job runs on no GPU of the cluster.
     """
     kinds = np.bincount(cluster.gpu_type, cluster.gpus, len(cluster.gpu_types)).astype(np.float64)
-    speed = _speeds(trace, cluster, rates, kinds)
-    best = speed.max(axis=1)
-    gpus = trace.num_gpus * (trace.gpu_milli / WHOLE_GPU)
-    none = gpus == 0.0  # such a job runs anywhere, at rate 1
-    if (lost := ~none & (best <= 0.0)).any():
-        raise InputError(
-            "runs on no GPU of the cluster", file=trace.name, record=int(np.argmax(lost))
-        )
-    least = np.where(none, trace.duration_s, trace.duration_s / np.where(none, 1.0, best))
-    alone = float(least.sum())
-    if none.all():
-        return CompletionBound(alone, alone, alone, alone, len(trace))
-    used = np.flatnonzero((kinds > 0.0) & (speed[~none] > 0.0).any(axis=0))
-    jobs = _Jobs(
-        submit=trace.submit_s[~none].astype(np.float64),
-        least=least[~none],
-        work=(gpus * trace.duration_s)[~none],
-        speed=np.ascontiguousarray(speed[~none][:, used]),
-        gpus=kinds[used],
-    )
-    weight = np.ones(len(jobs.submit))
-    prices, busy = _search(jobs, jobs.speed.max(axis=0), weight)
-    for _ in range(ROUNDS):
-        weight = _ascend(jobs, prices, weight)
-        prices, busy = _search(jobs, prices, weight)
-    areas, machine = _areas(jobs, prices)
-    rest = float(least[none].sum())
-    busy += rest
-    shortest = rest + float(_one_machine(jobs.submit, areas / machine, areas, True)[1])
-    proved = max(busy, shortest, alone) * (1.0 - ROUNDING)
-    return CompletionBound(proved, busy, shortest, alone, len(trace))
-
-
-def _speeds(
-    trace: Trace, cluster: Cluster, rates: RateModel | None, gpus: FloatArray
-) -> FloatArray:
-    """(J, T) speed of every job on every GPU type, 0 where it may not run; of types `gpus` (T,)."""
     tables = (rates or NoInterference()).tables(trace, cluster)
-    speed = tables.speed[tables.profile]
     masks = cluster.type_masks(trace.gpu_type.names)[trace.gpu_type.codes]
-    permitted = (masks[:, None] >> np.arange(len(gpus))) & 1
-    return np.where((permitted == 1) & (gpus > 0.0), speed, 0.0)
+    runs = ((masks[:, None] >> np.arange(len(kinds))) & 1 == 1) & (kinds > 0.0)
+    speed = np.where(runs, tables.speed[tables.profile], 0.0)  # (J, T)
+    gpus = trace.num_gpus * (trace.gpu_milli / WHOLE_GPU)
+    # a job without GPUs runs anywhere, at rate 1
+    some, best = gpus > 0.0, np.where(gpus > 0.0, speed.max(axis=1), 1.0)
+    if (best <= 0.0).any():
+        problem, lost = "runs on no GPU of the cluster", int(np.argmax(best <= 0.0))
+        raise InputError(problem, file=trace.name, record=lost)
+    least = trace.duration_s / best
+    alone, rest = float(least.sum()), float(least[~some].sum())
+    busy = shortest = alone
+    if some.any():
+        used = (speed[some] > 0.0).any(axis=0)
+        jobs = _Jobs(
+            submit=trace.submit_s[some].astype(np.float64),
+            least=least[some],
+            work=(gpus * trace.duration_s)[some],
+            speed=np.ascontiguousarray(speed[some][:, used]),
+            gpus=kinds[used],
+        )
+        weight = np.ones(len(jobs.submit))
+        prices, busy = _search(jobs, jobs.speed.max(axis=0), weight)
+        for _ in range(ROUNDS):
+            weight = _ascend(jobs, prices, weight)
+            prices, busy = _search(jobs, prices, weight)
+        areas, machine = _areas(jobs, prices)
+        busy += rest
+        shortest = rest + float(_one_machine(jobs.submit, areas / machine, areas, True)[1])
+    proved = max(busy, shortest, alone) * (1.0 - ROUNDING) if some.any() else alone
+    return CompletionBound(proved, busy, shortest, alone, len(trace))
 
 
 def _areas(jobs: _Jobs, prices: FloatArray) -> tuple[FloatArray, float]:
@@ -148,18 +139,15 @@ def _bound(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[float, 
 
 def _search(jobs: _Jobs, prices: FloatArray, weight: FloatArray) -> tuple[FloatArray, float]:
     """The best prices that a pattern search from `prices` finds, and their bound."""
-    best, _ = _bound(jobs, prices, weight)
-    step = FIRST_STEP
-    while step > LAST_STEP and len(prices) > 1:
-        improved = False
-        for kind in range(1, len(prices)):  # only ratios of prices matter
-            for factor in (step, 1.0 / step):
-                changed = prices.copy()
-                changed[kind] *= factor
-                value, _ = _bound(jobs, changed, weight)
-                if value > best:
-                    best, prices, improved = value, changed, True
-        if not improved:
+    best, step, kinds = _bound(jobs, prices, weight)[0], FIRST_STEP, len(prices)
+    while step > LAST_STEP and kinds > 1:
+        before = best
+        for kind, factor in product(range(1, kinds), (step, 1.0 / step)):  # only ratios matter
+            changed = np.where(np.arange(kinds) == kind, prices * factor, prices)
+            value, _ = _bound(jobs, changed, weight)
+            if value > best:
+                best, prices = value, changed
+        if best == before:
             step = step**0.5
     return prices, best
 

@@ -284,7 +284,7 @@ FAULTS = (
         "A job does not move for speed alone before it has run for a while.",
         "It may move at once.",
         "agents",
-        "early = state.clock[0].now - record.since < least_run_s",
+        "early = now - record.since < least_run_s",
         "early = False",
     ),
     Fault(

@@ -53,7 +53,7 @@ class MigrationAdviser:
         check_whole_gpus(episode.simulator)
         order = self.priority()
         order.reset(episode.simulator)
-        return MigrationAdvice(order, self.gain, self.least_run_s)
+        return MigrationAdvice(order, self)
 
 
 @dataclass(eq=False)
@@ -66,13 +66,11 @@ class MigrationAdvice:
 
     Args:
         order: of the episode's jobs.
-        gain: ratio of speeds above which a running job moves.
-        least_run_s: seconds for which a job runs before it moves for speed alone.
+        rule: for how much a running job moves.
     """
 
     order: Priority
-    gain: float
-    least_run_s: float
+    rule: MigrationAdviser
 
     def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
         """The action of a scheduler whose window has just been filled."""
@@ -89,9 +87,8 @@ class MigrationAdvice:
             return table.size - 1
         place = np.lexsort((jobs, self.order(state, jobs)))
         order = jobs[place]
-        fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
-        least_run_s, kept_s = self.least_run_s, table.least_run_s
-        plan(state, simulator.tables, view, order, self.gain, least_run_s, kept_s, fate, target)
+        limits = (self.rule.gain, self.rule.least_run_s, table.least_run_s)
+        fate, target = plan(state, simulator.tables, view, order, *limits)
         first = table.window * (table.groups + table.peers)
         for rank in np.flatnonzero(fate == STOP)[::-1]:
             ran = simulator.now - state.jobs[order[rank]]["since"]

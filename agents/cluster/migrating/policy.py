@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Lt
 
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
 from agents.cluster.policy import Scheduler
+from agents.cluster.rules.eligible import permitted
 from agents.solver import Knowledge
 from envs.arrays import IntArray
 from envs.bounds import bounded
@@ -54,9 +55,7 @@ def plan(
     gain: float,
     least_run_s: float,
     kept_s: float,
-    fate: IntArray,
-    target: IntArray,
-) -> None:
+) -> tuple[IntArray, IntArray]:
     """Decide on all jobs in `order`, as if none of them held its GPUs.
 
     A running job stays where it is unless a job before it takes its GPUs or, once it has run for
@@ -74,62 +73,47 @@ def plan(
         gain: at least 1.
         least_run_s: seconds.
         kept_s: seconds for which a job runs before it can stop.
-        fate: (len(order),) out: KEEP, WAIT, STOP or START.
-        target: (len(order), 2) out: where it goes, a kind and an index.
+
+    Returns:
+        (len(order),) KEEP, WAIT, STOP or START; (len(order), 2) where it goes, a kind and an index.
     """
     state, tables, view = borrowed(state), borrowed(tables), borrowed(view)
-    free = np.zeros(len(view.node), np.int64)
-    there = np.zeros(len(view.node), np.int64)  # free now
-    release(state, view, order, free, there)
+    fate, target = np.full(len(order), WAIT), np.zeros((len(order), 2), np.int64)
+    free = np.zeros(len(view.node), np.int64)  # if none of the jobs held its GPUs
+    for slot in range(len(free)):
+        free[slot] = state.nodes[view.node[slot]].free
+    there = free.copy()  # free now
+    now = state.clock[0].now
+    for place in range(len(order)):
+        record = state.jobs[order[place]]
+        if record.status == RUNNING and now - record.since < kept_s:
+            fate[place] = KEEP
+        elif record.status == RUNNING:
+            fate[place] = STOP
+            add(state, view, order[place], free, 1)
     left = free.sum()
     for place in range(len(order)):
         job = order[place]
         record = state.jobs[job]
-        fate[place], target[place, 0], target[place, 1] = WAIT, NOWHERE, 0
-        if record.status == RUNNING:
-            fate[place] = STOP
-            if state.clock[0].now - record.since < kept_s:
-                fate[place] = KEEP
-                add(state, view, job, free, -1)
-                left -= record.gpus
-    for place in range(len(order)):
-        job = order[place]
-        record = state.jobs[job]
-        runs = record.status == RUNNING
         if fate[place] == KEEP or left < record.gpus:
             continue
-        current = speed_where_it_runs(state, tables, view, job, free) if runs else -1.0
-        early = state.clock[0].now - record.since < least_run_s
-        if current >= 0.0 and (early or current * gain >= tables.speed[record.profile].max()):
-            kind, index, speed = NOWHERE, 0, 0.0  # nothing is fast enough to move for
-        else:
+        current = speed_where_it_runs(state, tables, view, job, free)
+        early = now - record.since < least_run_s
+        kind, index, speed = NOWHERE, 0, 0.0
+        if current < 0.0 or not (early or current * gain >= tables.speed[record.profile].max()):
             kind, index, speed = fastest(state, tables, view, job, free, there)
-        if current >= 0.0 and (early or kind == NOWHERE or current * gain >= speed):
+        if current * gain >= speed:  # nothing is fast enough to move for
             fate[place] = KEEP
             add(state, view, job, free, -1)
         elif kind == NOWHERE:
             continue
         else:
-            if not runs:
+            if fate[place] == WAIT:
                 fate[place] = START
             target[place, 0], target[place, 1] = kind, index
-            first, last = slots_at(view, kind, index)
-            take(state, view, job, free, there, first, last)
+            take(state, view, job, free, there, kind, index)
         left -= record.gpus
-
-
-@compiled_inner
-def release(
-    state: ClusterState, view: View, order: IntArray, free: IntArray, there: IntArray
-) -> None:
-    """Count what is free on every slot, now and if none of the jobs in `order` held its GPUs."""
-    for slot in range(len(view.node)):
-        node = state.nodes[view.node[slot]]
-        if node.up:
-            free[slot] = there[slot] = node.free
-    for place in range(len(order)):
-        if state.jobs[order[place]].status == RUNNING:
-            add(state, view, order[place], free, 1)
+    return fate, target
 
 
 @compiled_inner
@@ -146,10 +130,9 @@ def add(state: ClusterState, view: View, job: int, free: IntArray, sign: int) ->
 def speed_where_it_runs(
     state: ClusterState, tables: RateTables, view: View, job: int, free: IntArray
 ) -> float:
-    """Of a running job on the GPUs it holds; -1 where a job before it takes some of them."""
-    shares = state.shares
-    current = np.inf
-    index = state.jobs[job].share
+    """Of a job on the GPUs it holds; -1: it waits, or a job before it takes some of them."""
+    shares, index = state.shares, state.jobs[job].share
+    current = -1.0 if index == NONE else np.inf
     while index != NONE:
         node = shares[index].node
         if free[view.slot[node]] < shares[index].gpus:
@@ -179,63 +162,32 @@ def fastest(
     there: IntArray,
 ) -> tuple[int, int, float]:
     """Where a job is fastest, a kind and an index, and its speed there."""
-    jobs, nodes, wanted = state.jobs, state.nodes, state.jobs[job].gpus
-    chosen, speed, now, tightest = NONE, 0.0, 0, 0
-    largest = 0
-    for slot in range(len(view.node)):
-        node = nodes[view.node[slot]]
-        if (jobs[job].types >> node.type) & 1 == 0 or not node.up:
-            continue
-        largest = max(largest, node.gpus)
-        if free[slot] < wanted:
-            continue
-        fast = tables.speed[tables.profile[job], node.type]
-        free_now = min(there[slot], wanted)
-        better = fast > speed
-        if fast == speed:
-            better = free_now > now or (free_now == now and free[slot] < tightest)
-        if better:
-            chosen, speed, now, tightest = slot, fast, free_now, free[slot]
-    if chosen != NONE:
-        return SERVER, chosen, speed
-    if wanted <= largest:
-        return NOWHERE, 0, 0.0
-    found: tuple[int, int, float] = fastest_rack(state, tables, view, job, free, there)
-    return found
-
-
-@compiled_inner
-def fastest_rack(
-    state: ClusterState,
-    tables: RateTables,
-    view: View,
-    job: int,
-    free: IntArray,
-    there: IntArray,
-) -> tuple[int, int, float]:
-    """`fastest` for a job that no server holds."""
-    jobs, nodes, wanted = state.jobs, state.nodes, state.jobs[job].gpus
-    chosen, speed, now = NONE, 0.0, 0
-    in_all, slowest = 0, np.inf
-    for rack in range(len(view.rack_ptr) - 1):
-        held, fast, free_now = 0, np.inf, 0
-        for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
-            node = nodes[view.node[slot]]
-            if (jobs[job].types >> node.type) & 1 == 0 or free[slot] == 0:
-                continue
-            held += free[slot]
-            free_now += there[slot]
-            fast = min(fast, tables.speed[tables.profile[job], node.type])
-        in_all += held
-        slowest = min(slowest, fast)
-        if held < wanted:
-            continue
-        free_now = min(free_now, wanted)
-        if fast > speed or (fast == speed and free_now > now):
-            chosen, speed, now = rack, fast, free_now
-    if chosen != NONE:
-        return RACK, chosen, speed
-    return (ALL_SERVERS, 0, slowest) if in_all >= wanted else (NOWHERE, 0, 0.0)
+    record, largest = state.jobs[job], 0
+    for kind in range(SERVER, ALL_SERVERS + 1):
+        places = (len(view.node), len(view.rack_ptr) - 1, 1)[kind - SERVER]
+        speed = -1.0 if kind == ALL_SERVERS else 0.0
+        chosen, most, tightest = NONE, 0, 0
+        for index in range(places):
+            first, last = slots_at(view, kind, index)
+            held, fast, now = 0, np.inf, 0
+            for slot in range(first, last):
+                node = state.nodes[view.node[slot]]
+                if node.up and permitted(node, record) and (kind == SERVER or free[slot] > 0):
+                    largest = max(largest, node.gpus)
+                    held += free[slot]
+                    now += there[slot]
+                    fast = min(fast, tables.speed[record.profile, node.type])
+            now = min(now, record.gpus)
+            better = fast > speed
+            if fast == speed:
+                better = now > most or (kind == SERVER and now == most and held < tightest)
+            if better and fast < np.inf and held >= record.gpus:
+                chosen, speed, most, tightest = index, fast, now, held
+        if chosen != NONE:
+            return kind, chosen, speed
+        if record.gpus <= largest:  # waits for a server
+            break
+    return NOWHERE, 0, 0.0
 
 
 @compiled_inner
@@ -245,15 +197,16 @@ def take(
     job: int,
     free: IntArray,
     there: IntArray,
-    first: int,
-    last: int,
+    kind: int,
+    index: int,
 ) -> None:
     """Take GPUs from the slots, the tightest that has room for all, else the one with the most."""
-    types, left = state.jobs[job].types, state.jobs[job].gpus
+    record, left = state.jobs[job], state.jobs[job].gpus
+    first, last = slots_at(view, kind, index)
     while left > 0:
         enough, most = NONE, NONE
         for slot in range(first, last):
-            if (types >> state.nodes[view.node[slot]].type) & 1 == 0:
+            if not permitted(state.nodes[view.node[slot]], record):
                 continue
             if free[slot] >= left and (enough == NONE or free[slot] < free[enough]):
                 enough = slot
@@ -266,23 +219,24 @@ def take(
         left -= part
 
 
+@compiled_inner
+def has_room(state: ClusterState, view: View, job: int, kind: int, index: int) -> bool:
+    """Whether a job could start on a target now."""
+    record, held = state.jobs[job], 0
+    first, last = slots_at(view, kind, index)
+    for slot in range(first, last):
+        there = room(record, state.nodes[view.node[slot]], state.partials)
+        held += there if kind == SERVER else max(there, 0)
+    return bool(held >= record.gpus)
+
+
 @compiled
 def startable(state: ClusterState, view: View, job: int, kind: int, index: int) -> bool:
     """Whether the place a plan has for a job is free now, and no smaller one that it would take."""
-    record, nodes, partials = state.jobs[job], state.nodes, state.partials
-    wanted = record.gpus
-    if kind == SERVER:
-        return bool(room(record, nodes[view.node[index]], partials) >= wanted)
-    in_all, in_a_rack = 0, False
-    for rack in range(len(view.rack_ptr) - 1):
-        held = 0
-        for slot in range(view.rack_ptr[rack], view.rack_ptr[rack + 1]):
-            held += max(room(record, nodes[view.node[slot]], partials), 0)
-        if kind == RACK and rack == index:
-            return bool(held >= wanted)
-        in_all += held
-        in_a_rack = in_a_rack or held >= wanted
-    return bool(in_all >= wanted and not in_a_rack)
+    for rack in range(len(view.rack_ptr) - 1 if kind == ALL_SERVERS else 0):
+        if has_room(state, view, job, RACK, rack):
+            return False
+    return bool(has_room(state, view, job, kind, index))
 
 
 @bounded
@@ -326,10 +280,8 @@ class Migrating(Scheduler):
         """
         check_whole_gpus(simulator)
         self.priority.reset(simulator)
-        cluster = simulator.cluster
-        nodes = np.arange(cluster.num_nodes)
-        largest = int(cluster.gpus.max())
-        self._view = view_of(cluster, simulator.tables, nodes, 0, largest)
+        cluster, largest = simulator.cluster, int(simulator.cluster.gpus.max())
+        self._view = view_of(cluster, simulator.tables, np.arange(cluster.num_nodes), 0, largest)
 
     def decide(self, simulator: ClusterSimulator) -> None:
         for _ in self.moves(simulator):
@@ -344,16 +296,14 @@ class Migrating(Scheduler):
         if len(jobs) == 0:
             return
         order = jobs[np.lexsort((jobs, self.priority(state, jobs)))]
-        fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
-        plan(state, simulator.tables, view, order, self.gain, self.least_run_s, 0.0, fate, target)
+        limits = (self.gain, self.least_run_s, 0.0)
+        fate, target = plan(state, simulator.tables, view, order, *limits)
         for job in order[fate == STOP].tolist():
             simulator.preempt(job)
             yield STOP, job
-        going = fate >= STOP
-        for job, (kind, index) in zip(order[going].tolist(), target[going], strict=True):
-            if kind != NOWHERE and startable(simulator.state, view, job, kind, index):
-                at = slots_at(view, kind, index)
-                start_on(*simulator.compiled, view, job, *at)
+        for job, at in zip(order.tolist(), target.tolist(), strict=True):
+            if at[0] != NOWHERE and startable(state, view, job, *at):
+                start_on(*simulator.compiled, view, job, *slots_at(view, *at))
                 yield START, job
 
     def wake(self, simulator: ClusterSimulator) -> float:

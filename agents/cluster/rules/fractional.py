@@ -6,28 +6,23 @@ GPU. A rule sees `Bins`, whoever changes them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from math import gcd
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agents.cluster.rules.bins import (
-    NOWHERE,
-    Bins,
-    Capacity,
-    Request,
-    RequestClasses,
-    fits,
-    fitting_nodes,
-    largest_node,
-    tightest_gpu,
-)
-from envs.cluster.nodes import Cluster, ResourceRequests
+from agents.cluster.rules.bins import NOWHERE, Bins, Request, fits
+from envs.arrays import FloatArray, IntArray
+from envs.cluster.nodes import UNLIMITED, Cluster, ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner
+from envs.compilation import compiled
 
-ON_USED_NODE = WHOLE_GPU  # ranks below it are what is left on a GPU in use
-ON_IDLE_NODE = WHOLE_GPU + 1  # plus the node's GPUs
+# (N,) cost of a request on every node, inf where it does not fit, and the GPU it would get there
+Costs = Callable[[Request], tuple[FloatArray, NDArray[np.integer]]]
 
 
 class Spot(NamedTuple):
@@ -37,67 +32,86 @@ class Spot(NamedTuple):
     gpu: int  # slot of a request for one GPU; otherwise the lowest GPUs with nothing on them
 
 
-class Chooser(Protocol):
-    """A rule at work on one cluster."""
-
-    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        """Where `request` goes now; None: it fits nowhere."""
-
-
 @runtime_checkable
 class FractionalRule(Protocol):
-    """Which of the nodes and GPUs on which a request fits receives it."""
+    """A request goes to the node where it costs least, the lowest of equals."""
+
+    draws: ClassVar[bool]  # whether it goes anywhere it fits, by chance, whatever it costs
 
     @property
     def name(self) -> str:
         """Of the rule, in tables."""
 
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> Chooser:
-        """A chooser that watches `bins`, which others change, and serves `classes`.
+    def costs(
+        self, cluster: Cluster, bins: Bins, requests: int, workload: ResourceRequests
+    ) -> Costs:
+        """What requests with numbers below `requests` cost in `bins`, which others change.
 
         `workload` is what is known of the jobs that usually come.
         """
 
 
-class _LeastLeft:
-    """The node with the least weighted sum of free cores and GPUs, the tightest GPU there.
+def choose(
+    rule: FractionalRule, costs: Costs, bins: Bins, request: Request, rng: np.random.Generator
+) -> Spot | None:
+    """Where `request` goes now; None: it fits nowhere."""
+    cost, gpu = costs(request)
+    nodes = np.flatnonzero(cost < np.inf)
+    if not len(nodes):
+        return None
+    if not rule.draws:
+        node = int(np.argmin(cost))
+        return Spot(node, int(gpu[node]))
+    node = int(rng.choice(nodes))
+    if request.gpus != 1:
+        return Spot(node, NOWHERE)
+    return Spot(node, int(rng.choice(np.flatnonzero(bins.left[node] >= request.milli))))
 
-    What the request itself takes is the same on every node, so it does not matter here.
+
+ANY, LEAST_LEFT, LEAST_ALONG, IN_USE = range(4)  # what a node costs
+
+
+class _Tightest:
+    """A node is as dear as its free cores and GPUs are many, by the rule's measure.
+
+    What the request itself takes is the same on every node, so it does not matter here. It gets the
+    GPU with the least left that is enough, the lowest of equals; NOWHERE where it asks for none.
     """
 
-    packs: ClassVar[bool] = False  # by what is left of the GPU, or how much there is of the node
+    draws: ClassVar[bool] = False
+    measure: ClassVar[int] = ANY
 
-    def weights(self, most: Capacity, request: Request) -> tuple[float, float]:
-        """Of a thousandth of a core and of a GPU."""
-        return 0.0, 0.0
-
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> Chooser:
-        return _Least(self, bins, largest_node(cluster))
+    def costs(
+        self, cluster: Cluster, bins: Bins, requests: int, workload: ResourceRequests
+    ) -> Costs:
+        return partial(tightest_costs, bins, self.measure, *one_over_most(cluster))
 
 
 @dataclass(frozen=True)
-class FirstFit(_LeastLeft):
+class FirstFit(_Tightest):
     """The lowest node on which the job fits, and the tightest GPU there."""
 
     name: str = "first_fit"
 
 
 @dataclass(frozen=True)
-class BestFit(_LeastLeft):
-    """The node on which the least is left, cores and GPUs over the most that any node has."""
+class RandomFit(_Tightest):
+    """Any node on which the job fits, any GPU there, with equal chances."""
 
-    name: str = "best_fit"
-
-    def weights(self, most: Capacity, request: Request) -> tuple[float, float]:
-        return most
+    name: str = "random_fit"
+    draws = True
 
 
 @dataclass(frozen=True)
-class DotProduct(_LeastLeft):
+class BestFit(_Tightest):
+    """The node on which the least is left, cores and GPUs over the most that any node has."""
+
+    name: str = "best_fit"
+    measure = LEAST_LEFT
+
+
+@dataclass(frozen=True)
+class DotProduct(_Tightest):
     """The node whose free resources point least along the job's request.
 
     After Tetris (Grandl et al., SIGCOMM 2014), whose rule takes the largest product: cores and GPUs
@@ -105,86 +119,49 @@ class DotProduct(_LeastLeft):
     """
 
     name: str = "dot_product"
-
-    def weights(self, most: Capacity, request: Request) -> tuple[float, float]:
-        asked = request.gpus * request.milli
-        return most.per_cpu_milli**2 * request.cpu, most.per_gpu_milli**2 * asked
+    measure = LEAST_ALONG
 
 
 @dataclass(frozen=True)
-class GpuPacking(_LeastLeft):
+class GpuPacking(_Tightest):
     """The tightest GPU in use, else a free one of a node in use, else the smallest idle node."""
 
     name: str = "gpu_packing"
-    packs = True
+    measure = IN_USE
 
 
-@dataclass(frozen=True, eq=False)
-class _Least:
-    """See `_LeastLeft`."""
+def one_over_most(cluster: Cluster) -> tuple[float, float]:
+    """Weights of a thousandth of a core and of a GPU: one over the most that any node has.
 
-    rule: _LeastLeft
-    bins: Bins
-    most: Capacity
-
-    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        weights = self.rule.weights(self.most, request)
-        node, gpu = _least(self.bins, request, *weights, self.rule.packs)
-        return None if node == NOWHERE else Spot(node, gpu)
+    They are the smallest whole numbers in that proportion, so that sums weighed with them are exact
+    and equal scores are seen to be equal; 0 for a resource that no node limits or has.
+    """
+    cpu, gpu = int(cluster.cpu_milli.max()), int(cluster.gpus.max()) * WHOLE_GPU
+    if cpu in (0, UNLIMITED) or gpu == 0:
+        return float(cpu not in (0, UNLIMITED)), float(gpu > 0)
+    return float(gpu // gcd(cpu, gpu)), float(cpu // gcd(cpu, gpu))
 
 
 @compiled
-def _least(
-    bins: Bins, request: Request, per_cpu: float, per_gpu: float, packs: bool
-) -> tuple[int, int]:
-    best, least, chosen = NOWHERE, np.inf, NOWHERE
-    for node in range(len(bins.cpu)):
+def tightest_costs(
+    bins: Bins, measure: int, per_cpu: float, per_gpu: float, request: Request
+) -> tuple[FloatArray, IntArray]:
+    """See `_Tightest`."""
+    cost, gpu = np.full(len(bins.cpu), np.inf), np.full(len(bins.cpu), NOWHERE)
+    if measure == LEAST_ALONG:
+        per_cpu = per_cpu**2 * request.cpu
+        per_gpu = per_gpu**2 * (request.gpus * request.milli)
+    for node in range(len(cost)):
         if not fits(bins, node, request):
             continue
-        gpu = tightest_gpu(bins.left[node], request)
-        left = bins.cpu[node] * per_cpu + bins.left[node].sum() * per_gpu
-        if packs:
-            left = float(_rank(bins, node, gpu))
-        if left < least:
-            best, least, chosen = node, left, gpu
-    return best, chosen
-
-
-@compiled_inner
-def _rank(bins: Bins, node: int, gpu: int) -> int:
-    """0..999 for a GPU in use, then a free GPU of a node in use, then idle nodes by their GPUs."""
-    if gpu == NOWHERE:
-        return 0
-    if bins.left[node].sum() == bins.gpus[node] * WHOLE_GPU:
-        return int(ON_IDLE_NODE + bins.gpus[node])
-    left = int(bins.left[node, gpu])
-    return left if left < WHOLE_GPU else ON_USED_NODE
-
-
-@dataclass(frozen=True)
-class RandomFit:
-    """Any node on which the job fits, any GPU there, with equal chances."""
-
-    name: str = "random_fit"
-
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> AnyFit:
-        return AnyFit(bins)
-
-
-@dataclass(frozen=True, eq=False)
-class AnyFit:
-    """See `RandomFit`."""
-
-    bins: Bins
-
-    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        nodes = fitting_nodes(self.bins, request)
-        if not len(nodes):
-            return None
-        node = int(nodes[rng.integers(len(nodes))])
-        if request.gpus != 1:
-            return Spot(node, NOWHERE)
-        gpus = np.flatnonzero(self.bins.left[node] >= request.milli)
-        return Spot(node, int(gpus[rng.integers(len(gpus))]))
+        left, tightest, least = bins.left[node], NOWHERE, WHOLE_GPU + 1
+        for slot in range(len(left) if request.gpus else 0):
+            if request.milli <= left[slot] < least:
+                tightest, least = slot, left[slot]
+        gpu[node], free, cost[node] = tightest, left.sum(), 0.0
+        if measure in (LEAST_LEFT, LEAST_ALONG):
+            cost[node] = bins.cpu[node] * per_cpu + free * per_gpu
+        elif measure == IN_USE and tightest != NOWHERE:
+            idle = free == bins.gpus[node] * WHOLE_GPU
+            cost[node] = WHOLE_GPU + bins.gpus[node] if idle else least
+    return cost, gpu

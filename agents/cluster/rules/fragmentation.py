@@ -16,16 +16,16 @@ lowest node, then GPU.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Annotated, NamedTuple
+from functools import partial
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
-from agents.cluster.rules.bins import NOWHERE, Bins, Request, RequestClasses, fits, take_whole
-from agents.cluster.rules.fractional import Spot
-from envs.arrays import IntArray, sums_before
+from agents.cluster.rules.bins import NOWHERE, Bins, Request, fits, take_gpus
+from agents.cluster.rules.fractional import Costs
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.bounds import bounded
 from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.workload.trace import WHOLE_GPU
@@ -34,7 +34,6 @@ from envs.errors import InputError
 
 ShareAboveZero = Annotated[float, Gt(0.0), Le(1.0)]
 NEVER = np.int64(-1)  # version of a node on which nothing was found yet
-MISFIT = np.iinfo(np.int64).max
 
 
 @bounded
@@ -53,91 +52,67 @@ class FragmentationGradientDescent:
     score_levels: Annotated[int, Ge(0)] = 100
     name: str = "fgd"
 
-    def chooser(
-        self, cluster: Cluster, bins: Bins, classes: RequestClasses, workload: ResourceRequests
-    ) -> LeastFragmentation:
+    draws: ClassVar[bool] = False
+
+    def costs(
+        self, cluster: Cluster, bins: Bins, requests: int, workload: ResourceRequests
+    ) -> Costs:
+        """Those found of every request at a node's version are remembered."""
         typical = typical_jobs(workload, cluster, self.typical_share)
-        return LeastFragmentation(bins, typical, self.score_levels, len(classes))
+        shape = (requests, len(bins.cpu))
+        found = Found(np.full(shape, NEVER), np.empty(shape), np.empty(shape, np.int8))
+        return partial(least_rises, bins, typical, self.score_levels, found)
 
 
-class LeastFragmentation:
-    """Remembers, for every class of requests and node, the cost found at the node's version."""
+class Found(NamedTuple):
+    """What C requests would cost on N nodes."""
 
-    def __init__(self, bins: Bins, typical: TypicalJobs, levels: int, classes: int) -> None:
-        nodes = len(bins.cpu)
-        self.bins, self.typical, self.levels = bins, typical, levels
-        self._seen = np.full((classes, nodes), NEVER)
-        self._cost = np.empty((classes, nodes), np.int64)
-        self._gpu = np.empty((classes, nodes), np.int8)
-
-    def choose(self, request: Request, rng: np.random.Generator) -> Spot | None:
-        c = request.number
-        seen, cost, gpu = self._seen[c], self._cost[c], self._gpu[c]
-        node = _choose(self.bins, request, self.typical, self.levels, seen, cost, gpu)
-        return None if node == NOWHERE else Spot(node, int(gpu[node]))
+    version: NDArray[np.int64]  # (C, N) of the node when that was worked out
+    cost: FloatArray  # (C, N)
+    gpu: NDArray[np.int8]  # (C, N)
 
 
 @compiled
-def _choose(
-    bins: Bins,
-    request: Request,
-    typical: TypicalJobs,
-    levels: int,
-    seen: NDArray[np.int64],
-    cost: NDArray[np.int64],
-    gpu: NDArray[np.int8],
-) -> int:
-    best, least = NOWHERE, MISFIT
+def least_rises(
+    bins: Bins, typical: TypicalJobs, levels: int, found: Found, request: Request
+) -> tuple[FloatArray, NDArray[np.int8]]:
+    """See `Costs`; worked out anew on the nodes that have changed."""
+    version, cost = found.version[request.number], found.cost[request.number]
+    gpu = found.gpu[request.number]
     for node in range(len(bins.cpu)):
-        if seen[node] != bins.version[node]:
-            seen[node] = bins.version[node]
+        if version[node] != bins.version[node]:
+            version[node] = bins.version[node]
             cost[node], gpu[node] = cost_of(bins, node, request, typical, levels)
-        if cost[node] < least:
-            best, least = node, cost[node]
-    return best
+    return cost, gpu
 
 
 @compiled_inner
 def cost_of(
     bins: Bins, node: int, request: Request, typical: TypicalJobs, levels: int
-) -> tuple[int, int]:
-    """The cost of the request on the node, at best, and the GPU; MISFIT where it does not fit.
+) -> tuple[float, int]:
+    """The cost of the request on the node, at best, and the GPU; inf where it does not fit.
 
     Without levels the increase in thousandths of a GPU times the number of typical jobs, with
     levels the steps by which the score misses the highest one.
     """
+    least, best = np.inf, NOWHERE
     if not fits(bins, node, request):
-        return MISFIT, NOWHERE
-    kind, cpu = bins.kind[node], bins.cpu[node] - request.cpu
-    left = bins.left[node].copy()
-    before = fragments(bins.cpu[node], left, kind, typical)
-    if request.gpus != 1:
-        take_whole(left, request.gpus)
-        return _rounded(fragments(cpu, left, kind, typical) - before, typical, levels), NOWHERE
-    least, best = MISFIT, NOWHERE
-    for slot in range(len(left)):
+        return least, best
+    left, kind = bins.left[node], bins.kind[node]
+    before, after = fragments(bins.cpu[node], left, kind, typical), left.copy()
+    for slot in range(len(left) if request.gpus == 1 else 1):
         here = left[slot]
-        if here < request.milli or _occurs(left, slot):
-            continue
-        left[slot] = here - request.milli
-        cost = _rounded(fragments(cpu, left, kind, typical) - before, typical, levels)
-        left[slot] = here
+        if request.gpus == 1 and (here < request.milli or (left[:slot] == here).any()):
+            continue  # too little, or as on a lower slot
+        after[:] = left
+        take_gpus(after, slot, request)
+        rise = fragments(bins.cpu[node] - request.cpu, after, kind, typical) - before
+        cost = float(rise)
+        if levels > 0:
+            cost = levels - np.floor(levels / (1.0 + np.exp(rise / (typical.jobs * WHOLE_GPU))))
         if cost < least:
             least, best = cost, slot
-    return least, best
-
-
-@compiled_inner
-def _rounded(rise: int, typical: TypicalJobs, levels: int) -> int:
-    if levels == 0:
-        return rise
-    return levels - int(levels / (1.0 + np.exp(rise / (typical.jobs * WHOLE_GPU))))
-
-
-@compiled_inner
-def _occurs(left: NDArray[np.int32], slot: int) -> bool:
-    """Whether a lower slot has exactly as much left."""
-    return bool((left[:slot] == left[slot]).any())
+    return least, best if request.gpus == 1 else NOWHERE
 
 
 class TypicalJobs(NamedTuple):
@@ -149,9 +124,9 @@ class TypicalJobs(NamedTuple):
     gpus: IntArray  # (K,) at least 1
     milli: IntArray  # (K,) thousandths of each GPU
     types: IntArray  # (K,) bit t: may run on GPU type t
-    start: IntArray  # (K + 1,) the group's place in `cpu` and `up_to`
+    start: IntArray  # (K + 1,) the group's place in `cpu`
     cpu: IntArray  # (M,) thousandths of a core, ascending within a group
-    up_to: IntArray  # (M,) jobs of the group with at most so many cores
+    before: IntArray  # (M + 1,) jobs with a place before this one
     without_gpu: int  # jobs
     jobs: int  # in all
 
@@ -166,36 +141,21 @@ def typical_jobs(workload: ResourceRequests, cluster: Cluster, share: float) -> 
     """
     if not len(workload):
         raise InputError("typical jobs of an empty workload", file=workload.name)
-    with_gpu = workload.num_gpus > 0
-    rows = np.stack(
-        [
-            workload.cpu_milli,
-            np.where(with_gpu, workload.taken_milli, 0),
-            workload.num_gpus.astype(np.int64),
-            workload.permitted(cluster),
-        ],
-        axis=1,
-    )
+    gpus = workload.num_gpus.astype(np.int64)
+    milli = np.where(gpus > 0, workload.taken_milli, 0)
+    types, cpu = workload.permitted(cluster), workload.cpu_milli
+    rows = np.stack([gpus, milli, types, cpu], axis=1)
     rows, counts = np.unique(rows, axis=0, return_counts=True)
-    by_frequency = np.lexsort((*rows.T[::-1], counts))[::-1]
+    gpus, milli, types, cpu = rows.T
+    by_frequency = np.lexsort((types, gpus, milli, cpu, counts))[::-1]
     before = np.cumsum(counts[by_frequency]) - counts[by_frequency]
-    kept = by_frequency[before < share * len(workload)]
-    return _grouped(rows[kept], counts[kept])
-
-
-def _grouped(rows: IntArray, counts: IntArray) -> TypicalJobs:
-    none = rows[:, 2] == 0
-    without_gpu = int(counts[none].sum())
-    jobs = int(counts.sum())
-    rows, counts = rows[~none], counts[~none]
-    order = np.lexsort((rows[:, 0], rows[:, 3], rows[:, 1], rows[:, 2]))
-    rows, counts = rows[order], counts[order]
-    groups, sizes = np.unique(rows[:, [2, 1, 3]], axis=0, return_counts=True)
-    start = sums_before(sizes).astype(np.int64)
-    up_to = np.concatenate([np.cumsum(counts[a:b]) for a, b in pairwise(start)] or [counts])
-    gpus, milli, types = (np.ascontiguousarray(column) for column in groups.T)
-    cpu = np.ascontiguousarray(rows[:, 0])
-    return TypicalJobs(gpus, milli, types, start, cpu, up_to.astype(np.int64), without_gpu, jobs)
+    kept = np.sort(by_frequency[before < share * len(workload)])
+    jobs, kept = int(counts[kept].sum()), kept[gpus[kept] > 0]
+    groups, sizes = np.unique(rows[kept, :3], axis=0, return_counts=True)
+    start, before = sums_before(sizes).astype(np.int64), sums_before(counts[kept])
+    without_gpu = jobs - int(before[-1])
+    gpus, milli, types = map(np.ascontiguousarray, groups.T)
+    return TypicalJobs(gpus, milli, types, start, cpu[kept], before, without_gpu, jobs)
 
 
 @compiled
@@ -211,8 +171,8 @@ def fragments(cpu: int, left: NDArray[np.int32], kind: int, typical: TypicalJobs
         return 0
     amount = typical.without_gpu * total
     for k in range(len(typical.gpus)):
-        first, last = typical.start[k], typical.start[k + 1] - 1
-        jobs = typical.up_to[last]
+        first, end = typical.start[k], typical.start[k + 1]
+        jobs = typical.before[end] - typical.before[first]
         enough, small = 0, 0
         for each in left:
             if each >= typical.milli[k]:
@@ -222,8 +182,8 @@ def fragments(cpu: int, left: NDArray[np.int32], kind: int, typical: TypicalJobs
         if enough < typical.gpus[k] or not typical.types[k] & kind:
             amount += jobs * total
             continue
-        while last >= first and typical.cpu[last] > cpu:
-            last -= 1
-        able = typical.up_to[last] if last >= first else 0
+        while end > first and typical.cpu[end - 1] > cpu:
+            end -= 1
+        able = typical.before[end] - typical.before[first]
         amount += able * small + (jobs - able) * total
     return amount

@@ -12,34 +12,31 @@ from agents.cluster.policy import Share
 from agents.cluster.rules.eligible import (
     Record,
     Records,
+    best_node,
     fills,
-    first_that_holds,
     fits_one_node,
-    fullest_that_holds,
     holds,
-    largest_share,
-    take_first_idle,
-    take_largest_idle,
-    with_rest,
+    refuse_fraction,
+    rooms,
 )
-from agents.cluster.rules.least_interference import choose_least_interference
 from envs.arrays import IntArray
+from envs.cluster.interference.kernel import neighbour_rate
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
+from envs.cluster.simulation.cluster_kernel import give, ungive
 from envs.cluster.simulation.cluster_state import NODE, NONE, ClusterState
-from envs.cluster.workload.trace import WHOLE_GPU
-from envs.compilation import compiled, compiled_inner, pasted
-from envs.errors import InputError
+from envs.compilation import compiled_inner, joined
 
 COUNT, YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT, RANDOM, SPREAD, LEAST_INTERFERENCE = range(8)
 
 COUNTED = frozenset({COUNT, RANDOM, SPREAD})  # a job fits as soon as enough GPUs are free
 # On a cluster of one node these are the same.
 CONSOLIDATED = frozenset({YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT})
+ANYWHERE = np.int64(-1)  # of the type of racks, for which alone it is then compiled
 
 
 class Room(NamedTuple):
-    """Room of a rule on N nodes."""
+    """Scratch memory of a rule on N nodes."""
 
     nodes: IntArray  # (N,) of the shares chosen
     gpus: IntArray  # (N,) of the shares chosen
@@ -48,52 +45,23 @@ class Room(NamedTuple):
 
 
 def room_of(nodes: int, seed: int) -> Room:
-    return Room(
-        nodes=np.zeros(nodes, np.int64),
-        gpus=np.zeros(nodes, np.int64),
-        without=np.zeros(nodes, NODE),
-        random=np.array([seed], np.uint64),
-    )
+    chosen, gpus = np.zeros((2, nodes), np.int64)
+    return Room(chosen, gpus, np.zeros(nodes, NODE), np.array([seed], np.uint64))
 
 
-@pasted
+@joined
 def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: Room) -> int:
     """The shares of a pending whole-GPU job, into `room`; how many, 0 where it does not fit."""
-    count: int
-    if rule == LEAST_INTERFERENCE:
-        count = choose_least_interference(state, tables, job, room.nodes, room.gpus)
-    else:
-        count = choose_nodes(rule, state.nodes, state.jobs, job, room.random, room.nodes, room.gpus)
-    return count
-
-
-@compiled
-def choose_nodes(
-    rule: int,
-    nodes: Records,
-    jobs: Records,
-    job: int,
-    random: NDArray[np.uint64],
-    out_nodes: IntArray,
-    out_gpus: IntArray,
-) -> int:
-    """The same for the rules that look at nodes alone."""
-    record = jobs[job]
+    nodes, record = state.nodes, state.jobs[job]
     count: int = 0
-    if rule == COUNT:
-        count = choose_count(nodes, record, out_nodes, out_gpus)
-    elif rule == YARN:
-        count = choose_few(nodes, record, False, False, out_nodes, out_gpus)
-    elif rule == HELIOS_CONSOLIDATE:
-        count = choose_helios_consolidate(nodes, record, out_nodes, out_gpus)
-    elif rule == FIRST_FIT:
-        count = choose_few(nodes, record, True, False, out_nodes, out_gpus)
-    elif rule == BEST_FIT:
-        count = choose_few(nodes, record, True, True, out_nodes, out_gpus)
-    elif rule == RANDOM:
-        count = choose_random(nodes, record, random, out_nodes, out_gpus)
-    elif rule == SPREAD:
-        count = choose_spread(nodes, record, out_nodes, out_gpus)
+    if rule == HELIOS_CONSOLIDATE and not fits_one_node(nodes, record):
+        count = choose_emptiest(nodes, record, room.nodes, room.gpus)
+    elif YARN <= rule <= BEST_FIT or (record.gpus == 0 and rule != LEAST_INTERFERENCE):
+        count = choose_few(nodes, record, rule, room.nodes, room.gpus)
+    elif COUNT <= rule <= SPREAD:
+        count = choose_any(nodes, record, rule, room)
+    elif rule == LEAST_INTERFERENCE:
+        count = choose_rack(state, tables, job, room.nodes, room.gpus)
     else:
         raise ValueError("no such placement rule")
     return count
@@ -117,16 +85,13 @@ class GangRule:
         Raises:
             InputError: the job asks for a fraction of one GPU.
         """
-        record = np.asarray(simulator.state.jobs)[job]
-        milli = int(record["milli"])
-        if milli != WHOLE_GPU and record["gpus"] < 2:
-            problem = f"{milli} thousandths of a GPU need a placement rule for fractions"
-            raise InputError(problem, file=simulator.trace.name, record=job, field="gpu_milli")
+        if simulator.state.jobs["gpus"][job] < 2:
+            refuse_fraction(simulator, job)
         seed = int(rng.integers(2**64, dtype=np.uint64)) if self.draws else 0
         room = room_of(len(simulator.state.nodes), seed)
         count = choose(self.code, simulator.state, simulator.tables, job, room)
-        nodes, gpus = room.nodes[:count].tolist(), room.gpus[:count].tolist()
-        return list(zip(nodes, gpus, strict=True)) or None
+        shares = room.nodes[:count].tolist(), room.gpus[:count].tolist()
+        return list(zip(*shares, strict=True)) or None
 
 
 class Count(GangRule):
@@ -200,7 +165,10 @@ class Spread(GangRule):
 class LeastInterference(GangRule):
     """Where a job takes the least from itself and its neighbours, in as few racks as possible.
 
-    By the simulator's own rates: see `choose_least_interference`.
+    By the simulator's own rates: see `gain`. A gang that fits on a node goes to the one with the
+    greatest gain. Another takes idle nodes, the lowest first, and for the rest the node with the
+    greatest gain: in the rack with the least free GPUs that holds it all, or anywhere if none does.
+    Of equal gains the fullest node counts, then the lowest number.
     """
 
     name = "least_interference"
@@ -208,68 +176,133 @@ class LeastInterference(GangRule):
 
 
 @compiled_inner
-def choose_count(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
-    """Take what is free, node by node; the number of shares, 0 where the job does not fit."""
-    left = int(job.gpus)
-    count = 0
-    for node in range(len(nodes)):
-        gpus = largest_share(nodes[node], job, left)
-        if gpus > 0 or (left == 0 and holds(nodes[node], job, 0)):
-            out_nodes[count], out_gpus[count] = node, gpus
-            left -= gpus
-            count += 1
-        if left == 0 and count > 0:
-            return count
-    return 0
+def choose_few(
+    nodes: Records, job: Record, rule: int, out_nodes: IntArray, out_gpus: IntArray
+) -> int:
+    """One node, or idle ones and one for the rest; the number of shares, 0: it does not fit.
+
+    `Yarn` takes the lowest idle nodes, the others the largest; `BestFit` and `HeliosConsolidate`
+    the fullest node for the rest.
+    """
+    count, left = 0, int(job.gpus)
+    below = 1 if fits_one_node(nodes, job) else left + 1
+    while below > 1:
+        size = 0  # the next smaller size of an idle node
+        for node in range(len(nodes) if rule != YARN else 0):
+            if size < nodes[node].gpus < below and fills(nodes[node], job, left):
+                size = nodes[node].gpus
+        for node in range(len(nodes)):
+            whole = nodes[node].gpus
+            if (rule == YARN or whole == size) and fills(nodes[node], job, left):
+                out_nodes[count], out_gpus[count] = node, whole
+                nodes[node].free = 0  # until the rest has a node
+                left -= whole
+                count += 1
+        below = size
+    rest = best_node(nodes, job, left, rule in (BEST_FIT, HELIOS_CONSOLIDATE))
+    for i in range(count):
+        nodes[out_nodes[i]].free = out_gpus[i]
+    if left == 0 and count > 0:
+        return count
+    if rest == NONE:
+        return 0
+    out_nodes[count], out_gpus[count] = rest, left
+    return count + 1
 
 
 @compiled_inner
-def choose_few(
-    nodes: Records,
-    job: Record,
-    largest_idle: bool,
-    fullest: bool,
+def choose_rack(
+    state: ClusterState, tables: RateTables, job: int, out_nodes: IntArray, out_gpus: IntArray
+) -> int:
+    """See `LeastInterference`; the number of shares, 0 where the job does not fit."""
+    nodes, need = state.nodes, state.jobs[job].gpus
+    free = np.zeros(nodes["rack"].max() + 1, np.int64)
+    if need > nodes["gpus"].max() and len(free) > 1:
+        for node in range(len(nodes)):
+            free[nodes[node].rack] += nodes[node].free
+        for rack in np.argsort(free, kind="mergesort"):
+            if free[rack] >= need:
+                count: int = choose_gainful(state, tables, job, rack, out_nodes, out_gpus)
+                if count > 0:
+                    return count
+    anywhere: int = choose_gainful(state, tables, job, ANYWHERE, out_nodes, out_gpus)
+    return anywhere
+
+
+@compiled_inner
+def choose_gainful(
+    state: ClusterState,
+    tables: RateTables,
+    job: int,
+    rack: int,
     out_nodes: IntArray,
     out_gpus: IntArray,
 ) -> int:
-    """One node, or idle ones and one for the rest: see `Yarn`, `FirstFit` and `BestFit`."""
-    count, left = 0, int(job.gpus)
-    if not fits_one_node(nodes, job):
-        if largest_idle:
-            count, left = take_largest_idle(nodes, job, out_nodes, out_gpus)
-        else:
-            count, left = take_first_idle(nodes, job, out_nodes, out_gpus)
-    node = fullest_that_holds(nodes, job, left) if fullest else first_that_holds(nodes, job, left)
-    shares: int = with_rest(nodes, count, left, node, out_nodes, out_gpus)
-    return shares
+    """The same within one rack, or ANYWHERE."""
+    nodes, record = state.nodes, state.jobs[job]
+    count, left = 0, record.gpus
+    best, most = NONE, -np.inf
+    for node in range(len(nodes)):
+        here = rack in (ANYWHERE, np.int64(nodes[node].rack))
+        if here and fills(nodes[node], record, left - 1):  # something is left for the rest
+            out_nodes[count], out_gpus[count] = node, nodes[node].gpus
+            give(state, job, node, out_gpus[count])
+            nodes[node].spanning += 1
+            left -= out_gpus[count]
+            count += 1
+    for node in range(len(nodes)):
+        here = rack in (ANYWHERE, np.int64(nodes[node].rack))
+        if here and holds(nodes[node], record, left):
+            give(state, job, node, left)
+            nodes[node].spanning += count > 0
+            won = gain(state, tables, job)
+            nodes[node].spanning -= count > 0
+            ungive(state, job)
+            if won > most or (won == most and nodes[node].free < nodes[best].free):
+                best, most = node, won
+    for i in range(count):
+        ungive(state, job)
+        nodes[out_nodes[i]].spanning -= 1
+    if best == NONE:
+        return 0
+    out_nodes[count], out_gpus[count] = best, left
+    return count + 1
 
 
 @compiled_inner
-def choose_helios_consolidate(
-    nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray
-) -> int:
-    """See `HeliosConsolidate`; the number of shares, 0 where the job does not fit."""
-    left = int(job.gpus)
-    if fits_one_node(nodes, job):
-        node = fullest_that_holds(nodes, job, left)
-        if node == NONE:
-            return 0
-        out_nodes[0], out_gpus[0] = node, left
-        return 1
-    count = 0
+def gain(state: ClusterState, tables: RateTables, job: int) -> float:
+    """GPUs times rate that the cluster wins when `job` runs on the shares it was given.
+
+    Its own rate counts, less what its neighbours lose on the nodes they share with it.
+    """
+    record = state.jobs[job]
+    won: float = record.gpus * neighbour_rate(state.jobs, state.nodes, state.shares, tables, job)
+    index = record.share
+    while index != NONE:
+        other = state.nodes[state.shares[index].node].share
+        while other != NONE:
+            neighbour = np.int64(state.shares[other].job)
+            if neighbour != job:
+                rate = neighbour_rate(state.jobs, state.nodes, state.shares, tables, neighbour)
+                won -= state.shares[other].gpus * (state.jobs[neighbour].rate - rate)
+            other = state.shares[other].after
+        index = state.shares[index].next
+    return won
+
+
+@compiled_inner
+def choose_emptiest(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
+    """See `HeliosConsolidate`, for a job that no node could hold."""
+    count, left = 0, int(job.gpus)
     for node in np.argsort(-nodes["free"], kind="mergesort"):
-        if fills(nodes[node], job, left):
-            out_nodes[count], out_gpus[count] = node, nodes[node].gpus
-            left -= out_gpus[count]
+        here = min(left, int(nodes[node].gpus))
+        if left > 0 and (fills(nodes[node], job, left) or holds(nodes[node], job, left)):
+            out_nodes[count], out_gpus[count] = node, here
+            left -= here
             count += 1
-        elif holds(nodes[node], job, left):
-            out_nodes[count], out_gpus[count] = node, left
-            return count + 1
-        elif holds(nodes[node], job, 1):
-            return 0
-        if left == 0:
-            return count
-    return 0
+        elif left == 0 or holds(nodes[node], job, 1):
+            break
+    return count if left == 0 else 0
 
 
 @compiled_inner
@@ -288,69 +321,37 @@ def uniform(random: NDArray[np.uint64]) -> float:
 
 
 @compiled_inner
-def candidates(node: Record, job: Record) -> int:
-    """GPUs of the node that may be drawn: the free ones, or the largest share it has room for."""
-    most = min(int(job.gpus), int(node.free))
-    held: int = largest_share(node, job, most)
-    return int(node.free) if held == most else held
-
-
-@compiled_inner
-def choose_random(
-    nodes: Records,
-    job: Record,
-    random: NDArray[np.uint64],
-    out_nodes: IntArray,
-    out_gpus: IntArray,
-) -> int:
-    """See `Random`; the number of shares, 0 where the job does not fit."""
-    left = int(job.gpus)
-    if left == 0:
-        alone: int = choose_count(nodes, job, out_nodes, out_gpus)
-        return alone
-    available = 0
-    for node in range(len(nodes)):
-        available += candidates(nodes[node], job)
-    if available < left:
-        return 0
-    count = 0
-    for node in range(len(nodes)):
-        gpus = 0
-        for _ in range(candidates(nodes[node], job)):
-            if uniform(random) * available < left:  # Knuth's selection sampling
-                gpus += 1
-                left -= 1
-            available -= 1
-        if gpus > 0:
-            out_nodes[count], out_gpus[count] = node, gpus
-            count += 1
-        if left == 0:
-            break
-    return count
-
-
-@compiled_inner
-def choose_spread(nodes: Records, job: Record, out_nodes: IntArray, out_gpus: IntArray) -> int:
-    """See `Spread`; the number of shares, 0 where the job does not fit."""
-    left = int(job.gpus)
-    if left == 0:
-        alone: int = choose_count(nodes, job, out_nodes, out_gpus)
-        return alone
-    most = np.empty(len(nodes), np.int64)
-    for node in range(len(nodes)):
-        most[node] = largest_share(nodes[node], job, left)
+def choose_any(nodes: Records, job: Record, rule: int, room: Room) -> int:
+    """See `Count`, `Random` and `Spread`: a job fits as soon as enough GPUs are free anywhere."""
+    left, given = int(job.gpus), room.gpus
+    most = np.maximum(rooms(nodes, job), 0)
     if most.sum() < left:
         return 0
-    given = np.zeros(len(nodes), np.int64)
-    for _ in range(left):
-        best, free = NONE, -1
+    for node in range(len(nodes)):
+        if rule == RANDOM and most[node] == left:  # any of the free ones will do
+            most[node] = nodes[node].free
+    given[:] = 0
+    available = most.sum()
+    for node in range(len(nodes) if rule != SPREAD else 0):
+        for _ in range(most[node]):
+            drawn = uniform(room.random) * available if rule == RANDOM else 0.0
+            if drawn < left:  # Knuth's selection sampling
+                given[node] += 1
+                left -= 1
+            available -= 1
+        if left == 0:
+            break
+    while left > 0:
+        best, freest = NONE, 0
         for node in range(len(nodes)):
-            if given[node] < most[node] and nodes[node].free - given[node] > free:
-                best, free = node, int(nodes[node].free - given[node])
+            free = nodes[node].free - given[node]
+            if given[node] < most[node] and free > freest:
+                best, freest = node, free
         given[best] += 1
+        left -= 1
     count = 0
-    for node in range(len(given)):
+    for node in range(len(nodes)):
         if given[node] > 0:
-            out_nodes[count], out_gpus[count] = node, given[node]
+            room.nodes[count], given[count] = node, given[node]
             count += 1
     return count

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.cluster.rules.bins import NOWHERE, Bins, RequestClasses, take
-from agents.cluster.rules.fractional import FractionalRule
+from agents.cluster.rules.bins import NOWHERE, Bins, requests_by_job, take
+from agents.cluster.rules.fractional import FractionalRule, choose
 from envs.arrays import IntArray
 from envs.bounds import Positive, bounded
 from envs.cluster.nodes import Cluster, ResourceRequests
@@ -69,14 +69,13 @@ def pack(
     rng: np.random.Generator,
 ) -> Packed:
     """Put the `arrivals`, numbers of jobs in `workload`, on the empty cluster where `rule` says."""
-    bins, classes = Bins.empty(cluster), RequestClasses(workload, cluster)
-    chooser = rule.chooser(cluster, bins, classes, workload)
+    bins, requests = Bins.empty(cluster), requests_by_job(workload, cluster)
+    costs = rule.costs(cluster, bins, len(set(requests)), workload)
     spots = np.full((2, len(arrivals)), NOWHERE, np.int64)
     for place, job in enumerate(arrivals.tolist()):
-        request = classes[job]
-        spot = chooser.choose(request, rng)
+        spot = choose(rule, costs, bins, requests[job], rng)
         if spot is not None:
-            take(bins, spot.node, spot.gpu, request)
+            take(bins, *spot, requests[job])
             spots[:, place] = spot
     demand = workload.demand_milli[arrivals]
     return Packed(

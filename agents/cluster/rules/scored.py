@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from agents.cluster.policy import PlacementRule, Share
-from agents.cluster.rules.eligible import fits_one_node, rooms
+from agents.cluster.rules.eligible import emptiest_first, fits_one_node, refuse_fraction, rooms
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 
 
@@ -42,9 +41,7 @@ class ScoredNodes(PlacementRule):
             InputError: the job asks for a fraction of a GPU, or a score is no finite number.
         """
         record, nodes = np.asarray(simulator.state.jobs)[job], simulator.state.nodes
-        if record["milli"] != WHOLE_GPU:
-            problem = "a fraction of a GPU needs a placement rule for fractions"
-            raise InputError(problem, file=simulator.trace.name, record=job, field="gpu_milli")
+        refuse_fraction(simulator, job)
         need = int(record["gpus"])
         room = rooms(nodes, record)
         score = np.asarray(self.score(simulator, job))
@@ -56,10 +53,4 @@ class ScoredNodes(PlacementRule):
             return [(int(enough[np.argmin(score[enough])]), need)]
         if fits_one_node(nodes, record) or room.clip(0).sum() < need:
             return None
-        shares: list[Share] = []
-        for node in np.lexsort((score, -room)).tolist():
-            shares.append((node, min(need, int(room[node]))))
-            need -= shares[-1][1]
-            if need == 0:
-                break
-        return shares
+        return emptiest_first(room, score, need)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.cluster.policy import PartialGpuShares, PlacementRule, Share
-from agents.cluster.rules.bins import Bins, RequestClasses, fitting_nodes
-from agents.cluster.rules.fractional import BestFit, Chooser, FractionalRule
+from agents.cluster.rules.bins import Bins, requests_by_job
+from agents.cluster.rules.fractional import BestFit, FractionalRule, choose
 from agents.cluster.rules.gangs import FirstFit
 from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -31,42 +31,38 @@ class SharedGpuPlacement:
 
     def __init__(self, rule: FractionalRule = BestFit(), gangs: PlacementRule = FirstFit()) -> None:
         self.rule, self.gangs, self.name = rule, gangs, rule.name
-        self._mirror: _Mirror | None = None
+        self._of: tuple[Cluster, Trace] | None = None  # what `_prepare` was called for
 
     def place(
         self, simulator: ClusterSimulator, job: int, rng: np.random.Generator
     ) -> Shares | None:
         """See `PlacementRule.place`; `PartialGpuShares` where the job joins others on a GPU."""
-        mirror = self._mirror
-        if mirror is None or not mirror.is_of(simulator):
-            mirror = self._mirror = _Mirror(self.rule, simulator.cluster, simulator.trace)
-        request = mirror.classes[job]
-        if request.number in mirror.gangs:
+        if self._of != (simulator.cluster, simulator.trace):
+            self._prepare(simulator.cluster, simulator.trace)
+        request = self._requests[job]
+        if request in self._for_gangs:
             found = self.gangs.place(simulator, job, rng)
             return None if found is None else list(found)
-        _reflect(simulator.state, mirror.bins, mirror.partial)
-        spot = mirror.chooser.choose(request, rng)
+        _reflect(simulator.state, self._bins, self._partial)
+        spot = choose(self.rule, self._costs, self._bins, request, rng)
         if spot is None:
             return None
         shares: list[Share] = [(spot.node, request.gpus)]
-        partial = int(mirror.partial[spot.node, spot.gpu]) if request.gpus == 1 else NONE
+        partial = int(self._partial[spot]) if request.gpus == 1 else NONE
         return shares if partial == NONE else PartialGpuShares(shares, partial)
 
-
-class _Mirror:
-    """The state of a simulator as bins; of its copies too, since it is reflected at every use."""
-
-    def __init__(self, rule: FractionalRule, cluster: Cluster, trace: Trace) -> None:
-        workload = ResourceRequests.of(trace)
-        self.cluster, self.trace = cluster, trace
-        self.bins, self.classes = Bins.empty(cluster), RequestClasses(workload, cluster)
-        self.partial = np.full(self.bins.left.shape, NONE, np.int32)  # (N, G) of each slot
-        several = [request for request in self.classes.requests if request.gpus > 1]
-        self.gangs = {r.number for r in several if not len(fitting_nodes(self.bins, r))}
-        self.chooser: Chooser = rule.chooser(cluster, self.bins, self.classes, workload)
-
-    def is_of(self, simulator: ClusterSimulator) -> bool:
-        return self.cluster is simulator.cluster and self.trace is simulator.trace
+    def _prepare(self, cluster: Cluster, trace: Trace) -> None:
+        """Bins for the states of simulators: copies too, since they are reflected at every use."""
+        workload, self._of = ResourceRequests.of(trace), (cluster, trace)
+        self._bins, self._requests = Bins.empty(cluster), requests_by_job(workload, cluster)
+        self._partial = np.full(self._bins.left.shape, NONE, np.int32)  # (N, G) of each slot
+        distinct = set(self._requests)
+        self._costs = self.rule.costs(cluster, self._bins, len(distinct), workload)
+        self._for_gangs = {
+            request
+            for request in distinct
+            if request.gpus > 1 and np.isinf(self._costs(request)[0]).all()
+        }
 
 
 @compiled

@@ -190,8 +190,7 @@ def planned(
     state: State, gain: float, least_run_s: float, kept_s: float = 0.0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     simulator, view, order = state
-    fate, target = np.zeros(len(order), np.int64), np.zeros((len(order), 2), np.int64)
-    plan(simulator.state, simulator.tables, view, order, gain, least_run_s, kept_s, fate, target)
+    fate, target = plan(simulator.state, simulator.tables, view, order, gain, least_run_s, kept_s)
     return fate, target
 
 

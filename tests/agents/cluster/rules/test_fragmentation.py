@@ -13,6 +13,7 @@ from slow_fragmentation import Job, Node, expected_fragments, popularity
 
 from agents.cluster.rules.fragmentation import FragmentationGradientDescent, fragments, typical_jobs
 from envs.cluster.nodes import ResourceRequests
+from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 
 CLUSTER = cluster_of([(8000, 8192, 4, kind) for kind in KINDS])
@@ -74,15 +75,6 @@ def test_a_share_is_above_0_and_at_most_1(share: float) -> None:
 
 
 def test_nothing_is_typical_of_nothing() -> None:
-    one = requests_of([(0, 0, 1, 500, "")])
-    none = ResourceRequests(
-        name="none",
-        job_id=one.job_id[:0],
-        num_gpus=one.num_gpus[:0],
-        gpu_milli=one.gpu_milli[:0],
-        cpu_milli=one.cpu_milli[:0],
-        memory_mib=one.memory_mib[:0],
-        gpu_type=one.gpu_type.take(np.arange(0)),
-    )
+    none = ResourceRequests.of(Trace.of("one", [0], [1], [1]).take(slice(0)))
     with refusal("empty workload"):
         typical_jobs(none, CLUSTER, 0.95)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,17 +36,9 @@ CONSOLIDATED = (Yarn, HeliosConsolidate, FirstFit, BestFit)
 RNG = default_rng(0)
 
 
-def nodes_of(*gpus: int, types: tuple[int, ...] | None = None, cpu: int = UNLIMITED) -> Cluster:
-    count = len(gpus)
-    return Cluster(
-        name="by hand",
-        gpus=np.array(gpus, np.int32),
-        rack=np.zeros(count, np.int32),
-        gpu_type=np.array(types or (0,) * count, np.int32),
-        gpu_types=("P100", "V100"),
-        cpu_milli=np.full(count, cpu, np.int64),
-        memory_mib=np.full(count, UNLIMITED, np.int64),
-    )
+def nodes_of(*gpus: int, cpu: int = UNLIMITED) -> Cluster:
+    nodes = Cluster.uniform(len(gpus))
+    return replace(nodes, gpus=np.array(gpus, np.int32), cpu_milli=np.full(len(gpus), cpu))
 
 
 def waiting(
@@ -51,13 +46,13 @@ def waiting(
 ) -> ClusterSimulator:
     """The last job waits and asks for `need` GPUs; `busy` GPUs of the nodes are taken."""
     held = [(node, gpus) for node, gpus in enumerate(busy) if gpus]
-    trace = Trace.of("by hand", [0] * (len(held) + 1), [9] * (len(held) + 1), [
-        *(gpus for _, gpus in held), need,
-    ])  # fmt: skip
-    columns = {name: getattr(trace, name).copy() for name in job}
+    jobs = len(held) + 1
+    trace = Trace.of("by hand", [0] * jobs, [9] * jobs, [*(gpus for _, gpus in held), need])
     for name, value in job.items():
-        columns[name][-1] = value
-    simulator = ClusterSimulator(cluster, Trace(**{**vars(trace), **columns}))
+        column: Any = getattr(trace, name).copy()
+        column[-1] = value
+        trace = replace(trace, **{name: column})
+    simulator = ClusterSimulator(cluster, trace)
     simulator.advance()
     for number, share in enumerate(held):
         simulator.start(number, [share])
@@ -102,31 +97,38 @@ def test_equal_nodes(
     assert placed(rule, waiting(EIGHTS, need, BUSY)) == expected
 
 
-@pytest.mark.parametrize("rule", [Yarn, FirstFit, BestFit, HeliosConsolidate])
+@pytest.mark.parametrize("rule", CONSOLIDATED)
 def test_rest_must_be_on_one_node(rule: type[GangRule]) -> None:
     assert placed(rule, waiting(nodes_of(8, 8, 8), 14, (0, 3, 3))) is None
     assert placed(rule, waiting(nodes_of(8, 8, 8), 13, (0, 3, 3))) == [(0, 8), (1, 5)]
 
 
-def test_helios_takes_the_next_node_or_none() -> None:
-    """The rest goes to the emptiest other node, even if it is idle."""
-    assert placed(HeliosConsolidate, waiting(nodes_of(8, 8, 8), 9, (0, 7, 0))) == [(0, 8), (2, 1)]
-    assert placed(BestFit, waiting(nodes_of(8, 8, 8), 9, (0, 7, 0))) == [(0, 8), (1, 1)]
-
-
-def test_unequal_nodes() -> None:
-    cluster = nodes_of(4, 8, 4, 2)
-    assert placed(FirstFit, waiting(cluster, 13)) == [(1, 8), (0, 4), (2, 1)]
-    assert placed(BestFit, waiting(cluster, 13)) == [(1, 8), (0, 4), (3, 1)]
-    assert placed(Yarn, waiting(cluster, 13)) == [(0, 4), (1, 8), (2, 1)]
-    assert placed(Yarn, waiting(cluster, 10, (0, 1))) == [(0, 4), (2, 4), (3, 2)]
+@pytest.mark.parametrize(
+    ("rule", "gpus", "busy", "need", "expected"),
+    [
+        # the rest goes to the emptiest other node, even if it is idle
+        (HeliosConsolidate, (8, 8, 8), (0, 7, 0), 9, [(0, 8), (2, 1)]),
+        (BestFit, (8, 8, 8), (0, 7, 0), 9, [(0, 8), (1, 1)]),
+        (FirstFit, (4, 8, 4, 2), (), 13, [(1, 8), (0, 4), (2, 1)]),
+        (BestFit, (4, 8, 4, 2), (), 13, [(1, 8), (0, 4), (3, 1)]),
+        (Yarn, (4, 8, 4, 2), (), 13, [(0, 4), (1, 8), (2, 1)]),
+        (Yarn, (4, 8, 4, 2), (0, 1), 10, [(0, 4), (2, 4), (3, 2)]),
+    ],
+)
+def test_where_the_rest_goes(
+    rule: type[GangRule],
+    gpus: tuple[int, ...],
+    busy: tuple[int, ...],
+    need: int,
+    expected: list[tuple[int, int]],
+) -> None:
+    assert placed(rule, waiting(nodes_of(*gpus), need, busy)) == expected
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_gpu_types_and_processors_count(rule: type[GangRule]) -> None:
-    typed = nodes_of(8, 8, types=(0, 1))
-    trace = Trace.of("typed", [0], [1], [3])
-    trace = Trace(**{**vars(trace), "gpu_type": Labels.of(["V100"])})
+    typed = Cluster.uniform(2, 8, gpu_types=("P100", "V100"))
+    trace = replace(Trace.of("typed", [0], [1], [3]), gpu_type=Labels.of(["V100"]))
     simulator = ClusterSimulator(typed, trace)
     simulator.advance()
     assert rule().place(simulator, 0, RNG) == [(1, 3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,11 +20,12 @@ from agents.cluster.rules.shared_gpus import SharedGpuPlacement
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build, check_targets
 from tests.strength import examples
 
+Starts = Callable[..., list[int]]
 NODES = [(4000, 4096, 4, "A"), (4000, 4096, 4, "B"), (4000, 4096, 2, "A")]
 FGD = FragmentationGradientDescent(0.95, 100)
 RULES: tuple[FractionalRule, ...] = (FGD, BestFit(), RandomFit(), FirstFit(), GpuPacking())
@@ -32,22 +33,21 @@ RULES: tuple[FractionalRule, ...] = (FGD, BestFit(), RandomFit(), FirstFit(), Gp
 
 def trace_of(rows: Sequence[Row], times: Sequence[tuple[int, int]]) -> Trace:
     """Jobs of (gap since the one before, duration)."""
-    asked = requests_of(rows)
     gaps, durations = zip(*times, strict=True)
-    none = Labels.unknown(len(rows))
-    return Trace(
-        name="test",
-        job_id=asked.job_id,
-        submit_s=np.cumsum(gaps).astype(np.int64),
-        duration_s=np.array(durations, np.int64),
-        num_gpus=asked.num_gpus.copy(),
-        gpu_milli=asked.gpu_milli.copy(),
-        cpu_milli=asked.cpu_milli.copy(),
-        memory_mib=asked.memory_mib.copy(),
-        user=none,
-        queue=none,
-        gpu_type=asked.gpu_type,
-        model=none,
+    asked = requests_of(rows)
+    trace = Trace.of("test", np.cumsum(gaps), durations, asked.num_gpus)
+    return Trace(**{**vars(trace), **vars(asked)})
+
+
+def waiting(
+    cluster: Cluster, trace: Trace, rule: FractionalRule
+) -> tuple[ClusterSimulator, Starts]:
+    """At the first arrival; what starts jobs by the rule, and says which have started."""
+    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
+    simulator.advance()
+    placement = SharedGpuPlacement(rule, FirstFitOfGangs())
+    return simulator, lambda *jobs: start_in_order(
+        simulator, jobs or simulator.pending().tolist(), placement, rng, blocking=False
     )
 
 
@@ -120,25 +120,18 @@ def test_fractional_jobs_share_gpus(rule: FractionalRule) -> None:
     """Ten GPUs take twenty halves at once, and a 21st waits for the first to leave."""
     cluster = cluster_of([(64_000, 65_536, gpus, kind) for _, _, gpus, kind in NODES])
     trace = trace_of([(0, 0, 1, 500, "")] * 21, [(0, 10 + job) for job in range(21)])
-    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
-    placement = SharedGpuPlacement(rule, FirstFitOfGangs())
-    simulator.advance()
-    pending = simulator.pending().tolist()
-    started = start_in_order(simulator, pending, placement, rng, blocking=False)
-    assert started == list(range(20))
+    simulator, start = waiting(cluster, trace, rule)
+    assert start() == list(range(20))
     assert simulator.state.nodes["free"].tolist() == [0, 0, 0]
     simulator.advance()
-    assert start_in_order(simulator, [20], placement, rng, blocking=False) == [20]
+    assert start(20) == [20]
     assert simulator.now == 10.0
 
 
 def test_a_gang_that_no_node_holds_goes_where_gangs_go() -> None:
-    cluster = cluster_of(NODES)
     trace = trace_of([(0, 0, 8, 1000, ""), (0, 0, 1, 500, "")], [(0, 5), (0, 5)])
-    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
-    simulator.advance()
-    placement = SharedGpuPlacement(FGD, FirstFitOfGangs())
-    start_in_order(simulator, [0, 1], placement, rng, blocking=False)
+    simulator, start = waiting(cluster_of(NODES), trace, FGD)
+    start(0, 1)
     assert simulator.shares(0) == [(0, 4), (1, 4)]
     assert simulator.shares(1) == [(2, 1)]
 
@@ -147,14 +140,11 @@ def test_a_gang_too_large_for_the_nodes_of_its_type_goes_there_too() -> None:
     """Four GPUs of type B, whose nodes have two; and 8 cores for 2 GPUs, on nodes of 4 cores."""
     cluster = cluster_of([(4000, 4096, 4, "A"), (4000, 4096, 2, "B"), (4000, 4096, 2, "B")])
     trace = trace_of([(0, 0, 4, 1000, "B"), (8000, 0, 4, 1000, "B")], [(0, 5), (0, 5)])
-    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
-    simulator.advance()
-    placement = SharedGpuPlacement(FGD, FirstFitOfGangs())
-    start_in_order(simulator, [0, 1], placement, rng, blocking=False)
-    assert simulator.shares(0) == [(1, 2), (2, 2)]
-    simulator.advance()
-    start_in_order(simulator, [1], placement, rng, blocking=False)
-    assert simulator.shares(1) == [(1, 2), (2, 2)]
+    simulator, start = waiting(cluster, trace, FGD)
+    for job in (0, 1):
+        start()
+        assert simulator.shares(job) == [(1, 2), (2, 2)]
+        simulator.advance()
 
 
 CONFIGS = ("fgd", "best_fit_fractional", "random_fractional", "first_fit_fractional",
@@ -165,10 +155,9 @@ CONFIGS = ("fgd", "best_fit_fractional", "random_fractional", "first_fit_fractio
 def test_every_configured_rule_places_a_job(config: str) -> None:
     node = SHIPPED_CONFIGS.node(f"placement/{config}")
     check_targets(node)
-    cluster, trace = cluster_of(NODES), trace_of([(0, 0, 1, 500, "")], [(0, 5)])
-    simulator, rng = ClusterSimulator(cluster, trace), default_rng(0)
-    simulator.advance()
-    assert start_in_order(simulator, [0], build(node), rng, blocking=True) == [0]
+    trace = trace_of([(0, 0, 1, 500, "")], [(0, 5)])
+    simulator, _ = waiting(cluster_of(NODES), trace, FGD)
+    assert start_in_order(simulator, [0], build(node), default_rng(0), blocking=True) == [0]
 
 
 def test_the_rule_sees_departures_and_copies() -> None:
@@ -197,10 +186,8 @@ def test_gangs_that_ask_for_fractions_have_gpus_of_their_own(rule: FractionalRul
     """Two fractions of one GPU have to share the only GPU left, and join no larger set."""
     trace = Trace.of("gangs", [0] * 5, [9] * 5, [2, 7, 1, 1, 2])
     trace = replace(trace, gpu_milli=np.array([500, 500, 400, 400, 100], np.int32))
-    simulator = ClusterSimulator(Cluster.uniform(2, 5), trace)
-    simulator.advance()
-    placement, rng = SharedGpuPlacement(rule, FirstFitOfGangs()), default_rng(0)
-    assert start_in_order(simulator, range(5), placement, rng, blocking=False) == [0, 1, 2, 3]
+    simulator, start = waiting(Cluster.uniform(2, 5), trace, rule)
+    assert start() == [0, 1, 2, 3]
     state = simulator.state
     jobs = state.shares["job"][: state.jobs["nodes"].sum()].tolist()
     sets = state.shares["partial"][: len(jobs)].tolist()
