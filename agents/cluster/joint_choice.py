@@ -281,7 +281,7 @@ class JointChoice(Scheduler):
 
     def _next(self, simulator: ClusterSimulator, joint: Joint, scheduler: int) -> Option | None:
         job, shares = compiled.next_start(simulator.state, joint, self._scorer, scheduler)
-        return None if job == NONE else (job, _taken(joint.room, kernel.BEST, shares))
+        return None if job == NONE else (job, _taken(joint.room, int(kernel.BEST), shares))
 
     def _decide(self, simulator: ClusterSimulator, joint: Joint) -> None:
         for scheduler in range(self.schedulers):

@@ -204,8 +204,8 @@ FAULTS = (
         "Only jobs that wait count as queueing.",
         "Jobs that run count as well.",
         "envs",
-        '"queueing": -queued,',
-        '"queueing": -unfinished,',
+        '"queueing": -passed[QUEUED],',
+        '"queueing": -passed[UNFINISHED],',
     ),
     Fault(
         "cluster environment",
