@@ -13,42 +13,42 @@ from envs.cluster.workload.readers.job_logs import ItpReader, PhillyReader
 
 pytestmark = pytest.mark.slow
 
-ITP_JOBS = {"01": 1595, "02": 5778, "04": 15802, "06": 2396, "08": 13047, "10": 260}
+JOBS = {
+    "itp/cluster01": 1595, "itp/cluster02": 5778, "itp/cluster04": 15802, "itp/cluster06": 2396,
+    "itp/cluster08": 13047, "itp/cluster10": 260, "philly/philly": 57578,
+}  # fmt: skip
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def seconds(text: str) -> float:
+    return int(text) if text.isdigit() else datetime.fromisoformat(f"{text}Z").timestamp()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_jobs_are_those_of_the_rows(name: str, data: Path) -> None:
+    path, philly = data / "traces" / f"{name}.csv.gz", name == "philly/philly"
+    reader, submit, gpus = (
+        (PhillyReader(), "timestamp", "num_gpus") if philly
+        else (ItpReader(), "submission_time", "num_gpu")
+    )  # fmt: skip
+    found = reader.read(path)
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize("cluster", ITP_JOBS)
-def test_itp(cluster: str, data: Path) -> None:
-    path = data / "traces" / "itp" / f"cluster{cluster}.csv.gz"
-    found = ItpReader().read(path)
-    rows = sorted((int(r["submission_time"]), r["job_id"], r) for r in rows_of(path))
-    first = rows[0][0]
-    assert len(found.trace) == found.rows == ITP_JOBS[cluster]
-    assert (found.num_rejected, found.origin_s) == (0, first)
-    assert found.trace.name == f"cluster{cluster}"
-    assert [(j.job_id, j.submit_s, j.duration_s, j.num_gpus, j.queue) for j in found.trace] == [
-        (job, submit - first, int(row["duration"]), int(row["num_gpu"]), None)
-        for submit, job, row in rows
+        rows = list(csv.DictReader(file))
+    jobs = sorted(
+        (
+            seconds(r[submit]),
+            r.get("job_id", i),
+            float(r["duration"]),
+            int(r[gpus]),
+            r.get("cluster"),
+        )
+        for i, r in enumerate(rows)
+    )  # fmt: skip
+    first, trace = jobs[0][0], found.trace
+    assert (found.rows, found.num_rejected, found.origin_s) == (JOBS[name], 0, first)
+    assert trace.name == name.split("/")[1]
+    assert [(j.submit_s, j.job_id, j.duration_s, j.num_gpus, j.queue) for j in trace] == [
+        (second - first, str(job), *others) for second, job, *others in jobs
     ]
-
-
-def test_philly(data: Path) -> None:
-    path = data / "traces" / "philly" / "philly.csv.gz"
-    found = PhillyReader().read(path)
-    rows = sorted(
-        ((datetime.fromisoformat(r["timestamp"]) - datetime(1970, 1, 1)).total_seconds(), i, r)
-        for i, r in enumerate(rows_of(path))
-    )
-    first = rows[0][0]
-    assert len(found.trace) == found.rows == 57578
-    assert len(found.trace.queue.names) == 8
-    assert (found.trace.num_gpus.max(), found.origin_s) == (128, first)
-    assert [(j.job_id, j.submit_s, j.duration_s, j.num_gpus, j.queue) for j in found.trace] == [
-        (str(i), submit - first, float(r["duration"]), int(r["num_gpus"]), r["cluster"])
-        for submit, i, r in rows
-    ]
-    assert found.trace.gpu_seconds.sum() == sum(float(r["gpu_time"]) for _, _, r in rows)
+    if philly:
+        assert (len(trace.queue.names), trace.num_gpus.max()) == (8, 128)
+        assert trace.gpu_seconds.sum() == sum(float(row["gpu_time"]) for row in rows)
