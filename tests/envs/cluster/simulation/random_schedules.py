@@ -9,8 +9,10 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 
+PREEMPTED = 0  # a seed with which jobs are preempted
 
-def random_schedule(seed: int, *, preempt: bool, keep_runs: bool = True) -> tuple[Schedule, int]:
+
+def random_schedule(seed: int, *, preempt: bool) -> tuple[Schedule, int]:
     """A schedule of up to twelve jobs, and the GPUs of its cluster."""
     rng = np.random.default_rng(seed)
     cluster = Cluster.uniform(int(rng.integers(1, 4)), int(rng.integers(1, 4)))
@@ -21,7 +23,7 @@ def random_schedule(seed: int, *, preempt: bool, keep_runs: bool = True) -> tupl
         rng.integers(1, 20, jobs),
         rng.integers(1, cluster.num_gpus + 1, jobs),
     )
-    simulator = ClusterSimulator(cluster, trace, keep_runs=keep_runs)
+    simulator = ClusterSimulator(cluster, trace, keep_runs=True)
     while not simulator.done:
         simulator.advance(simulator.now + 3 if preempt else np.inf)
         if preempt and rng.random() < 0.3:
@@ -38,12 +40,3 @@ def random_schedule(seed: int, *, preempt: bool, keep_runs: bool = True) -> tupl
             if need == 0:
                 simulator.start(int(job), shares)
     return simulator.schedule(), cluster.num_gpus
-
-
-def preempted_schedule() -> tuple[Schedule, int]:
-    """The first of them in which jobs were preempted."""
-    for seed in range(100):
-        found = random_schedule(seed, preempt=True)
-        if found[0].preemptions.any():
-            return found
-    raise AssertionError("nothing is ever preempted")

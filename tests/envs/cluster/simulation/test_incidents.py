@@ -16,8 +16,7 @@ def test_nodes_alternate_and_the_means_are_those_asked_for() -> None:
     for node in range(20):
         own = incidents[incidents["node"] == node]
         assert list(own["up"]) == [0, 1] * (len(own) // 2)
-        times = np.concatenate([[0.0], own["time"]])
-        spans = np.diff(times)
+        spans = np.diff(own["time"], prepend=0.0)
         up.extend(spans[::2])
         down.extend(spans[1::2])
     assert np.mean(up) == pytest.approx(1000, rel=0.06)
