@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from published_traces import ITP, itp, philly
-from scipy.stats import spearmanr
-from shipped_workloads import document
+from published_traces import ITP, PHILLY, published
+from scipy.stats import rankdata, spearmanr
+from shipped_workloads import shipped
 
 from envs.cluster.workload.synthetic.arrivals import EPOCH_S, WeeklyClock
 from envs.cluster.workload.synthetic.fit import (
@@ -24,12 +24,12 @@ from envs.cluster.workload.synthetic.fit import (
     kolmogorov_smirnov,
 )
 from envs.cluster.workload.synthetic.generate import _latent, generate
-from envs.cluster.workload.synthetic.parameters import Memory, workload_parameters
+from envs.cluster.workload.synthetic.parameters import Memory
 from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 
 SEEDS = range(5)
-SHIPPED = {"cluster04": "itp", "philly": "philly"}  # traces whose parameters are shipped
+SHIPPED = {"cluster04": "itp", PHILLY: PHILLY}  # traces whose parameters are shipped
 
 
 def work_burstiness(trace: Trace) -> float:
@@ -38,14 +38,14 @@ def work_burstiness(trace: Trace) -> float:
     return float(work.std() / work.mean())
 
 
-@pytest.mark.parametrize("name", [*ITP, "philly"])
+@pytest.mark.parametrize("name", [*ITP, PHILLY])
 def test_traces_are_like_the_published_one_and_parameters_those_shipped(
     data: Path, name: str
 ) -> None:
-    real, origin_s = (philly(data), EPOCH_S) if name == "philly" else (itp(data, name), 0)
+    real, origin_s = published(data, name), EPOCH_S if name == PHILLY else 0
     parameters = fit(real, name=SHIPPED.get(name, name), origin_s=origin_s)
     if name in SHIPPED:
-        fitted, parameters = parameters, workload_parameters(**document(SHIPPED[name]))
+        fitted, parameters = parameters, shipped(SHIPPED[name])
         assert fitted.document() == parameters.document()
     for seed in SEEDS:
         synthetic = generate(parameters, len(real), seed)
@@ -64,8 +64,8 @@ def test_traces_are_like_the_published_one_and_parameters_those_shipped(
 
 
 def test_another_number_of_jobs_has_the_same_statistics(data: Path) -> None:
-    real = itp(data, "cluster04")
-    parameters = workload_parameters(**document("itp"))
+    real = published(data, "cluster04")
+    parameters = shipped("itp")
     for jobs in (1000, 100_000):
         found = agreement(real, generate(parameters, jobs, 0))
         assert max(found.duration_ks, found.interarrival_ks) <= 0.1
@@ -73,7 +73,7 @@ def test_another_number_of_jobs_has_the_same_statistics(data: Path) -> None:
 
 
 def test_what_was_generated_is_found_again() -> None:
-    parameters = workload_parameters(**document("philly"))
+    parameters = shipped("philly")
     again = fit(generate(parameters, 60_000, 8), name="philly", origin_s=0)
     assert again.gang_sizes == parameters.gang_sizes
     assert_allclose(again.gang_shares, parameters.gang_shares, atol=1e-4)
@@ -85,14 +85,9 @@ def test_what_was_generated_is_found_again() -> None:
 @pytest.mark.parametrize(("strength", "persistence"), [(0.0, 0.5), (0.4, 0.9), (0.9, 0.99)])
 def test_memory_is_found_again(strength: float, persistence: float) -> None:
     jobs = 60_000
-    latent = _latent(
-        Memory(strength=strength, persistence=persistence),
-        np.zeros(jobs, np.bool_),
-        np.random.default_rng(0),
-    )
-    place = np.empty(jobs)
-    place[np.argsort(latent)] = np.arange(jobs) / jobs
-    found = _memory(place, np.ones(jobs, np.int64))
+    memory = Memory(strength=strength, persistence=persistence)
+    latent = _latent(memory, np.zeros(jobs, np.bool_), np.random.default_rng(0))
+    found = _memory(rankdata(latent) / jobs, np.ones(jobs, np.int64))
     assert found.strength == pytest.approx(strength, abs=0.03)
     if strength:
         assert found.persistence == pytest.approx(persistence, abs=0.1 * (1 - persistence) + 0.003)
@@ -126,7 +121,7 @@ def test_a_trace_without_variety_is_fitted() -> None:
 
 
 def test_seconds_since_1970_fall_on_the_right_day(data: Path) -> None:
-    real = philly(data)  # begins on Monday, 4 September 2017, at 10:30:41
+    real = published(data, PHILLY)  # begins on Monday, 4 September 2017, at 10:30:41
     first = (int(real.submit_s[0]) + EPOCH_S) % (7 * 86400)
     assert first == 10 * 3600 + 30 * 60 + 41
     weekly = WeeklyClock.fit(real.submit_s + EPOCH_S).weekly

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from shipped_workloads import document
+from shipped_workloads import shipped
 
 from envs.cluster.workload.synthetic.arrivals import DAY_S, HOUR_S, SessionShape
 from envs.cluster.workload.synthetic.fit import agreement
@@ -15,14 +15,13 @@ from envs.cluster.workload.synthetic.generate import TargetLoad, generate
 from envs.cluster.workload.synthetic.parameters import (
     Memory,
     WorkloadParameters,
-    workload_parameters,
 )
 from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 from tests.strength import examples
 
-ITP = workload_parameters(**document("itp"))
-PHILLY = workload_parameters(**document("philly"))
+ITP = shipped("itp")
+PHILLY = shipped("philly")
 DIGESTS = {
     "itp": "23eb5cb3baf93b043e774bc757abdbb321803950e8c012078586e419b26c4437",
     "philly": "d4ffef3a45bf9969a20af84565a8cd5ce7ada4821283d1247166d695e3015c86",

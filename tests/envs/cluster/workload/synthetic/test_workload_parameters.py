@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from shipped_workloads import document
+from shipped_workloads import document, shipped
 
 from envs.cluster.workload.synthetic.fit import kolmogorov_smirnov
 from envs.cluster.workload.synthetic.parameters import (
@@ -21,7 +21,7 @@ from tests.refusal import refusal
 
 @pytest.mark.parametrize("name", ["itp", "philly"])
 def test_a_document_is_itself_again(name: str) -> None:
-    parameters = workload_parameters(**document(name))
+    parameters = shipped(name)
     assert workload_parameters(**parameters.document()).document() == parameters.document()
     assert parameters.name == name
 
