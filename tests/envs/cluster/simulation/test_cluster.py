@@ -74,7 +74,7 @@ class NaiveCluster:
         self.trace, self.cluster, self.rates = trace, cluster, rates
         self.overheads, self.incidents = overheads, incidents
         self.milli = trace.num_gpus * trace.gpu_milli  # that each job takes in all
-        self.now, self.busy = 0.0, 0.0
+        self.now = 0.0
         self.past = NEVER  # up to here all has happened
         self.queue: list[int] = []
         self.held: dict[int, list[GpuSet]] = {}  # by running jobs, in the order of their starts
@@ -82,7 +82,12 @@ class NaiveCluster:
         self.down: set[int] = set()
         self.left = trace.duration_s.astype(float)
         self.finish = np.full(len(trace), NEVER)
-        self.preemptions = np.zeros(len(trace))
+        self.preemptions, self.executed = np.zeros((2, len(trace)))
+
+    @property
+    def busy(self) -> float:
+        """GPU-seconds held so far."""
+        return float((self.executed * self.milli).sum() / WHOLE_GPU)
 
     def sets(self) -> list[GpuSet]:
         return list(dict.fromkeys(one for held in self.held.values() for one in held))
@@ -125,7 +130,7 @@ class NaiveCluster:
         for job in self.held:
             progressing = max(self.now, self.ready[job])
             self.left[job] -= max(due - progressing, 0.0) * self.rate(job)
-        self.busy += (due - self.now) * self.milli[list(self.held)].sum() / WHOLE_GPU
+            self.executed[job] += due - self.now
         before, self.now, self.past = self.past, due, due * ONE_INSTANT
         for job, end in ends.items():
             if end <= self.past:
@@ -280,6 +285,7 @@ def test_random_decisions_have_the_outcome_that_a_naive_simulator_computes(
         assert_agree(simulator, naive)
     schedule = simulator.schedule()
     assert_allclose(schedule.finish, naive.finish, rtol=0 if scope is None else 1e-9)
+    assert_allclose(schedule.held, naive.executed, rtol=1e-9)
     assert schedule.preemptions.tolist() == naive.preemptions.tolist()
     if simulator.done:
         assert (simulator.state.nodes["share"] == NONE).all()
