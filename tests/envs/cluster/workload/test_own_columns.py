@@ -78,8 +78,8 @@ def test_start_and_end_make_a_duration_and_other_columns_keep_their_names(path: 
 
 
 def test_parquet_with_dates_of_its_own(path: Path) -> None:
-    at = [datetime(2026, 11, 22, 10, 0, 0, 500_000), datetime(2026, 11, 22, 10, 0, 30)]
-    pl.DataFrame({"at": at, "ran": [1.0, 2.0], "n": [1, 2]}).write_parquet(path)
+    at = map(datetime.fromisoformat, ("2026-11-22 10:00:00.500", "2026-11-22 10:00:30"))
+    pl.DataFrame({"at": [*at], "ran": [1.0, 2.0], "n": [1, 2]}).write_parquet(path)
     found = CanonicalReader(AT, {}).read(path)
     holds(found.trace, "submit_s\n 0\n 30")
     assert found.rounded == 1
