@@ -340,6 +340,10 @@ def test_a_gang_joins_sets_of_its_size_only() -> None:
     assert free.tolist() == [1, 0]
     simulator.preempt(1)
     assert (free.tolist(), sets_of(simulator)) == ([1, 2], [(0, 3, 600), (1, 2, 400)])
+    closed = number_of(simulator, 4, 1)
+    simulator.preempt(4)
+    with pytest.raises(ValueError, match="elsewhere or too full"):
+        simulator.start(4, [(1, 2)], closed)
 
 
 def test_rounding_takes_no_checkpoint() -> None:

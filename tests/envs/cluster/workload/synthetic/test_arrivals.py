@@ -98,9 +98,12 @@ def test_where_there_is_none_the_clock_is_flat_and_bursts_make_none() -> None:
 
 
 def test_few_arrivals_have_no_shape() -> None:
-    few = poisson(np.r_[np.full(12, 0.01), np.full(12, 1.99)], np.ones(7), 1, 0)
-    assert len(few) < 1000
-    assert flat(few)[0]
+    daily = np.r_[np.full(12, 0.01), np.full(12, 1.99)]
+    week, weeks = (poisson(daily, np.ones(7), number, 0) for number in (1, 8))
+    for few in (week, weeks[::6]):
+        assert len(few) < 1000
+        assert flat(few)[0]
+    assert not flat(weeks)[0]
 
 
 def test_what_is_no_clock_is_refused() -> None:
