@@ -108,6 +108,7 @@ def test_all_is_as_counting_seconds_finds_it(seed: int, preempt: bool) -> None:
 def test_jobs_that_did_not_finish_count_as_jobs_alone() -> None:
     found = measure(schedule_of((10, 10, 30, 20, 2), (12, -1, -1, 4, 1)), 2)
     assert (found.jobs, found.finished, found.sum_jct_s, found.utilisation) == (2, 1, 20, 1)
+    assert found.first_wait.mean == 0
     none = measure(schedule_of((10, -1, -1, 20, 2), (12, -1, -1, 4, 1)), 2)
     assert none.sum_jct_s == 0
     assert np.isnan([none.jct.mean, none.jain]).all()
@@ -167,9 +168,13 @@ def test_shared_gpus_count_by_thousandths() -> None:
 
 
 def test_a_gang_on_two_nodes_is_one_run() -> None:
-    runs = [(0, 4, 0, 0, 2, 1000), (0, 4, 0, 1, 1, 1000), (0, 6, 1, 0, 1, 1000)]
-    start, end, job = job_runs(schedule_of((0, 0, 4, 4, 3), (0, 0, 6, 6, 1), runs=runs))
-    assert_array_equal([start, end, job], [[0, 0], [4, 6], [0, 1]])
+    logged = schedule_of(
+        (0, 0, 4, 4, 3), (0, 0, 4, 4, 1), (0, 0, 6, 6, 1),
+        runs=[(0, 4, 0, 0, 2, 1000), (0, 4, 0, 1, 1, 1000), (0, 4, 1, 2, 1, 1000),
+              (0, 6, 2, 1, 1, 1000)],
+    )  # fmt: skip
+    start, end, job = job_runs(logged)
+    assert_array_equal([start, end, job], [[0, 0, 0], [4, 4, 6], [0, 1, 2]])
 
 
 def test_a_job_that_never_starts_waits_to_the_end() -> None:
