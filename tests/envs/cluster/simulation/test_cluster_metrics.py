@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from random_schedules import PREEMPTED, random_schedule
 
-from envs.cluster.nodes import Cluster
-from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_metrics import (
     Distribution,
     StepFunction,
@@ -27,68 +26,25 @@ from envs.cluster.simulation.cluster_metrics import (
     queueing_s,
 )
 from envs.cluster.simulation.cluster_state import RUN, Schedule
-from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
 
-def random_schedule(seed: int, preempt: bool) -> tuple[Schedule, int]:
-    """A schedule of up to twelve jobs, and the GPUs of its cluster."""
-    rng = np.random.default_rng(seed)
-    cluster = Cluster.uniform(int(rng.integers(1, 4)), int(rng.integers(1, 4)))
-    jobs = int(rng.integers(1, 13))
-    trace = Trace.of(
-        "random",
-        np.sort(rng.integers(0, 30, jobs)),
-        rng.integers(1, 20, jobs),
-        rng.integers(1, cluster.num_gpus + 1, jobs),
-    )
-    simulator = ClusterSimulator(cluster, trace, keep_runs=True)
-    while not simulator.done:
-        simulator.advance(simulator.now + 3 if preempt else np.inf)
-        if preempt and rng.random() < 0.3:
-            for job in simulator.running():
-                if rng.random() < 0.5:
-                    simulator.preempt(int(job))
-        for job in simulator.pending():
-            shares, need = [], int(trace.num_gpus[job])
-            for node in rng.permutation(cluster.num_nodes):
-                take = min(need, int(simulator.state.nodes[node]["free"]))
-                if take:
-                    shares.append((int(node), take))
-                    need -= take
-            if need == 0:
-                simulator.start(int(job), shares)
-    return simulator.schedule(), cluster.num_gpus
-
-
-def preempted_schedule() -> tuple[Schedule, int]:
-    """The first of them in which jobs were preempted."""
-    for seed in range(100):
-        found = random_schedule(seed, True)
-        if found[0].preemptions.any():
-            return found
-    raise AssertionError("nothing is ever preempted")
-
-
-def schedule(*jobs: tuple[float, ...], runs: Any = None) -> Schedule:
-    """Of (submit, start, finish, work, GPUs), and the log of runs, if any.
-
-    Of jobs that did not finish nothing was done.
-    """
-    submit, start, finish, work, gpus = np.array(jobs, np.float64).T
+def schedule_of(*jobs: tuple[float, ...], runs: list[Any] | None = None) -> Schedule:
+    """Of jobs with their submission, start, finish, work and GPUs; -1: never."""
+    submit, start, finish, work, gpus = np.array(jobs, float).T
     log = None if runs is None else np.array(runs, RUN)
-    held, preemptions = np.where(finish < 0, 0.0, work), np.zeros(len(jobs), np.int32)
-    return Schedule(submit, start, finish, work, gpus, held, preemptions, log)
+    none = np.zeros(len(jobs), np.int32)
+    return Schedule(submit, start, finish, work, gpus, finish - start, none, log)
 
 
-# On 2 GPUs: the first job runs at once, the second, of 4 s, behind it.
-TWO_JOBS = schedule((10, 10, 30, 20, 2), (12, 30, 34, 4, 1))
+# on 2 GPUs: the first job runs at once, the second, of 4 s, behind it
+TWO = schedule_of((10, 10, 30, 20, 2), (12, 30, 34, 4, 1))
 
 
 def test_two_jobs_by_hand() -> None:
-    found = measure(TWO_JOBS, 2)
-    assert (found.jobs, found.finished, found.preemptions) == (2, 2, 0)
+    found = measure(TWO, 2)
+    assert (found.jobs, found.finished, found.preemptions, found.makespan_s) == (2, 2, 0, 34)
     assert found.sum_jct_s == 42
     assert isinstance(found.sum_jct_s, int)
     assert found.jct == Distribution(21.0, 21.0, 21.9, 21.98, 22.0)
@@ -96,125 +52,84 @@ def test_two_jobs_by_hand() -> None:
     assert found.first_wait.max == 18
     assert found.slow_down.mean == pytest.approx((1 + 5.5) / 2)
     assert found.bounded_slow_down.mean == pytest.approx((1 + 2.2) / 2)
-    assert found.makespan_s == 34
     assert found.utilisation == pytest.approx((20 * 2 + 4) / (2 * 24))
-    document = found.document()  # flat, and it names units
-    assert document["p99_jct_s"] == 21.98
-    assert document["mean_queueing_s"] == 9
+    document = found.document()
+    assert (document["p99_jct_s"], document["mean_queueing_s"]) == (21.98, 9)
     assert document["max_finish_time_fairness"] == pytest.approx(22 / 4)
     assert not any(isinstance(value, dict) for value in document.values())
-    with refusal("num_gpus"):
-        measure(TWO_JOBS, 0)
 
 
-@examples(60)
-@given(SEEDS, st.booleans())
-def test_all_is_as_a_loop_over_seconds_finds_it(seed: int, preempt: bool) -> None:
-    told, num_gpus = random_schedule(seed, preempt)
-    runs, seconds = told.runs, np.arange(0.0, told.finish.max() + 9)
+SECONDS = np.arange(0.0, 400.0)
+
+
+@examples(40)
+@given(seed=SEEDS, preempt=st.booleans())
+@example(seed=PREEMPTED, preempt=True)
+def test_all_is_as_counting_seconds_finds_it(seed: int, preempt: bool) -> None:
+    schedule, num_gpus = random_schedule(seed, preempt=preempt)
+    found, runs = measure(schedule, num_gpus), schedule.runs
     assert runs is not None
-    busy, waiting, present = np.zeros((3, len(seconds)))
-    waited, stay, beside = np.zeros((3, len(told.submit)))
-    for index, second in enumerate(seconds):
-        now = runs[(runs["start"] <= second) & (second < runs["end"])]
-        here = (told.submit <= second) & (second < told.finish)
-        waits = here & ~np.isin(np.arange(len(here)), now["job"])
-        busy[index], present[index], waiting[index] = now["gpus"].sum(), here.sum(), waits.sum()
-        waited, stay, beside = waited + waits, stay + here, beside + here * here.sum()
-    assert_array_equal(busy_gpus(told).at(seconds), busy)
-    assert_array_equal(pending_jobs(told).at(seconds), waiting)
-    assert_array_equal(jobs_in_system(told).at(seconds), present)
+    second = SECONDS[:, None]
+    jobs = np.arange(len(schedule.submit))
+    here = (schedule.submit <= second) & (second < schedule.finish)  # by second and job
+    now = (runs["start"] <= second) & (second < runs["end"])  # by second and run
+    busy, present = now @ runs["gpus"], here.sum(axis=1)
+    waits = here & (now @ (runs["job"][:, None] == jobs) == 0)
+    waited, stayed = waits.sum(axis=0), here.sum(axis=0)
+    assert_array_equal(busy_gpus(schedule).at(SECONDS), busy)
+    assert_array_equal(pending_jobs(schedule).at(SECONDS), waits.sum(axis=1))
+    assert_array_equal(jobs_in_system(schedule).at(SECONDS), present)
+    assert_array_equal(queueing_s(schedule), waited)
     assert busy.max() <= num_gpus
-    assert busy.sum() == (told.work * told.gpus).sum()
-    assert_array_equal(queueing_s(told), waited)
-    found = measure(told, num_gpus)
-    assert found.queueing.mean == pytest.approx(waited.mean())
-    span = told.finish.max() - told.submit.min()
+    assert busy.sum() == (schedule.work * schedule.gpus).sum()
+    span = schedule.finish.max() - schedule.submit.min()
     assert found.utilisation == pytest.approx(busy.sum() / span / num_gpus)
-    assert found.sum_jct_s == (waited + told.work).sum()
-    jct = sorted(told.finish - told.submit)
-    place = 0.95 * (len(jct) - 1)  # linear between the ranks on both sides
-    low = int(place)
-    p95 = jct[low] + (place - low) * (jct[min(low + 1, len(jct) - 1)] - jct[low])
-    assert found.jct.p95 == pytest.approx(p95)
+    assert found.queueing.mean == pytest.approx(waited.mean())
+    assert found.sum_jct_s == (waited + schedule.work).sum() == stayed.sum()
+    place = 0.95 * (len(jobs) - 1)  # linear between the ranks on both sides
+    assert found.jct.p95 == pytest.approx(np.interp(place, jobs, sorted(stayed)))
     assert found.first_wait.max <= found.queueing.max
     assert found.slow_down.mean >= 1
-    assert (found.preemptions > 0) == bool(told.preemptions.any())
-    part = np.minimum(1.0, num_gpus / (beside / stay) / told.gpus)  # of its gang, in its share
-    assert finish_time_fairness(told, num_gpus) == pytest.approx(stay / (told.work / part))
-    if not preempt:  # starts and finishes say as much as the log
-        for usage in (busy_gpus, pending_jobs):
-            short = usage(replace(told, runs=None))
-            assert_array_equal(usage(told).at(seconds), short.at(seconds))
-
-
-def test_no_log_is_needed() -> None:
-    schedule, num_gpus = preempted_schedule()
-    assert measure(replace(schedule, runs=None), num_gpus) == measure(schedule, num_gpus)
+    assert (found.preemptions > 0) == bool(schedule.preemptions.any())
+    for job, rho in enumerate(finish_time_fairness(schedule, num_gpus)):
+        gpus_of_share = num_gpus / present[here[:, job]].mean()
+        part = min(1.0, gpus_of_share / schedule.gpus[job])
+        assert rho == pytest.approx(stayed[job] / (schedule.work[job] / part))
+    short = replace(schedule, runs=None)
+    assert measure(short, num_gpus) == found
+    for usage in (busy_gpus, pending_jobs):
+        if schedule.preemptions.any():
+            with refusal("job"):
+                usage(short)
+        else:
+            assert_array_equal(usage(schedule).at(SECONDS), usage(short).at(SECONDS))
 
 
 def test_jobs_that_did_not_finish_count_as_jobs_alone() -> None:
-    found = measure(schedule((10, 10, 30, 20, 2), (12, -1, -1, 4, 1)), 2)
-    assert (found.jobs, found.finished, found.sum_jct_s) == (2, 1, 20)
-    assert found.utilisation == 1
-    found = measure(schedule((10, -1, -1, 20, 2), (12, -1, -1, 4, 1)), 2)
-    assert found.sum_jct_s == 0
-    assert np.isnan(found.jct.mean)
-    assert np.isnan(found.jain)
-
-
-def test_a_job_that_never_starts_waits_to_the_end() -> None:
-    waiting = pending_jobs(schedule((0, 0, 5, 5, 1), (1, -1, -1, 5, 9)))
-    assert waiting.at(np.array([0.5, 2.0, 100.0])).tolist() == [0, 1, 1]
-
-
-def test_shared_gpus_count_by_thousandths() -> None:
-    runs = [(0, 4, 0, 0, 1, 300), (0, 6, 1, 0, 1, 300), (2, 6, 2, 0, 1, 400)]
-    told = schedule((0, 0, 4, 4, 0.3), (0, 0, 6, 6, 0.3), (2, 2, 6, 4, 0.4), runs=runs)
-    for found in (busy_gpus(told), busy_gpus(replace(told, runs=None))):
-        assert_array_equal(found.time, [0, 2, 4, 6])
-        assert_array_equal(found.value, [0.6, 1.0, 0.7, 0.0])
-
-
-def test_a_gang_on_two_nodes_is_one_run() -> None:
-    runs = [(0, 4, 0, 0, 2, 1000), (0, 4, 0, 1, 1, 1000), (0, 6, 1, 0, 1, 1000)]
-    start, end, job = job_runs(schedule((0, 0, 4, 4, 3), (0, 0, 6, 6, 1), runs=runs))
-    assert_array_equal([job, start, end], [[0, 1], [0, 0], [4, 6]])
-
-
-def test_without_a_log_nothing_is_made_up() -> None:
-    for unknown, named in (
-        (preempted_schedule()[0], "job"),
-        (schedule((0, 0, -1, 1, 1)), "job 0"),
-    ):
-        for usage in (busy_gpus, pending_jobs):
-            with refusal(named):
-                usage(replace(unknown, runs=None))
-
-
-BOTH = (0, 0, 10, 10, 2), (0, 10, 20, 10, 2)  # ask for 2 GPUs; the second waits for the first
+    found = measure(schedule_of((10, 10, 30, 20, 2), (12, -1, -1, 4, 1)), 2)
+    assert (found.jobs, found.finished, found.sum_jct_s, found.utilisation) == (2, 1, 20, 1)
+    assert found.first_wait.mean == 0
+    none = measure(schedule_of((10, -1, -1, 20, 2), (12, -1, -1, 4, 1)), 2)
+    assert none.sum_jct_s == 0
+    assert np.isnan([none.jct.mean, none.jain]).all()
 
 
 @pytest.mark.parametrize(
-    ("jobs", "num_gpus", "rho"),
+    ("values", "total"),
     [
-        ([(3, 3, 13, 10, 4)], 4, [1]),
-        # first: two jobs beside each other for 10 s: alone 10·2 = 20; second: 1.5 on average
-        (BOTH, 2, [10 / 20, 20 / 15]),
-        # with 4 GPUs each of them has as much as it asks for in half of the cluster
-        (BOTH, 4, [1, 2]),
+        ([2.0**52, 1.0, 1.0, 2.0**52], 2**53 + 2),
+        ([0.1] * 10, 1.0),
+        ([1e16, 1.0, 1.0, -1e16], 2.0),
+        ([], 0),
     ],
 )
-def test_finish_time_fairness_by_hand(jobs: Any, num_gpus: int, rho: list[float]) -> None:
-    assert_allclose(finish_time_fairness(schedule(*jobs), num_gpus), rho)
+def test_sums_are_exact(values: list[float], total: float) -> None:
+    assert exact_sum(np.array(values)) == total
 
 
-def test_sums_are_exact() -> None:
-    large = np.array([2.0**52, 1.0, 1.0, 2.0**52])
-    assert exact_sum(large) == 2**53 + 2
-    assert exact_sum(np.full(10, 0.1)) == 1.0
-    assert exact_sum(np.array([1e16, 1.0, 1.0, -1e16])) == 2.0
-    assert exact_sum(np.zeros(0)) == 0
+def test_a_cluster_without_gpus_is_refused() -> None:
+    with refusal("num_gpus"):
+        measure(TWO, 0)
 
 
 changes = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 3)), max_size=25)
@@ -224,12 +139,11 @@ changes = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 3)), max_size=2
 def test_values_and_areas_are_those_of_a_loop_over_seconds(
     steps: list[tuple[int, int]], start: int, length: int
 ) -> None:
-    time = np.array([at for at, _ in steps], np.float64)
-    change = np.array([value for _, value in steps], np.float64)
+    time, change = np.array(steps, float).reshape(-1, 2).T
     function = StepFunction.of_changes(time, change)
-    seconds = np.arange(-5, 80)
+    seconds = np.arange(-5.0, 80.0)
     wanted = np.array([change[time <= second].sum() for second in seconds])
-    assert_array_equal(function.at(seconds.astype(np.float64)), wanted)
+    assert_array_equal(function.at(seconds), wanted)
     area = wanted[start + 5 : start + length + 5].sum()
     found = function.mean(np.array([float(start)]), np.array([float(start + length)]))
     assert found[0] * length == pytest.approx(area)
@@ -242,11 +156,65 @@ def test_half_seconds_count() -> None:
     assert_array_equal(function.integral(np.array([0.0, 1.0, 2.0, 9.0])), [0, 2, 6, 6])
 
 
-def test_jain_index_by_hand() -> None:
-    assert jain_index(np.array([3.0, 3.0, 3.0])) == pytest.approx(1)
-    assert jain_index(np.array([5.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
-    assert jain_index(np.array([1.0, 2.0])) == pytest.approx(9 / 10)
-    assert np.isnan(jain_index(np.zeros(0)))
+def test_shared_gpus_count_by_thousandths() -> None:
+    logged = schedule_of(
+        (0, 0, 4, 4, 0.3), (0, 0, 6, 6, 0.3), (2, 2, 6, 4, 0.4),
+        runs=[(0, 4, 0, 0, 1, 300), (0, 6, 1, 0, 1, 300), (2, 6, 2, 0, 1, 400)],
+    )  # fmt: skip
+    for one in (logged, replace(logged, runs=None)):
+        found = busy_gpus(one)
+        assert_array_equal(found.time, [0, 2, 4, 6])
+        assert_array_equal(found.value, [0.6, 1.0, 0.7, 0.0])
+
+
+def test_a_gang_on_two_nodes_is_one_run() -> None:
+    logged = schedule_of(
+        (0, 0, 4, 4, 3), (0, 0, 4, 4, 1), (0, 0, 6, 6, 1),
+        runs=[(0, 4, 0, 0, 2, 1000), (0, 4, 0, 1, 1, 1000), (0, 4, 1, 2, 1, 1000),
+              (0, 6, 2, 1, 1, 1000)],
+    )  # fmt: skip
+    start, end, job = job_runs(logged)
+    assert_array_equal([start, end, job], [[0, 0, 0], [4, 4, 6], [0, 1, 2]])
+
+
+def test_a_job_that_never_starts_waits_to_the_end() -> None:
+    waiting = pending_jobs(schedule_of((0, 0, 5, 5, 1), (1, -1, -1, 5, 9)))
+    assert_array_equal(waiting.at(np.array([0.5, 2.0, 100.0])), [0, 1, 1])
+
+
+def test_a_run_that_has_not_ended_is_not_made_up() -> None:
+    with refusal("job 0"):
+        busy_gpus(schedule_of((0, 0, -1, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "num_gpus", "rho"),
+    [
+        ([(3, 3, 13, 10, 4)], 4, [1]),  # alone
+        # Both ask for 2 GPUs, the second waits for the first. The first has the other beside it for
+        # 10 s: half of 2 GPUs take 20 s; the second has 1.5 jobs in the system on average.
+        ([(0, 0, 10, 10, 2), (0, 10, 20, 10, 2)], 2, [10 / 20, 20 / 15]),
+        # With 4 GPUs each has as much as it asks for in half of the cluster.
+        ([(0, 0, 10, 10, 2), (0, 10, 20, 10, 2)], 4, [1, 2]),
+    ],
+)
+def test_finish_time_fairness_by_hand(
+    jobs: list[tuple[float, ...]], num_gpus: int, rho: list[float]
+) -> None:
+    assert_allclose(finish_time_fairness(schedule_of(*jobs), num_gpus), rho)
+
+
+@pytest.mark.parametrize(
+    ("values", "index"),
+    [
+        ([3.0, 3.0, 3.0], 1),
+        ([5.0, 0.0, 0.0, 0.0], 0.25),
+        ([1.0, 2.0], 9 / 10),
+        ([], np.nan),
+    ],
+)
+def test_jain_index_by_hand(values: list[float], index: float) -> None:
+    assert jain_index(np.array(values)) == pytest.approx(index, nan_ok=True)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.1, 50))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
+from envs.cluster.workload.readers.read_trace import ReadTrace
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=6)
@@ -41,10 +41,23 @@ def traces(draw: st.DrawFn, names: st.SearchStrategy[str] = PLAIN_NAMES, least: 
     )
 
 
-def holds(trace: Trace, **columns: Sequence[object]) -> None:
-    """The jobs of a trace have these values, by the fields of a job."""
-    for field, values in columns.items():
-        assert [getattr(job, field) for job in trace] == list(values), field
+def jobs_of(trace: Trace, fields: str) -> list[str]:
+    """A row of text for each job of a trace: its values of these fields, with blanks between."""
+    return [" ".join(str(getattr(job, field)) for field in fields.split()) for job in trace]
+
+
+def holds(trace: Trace, expected: str) -> None:
+    """The jobs of a trace are those of a table as text: the names of fields, then a row per job."""
+    fields, *rows = (" ".join(line.split()) for line in expected.strip().splitlines())
+    assert jobs_of(trace, fields) == rows, fields
+
+
+def left_out(found: ReadTrace) -> list[str]:
+    """A sentence for each reason for which rows are not in the trace."""
+    return [
+        f"{'no job' if r.excluded else 'fault'}: {r.rows} from {r.first}: {r.field} {r.reason}"
+        for r in found.rejected
+    ]
 
 
 def table(path: Path, *lines: str) -> Path:

@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from envs.cluster.workload.readers.job_logs import ItpReader, PhillyReader
+from tests.envs.cluster.workload.synthetic.published_traces import ITP, PHILLY, file_of, published
 
 pytestmark = pytest.mark.slow
 
-ITP_JOBS = {"01": 1595, "02": 5778, "04": 15802, "06": 2396, "08": 13047, "10": 260}
+JOBS = ITP | {PHILLY: 57578}
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize("cluster", ITP_JOBS)
-def test_itp(cluster: str, data: Path) -> None:
-    path = data / "traces" / "itp" / f"cluster{cluster}.csv.gz"
-    found = ItpReader().read(path)
-    rows = sorted((int(r["submission_time"]), r["job_id"], r) for r in rows_of(path))
-    first = rows[0][0]
-    assert len(found.trace) == found.rows == ITP_JOBS[cluster]
-    assert (found.num_rejected, found.origin_s) == (0, first)
-    assert found.trace.name == f"cluster{cluster}"
-    assert [(j.job_id, j.submit_s, j.duration_s, j.num_gpus, j.queue) for j in found.trace] == [
-        (job, submit - first, int(row["duration"]), int(row["num_gpu"]), None)
-        for submit, job, row in rows
-    ]
-
-
-def test_philly(data: Path) -> None:
-    path = data / "traces" / "philly" / "philly.csv.gz"
-    found = PhillyReader().read(path)
-    rows = sorted(
-        ((datetime.fromisoformat(r["timestamp"]) - datetime(1970, 1, 1)).total_seconds(), i, r)
-        for i, r in enumerate(rows_of(path))
-    )
-    first = rows[0][0]
-    assert len(found.trace) == found.rows == 57578
-    assert len(found.trace.queue.names) == 8
-    assert (found.trace.num_gpus.max(), found.origin_s) == (128, first)
-    assert [(j.job_id, j.submit_s, j.duration_s, j.num_gpus, j.queue) for j in found.trace] == [
-        (str(i), submit - first, float(r["duration"]), int(r["num_gpus"]), r["cluster"])
-        for submit, i, r in rows
-    ]
-    assert found.trace.gpu_seconds.sum() == sum(float(r["gpu_time"]) for _, _, r in rows)
+@pytest.mark.parametrize("name", JOBS)
+def test_the_jobs_are_those_of_the_rows(name: str, data: Path) -> None:
+    path, expected = file_of(data, name), published(data, name)
+    found = (PhillyReader() if name == PHILLY else ItpReader()).read(path)
+    trace, first = found.trace, expected.submit_s[0]
+    assert (found.rows, found.num_rejected, found.origin_s) == (JOBS[name], 0, first)
+    assert trace.name == name
+    by = attrgetter("submit_s") if name == PHILLY else attrgetter("submit_s", "job_id")
+    assert list(trace) == sorted(expected.canonical(), key=by)
+    if name == PHILLY:
+        assert (len(trace.queue.names), trace.num_gpus.max()) == (8, 128)
+        assert trace.gpu_seconds.sum() == pl.read_csv(path)["gpu_time"].sum()

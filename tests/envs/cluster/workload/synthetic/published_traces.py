@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+from datetime import datetime
 from pathlib import Path
-
-import polars as pl
 
 from envs.cluster.workload.trace import Trace
 
-ITP = ("cluster01", "cluster02", "cluster04", "cluster06", "cluster08", "cluster10")
+PHILLY = "philly"
+ITP = {  # clusters and their jobs
+    "cluster01": 1595, "cluster02": 5778, "cluster04": 15802, "cluster06": 2396, "cluster08": 13047,
+    "cluster10": 260,
+}  # fmt: skip
 
 
-def itp(data: Path, name: str) -> Trace:
-    table = pl.read_csv(data / "traces" / "itp" / f"{name}.csv.gz")
-    whole = table.select(pl.all().exclude("job_id").cast(pl.Int64))
-    return _trace(name, whole, "submission_time", "num_gpu")
+def file_of(data: Path, name: str) -> Path:
+    return data / "traces" / (PHILLY if name == PHILLY else "itp") / f"{name}.csv.gz"
 
 
-def philly(data: Path) -> Trace:
-    table = pl.read_csv(data / "traces" / "philly" / "philly.csv.gz")
-    seconds = table.with_columns(
-        pl.col("timestamp").str.to_datetime().dt.epoch("s"), pl.col("duration").cast(pl.Int64)
+def published(data: Path, name: str) -> Trace:
+    """A trace by its name, in the order of submissions; Philly's ids are the numbers of rows."""
+    philly = name == PHILLY
+    with gzip.open(file_of(data, name), "rt", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    def submitted(row: dict[str, str]) -> int:
+        if philly:
+            return int(datetime.fromisoformat(f"{row['timestamp']}Z").timestamp())
+        return int(row["submission_time"])
+
+    for number, row in enumerate(rows):
+        row.setdefault("job_id", str(number))
+    rows.sort(key=submitted)
+    return Trace.of(
+        name,
+        list(map(submitted, rows)),
+        [int(float(row["duration"])) for row in rows],
+        [int(row["num_gpus" if philly else "num_gpu"]) for row in rows],
+        job_id=[row["job_id"] for row in rows],
+        queue=[row.get("cluster") for row in rows],
     )
-    return _trace("philly", seconds, "timestamp", "num_gpus")
-
-
-def _trace(name: str, table: pl.DataFrame, submit: str, gpus: str) -> Trace:
-    table = table.sort(submit, maintain_order=True)
-    columns = [table[key].to_numpy() for key in (submit, "duration", gpus)]
-    return Trace.of(name, columns[0], columns[1], columns[2])

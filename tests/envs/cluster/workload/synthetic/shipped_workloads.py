@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from envs.cluster.workload.synthetic.parameters import WorkloadParameters, workload_parameters
 from tests.paths import CONF
 
 SHIPPED = CONF / "workload"
@@ -15,3 +16,7 @@ def document(name: str = "itp") -> dict[str, Any]:
     found = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())
     del found["_target_"]
     return dict(found)
+
+
+def shipped(name: str) -> WorkloadParameters:
+    return workload_parameters(**document(name))

@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
@@ -44,18 +44,15 @@ def clock(seed: int) -> WeeklyClock:
 def test_busy_gaps_are_busy_time_and_gaps_in_a_burst_are_time(
     seed: int, gaps: list[tuple[float, bool]], scale: float
 ) -> None:
-    shape = clock(seed)
-    gap = np.array([value for value, _ in gaps])
-    burst = np.array([kind for _, kind in gaps])
-    time = arrival_times(gap, burst, scale, shape.rates)
-    assert time[0] == 0
+    rates = clock(seed).rates
+    gap, burst = (np.array(column) for column in zip(*gaps, strict=True))
+    time = arrival_times(gap, burst, scale, rates)
     hours = np.arange(int(time[-1] // HOUR_S) + 2)
-    for job in range(1, len(gap)):
-        start, end = time[job - 1], time[job]
-        inside = np.minimum(end, (hours + 1) * HOUR_S) - np.maximum(start, hours * HOUR_S)
-        busy = float((np.maximum(inside, 0) * shape.rates[hours % 168]).sum())
-        passed = end - start if burst[job] else busy
-        assert passed == pytest.approx(gap[job] * scale, rel=1e-9, abs=1e-4)
+    inside = np.clip(time[:, None] - hours * HOUR_S, 0, HOUR_S)  # of each hour, before each arrival
+    busy = inside @ rates[hours % 168]
+    assert time[0] == 0
+    passed = np.where(burst[1:], np.diff(time), np.diff(busy))
+    assert_allclose(passed, gap[1:] * scale, rtol=1e-9, atol=1e-4)
 
 
 def test_busy_time_is_the_sum_of_the_rates_of_the_seconds_before() -> None:
@@ -82,37 +79,43 @@ def test_a_shape_that_is_there_is_found() -> None:
     assert_allclose(found.weekly, WEEKDAYS / WEEKDAYS.mean(), atol=0.1)
 
 
+def flat(arrivals: np.ndarray) -> tuple[bool, bool]:
+    """Whether the fitted clock has no shape of the day, and none of the week."""
+    found = WeeklyClock.fit(arrivals)
+    return found.daily.std() == 0, found.weekly.std() == 0
+
+
 def test_where_there_is_none_the_clock_is_flat_and_bursts_make_none() -> None:
-    flat = [WeeklyClock.fit(poisson(np.ones(24), np.ones(7), 6, seed)) for seed in range(40)]
     # of 80; a shape by chance once in a hundred
-    assert sum(int(c.daily.std() == 0) + int(c.weekly.std() == 0) for c in flat) >= 75
+    assert sum(sum(flat(poisson(np.ones(24), np.ones(7), 6, seed))) for seed in range(40)) >= 75
     found = 0
     for seed in range(20):
         rng = default_rng(seed)
         burst = rng.integers(42 * DAY_S, size=60)
-        seconds = (burst[:, None] + rng.integers(1800, size=(60, 50))).ravel()
-        found += int(WeeklyClock.fit(np.sort(seconds)).daily.std() == 0)
+        seconds = burst[:, None] + rng.integers(1800, size=(60, 50))
+        found += flat(np.sort(seconds.ravel()))[0]
     assert found >= 18
 
 
 def test_few_arrivals_have_no_shape() -> None:
-    few = poisson(np.r_[np.full(12, 0.01), np.full(12, 1.99)], np.ones(7), 1, 0)
-    assert len(few) < 1000
-    assert WeeklyClock.fit(few).daily.std() == 0
+    daily = np.r_[np.full(12, 0.01), np.full(12, 1.99)]
+    week, weeks = (poisson(daily, np.ones(7), number, 0) for number in (1, 8))
+    for few in (week, weeks[::6]):
+        assert len(few) < 1000
+        assert flat(few)[0]
+    assert not flat(weeks)[0]
 
 
-@pytest.mark.parametrize(
-    ("daily", "weekly"),
-    [
-        (np.ones(23), np.ones(7)),
-        (np.ones(24) * 2, np.ones(7)),
-        (np.r_[0.0, np.full(23, 24 / 23)], np.ones(7)),
-        (np.ones(24), np.ones(8)),
-    ],
-)
-def test_what_is_no_clock_is_refused(daily: np.ndarray, weekly: np.ndarray) -> None:
-    with refusal():
-        WeeklyClock(daily, weekly)
+def test_what_is_no_clock_is_refused() -> None:
+    day, week = np.ones(24), np.ones(7)
+    for daily, weekly in (
+        (np.ones(23), week),
+        (day * 2, week),
+        (np.r_[0.0, np.full(23, 24 / 23)], week),
+        (day, np.ones(8)),
+    ):
+        with refusal():
+            WeeklyClock(daily, weekly)
 
 
 def shape_of(length: list[float]) -> SessionShape:
@@ -126,14 +129,11 @@ def shape_of(length: list[float]) -> SessionShape:
     SEEDS,
 )
 def test_every_size_has_exactly_its_jobs(sizes: list[tuple[int, float]], seed: int) -> None:
-    count = np.array([jobs for jobs, _ in sizes])
-    if count.sum() == 0:
-        return
-    shape = shape_of([length for _, length in sizes])
-    size, starts = deal_sizes(shape, count, default_rng(seed))
+    count, length = (list(column) for column in zip(*sizes, strict=True))
+    assume(any(count))
+    size, starts = deal_sizes(shape_of(length), np.array(count), default_rng(seed))
     assert_array_equal(np.bincount(size, minlength=len(count)), count)
-    assert starts[0]
-    assert_array_equal(starts[1:], size[1:] != size[:-1])
+    assert_array_equal(starts, np.r_[True, size[1:] != size[:-1]])
 
 
 def test_sessions_are_as_long_as_asked_for_and_are_found_again() -> None:
@@ -142,9 +142,8 @@ def test_sessions_are_as_long_as_asked_for_and_are_found_again() -> None:
     size, _ = deal_sizes(shape_of(length), count, default_rng(1))
     found = fit_sessions(np.full(len(size) - 1, 0.5), size, 4)
     assert_allclose(found.length, length, rtol=0.1)
-    third = len(size) // 3  # the mix is the same from beginning to end
-    for part in (size[:third], size[third : 2 * third], size[2 * third :]):
-        share = np.bincount(part, minlength=4) / len(part)
+    for third in np.array_split(size, 3):  # the mix is the same from beginning to end
+        share = np.bincount(third, minlength=4) / len(third)
         assert_allclose(share, count / count.sum(), atol=0.06)
 
 
