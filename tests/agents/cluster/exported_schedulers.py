@@ -73,7 +73,8 @@ def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointSched
     return CheckpointScheduler(str(folder), schedulers=schedulers, routing=OddToTheLast(), **more)
 
 
-def assert_same(found: Schedule, expected: Schedule) -> None:
+def assert_plays(agent: CheckpointScheduler, trace: Trace, expected: Schedule) -> None:
+    found = agent.play(CLUSTER, trace, **settings(trace))
     np.testing.assert_array_equal(found.finish, expected.finish)
     np.testing.assert_array_equal(found.preemptions, expected.preemptions)
 

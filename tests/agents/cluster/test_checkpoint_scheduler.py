@@ -13,7 +13,7 @@ import torch
 from exported_schedulers import (
     CLUSTER,
     OVERHEADS,
-    assert_same,
+    assert_plays,
     eager,
     edited,
     exported,
@@ -55,7 +55,7 @@ def test_replays_what_the_policy_plays(
     trace, agent = jobs(), scheduler(folder, schedulers)
     agent.greedy = most_probable_action  # as `eager`
     expected = played(shared(trace, schedulers), eager(policy))
-    assert_same(agent.play(CLUSTER, trace, **settings(trace)), expected)
+    assert_plays(agent, trace, expected)
 
 
 @pytest.mark.parametrize(("known", "knows"), [(False, "predictions"), (True, "durations")])
