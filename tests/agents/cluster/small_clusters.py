@@ -50,13 +50,13 @@ class Speeds:
         return alone._replace(**self.others)
 
 
-def with_columns(trace: Trace, **columns: Any) -> Trace:
-    """The trace with other columns, given as sequences."""
+def with_columns(table: Any, **columns: Any) -> Any:
+    """A trace or a cluster with other columns, given as sequences."""
     for name, values in columns.items():
-        old = getattr(trace, name)
+        old = getattr(table, name)
         new = Labels.of(list(values)) if isinstance(old, Labels) else np.array(values, old.dtype)
-        trace = replace(trace, **{name: new})
-    return trace
+        table = replace(table, **{name: new})
+    return table
 
 
 def random_case(seed: int, *, types: int = 1) -> tuple[Cluster, Trace]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from envs.cluster.nodes import UNLIMITED
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
+from tests.agents.cluster.small_clusters import order_of_starts
 
 
 def document_of(
@@ -25,27 +25,23 @@ def document_of(
     """
     simulator.settle()
     cluster, trace, state = simulator.cluster, simulator.trace, simulator.state
-    clock, tables = state.clock[0], simulator.tables
+    clock, typical = state.clock[0], simulator.tables.speed.mean(axis=0)
     nodes: list[dict[str, Any]] = []
     for number, node in enumerate(state.nodes):
-        told = {
-            "id": str(number),
-            "gpu_type": cluster.gpu_types[node["type"]],
-            "num_gpus": int(node["gpus"]),
-            "rack": int(node["rack"]),
-        }
-        if not node["up"]:
-            told["up"] = False
-        for key in ("cpu_milli", "memory_mib"):
-            if (amount := int(getattr(cluster, key)[number])) < UNLIMITED:
-                told[key] = amount
-        nodes.append(told)
-    typical = tables.speed.mean(axis=0)
+        limits = {"cpu_milli": cluster.cpu_milli[number], "memory_mib": cluster.memory_mib[number]}
+        nodes.append(
+            {
+                "id": str(number),
+                "gpu_type": cluster.gpu_types[node["type"]],
+                "num_gpus": int(node["gpus"]),
+                "rack": int(node["rack"]),
+                **({} if node["up"] else {"up": False}),
+                **{key: int(limit) for key, limit in limits.items() if limit < UNLIMITED},
+            }
+        )
     jobs = [_job(simulator, job, typical, durations) for job in range(int(clock["arrived"]))]
     if closed is None:
         closed = bool(clock["arrived"] == len(trace) and clock["incident"] == len(state.incidents))
-    started = state.jobs["since"][simulator.running()]
-    in_order = _order_of_starts(simulator, simulator.running()[np.argsort(started, kind="stable")])
     return {
         "now_s": simulator.now,
         "gpu_types": dict(zip(cluster.gpu_types, typical.tolist(), strict=True)),
@@ -54,7 +50,7 @@ def document_of(
         "nodes": nodes,
         "jobs": jobs,
         "waiting": [str(trace.job_id[job]) for job in simulator.pending()],
-        "running": [str(trace.job_id[job]) for job in in_order],
+        "running": [str(trace.job_id[job]) for job in order_of_starts(simulator)],
     }
 
 
@@ -98,26 +94,3 @@ def _job(
         if durations and np.isfinite(record["end"]):
             told["end_s"] = float(record["end"])
     return told
-
-
-def _order_of_starts(simulator: ClusterSimulator, jobs: np.ndarray[Any, Any]) -> list[int]:
-    """Running `jobs`, those that began at once in the order that the chains of nodes remember."""
-    later: dict[int, set[int]] = {}
-    state = simulator.state
-    for node in state.nodes:
-        share = int(node["share"])
-        chain: list[int] = []  # the last to start first
-        while share >= 0:
-            chain.append(int(state.shares[share]["job"]))
-            share = int(state.shares[share]["after"])
-        for newer, older in pairwise(chain):
-            later.setdefault(newer, set()).add(older)
-    order: list[int] = []
-    placed: set[int] = set()
-    waiting = [int(job) for job in jobs]
-    while waiting:
-        job = next(job for job in waiting if later.get(job, set()) <= placed)
-        waiting.remove(job)
-        placed.add(job)
-        order.append(job)
-    return order
