@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,63 +19,34 @@ from agents.cluster.queue import (
     SJF,
     SRSF,
     SRTF,
-    AttainedService,
     FIFOBackfill,
     LAS2DTiresias,
-    NonPreemptive,
-    ShortestRemaining,
     SJFStrict,
 )
 from agents.cluster.replay import simulate
-from agents.cluster.rules.gangs import (
-    BestFit,
-    Count,
-    HeliosConsolidate,
-    LeastInterference,
-    Random,
-    Spread,
-    Yarn,
-)
-from envs.cluster.interference.rates import PAIRS_PRODUCT, RateTables, without_neighbours
+from agents.cluster.rules import gangs
+from agents.cluster.rules.gangs import LeastInterference
+from envs.cluster.interference.rates import PAIRS_PRODUCT
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import INCIDENT, NONE, Overheads
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
+from tests.agents.cluster.small_clusters import Speeds, chain
 from tests.strength import SEEDS, examples
 
-Policy = Callable[[PlacementRule, int], EASY | NonPreemptive | ShortestRemaining | AttainedService]
+Policy = Callable[..., Any]
+RULES = (
+    gangs.Count(), gangs.Yarn(), gangs.HeliosConsolidate(), gangs.BestFit(), gangs.Spread(),
+    LeastInterference(),
+)  # fmt: skip
+# queues short enough for jobs of a few seconds
+BY_SERVICE = [partial(kind, limits=[3, 8]) for kind in (LAS2D, LAS2DTiresias)]
+POLICIES: list[Policy] = [FIFO, FIFOBackfill, EASY, SJF, SJFStrict, SRTF, SRSF, *BY_SERVICE]
 
 
-def by_service(policy: Callable[..., AttainedService]) -> Policy:
-    """Queues short enough for jobs of a few seconds."""
-    return lambda placement, seed: policy(placement, [3, 8], seed)
-
-
-RULES = (Count(), Yarn(), HeliosConsolidate(), BestFit(), Spread(), LeastInterference())
-POLICIES = (
-    FIFO,
-    FIFOBackfill,
-    EASY,
-    SJF,
-    SJFStrict,
-    SRTF,
-    SRSF,
-    by_service(LAS2D),
-    by_service(LAS2DTiresias),
-)
-
-
-class Neighbours:
+def neighbours(jobs: int) -> Speeds:
     """Every neighbour takes a quarter of what is there: rates stay exact in binary."""
-
-    name = "neighbours"
-
-    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        """One case."""
-        alone = without_neighbours(
-            np.zeros(len(trace), np.int32), np.ones((1, len(cluster.gpu_types)))
-        )
-        return alone._replace(kind=PAIRS_PRODUCT, pair=np.full((1, 1), 0.75))
+    return Speeds(np.ones((jobs, 1)), kind=PAIRS_PRODUCT, pair=np.full((1, 1), 0.75))
 
 
 @examples(120)
@@ -83,7 +56,7 @@ class Neighbours:
     rule=st.sampled_from(RULES),
     disturbed=st.booleans(),
 )
-@example(seed=295218, policy=by_service(LAS2D), rule=Spread(), disturbed=False)  # a log that grows
+@example(seed=295218, policy=BY_SERVICE[0], rule=RULES[4], disturbed=False)  # a log that grows
 def test_compiled_and_literal_passes_agree(
     seed: int, policy: Policy, rule: PlacementRule, disturbed: bool
 ) -> None:
@@ -96,34 +69,22 @@ def test_compiled_and_literal_passes_agree(
         rng.integers(1, 6, jobs),
         rng.choice([1, 1, 2, 3, 4, 5, 8], jobs),
     )
-    incidents = np.zeros(0, INCIDENT)
-    rates, overheads = None, Overheads(0.0, 0.0)
+    options: dict[str, Any] = {"keep_runs": True}
     if disturbed:
-        rates, overheads = Neighbours(), Overheads(2.0, 2.0)
         incidents = np.array([(3.0, 1, 0), (9.0, 1, 1)], INCIDENT)
-
-    def simulator() -> ClusterSimulator:
-        return ClusterSimulator(
-            cluster,
-            trace,
-            rates=rates,
-            overheads=overheads,
-            incidents=incidents,
-            keep_runs=True,
-        )
-
-    compiled, literal = simulator(), simulator()
-    assert policy(rule, 0).run(compiled)
-    simulate(policy(rule, 0), literal)
-    found, wanted = compiled.schedule(), literal.schedule()
-    np.testing.assert_allclose(found.start, wanted.start, rtol=1e-12)
-    np.testing.assert_allclose(found.finish, wanted.finish, rtol=1e-12)
+        options |= {"rates": neighbours(jobs), "overheads": Overheads(2.0, 2.0)}
+        options["incidents"] = incidents
+    compiled, literal = (ClusterSimulator(cluster, trace, **options) for _ in range(2))
+    assert policy(rule, seed=0).run(compiled)
+    found, wanted = compiled.schedule(), simulate(policy(rule, seed=0), literal)
+    np.testing.assert_allclose(
+        [found.start, found.finish], [wanted.start, wanted.finish], rtol=1e-12
+    )
     assert found.preemptions.tolist() == wanted.preemptions.tolist()
     if not disturbed:
-        assert found.finish.tolist() == wanted.finish.tolist()
-        undisturbed = policy(rule, 0).replay(cluster, trace)
-        if undisturbed is not None:
-            assert undisturbed.finish.tolist() == wanted.finish.tolist()
+        undisturbed = policy(rule, seed=0).replay(cluster, trace)
+        for other in (found, undisturbed or found):
+            assert other.finish.tolist() == wanted.finish.tolist()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -132,8 +93,8 @@ def test_rules_that_draw_give_the_same_schedule_twice(policy: Policy) -> None:
     trace = Trace.of("t", np.sort(rng.integers(0, 50, 60)), rng.integers(1, 30, 60), [3] * 60)
     finishes = []
     for _ in range(2):
-        simulator = ClusterSimulator(Cluster.uniform(3, 4), trace, rates=Neighbours())
-        assert policy(Random(), 7).run(simulator)
+        simulator = ClusterSimulator(Cluster.uniform(3, 4), trace, rates=neighbours(60))
+        assert policy(gangs.Random(), seed=7).run(simulator)
         finishes.append(simulator.schedule().finish.tolist())
     assert finishes[0] == finishes[1]
 
@@ -141,15 +102,12 @@ def test_rules_that_draw_give_the_same_schedule_twice(policy: Policy) -> None:
 def test_a_gang_can_be_imagined_on_a_cluster_on_which_all_is_held() -> None:
     cluster = Cluster.uniform(2, 1)
     trace = Trace.of("full", [0, 0, 1, 1], [9, 9, 1, 2], [1, 1, 1, 2])
-    simulator = ClusterSimulator(cluster, trace)
-    simulator.advance()
-    simulator.start(0, [(0, 1)])
-    simulator.start(1, [(1, 1)])
-    share, spare = int(simulator.state.clock[0]["share"]), 0
-    while share != NONE:
-        share, spare = int(simulator.state.shares[share]["next"]), spare + 1
-    assert spare >= cluster.num_nodes
-    literal = simulate(SRTF(LeastInterference(), 0), ClusterSimulator(cluster, trace))
-    compiled = ClusterSimulator(cluster, trace)
-    assert SRTF(LeastInterference(), 0).run(compiled)
-    assert compiled.schedule().finish.tolist() == literal.finish.tolist()
+    full, literal, compiled = (ClusterSimulator(cluster, trace) for _ in range(3))
+    full.advance()
+    for job in (0, 1):
+        full.start(job, [(job, 1)])
+    assert len(chain(full.state.shares, full.state.clock[0]["share"])) >= cluster.num_nodes
+    policy = SRTF(LeastInterference(), seed=0)
+    assert policy.run(compiled)
+    found = simulate(policy, literal).finish.tolist()
+    assert compiled.schedule().finish.tolist() == found

@@ -45,7 +45,6 @@ RULES = {
     BestFit: literal.best_fit,
     HeliosConsolidate: literal.helios,
 }
-BUSY = examples(150)
 
 
 def same(schedule: Schedule, *expected: list[int]) -> bool:
@@ -81,7 +80,7 @@ def test_non_preemptive(
         assert literal.usage_is_possible(trace, schedule.start, schedule.finish, nodes * size)
 
 
-@BUSY
+@examples(150)
 @given(data=st.data(), gpus=st.integers(1, 8))
 def test_easy(data: st.DataObject, gpus: int) -> None:
     jobs = data.draw(literal.dense_jobs(gpus))
@@ -121,19 +120,22 @@ def test_real_traces(data: Path, name: str) -> None:
     trace = ItpReader().read(data / "traces" / "itp" / f"{name}.csv.gz").trace
     trace = trace.take(slice(2_500))
     jobs, cluster = literal.Jobs.of(trace), Cluster.uniform(16, 8)
-    gpus = cluster.num_gpus
-    assert same(replay(EASY(Count(), seed=0), cluster, trace), literal.easy(jobs, gpus))
-    for policy in (SRTF(Count(), seed=0), SRSF(Count(), seed=0)):
-        expected = literal.shortest_remaining(jobs, gpus, times_gpus=policy.times_gpus)
-        assert same(replay(policy, cluster, trace), *expected)
-    limits = [3250, 7200]
-    las = LAS2DTiresias(Count(), limits=limits, seed=0)
-    assert same(replay(las, cluster, trace), *literal.las_2d(jobs, gpus, limits, tiresias=True))
+    gpus, limits, count = cluster.num_gpus, [3250, 7200], Count()
+    expected: list[tuple[QueuePolicy, tuple[list[int], ...]]] = [
+        (EASY(count, seed=0), (literal.easy(jobs, gpus),)),
+        (SRTF(count, seed=0), literal.shortest_remaining(jobs, gpus, times_gpus=False)),
+        (SRSF(count, seed=0), literal.shortest_remaining(jobs, gpus, times_gpus=True)),
+        (
+            LAS2DTiresias(count, limits=limits, seed=0),
+            literal.las_2d(jobs, gpus, limits, tiresias=True),
+        ),
+    ]
     for kind in (FIFOBackfill, SJFStrict):
-        options = NON_PREEMPTIVE[kind]
         for rule, reference in RULES.items():
-            begun = literal.non_preemptive(jobs, 16, 8, reference, **options)
-            assert same(replay(kind(rule(), seed=0), cluster, trace), begun)
+            start = literal.non_preemptive(jobs, 16, 8, reference, **NON_PREEMPTIVE[kind])
+            expected.append((kind(rule(), seed=0), (start,)))
+    for policy, columns in expected:
+        assert same(replay(policy, cluster, trace), *columns), policy.name
 
 
 @examples(60)
