@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from best_schedule import best_non_preemptive, best_preemptive
 from hypothesis import given
 from hypothesis import strategies as st
-from random_clusters import clusters, traces
-from small_clusters import check_schedule, with_columns
 
+from agents.cluster.policy import PlacementRule
 from agents.cluster.queue import (
     EASY,
     FIFO,
@@ -32,6 +30,9 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
 from envs.text_table import EXACT
+from tests.agents.cluster.best_schedule import best_non_preemptive, best_preemptive
+from tests.agents.cluster.random_clusters import clusters, traces
+from tests.agents.cluster.small_clusters import check_schedule, with_columns
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -43,8 +44,9 @@ PLACES = [
 ]  # fmt: skip
 
 
-def policy_of(kind: type, rule: GangRule = Count(), *limits: int) -> Any:
-    queues = {"limits": limits or [6, 15]} if issubclass(kind, AttainedService) else {}
+def policy_of(kind: type, rule: PlacementRule = Count(), *limits: int) -> Any:
+    """Its queues are short enough for jobs of a few seconds."""
+    queues = {"limits": limits or [3, 8]} if issubclass(kind, AttainedService) else {}
     return kind(rule, seed=1, **queues)
 
 
