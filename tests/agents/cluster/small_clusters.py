@@ -73,14 +73,19 @@ def random_case(seed: int, *, types: int = 1) -> tuple[Cluster, Trace]:
     )
 
 
-def check_schedule(cluster: Cluster, trace: Trace, schedule: Schedule) -> None:
-    """Whole gangs, no GPU given twice, and exactly the work of every job, at rate 1."""
+def check_schedule(
+    cluster: Cluster, trace: Trace, schedule: Schedule, speed: FloatArray | None = None
+) -> None:
+    """Whole gangs, no GPU given twice, and exactly the work of every job, at `Speeds`, None: 1."""
     assert schedule.finished.all()
-    runs = schedule.runs
+    runs, done = schedule.runs, np.zeros(len(trace))
     assert runs is not None
-    held = np.bincount(runs["job"], (runs["end"] - runs["start"]) * runs["gpus"], len(trace))
-    np.testing.assert_allclose(held, trace.duration_s * trace.num_gpus, rtol=1e-9)
     assert (runs["start"] >= trace.submit_s[runs["job"]]).all()
+    for start, job in np.unique(runs[["start", "job"]]):
+        run = runs[(runs["start"] == start) & (runs["job"] == job)]
+        rate = 1.0 if speed is None else speed[job, cluster.gpu_type[run["node"]]].min()
+        done[job] += rate * (run["end"][0] - start)
+    np.testing.assert_allclose(done, trace.duration_s, rtol=1e-9)
     for time in np.unique([runs["start"], runs["end"]]):
         now = runs[(runs["start"] <= time) & (runs["end"] > time)]
         assert (np.bincount(now["node"], now["gpus"], cluster.num_nodes) <= cluster.gpus).all()

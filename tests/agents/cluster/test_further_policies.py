@@ -34,12 +34,6 @@ def played(name: str, cluster: Cluster, trace: Trace, **options: Any) -> Schedul
     return schedule
 
 
-def log_of(name: str, cluster: Cluster, trace: Trace, **options: Any) -> np.ndarray[Any, Any]:
-    runs = played(name, cluster, trace, keep_runs=True, **options).runs
-    assert runs is not None
-    return runs
-
-
 @EVERY
 @examples(15)
 @given(seed=SEEDS, types=st.integers(1, 2))
@@ -54,13 +48,8 @@ def test_gpu_types_at_their_own_speeds(name: str, seed: int) -> None:
     cluster, trace = random_case(seed, types=3)
     speed = np.random.default_rng(seed).uniform(0.1, 1.0, (len(trace), 3))
     speed[:, 0] = 1.0
-    runs = log_of(name, cluster, trace, rates=Speeds(speed))
-    done = np.zeros(len(trace))
-    for start, job in np.unique(runs[["start", "job"]]):
-        run = runs[(runs["start"] == start) & (runs["job"] == job)]
-        rate = speed[job, cluster.gpu_type[run["node"]]].min()
-        done[job] += rate * (run["end"][0] - start)
-    np.testing.assert_allclose(done, trace.duration_s, rtol=1e-9, atol=1e-6)
+    schedule = played(name, cluster, trace, rates=Speeds(speed), keep_runs=True)
+    check_schedule(cluster, trace, schedule, speed)
 
 
 @EVERY
