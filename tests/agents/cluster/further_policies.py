@@ -30,6 +30,7 @@ from agents.cluster.shares import (
 from agents.cluster.themis import Themis
 from agents.solver import Knowledge
 from envs.arrays import FloatArray
+from envs.cluster.environment.routing import RandomRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Schedule
@@ -73,9 +74,14 @@ def durations() -> RollingDuration:
     return RollingDuration(prior_s=600.0)
 
 
-def joint_choice() -> JointChoice:
-    routed = Partitioned(arrival="routed", forward_s=None)
-    return JointChoice(fast=0.5, hurry=0.0, prior_s=600.0, partitioned=routed)
+def several(schedulers: int = 1, **settings: Any) -> Partitioned:
+    usual = {"routing": RandomRouting(), "arrival": "routed", "forward_s": None}
+    return Partitioned(schedulers, **{**usual, **settings})
+
+
+def joint_choice(partitioned: Partitioned = several(), **settings: Any) -> JointChoice:
+    usual = {"fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25}
+    return JointChoice(**{**usual, "partitioned": partitioned, **settings})
 
 
 POLICIES: dict[str, Callable[[], Scheduler]] = {

@@ -20,7 +20,6 @@ from agents.cluster.replay import replay, simulate
 from envs.cluster.environment.routing import (
     MixedRacks,
     OneQueue,
-    RandomRouting,
     first_that_holds,
 )
 from envs.cluster.interference.rates import (
@@ -36,6 +35,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from tests.agents.cluster.further_policies import joint_choice, several
 from tests.agents.cluster.small_clusters import (
     Speeds,
     chain,
@@ -47,16 +47,6 @@ from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
 TYPES = ("V100", "T4")
-
-
-def several(schedulers: int = 1, **settings: Any) -> Partitioned:
-    usual = {"routing": RandomRouting(), "arrival": "routed", "forward_s": None}
-    return Partitioned(schedulers, **{**usual, **settings})
-
-
-def joint_choice(partitioned: Partitioned = several(), **settings: Any) -> JointChoice:
-    usual = {"fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25}
-    return JointChoice(**{**usual, "partitioned": partitioned, **settings})
 
 
 @dataclass

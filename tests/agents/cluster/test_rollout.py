@@ -24,8 +24,8 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.workload.trace import Trace
 from models.durations.bins import middles, upper_edges_s
+from tests.agents.cluster.further_policies import joint_choice, several
 from tests.agents.cluster.random_clusters import clusters, traces
-from tests.agents.cluster.test_joint_choice import joint_choice, several
 from tests.refusal import refusal
 from tests.strength import examples
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agents.cluster.rule_numbers import NumberSearch
-from tests.agents.cluster.test_joint_choice import joint_choice
+from tests.agents.cluster.further_policies import joint_choice
 from tests.refusal import refusal
 
 
