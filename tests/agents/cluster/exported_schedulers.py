@@ -72,7 +72,8 @@ def scheduler(folder: Path, schedulers: int = 1, **more: Any) -> CheckpointSched
     return CheckpointScheduler(str(folder), schedulers=schedulers, routing=OddToTheLast(), **more)
 
 
-def assert_same(found: Schedule, expected: Schedule) -> None:
+def assert_plays(agent: CheckpointScheduler, trace: Trace, expected: Schedule) -> None:
+    found = agent.play(CLUSTER, trace, **settings(trace))
     np.testing.assert_array_equal(found.finish, expected.finish)
     np.testing.assert_array_equal(found.preemptions, expected.preemptions)
 
@@ -168,13 +169,17 @@ def played(env: ClusterParallelEnv, decide: Callable[[Any], int]) -> Schedule:
     return env.schedule()
 
 
+def logits(policy: HierarchicalPolicy, graph: Any) -> torch.Tensor:
+    batch = {name: torch.from_numpy(array[None]) for name, array in graph.items()}
+    with torch.inference_mode():
+        return policy.decide(batch)[0][0]
+
+
 def eager(policy: HierarchicalPolicy) -> Callable[[Any], int]:
     """To wait where that is as likely as all else together, or else the likeliest action."""
 
     def decide(graph: Any) -> int:
-        batch = {name: torch.from_numpy(array[None]) for name, array in graph.items()}
-        with torch.inference_mode():
-            shares = policy.decide(batch)[0][0].double().softmax(0)
+        shares = logits(policy, graph).double().softmax(0)
         return len(shares) - 1 if shares[-1] >= 0.5 else int(shares[:-1].argmax())
 
     return decide

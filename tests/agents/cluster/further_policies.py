@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from agents.cluster.elastic import ApatheticFutureShare, Optimus
 from agents.cluster.gandiva import Gandiva
 from agents.cluster.joint_choice import JointChoice
@@ -19,23 +21,28 @@ from agents.cluster.prediction import (
 from agents.cluster.replay import simulate
 from agents.cluster.rounds import RoundBasedPolicy
 from agents.cluster.shares import (
+    Demand,
     FinishTimeFairness,
     LeastAttainedService,
     MaxMinFairness,
     ShareRule,
 )
 from agents.cluster.themis import Themis
+from agents.solver import Knowledge
+from envs.arrays import FloatArray
+from envs.cluster.environment.routing import RandomRouting
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
-from tests.agents.cluster.small_clusters import LowestNodes
+from tests.agents.cluster.small_clusters import LowestNodes, with_columns
 
 Jobs = Sequence[tuple[float, float, int]]  # (submission, seconds, GPUs) of each
 
 
-def trace_of(jobs: Jobs) -> Trace:
-    return Trace.of("given", *(list(column) for column in zip(*jobs, strict=True)))
+def trace_of(jobs: Jobs, **columns: Any) -> Trace:
+    trace = Trace.of("given", *(list(column) for column in zip(*jobs, strict=True)))
+    return with_columns(trace, **columns)
 
 
 def on_nodes(policy: Scheduler, jobs: Jobs, nodes: int, gpus: int, **options: Any) -> Schedule:
@@ -48,13 +55,33 @@ def in_rounds(rule: ShareRule, round_s: float = 360.0) -> RoundBasedPolicy:
     return RoundBasedPolicy(rule, LowestNodes(), round_s)
 
 
+class GivenShares(ShareRule):
+    """Shares by job number."""
+
+    name = "given"
+    knows: Knowledge = "nothing"
+
+    def __init__(self, shares: Any) -> None:
+        self.given, self.computed = np.array(shares), 0
+
+    def shares(self, demand: Demand) -> FloatArray:
+        self.computed += 1
+        shares: FloatArray = self.given[demand.jobs]
+        return shares
+
+
 def durations() -> RollingDuration:
     return RollingDuration(prior_s=600.0)
 
 
-def joint_choice() -> JointChoice:
-    routed = Partitioned(arrival="routed", forward_s=None)
-    return JointChoice(fast=0.5, hurry=0.0, prior_s=600.0, partitioned=routed)
+def several(schedulers: int = 1, **settings: Any) -> Partitioned:
+    usual = {"routing": RandomRouting(), "arrival": "routed", "forward_s": None}
+    return Partitioned(schedulers, **{**usual, **settings})
+
+
+def joint_choice(partitioned: Partitioned = several(), **settings: Any) -> JointChoice:
+    usual = {"fast": 0.5, "hurry": 0.0, "prior_s": 60.0, "recency": 0.25}
+    return JointChoice(**{**usual, "partitioned": partitioned, **settings})
 
 
 POLICIES: dict[str, Callable[[], Scheduler]] = {

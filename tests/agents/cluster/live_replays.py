@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from agents.cluster.checkpoint import CheckpointScheduler
@@ -15,7 +14,7 @@ from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
 from envs.cluster.interference.rates import NoInterference, RateModel
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import Overheads
+from envs.cluster.simulation.cluster_state import NONE, Overheads
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from tests.agents.cluster.state_documents import document_of
 
@@ -35,86 +34,82 @@ def agrees_with_the_simulator(
 ) -> list[Decision]:
     """Assert that actions and probabilities are those of the scheduler in the simulator."""
     scheduler, decider = scheduler_of(folder), ClusterDecider(folder)
-    rates = rates or NoInterference()
+    rates, overheads = rates or NoInterference(), Overheads(restart_s, 0.0)
+
+    def decided(simulator: ClusterSimulator) -> Decision:
+        state = document_of(simulator, decider.knows_durations)
+        return decider.decide_json(json.dumps(state).encode())
+
+    decisions = []
     if scheduler.mover is not None:
-        overheads = Overheads(restart_s, 0.0)
         simulator = ClusterSimulator(
             cluster, trace, rates=rates, overheads=overheads, incidents=incidents
         )
-        return list(planned(scheduler.mover, decider, simulator))
-    episode = scheduler.episode(cluster, trace, rates, Overheads(restart_s, 0.0), incidents)
-    decisions = []
+        scheduler.mover.reset(simulator)
+        while not simulator.done:
+            assert simulator.advance(scheduler.mover.wake(simulator))
+            decisions.append(decided(simulator))
+            assert decisions[-1].actions == planned(scheduler.mover, simulator)
+        return decisions
+    episode = scheduler.episode(cluster, trace, rates, overheads, incidents)
     while not episode.ended:
-        state = document_of(episode.simulator, decider.knows_durations)
-        decision = decider.decide_json(json.dumps(state).encode())
+        decisions.append(decided(episode.simulator))
         taken, waits = played(scheduler, episode)
-        assert decision.actions == taken
-        assert decision.content["wait_probability"] == waits
-        decisions.append(decision)
+        assert decisions[-1].actions == taken
+        assert decisions[-1].content["wait_probability"] == waits
         assert episode.wait()
     return decisions
 
 
-def planned(
-    plan: Migrating, decider: ClusterDecider, simulator: ClusterSimulator
-) -> Iterator[Decision]:
-    """Assert that the actions are those of a plan in the simulator."""
-    plan.reset(simulator)
-    while not simulator.done:
-        assert simulator.advance(plan.wake(simulator))
-        state = document_of(simulator, decider.knows_durations)
-        decision = decider.decide_json(json.dumps(state).encode())
-        held = {int(job): simulator.shares(int(job)) for job in simulator.running()}
-        taken = []
-        for move, job in plan.moves(simulator):
-            shares = held[job] if move == STOP else simulator.shares(job)
-            taken.append(
-                {
-                    "action": "stop" if move == STOP else "start",
-                    "job": str(simulator.trace.job_id[job]),
-                    "on": {str(node): gpus for node, gpus in shares},
-                    "probability": 1.0,
-                }
-            )
-        assert decision.actions == taken
-        yield decision
+def action(
+    simulator: ClusterSimulator, starts: bool, job: int, on: Any, probability: float
+) -> dict[str, Any]:
+    """In a decision's words."""
+    return {
+        "action": "start" if starts else "stop",
+        "job": str(simulator.trace.job_id[job]),
+        "on": {str(node): gpus for node, gpus in on},
+        "probability": probability,
+    }
+
+
+def planned(plan: Migrating, simulator: ClusterSimulator) -> list[dict[str, Any]]:
+    """What a plan does at this instant."""
+    held = {int(job): simulator.shares(int(job)) for job in simulator.running()}
+    return [
+        action(simulator, move != STOP, job, simulator.shares(job) or held[job], 1.0)
+        for move, job in plan.moves(simulator)
+    ]
 
 
 def played(
     scheduler: CheckpointScheduler, episode: SchedulingEpisode
 ) -> tuple[list[dict[str, Any]], float]:
-    """What the scheduler does at this instant, in a decision's words, and how surely it waits."""
+    """What the scheduler does at this instant, and how surely it waits."""
     table, simulator, trace = episode.action_table, episode.simulator, episode.instance.trace
-    taken: list[dict[str, Any]] = []
-    labels = {partial: str(partial) for partial in _partials(episode)}
+    state, taken = simulator.state, list[dict[str, Any]]()
+
+    def shared_gpus() -> set[int]:
+        """Those of running fractional jobs."""
+        shares = state.jobs["share"][simulator.running()]
+        return {*state.shares["partial"][shares[shares >= 0]].tolist()} - {NONE}
+
+    labels = {partial: str(partial) for partial in shared_gpus()}
     while True:
         graph, mask = episode.observe(0)
-        action, probability = scheduler.choose(graph, mask, episode)
-        if action == table.size - 1:
+        number, probability = scheduler.choose(graph, mask, episode)
+        if number == table.size - 1:
             return taken, probability
-        starts = action < table.window * table.groups
-        shown = episode.book.window[0] if starts else episode.book.shown[0]
-        row = action // table.groups if starts else action - table.window * table.groups
-        job = int(shown[row])
-        held = [] if starts else simulator.shares(job)
-        episode.act(0, action)
-        held = simulator.shares(job) if starts else held
-        done = {
-            "action": "start" if starts else "stop",
-            "job": str(trace.job_id[job]),
-            "on": {str(node): gpus for node, gpus in held},
-            "probability": probability,
-        }
+        starts = number < table.window * table.groups
+        if starts:
+            job = int(episode.book.window[0][number // table.groups])
+        else:
+            job = int(episode.book.shown[0][number - table.window * table.groups])
+        held = simulator.shares(job)
+        episode.act(0, number)
+        taken.append(action(simulator, starts, job, simulator.shares(job) or held, probability))
         if starts and trace.gpu_milli[job] < WHOLE_GPU:
-            partial = int(simulator.state.shares[simulator.state.jobs[job]["share"]]["partial"])
-            done["shared_gpu"] = labels.get(partial)
+            partial = int(state.shares[state.jobs[job]["share"]]["partial"])
+            taken[-1]["shared_gpu"] = labels.get(partial)
             labels.setdefault(partial, f"new {trace.job_id[job]}")
-        labels = {k: v for k, v in labels.items() if k in _partials(episode)}
-        taken.append(done)
-
-
-def _partials(episode: SchedulingEpisode) -> set[int]:
-    """GPUs that running fractional jobs share."""
-    state, running = episode.simulator.state, episode.simulator.running()
-    shares = state.jobs["share"][running]
-    return {int(state.shares[share]["partial"]) for share in shares if share >= 0}
+        labels = {key: label for key, label in labels.items() if key in shared_gpus()}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.cluster.policy import Share
+from envs.arrays import FloatArray
 from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import Schedule
-from envs.cluster.workload.trace import Trace
+from envs.cluster.simulation.cluster_state import NONE, Schedule
+from envs.cluster.workload.trace import Labels, Trace
 
 
 class LowestNodes:
@@ -24,32 +25,38 @@ class LowestNodes:
         self, simulator: ClusterSimulator, job: int, rng: np.random.Generator
     ) -> list[Share] | None:
         record, nodes = simulator.state.jobs[job], simulator.state.nodes
-        permitted, kind = int(record["types"]), nodes["type"].astype(np.int64)
-        usable = (permitted >> kind) & 1 == 1
-        free = np.where(usable, nodes["free"], 0)
-        left = int(record["gpus"])
-        enough = np.flatnonzero(free >= left)
-        if len(enough):
-            return [(int(enough[0]), left)]
+        usable = int(record["types"]) >> nodes["type"].astype(np.int64) & 1 == 1
+        free, left = np.where(usable, nodes["free"], 0), int(record["gpus"])
+        if (free >= left).any():
+            return [(int(np.argmax(free >= left)), left)]
         shares = []
         for node in np.argsort(-free, kind="stable"):
-            here = min(left, int(free[node]))
-            if here:
+            if here := min(left, int(free[node])):
                 shares.append((int(node), here))
                 left -= here
         return None if left else shares
 
 
 class Speeds:
-    """Case i is that of job i: its speed on each GPU type."""
+    """Case i is that of job i: its speed on each GPU type, and whatever else rates go by."""
 
     name = "speeds"
 
-    def __init__(self, speed: NDArray[np.float64]) -> None:
-        self.speed = speed
+    def __init__(self, speed: FloatArray, **others: Any) -> None:
+        self.speed, self.others = speed, others
 
     def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        return without_neighbours(np.arange(len(trace), dtype=np.int32), self.speed)
+        alone = without_neighbours(np.arange(len(trace), dtype=np.int32), self.speed)
+        return alone._replace(**self.others)
+
+
+def with_columns(table: Any, **columns: Any) -> Any:
+    """A trace or a cluster with other columns, given as sequences."""
+    for name, values in columns.items():
+        old = getattr(table, name)
+        new = Labels.of(list(values)) if isinstance(old, Labels) else np.array(values, old.dtype)
+        table = replace(table, **{name: new})
+    return table
 
 
 def random_case(seed: int, *, types: int = 1) -> tuple[Cluster, Trace]:
@@ -58,28 +65,61 @@ def random_case(seed: int, *, types: int = 1) -> tuple[Cluster, Trace]:
     names = ("V100", "P100", "K80")[:types]
     cluster = Cluster.uniform(types * int(rng.integers(1, 4)), size, gpu_types=names)
     jobs = int(rng.integers(1, 16))
-    trace = Trace.of(
+    return cluster, Trace.of(
         "random",
         np.sort(rng.integers(0, 4000, jobs)),
         rng.integers(1, 3000, jobs),
         rng.integers(1, cluster.num_gpus // types + 1, jobs),
     )
-    return cluster, trace
 
 
-def check_schedule(cluster: Cluster, trace: Trace, schedule: Schedule) -> None:
-    """Whole gangs, no GPU given twice, and exactly the work of every job, at rate 1."""
+def check_schedule(
+    cluster: Cluster, trace: Trace, schedule: Schedule, speed: FloatArray | None = None
+) -> None:
+    """Whole gangs, no GPU given twice, and exactly the work of every job, at `Speeds`, None: 1."""
     assert schedule.finished.all()
-    assert schedule.runs is not None
-    runs = schedule.runs
-    held = np.zeros(len(trace))
-    np.add.at(held, runs["job"], (runs["end"] - runs["start"]) * runs["gpus"])
-    np.testing.assert_allclose(held, trace.duration_s * trace.num_gpus, rtol=1e-9)
+    runs, done = schedule.runs, np.zeros(len(trace))
+    assert runs is not None
     assert (runs["start"] >= trace.submit_s[runs["job"]]).all()
-    times = np.unique(np.concatenate([runs["start"], runs["end"]]))
-    for start, end in pairwise(times):
-        now = runs[(runs["start"] <= start) & (runs["end"] >= end)]
-        given = np.bincount(now["node"], now["gpus"], cluster.num_nodes)
-        assert (given <= cluster.gpus).all()
+    for start, job in np.unique(runs[["start", "job"]]):
+        run = runs[(runs["start"] == start) & (runs["job"] == job)]
+        rate = 1.0 if speed is None else speed[job, cluster.gpu_type[run["node"]]].min()
+        done[job] += rate * (run["end"][0] - start)
+    np.testing.assert_allclose(done, trace.duration_s, rtol=1e-9)
+    for time in np.unique([runs["start"], runs["end"]]):
+        now = runs[(runs["start"] <= time) & (runs["end"] > time)]
+        assert (np.bincount(now["node"], now["gpus"], cluster.num_nodes) <= cluster.gpus).all()
         gangs = np.bincount(now["job"], now["gpus"], len(trace))
-        assert (gangs[gangs > 0] == trace.num_gpus[gangs > 0]).all()
+        assert ((gangs == 0) | (gangs == trace.num_gpus)).all()
+
+
+def chain(records: Any, first: Any, following: str = "next") -> list[int]:
+    """Numbers of records of which each names the following one."""
+    found = []
+    while first != NONE:
+        found.append(int(first))
+        first = records[first][following]
+    return found
+
+
+def jobs_on(simulator: ClusterSimulator, node: int) -> list[int]:
+    """Jobs that run on a node, the last to start first."""
+    shares = simulator.state.shares
+    on_it = chain(shares, simulator.state.nodes[node]["share"], "after")
+    return list(shares["job"][on_it].tolist())
+
+
+def order_of_starts(simulator: ClusterSimulator) -> list[int]:
+    """Running jobs, those that began at once in the order that nodes remember."""
+    since, order = simulator.state.jobs["since"], list[int]()
+    left = sorted(simulator.running().tolist(), key=lambda job: since[job])
+    nodes = [jobs_on(simulator, node)[::-1] for node in range(simulator.cluster.num_nodes)]
+    while left:
+        ready = (
+            job
+            for job in left
+            if all(set(on[: on.index(job)]) <= {*order} for on in nodes if job in on)
+        )
+        order.append(next(ready))
+        left.remove(order[-1])
+    return order

@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from envs.cluster.nodes import UNLIMITED
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import FINISHED, RUNNING
+from envs.cluster.simulation.cluster_state import FINISHED, JOB, RUNNING
 from envs.cluster.workload.trace import WHOLE_GPU
+from tests.agents.cluster.small_clusters import order_of_starts
 
 
 def document_of(
     simulator: ClusterSimulator, durations: bool, closed: bool | None = None
 ) -> dict[str, Any]:
-    """The state of a simulator at a decision, as a live cluster would tell it.
+    """The state of a simulator at a decision, as a live cluster would give it.
 
     Args:
         simulator: whose jobs have the names of its trace, and nodes their numbers.
-        durations: whether it is told how long jobs take.
+        durations: whether it says how long jobs take.
         closed: that no job will come; None: whether the trace is at its end.
     """
     simulator.settle()
     cluster, trace, state = simulator.cluster, simulator.trace, simulator.state
-    clock, tables = state.clock[0], simulator.tables
+    clock, typical = state.clock[0], simulator.tables.speed.mean(axis=0)
     nodes: list[dict[str, Any]] = []
     for number, node in enumerate(state.nodes):
-        told = {
-            "id": str(number),
-            "gpu_type": cluster.gpu_types[node["type"]],
-            "num_gpus": int(node["gpus"]),
-            "rack": int(node["rack"]),
-        }
-        if not node["up"]:
-            told["up"] = False
-        for key in ("cpu_milli", "memory_mib"):
-            if (amount := int(getattr(cluster, key)[number])) < UNLIMITED:
-                told[key] = amount
-        nodes.append(told)
-    typical = tables.speed.mean(axis=0)
+        limits = {"cpu_milli": cluster.cpu_milli[number], "memory_mib": cluster.memory_mib[number]}
+        nodes.append(
+            {
+                "id": str(number),
+                "gpu_type": cluster.gpu_types[node["type"]],
+                "num_gpus": int(node["gpus"]),
+                "rack": int(node["rack"]),
+                **({} if node["up"] else {"up": False}),
+                **{key: int(limit) for key, limit in limits.items() if limit < UNLIMITED},
+            }
+        )
     jobs = [_job(simulator, job, typical, durations) for job in range(int(clock["arrived"]))]
     if closed is None:
         closed = bool(clock["arrived"] == len(trace) and clock["incident"] == len(state.incidents))
-    started = state.jobs["since"][simulator.running()]
-    in_order = _order_of_starts(simulator, simulator.running()[np.argsort(started, kind="stable")])
     return {
         "now_s": simulator.now,
         "gpu_types": dict(zip(cluster.gpu_types, typical.tolist(), strict=True)),
@@ -54,70 +50,47 @@ def document_of(
         "nodes": nodes,
         "jobs": jobs,
         "waiting": [str(trace.job_id[job]) for job in simulator.pending()],
-        "running": [str(trace.job_id[job]) for job in in_order],
+        "running": [str(trace.job_id[job]) for job in order_of_starts(simulator)],
     }
+
+
+ALWAYS = {
+    "submit_s": "submit",
+    "num_gpus": "gpus",
+    "since_s": "since",
+    "held_s": "executed",
+    "attained_s": "attained",
+    "preemptions": "preemptions",
+}
 
 
 def _job(
     simulator: ClusterSimulator, job: int, typical: np.ndarray[Any, Any], durations: bool
 ) -> dict[str, Any]:
-    trace, record, tables = simulator.trace, simulator.state.jobs[job], simulator.tables
-    told: dict[str, Any] = {
-        "id": str(trace.job_id[job]),
-        "submit_s": float(record["submit"]),
-        "num_gpus": int(record["gpus"]),
-        "since_s": float(record["since"]),
-        "held_s": float(record["executed"]),
-        "attained_s": float(record["attained"]),
-        "preemptions": int(record["preemptions"]),
-    }
+    trace, state, tables = simulator.trace, simulator.state, simulator.tables
+    record = dict(zip(JOB.names or (), state.jobs[job].tolist(), strict=True))
+    document: dict[str, Any] = {"id": str(trace.job_id[job])}
+    document |= {key: record[field] for key, field in ALWAYS.items()}
     if record["milli"] < WHOLE_GPU:
-        told["gpu_milli"] = int(record["milli"])
+        document["gpu_milli"] = record["milli"]
     if trace.gpu_type[job] is not None:
-        told["gpu_types"] = str(trace.gpu_type[job]).split("|")
-    for key in ("user", "queue"):
-        if (label := getattr(trace, key)[job]) is not None:
-            told[key] = label
-    for key, field in (("cpu_milli", "cpu"), ("memory_mib", "memory")):
-        if record[field]:
-            told[key] = int(record[field])
+        document["gpu_types"] = str(trace.gpu_type[job]).split("|")
+    optional = {"user": trace.user[job], "queue": trace.queue[job]}
+    optional |= {"cpu_milli": record["cpu"], "memory_mib": record["memory"]}
+    document |= {key: value for key, value in optional.items() if value}
     speed = tables.speed[tables.profile[job]]
     if (speed != typical).any():
-        told["speed"] = dict(zip(simulator.cluster.gpu_types, speed.tolist(), strict=True))
+        document["speed"] = dict(zip(simulator.cluster.gpu_types, speed.tolist(), strict=True))
     if record["status"] == FINISHED:
-        told["finish_s"] = float(record["finish"])
-        return told
+        return {**document, "finish_s": record["finish"]}
     if durations:
-        told |= {"duration_s": float(record["work"]), "remaining_s": float(record["remaining"])}
+        document |= {"duration_s": record["work"], "remaining_s": record["remaining"]}
     if record["status"] == RUNNING:
-        told["holds"] = {str(node): gpus for node, gpus in simulator.shares(job)}
-        told |= {"rate": float(record["rate"]), "ready_s": float(record["ready"])}
-        partial = int(simulator.state.shares[record["share"]]["partial"])
+        document["holds"] = {str(node): gpus for node, gpus in simulator.shares(job)}
+        document |= {"rate": record["rate"], "ready_s": record["ready"]}
+        partial = state.shares[record["share"]]["partial"]
         if partial >= 0:
-            told["shared_gpu"] = str(partial)
+            document["shared_gpu"] = str(partial)
         if durations and np.isfinite(record["end"]):
-            told["end_s"] = float(record["end"])
-    return told
-
-
-def _order_of_starts(simulator: ClusterSimulator, jobs: np.ndarray[Any, Any]) -> list[int]:
-    """Running `jobs`, those that began at once in the order that the chains of nodes remember."""
-    later: dict[int, set[int]] = {}
-    state = simulator.state
-    for node in state.nodes:
-        share = int(node["share"])
-        chain: list[int] = []  # the last to start first
-        while share >= 0:
-            chain.append(int(state.shares[share]["job"]))
-            share = int(state.shares[share]["after"])
-        for newer, older in pairwise(chain):
-            later.setdefault(newer, set()).add(older)
-    order: list[int] = []
-    placed: set[int] = set()
-    waiting = [int(job) for job in jobs]
-    while waiting:
-        job = next(job for job in waiting if later.get(job, set()) <= placed)
-        waiting.remove(job)
-        placed.add(job)
-        order.append(job)
-    return order
+            document["end_s"] = record["end"]
+    return document

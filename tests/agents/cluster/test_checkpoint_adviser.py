@@ -15,7 +15,7 @@ from exported_schedulers import (
     CLUSTER,
     MODEL,
     OVERHEADS,
-    assert_same,
+    assert_plays,
     eager,
     edited,
     exported,
@@ -55,26 +55,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.proof]
 FOLLOWS = replace(MODEL, initial_scale=0.1, initial_advice_weight=8.0)
 LISTENS = replace(MODEL, initial_scale=1.0, initial_advice_weight=1.0)
 WEIGHTS = {**dict.fromkeys(NAMES, 0.0), "runs": 0.2, "gpus": -0.85, "ahead_together": -0.5}
-
-
 TRACE = jobs(0, 40, 3_000, (60, 2_400))
+DURATIONS = "durations/durations.safetensors"
 CLASSES = partial(AttainedServiceClasses, first=600.0)
+ORDERS: dict[str, Callable[[], Any]] = {
+    "attained_service_classes": CLASSES,
+    "remaining_time": RemainingTime,
+    "remaining_service": RemainingService,
+}
 
 
-def posterior(folder: Path) -> Path:
-    torch.manual_seed(3)
-    config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
-    save_durations(DurationPosterior(config), folder, {"seed": 3})
-    return folder
+def learned_order(folder: Path) -> Callable[[], Any]:
+    """By a fresh posterior, unless it is there."""
+    if not folder.exists():
+        torch.manual_seed(3)
+        config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
+        save_durations(DurationPosterior(config), folder, {"seed": 3})
+    return partial(from_folder, path=str(folder), weights=WEIGHTS)
 
 
-def order_of(kind: str, folder: Path) -> Callable[[], Any]:
-    if kind == "learned_gittins":
-        path = str(posterior(folder / "posterior"))
-        return partial(from_folder, path=path, weights=WEIGHTS)
-    if kind == "attained_service_classes":
-        return CLASSES
-    return {"remaining_time": RemainingTime, "remaining_service": RemainingService}[kind]
+def adviser_by(order: Callable[[], Any]) -> MigrationAdviser:
+    return MigrationAdviser(order, 1.33, 120.0)
 
 
 class Made(NamedTuple):
@@ -83,9 +84,8 @@ class Made(NamedTuple):
     adviser: MigrationAdviser
 
 
-def made(folder: Path, kind: str, model: Any = FOLLOWS) -> Made:
-    adviser = MigrationAdviser(order_of(kind, folder), 1.33, 120.0)
-    target = folder / "checkpoint"
+def made(folder: Path, order: Callable[[], Any], model: Any) -> Made:
+    target, adviser = folder / "checkpoint", adviser_by(order)
     env = shared(TRACE, 2, adviser)
     return Made(target, exported(target, env, trained_config(), model, described(adviser)), adviser)
 
@@ -94,17 +94,15 @@ def made(folder: Path, kind: str, model: Any = FOLLOWS) -> Made:
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """With a learned order; the folder that it was exported from is no longer there."""
     folder = tmp_path_factory.mktemp("learned")
-    found = made(folder, "learned_gittins")
-    (folder / "posterior").rename(folder / "elsewhere")
-    path = str(folder / "elsewhere")
-    order = partial(from_folder, path=path, weights=WEIGHTS)
-    return found._replace(adviser=replace(found.adviser, priority=order))
+    found = made(folder, learned_order(folder / "posterior"), FOLLOWS)
+    elsewhere = (folder / "posterior").rename(folder / "elsewhere")
+    return found._replace(adviser=adviser_by(learned_order(elsewhere)))
 
 
 @pytest.fixture(scope="module")
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """With a policy that does otherwise now and then."""
-    return made(tmp_path_factory.mktemp("listening"), "attained_service_classes", LISTENS)
+    return made(tmp_path_factory.mktemp("listening"), CLASSES, LISTENS)
 
 
 def suggested(adviser: Any, schedulers: int, trace: Trace = TRACE) -> Schedule:
@@ -112,7 +110,7 @@ def suggested(adviser: Any, schedulers: int, trace: Trace = TRACE) -> Schedule:
     return played(shared(trace, schedulers, adviser), lambda seen: int(seen["advised"][0]))
 
 
-@pytest.mark.parametrize("schedulers", [pytest.param(1, marks=pytest.mark.proof), 2])
+@pytest.mark.parametrize("schedulers", [1, 2])
 def test_a_policy_that_follows_makes_the_schedule_of_its_adviser(
     learned: Made, tmp_path: Path, schedulers: int
 ) -> None:
@@ -121,23 +119,16 @@ def test_a_policy_that_follows_makes_the_schedule_of_its_adviser(
     shutil.copytree(learned.folder, tmp_path / "moved")
     agent = scheduler(tmp_path / "moved", schedulers, window=16)  # as many as the environment shows
     assert agent.knows == "predictions"
-    assert_same(agent.play(CLUSTER, TRACE, **settings(TRACE)), expected)
-    by_other = suggested(MigrationAdviser(CLASSES, 1.33, 120.0), schedulers)
+    assert_plays(agent, TRACE, expected)
+    by_other = suggested(adviser_by(CLASSES), schedulers)
     assert by_other.finish.tolist() != expected.finish.tolist()
 
 
-@pytest.mark.parametrize(
-    ("kind", "knows"),
-    [
-        ("attained_service_classes", "predictions"),
-        ("remaining_time", "durations"),
-        ("remaining_service", "durations"),
-    ],
-)
+@pytest.mark.parametrize("kind", ORDERS)
 def test_replays_what_a_policy_of_its_own_mind_plays(
-    listening: Made, tmp_path: Path, kind: str, knows: str
+    listening: Made, tmp_path: Path, kind: str
 ) -> None:
-    adviser = MigrationAdviser(order_of(kind, tmp_path), 1.33, 120.0)
+    adviser = adviser_by(ORDERS[kind])
     spec = described(adviser)
     assert spec is not None
     folder = edited(listening.folder, tmp_path / "c", SPEC_FILE, ["adviser"], spec.document)
@@ -145,8 +136,8 @@ def test_replays_what_a_policy_of_its_own_mind_plays(
     expected = played(shared(trace, 2, adviser), eager(listening.policy))
     assert expected.finish.tolist() != suggested(adviser, 2, trace).finish.tolist()
     agent = scheduler(folder, 2)
-    assert agent.knows == knows
-    assert_same(agent.play(CLUSTER, trace, **settings(trace)), expected)
+    assert agent.knows == ("durations" if "remaining" in kind else "predictions")
+    assert_plays(agent, trace, expected)
 
 
 def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -> None:
@@ -159,18 +150,9 @@ def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -
     }
     files = {path.name: sha256_of(path) for path in (learned.folder / "durations").iterdir()}
     assert spec["folders"] == {"durations": files}
-    assert "durations.safetensors" in files
+    assert Path(DURATIONS).name in files
     assert "adviser's action" in (learned.folder / "README.md").read_text()
     assert scheduler(learned.folder).greedy is most_probable_action
-
-
-def without_folder(folder: Path) -> None:
-    shutil.rmtree(folder / "durations")
-
-
-def damaged(folder: Path) -> None:
-    with (folder / "durations" / "durations.safetensors").open("ab") as file:
-        file.write(b"x")
 
 
 def listing(folders: Any) -> Callable[[Path], object]:
@@ -178,84 +160,92 @@ def listing(folders: Any) -> Callable[[Path], object]:
 
 
 @pytest.mark.parametrize(
-    ("change", "file", "told"),
+    ("change", "file", "words"),
     [
-        (without_folder, "durations/durations.safetensors", "missing"),
-        (damaged, "durations/durations.safetensors", "sha256 differs"),
+        (lambda folder: shutil.rmtree(folder / "durations"), DURATIONS, "missing"),
+        (lambda folder: (folder / DURATIONS).open("ab").write(b"x"), DURATIONS, "sha256 differs"),
         (listing({}), SPEC_FILE, "does not list durations"),
         (listing({"..": {}}), SPEC_FILE, "must list the files of durations"),
     ],
 )
 def test_durations_that_are_missing_or_damaged(
-    learned: Made, tmp_path: Path, change: Callable[[Path], object], file: str, told: str
+    learned: Made, tmp_path: Path, change: Callable[[Path], object], file: str, words: str
 ) -> None:
     folder = tmp_path / "c"
     shutil.copytree(learned.folder, folder)
     change(folder)
-    with refusal(told) as caught:
+    with refusal(words) as caught:
         scheduler(folder)
     assert caught.value.file == folder / file
 
 
-def planned(folder: Path, kind: str) -> tuple[Path, Migrating]:
+def planned(folder: Path, order: Callable[[], Any]) -> tuple[Path, Migrating]:
     """The checkpoint of a plan, and the plan."""
-    plan = Migrating(order_of(kind, folder)(), 1.33, 120.0, 600.0)
+    plan = Migrating(order(), 1.33, 120.0, 600.0)
     return export_plan(described(plan), folder / "checkpoint", "# A plan", {"seed": 3}), plan
 
 
-WRONG: list[tuple[str, Any, str]] = [
-    ("adviser", None, "adviser"),
-    ("adviser.kind", "os.system", "adviser.kind"),
-    ("adviser.gain", 0.5, "adviser.gain"),
-    ("adviser.gain", "much", "adviser.gain"),
-    ("adviser.least_run_s", float("inf"), "adviser.least_run_s"),
-    ("adviser.priority", [], "adviser.priority"),
-    ("adviser.priority.kind", "os.system", "adviser.priority.kind"),
-    ("adviser.priority.kind", "attained_service_classes", "adviser.priority.first"),
-    ("adviser.priority.weights", 1.0, "adviser.priority.weights"),
-    ("adviser.priority.weights.gpus", True, "adviser.priority.weights.gpus"),
-    ("adviser.priority.weights.luck", 1.0, "adviser.priority.weights.luck"),
-    ("adviser.priority", {"kind": CLASSES.func.name, "first": 0}, "adviser.priority.first"),
-    ("plan", None, "plan"),
-    ("plan.kind", "os.system", "plan.kind"),
-    ("plan.wake_s", 0.0, "plan.wake_s"),
-    ("plan.wake_s", "soon", "plan.wake_s"),
-    ("plan.least_run_s", 0.0, "plan.least_run_s"),
-    ("plan.priority.weights", 1.0, "plan.priority.weights"),
+WRONG: list[tuple[str, Any]] = [
+    ("adviser", None),
+    ("adviser.kind", "os.system"),
+    ("adviser.gain", 0.5),
+    ("adviser.gain", "much"),
+    ("adviser.least_run_s", float("inf")),
+    ("adviser.priority", []),
+    ("adviser.priority.kind", "os.system"),
+    ("adviser.priority.weights", 1.0),
+    ("adviser.priority.weights.gpus", True),
+    ("adviser.priority.weights.luck", 1.0),
+    ("plan", None),
+    ("plan.kind", "os.system"),
+    ("plan.wake_s", 0.0),
+    ("plan.wake_s", "soon"),
+    ("plan.least_run_s", 0.0),
+    ("plan.priority.weights", 1.0),
+]
+NO_FIRST: list[tuple[str, Any]] = [  # queue
+    ("adviser.priority.kind", "attained_service_classes"),
+    ("adviser.priority", {"kind": CLASSES.func.name, "first": 0}),
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "field"), WRONG)
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        *((path, value, path) for path, value in WRONG),
+        *((path, value, "adviser.priority.first") for path, value in NO_FIRST),
+    ],
+)
 def test_a_spec_that_is_not_known(
     learned: Made, tmp_path: Path, path: str, value: Any, field: str
 ) -> None:
-    source = planned(tmp_path, "learned_gittins")[0] if path[0] == "p" else learned.folder
+    source = learned.folder
+    if path.startswith("plan"):
+        source, _ = planned(tmp_path, learned_order(tmp_path / "posterior"))
     folder = edited(source, tmp_path / "c", SPEC_FILE, path.split("."), value)
     with refusal() as caught:
         scheduler(folder)
     assert (caught.value.file, caught.value.field) == (folder / SPEC_FILE, field)
 
 
-@pytest.mark.parametrize(
-    ("kind", "knows"), [("learned_gittins", "predictions"), ("remaining_service", "durations")]
-)
-def test_a_plan_alone_decides_as_it_does_anywhere(tmp_path: Path, kind: str, knows: str) -> None:
-    folder, plan = planned(tmp_path, kind)
+@pytest.mark.parametrize("kind", ["learned_gittins", "remaining_service"])
+def test_a_plan_alone_decides_as_it_does_anywhere(tmp_path: Path, kind: str) -> None:
+    order = ORDERS[kind] if kind in ORDERS else learned_order(tmp_path / "posterior")
+    folder, plan = planned(tmp_path, order)
     expected = replay(plan, CLUSTER, TRACE, **settings(TRACE))
     assert expected.preemptions.sum() > 0
     shutil.move(folder, tmp_path / "moved")
     shutil.rmtree(tmp_path / "posterior", ignore_errors=True)
     agent = scheduler(tmp_path / "moved")
-    assert agent.knows == knows
-    assert_same(agent.play(CLUSTER, TRACE, **settings(TRACE)), expected)
+    assert agent.knows == ("durations" if kind in ORDERS else "predictions")
+    assert_plays(agent, TRACE, expected)
     four = Cluster.uniform(4, 4, gpu_types=(*CLUSTER.gpu_types, "A100"))  # any types
     assert agent.play(four, TRACE, rates=NoInterference(), overheads=OVERHEADS).finished.all()
 
 
 def test_several_schedulers_do_what_the_plan_suggests(tmp_path: Path) -> None:
-    agent = scheduler(planned(tmp_path, "attained_service_classes")[0], 2, window=16)
-    expected = suggested(MigrationAdviser(CLASSES, 1.33, 120.0), 2)
-    assert_same(agent.play(CLUSTER, TRACE, **settings(TRACE)), expected)
+    agent = scheduler(planned(tmp_path, CLASSES)[0], 2, window=16)
+    assert_plays(agent, TRACE, suggested(adviser_by(CLASSES), 2))
 
 
 class Mine:
@@ -266,18 +256,18 @@ class Mine:
 
 def test_what_cannot_go_into_a_checkpoint_is_refused_before_training() -> None:
     assert described(None) is None
-    for foreign in (MigrationAdviser(Mine, 1.33, 600.0), Mine()):  # type: ignore[arg-type]
+    foreign: list[Any] = [adviser_by(Mine), Mine()]
+    for adviser in foreign:
         with refusal("Mine cannot go into a checkpoint"):
-            described(foreign)  # type: ignore[arg-type]
+            described(adviser)
     with refusal("no such file"):
-        described(MigrationAdviser(partial(from_folder, "absent", WEIGHTS), 1.33, 600.0))
+        described(adviser_by(partial(from_folder, "absent", WEIGHTS)))
 
 
 def test_an_adviser_needs_a_policy_that_takes_its_advice(tmp_path: Path) -> None:
-    env = shared(TRACE, 2)
-    adviser = described(MigrationAdviser(RemainingTime, 1.33, 600.0))
+    adviser = described(adviser_by(RemainingTime))
     with refusal("shown nobody's advice"):
-        exported(tmp_path / "c", env, trained_config(), MODEL, adviser)
+        exported(tmp_path / "c", shared(TRACE, 2), trained_config(), MODEL, adviser)
     assert not (tmp_path / "c").exists()
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from exported_schedulers import (
     CLUSTER,
     OVERHEADS,
-    assert_same,
+    assert_plays,
     eager,
     edited,
     exported,
     jobs,
+    logits,
     played,
     scheduler,
     settings,
@@ -40,40 +39,42 @@ from tests.refusal import refusal
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HierarchicalPolicy]:
+class Made(NamedTuple):
     """The folder of an untrained policy for one scheduler or several, and the policy."""
+
+    folder: Path
+    policy: HierarchicalPolicy
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made") / "checkpoint"
-    return folder, exported(folder, shared(jobs(), 2), trained_config())
+    return Made(folder, exported(folder, shared(jobs(), 2), trained_config()))
 
 
 @pytest.mark.parametrize("schedulers", [1, 2])
-def test_replays_what_the_policy_plays(
-    made: tuple[Path, HierarchicalPolicy], schedulers: int
-) -> None:
-    folder, policy = made
-    trace, agent = jobs(), scheduler(folder, schedulers)
+def test_replays_what_the_policy_plays(made: Made, schedulers: int) -> None:
+    agent = scheduler(made.folder, schedulers)
     agent.greedy = most_probable_action  # as `eager`
-    expected = played(shared(trace, schedulers), eager(policy))
-    assert_same(agent.play(CLUSTER, trace, **settings(trace)), expected)
+    assert_plays(agent, jobs(), played(shared(jobs(), schedulers), eager(made.policy)))
 
 
 @pytest.mark.parametrize(("known", "knows"), [(False, "predictions"), (True, "durations")])
 def test_is_a_schedule_and_says_what_it_knows(
-    made: tuple[Path, HierarchicalPolicy], tmp_path: Path, known: bool, knows: str
+    made: Made, tmp_path: Path, known: bool, knows: str
 ) -> None:
     path = ("env", "observation", "known_durations")
-    agent = scheduler(edited(made[0], tmp_path / "c", CONFIG_FILE, path, known))
+    agent = scheduler(edited(made.folder, tmp_path / "c", CONFIG_FILE, path, known))
     assert agent.knows == knows
     trace, free = jobs(3), Overheads(0.0, 0.0)
     found = agent.play(CLUSTER, trace, rates=NoInterference(), overheads=free, keep_runs=True)
     check_schedule(CLUSTER, trace, found)
 
 
-def test_other_sizes_than_in_training(made: tuple[Path, HierarchicalPolicy]) -> None:
+def test_other_sizes_than_in_training(made: Made) -> None:
     larger = Cluster.uniform(9, 4, nodes_per_rack=3, gpu_types=CLUSTER.gpu_types)
     trace = jobs(4, 40)
-    agent = scheduler(made[0], window=8)
+    agent = scheduler(made.folder, window=8)
     assert agent.play(larger, trace, **settings(trace)).finished.all()
     four = Cluster.uniform(4, 4, gpu_types=(*CLUSTER.gpu_types, "A100"))
     with refusal("4 GPU types, the policy was made for 3"):
@@ -92,7 +93,7 @@ def test_other_sizes_than_in_training(made: tuple[Path, HierarchicalPolicy]) -> 
     ],
 )
 def test_a_folder_that_does_not_say_what_is_needed(
-    made: tuple[Path, HierarchicalPolicy],
+    made: Made,
     tmp_path: Path,
     file: str,
     path: str,
@@ -100,31 +101,27 @@ def test_a_folder_that_does_not_say_what_is_needed(
     told: str,
 ) -> None:
     with refusal(told) as raised:
-        scheduler(edited(made[0], tmp_path / "c", file, path.split("."), value))
+        scheduler(edited(made.folder, tmp_path / "c", file, path.split("."), value))
     assert file in str(raised.value)
 
 
-def test_evaluate_by_its_name(
-    made: tuple[Path, HierarchicalPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_by_its_name(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["evaluate"])
     trace = jobs(5)
-    rows = zip(trace.submit_s, trace.duration_s, trace.num_gpus, strict=True)
-    lines = [f"{job},{s},{d},{g}" for job, (s, d, g) in enumerate(rows)]
-    (tmp_path / "jobs.csv").write_text("\n".join(["job_id,submit_s,duration_s,num_gpus", *lines]))
+    rows = zip(trace.job_id, trace.submit_s, trace.duration_s, trace.num_gpus, strict=True)
+    lines = ["job_id,submit_s,duration_s,num_gpus", *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "jobs.csv").write_text("\n".join(lines))
     asked = [
-        "env=cluster", "agent=checkpoint", f"agent.checkpoint={made[0]}", "trace.path=jobs.csv",
+        "env=cluster", "agent=checkpoint", f"agent.checkpoint={made.folder}", "trace.path=jobs.csv",
         "cluster.nodes=6", "cluster.gpus_per_node=2", "cluster.nodes_per_rack=1",
         "cluster.gpu_types=[V100,P100,K80]", "hydra.run.dir=run",
     ]  # fmt: skip
     assert main(asked) == 0
     found = read_json(tmp_path / "run/result.json")
-    assert found["provenance"]["inputs_sha256"]["checkpoint"] == sha256_of(made[0] / SPEC_FILE)
-    expected = {
-        "agent": "checkpoint", "knows": "predictions", "finished": len(trace), "placement": None,
-    }  # fmt: skip
-    assert {key: found[key] for key in expected} == expected
+    assert found["provenance"]["inputs_sha256"]["checkpoint"] == sha256_of(made.folder / SPEC_FILE)
+    names = ("agent", "knows", "finished", "placement")
+    assert [found[name] for name in names] == ["checkpoint", "predictions", len(trace), None]
 
 
 def test_greedy_choices() -> None:
@@ -138,25 +135,19 @@ def test_greedy_choices() -> None:
         assert most_probable_job(forbidden, 2, 2) == 4
 
 
-def test_trimming_changes_no_decision(made: tuple[Path, HierarchicalPolicy]) -> None:
-    policy = made[1]
+def test_trimming_changes_no_decision(made: Made) -> None:
     env, rng = shared(jobs(), 2), np.random.default_rng(0)
     seen, _ = env.reset(seed=0)
-
-    def logits(graph: Mapping[str, Any]) -> Any:
-        batch = {name: torch.from_numpy(array[None]) for name, array in graph.items()}
-        with torch.inference_mode():
-            return policy.decide(batch)[0][0].numpy()
-
     for _ in range(25):
+        actions = {}
+        for agent, graph in seen.items():
+            short = Trimmed(graph, graph["action_mask"], env.episode.action_table)
+            allowed = np.flatnonzero(graph["action_mask"])
+            assert len(allowed) == short.observation["action_mask"].sum()
+            whole = logits(made.policy, graph).numpy()[short.actions]
+            trimmed = logits(made.policy, short.observation).numpy()
+            np.testing.assert_allclose(trimmed, whole, atol=1e-5)
+            actions[agent] = int(rng.choice(allowed))
         if not env.agents:
             break
-        for graph in seen.values():
-            short = Trimmed(graph, graph["action_mask"], env.episode.action_table)
-            whole = logits(graph)
-            assert graph["action_mask"].sum() == short.observation["action_mask"].sum()
-            np.testing.assert_allclose(logits(short.observation), whole[short.actions], atol=1e-5)
-        allowed = [np.flatnonzero(graph["action_mask"]) for graph in seen.values()]
-        seen, *_ = env.step(
-            {agent: int(rng.choice(a)) for agent, a in zip(env.agents, allowed, strict=True)}
-        )
+        seen, *_ = env.step(actions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from agents.cluster.prediction import (
 )
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import Jobs, on_nodes, trace_of
 from tests.agents.cluster.small_clusters import LowestNodes
 from tests.refusal import refusal
@@ -28,29 +27,30 @@ from tests.strength import examples
 
 
 def labelled(users: list[str], gangs: list[int], seconds: list[int]) -> Trace:
-    trace = Trace.of("labelled", range(0, 1000 * len(users), 1000), seconds, gangs)
-    return replace(trace, user=Labels.of(users), model=Labels.of(["bert"] * len(users)))
+    columns = [*range(0, 1000 * len(users), 1000)], seconds, gangs
+    return Trace.of("labelled", *columns, user=users, model=["bert"] * len(users))
 
 
-def test_the_most_similar_jobs_that_there_are() -> None:
+@pytest.mark.parametrize(
+    ("user", "gang", "seconds"),
+    [("ann", 1, 100), ("ann", 2, 200), ("ann", 8, 150), ("eve", 4, 400), ("eve", 8, 275)],
+)
+def test_the_most_similar_jobs_that_there_are(user: str, gang: int, seconds: int) -> None:
     past = labelled(["ann", "ann", "bob"], [1, 2, 4], [100, 200, 400])
     simulator = ClusterSimulator(Cluster.uniform(1, 8), past)
-    predictor = RollingDuration(7.0, 0.5, past)
-    predictor.reset(simulator)
-    cases = {("ann", 1): 100, ("ann", 2): 200, ("ann", 8): 150, ("eve", 4): 400, ("eve", 8): 275}
-    for (user, gang), seconds in cases.items():
-        assert predictor.duration(labelled([user], [gang], [1]), 0) == seconds
-    predictor = RollingDuration(7.0, 0.5)
-    predictor.reset(simulator)
-    assert predictor.duration(past, 0) == 7.0
+    for predictor, expected in (
+        (RollingDuration(7.0, 0.5, past), seconds),
+        (RollingDuration(7.0, 0.5), 7.0),
+    ):
+        predictor.reset(simulator)
+        assert predictor.duration(labelled([user], [gang], [1]), 0) == expected
 
 
 def test_jobs_are_learned_when_they_finish() -> None:
     trace = labelled(["ann"] * 3, [1] * 3, [100, 300, 50])
     simulator = ClusterSimulator(Cluster.uniform(1, 1), trace)
-    predictor = RollingDuration(7.0, 0.25)
+    predictor, predicted = RollingDuration(7.0, 0.25), []
     predictor.reset(simulator)
-    predicted = []
     while not simulator.done:
         simulator.advance()
         predictor.observe(simulator)
@@ -73,10 +73,9 @@ def test_what_is_left() -> None:
     while simulator.advance(simulator.now + 10.0) and simulator.now < 400.0:
         remaining.observe(simulator)
     simulator.settle()
-    expected = {0.0: 150.0 - 0.0, 60.0: 200.0 - 60.0, 150.0: 300.0 - 150.0, 400.0: 400.0}
-    for executed, left in expected.items():
+    for executed, left in ((0, 150), (60, 200 - 60), (150, 300 - 150), (400, 400)):
         simulator.state.jobs["executed"][3] = executed
-        assert remaining.predict(simulator, np.array([3]))[0] == pytest.approx(left)
+        assert remaining.predict(simulator, np.array([3])) == pytest.approx(left)
 
 
 @pytest.mark.parametrize(("blocking", "starts"), [(True, [0, 100, 150]), (False, [0, 100, 50])])
@@ -107,26 +106,25 @@ def definition(services: list[int], attained: float, quantum: float) -> float:
     quantum=st.one_of(st.integers(1, 500), st.just(np.inf)),
 )
 def test_index(services: list[int], attained: int, quantum: float) -> None:
-    known = np.sort(np.array(services, float))
-    index = gittins_index(known, np.array([float(attained)]), np.array([float(quantum)]))
-    assert index[0] == pytest.approx(definition(services, attained, quantum))
+    columns = (np.sort(np.array(one, float)) for one in (services, [attained], [quantum]))
+    assert gittins_index(*columns) == pytest.approx(definition(services, attained, quantum))
 
 
 @pytest.mark.parametrize(
-    ("limits", "past", "jobs", "finish"),
+    ("past", "limits", "jobs", "finish"),
     [
         # without a past the queue alone decides: the first is demoted after 10 GPU-seconds
-        ([10.0], [], [(0, 15, 1), (1, 5, 1)], [20, 15]),
-        ([10.0], [], [(0, 15, 2), (1, 5, 2)], [20, 10]),
+        ([], [10.0], [(0, 15, 1), (1, 5, 1)], [20, 15]),
+        ([], [10.0], [(0, 15, 2), (1, 5, 2)], [20, 10]),
         # Past services of 10 and 1000 GPU-seconds: at 4 the index is higher than at 0. Las would
         # stop the first job for the newcomer; it goes on to its end. A job at 12, past the short
         # ones, is stopped.
-        ([100.0, 5000.0], [10, 1000], [(0, 10, 1), (4, 10, 1)], [10, 20]),
-        ([100.0, 5000.0], [10, 1000], [(0, 12, 1), (4, 10, 1)], [12, 22]),
-        ([100.0, 5000.0], [10, 1000], [(0, 30, 1), (12, 10, 1)], [40, 22]),
+        ([10, 1000], [100.0, 5000.0], [(0, 10, 1), (4, 10, 1)], [10, 20]),
+        ([10, 1000], [100.0, 5000.0], [(0, 12, 1), (4, 10, 1)], [12, 22]),
+        ([10, 1000], [100.0, 5000.0], [(0, 30, 1), (12, 10, 1)], [40, 22]),
     ],
 )
-def test_gittins(limits: list[float], past: list[int], jobs: Jobs, finish: list[float]) -> None:
+def test_gittins(past: list[int], limits: list[float], jobs: Jobs, finish: list[float]) -> None:
     training = trace_of([(0, seconds, 1) for seconds in past]) if past else None
     policy = Gittins(LowestNodes(), limits, [*limits, None], training)
     assert on_nodes(policy, jobs, 1, jobs[0][2]).finish.tolist() == finish

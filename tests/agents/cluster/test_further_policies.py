@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from envs.cluster.workload.trace import Trace
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import name_here
 from tests.agents.cluster.further_policies import POLICIES, trace_of
-from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case
+from tests.agents.cluster.small_clusters import Speeds, check_schedule, random_case, with_columns
 from tests.strength import SEEDS, examples, trials
 
 EVERY = pytest.mark.parametrize("name", POLICIES)
@@ -33,12 +32,6 @@ def played(name: str, cluster: Cluster, trace: Trace, **options: Any) -> Schedul
     schedule = simulate(POLICIES[name](), ClusterSimulator(cluster, trace, **options))
     assert schedule.finished.all()
     return schedule
-
-
-def log_of(name: str, cluster: Cluster, trace: Trace, **options: Any) -> np.ndarray[Any, Any]:
-    runs = played(name, cluster, trace, keep_runs=True, **options).runs
-    assert runs is not None
-    return runs
 
 
 @EVERY
@@ -53,15 +46,10 @@ def test_gangs_are_whole_and_work_is_done(name: str, seed: int, types: int) -> N
 @pytest.mark.parametrize("seed", range(4))
 def test_gpu_types_at_their_own_speeds(name: str, seed: int) -> None:
     cluster, trace = random_case(seed, types=3)
-    rng = np.random.default_rng(seed)
-    speed = np.column_stack([np.ones(len(trace)), rng.uniform(0.1, 1.0, (len(trace), 2))])
-    runs = log_of(name, cluster, trace, rates=Speeds(speed))
-    done = np.zeros(len(trace))
-    for start, job in np.unique(runs[["start", "job"]]):
-        run = runs[(runs["start"] == start) & (runs["job"] == job)]
-        rate = speed[job, cluster.gpu_type[run["node"]]].min()
-        done[job] += rate * (run["end"][0] - start)
-    np.testing.assert_allclose(done, trace.duration_s, rtol=1e-9, atol=1e-6)
+    speed = np.random.default_rng(seed).uniform(0.1, 1.0, (len(trace), 3))
+    speed[:, 0] = 1.0
+    schedule = played(name, cluster, trace, rates=Speeds(speed), keep_runs=True)
+    check_schedule(cluster, trace, schedule, speed)
 
 
 @EVERY
@@ -80,16 +68,16 @@ def test_the_future_is_not_read(name: str, seed: int) -> None:
     cluster, trace = random_case(seed, types=2)
     until = 2500.0
     speed = np.random.default_rng(seed).uniform(0.3, 1.0, (len(trace), 2))  # progress is rounded
-    finish = played(name, cluster, trace, rates=Speeds(speed)).finish
-    longer = np.where(finish > until, trace.duration_s * 3 + 17, trace.duration_s)
-
-    def before(trace: Trace) -> list[tuple[float, float, int, int]]:
-        log = log_of(name, cluster, trace, rates=Speeds(speed))
+    options: Any = {"rates": Speeds(speed), "keep_runs": True}
+    usual = played(name, cluster, trace, **options)
+    longer = np.where(usual.finish > until, trace.duration_s * 3 + 17, trace.duration_s)
+    other = played(name, cluster, with_columns(trace, duration_s=longer), **options)
+    before = []
+    for log in (usual.runs, other.runs):
         early = log[log["start"] < until]
-        ends = np.minimum(early["end"], until)
-        return sorted(zip(early["start"], ends, early["job"], early["node"], strict=True))
-
-    assert before(trace) == before(replace(trace, duration_s=longer))
+        early["end"] = early["end"].clip(max=until)
+        before.append(sorted(early[["start", "end", "job", "node"]].tolist()))
+    assert before[0] == before[1]
 
 
 def test_some_policies_do_read_it() -> None:
@@ -99,19 +87,19 @@ def test_some_policies_do_read_it() -> None:
 @EVERY
 def test_failing_nodes_and_restarts(name: str) -> None:
     _, trace = random_case(11)
-    trace = replace(trace, num_gpus=np.minimum(trace.num_gpus, 3))
+    trace = with_columns(trace, num_gpus=np.minimum(trace.num_gpus, 3))
     downs = [(300.0, 0, 0), (900.0, 2, 0), (1500.0, 0, 1), (2500.0, 2, 1)]
-    options = {"incidents": np.array(downs, INCIDENT), "overheads": Overheads(7.0, 0.0)}
-    schedule = played(name, Cluster.uniform(3, 2), trace, keep_runs=True, **options)
-    assert (schedule.held >= trace.duration_s).all()
+    options: Any = {"incidents": np.array(downs, INCIDENT), "overheads": Overheads(7.0, 0.0)}
+    held = played(name, Cluster.uniform(3, 2), trace, keep_runs=True, **options).held
+    assert (held >= trace.duration_s).all()
 
 
 @EVERY
 def test_jobs_without_gpus_and_fractional_jobs(name: str) -> None:
-    trace = trace_of([(0, 100, 1), (0, 50, 0), (5, 80, 1), (5, 40, 2), (9, 30, 1)])
-    trace = replace(trace, gpu_milli=np.array([500, 1000, 500, 1000, 250], np.int32))
-    schedule = played(name, Cluster.uniform(2, 1), trace)
-    np.testing.assert_allclose(schedule.held, trace.duration_s)
+    jobs = [(0, 100, 1), (0, 50, 0), (5, 80, 1), (5, 40, 2), (9, 30, 1)]
+    trace = trace_of(jobs, gpu_milli=[500, 1000, 500, 1000, 250])
+    held = played(name, Cluster.uniform(2, 1), trace).held
+    np.testing.assert_allclose(held, trace.duration_s)
 
 
 @pytest.mark.parametrize("name", sorted({n.removesuffix("_backfill") for n in POLICIES}))
@@ -141,12 +129,13 @@ def test_names_in_saved_runs_are_found(name: str) -> None:
 def test_mean_jct_on_a_public_trace(data: Path) -> None:
     """260 jobs on 16 GPUs; in the order of arrival the mean is 71,091 s."""
     path = data / "traces" / "itp" / "cluster10.csv.gz"
+    columns = ("submission_time", "duration", "num_gpu")
     with gzip.open(path, "rt") as file:
         rows = sorted(csv.DictReader(file), key=lambda r: (int(r["submission_time"]), r["job_id"]))
-    columns = ("submission_time", "duration", "num_gpu")
     trace = Trace.of("cluster10", *([int(r[c]) for r in rows] for c in columns)).canonical()
-    cluster = Cluster.uniform(1, 16)
-    names = ("las_gavel", "afs", "gittins", "qssf", "themis")
-    mean = {name: float(played(name, cluster, trace).jct.mean()) for name in names}
+    mean = {
+        name: played(name, Cluster.uniform(1, 16), trace).jct.mean()
+        for name in ("las_gavel", "afs", "gittins", "qssf", "themis")
+    }
     assert all(trace.duration_s.mean() < value < 71_091 for value in mean.values())
     assert mean["afs"] < mean["themis"] < mean["las_gavel"]

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from agents.cluster.policy import Scheduler
 from agents.cluster.queue import FIFO, FIFOBackfill, NonPreemptive
 from agents.cluster.replay import replay
 from agents.cluster.rules.gangs import BestFit, Count
@@ -26,22 +25,22 @@ TRACE = Trace.of("three", [0, 1, 2], [50, 40, 3], [4, 2, 4])
 
 READS: dict[str, list[Callable[[ClusterSimulator], Any]]] = {
     "work": [
-        lambda simulator: simulator.state.jobs["work"],
-        lambda simulator: simulator.state.jobs[["gpus", "work"]],
+        lambda seen: seen.state.jobs["work"],
+        lambda seen: seen.state.jobs[["gpus", "work"]],
     ],
     "remaining": [
-        lambda simulator: simulator.state.jobs[[0, 1]]["remaining"],
-        lambda simulator: simulator.copy().state.jobs[1:]["remaining"],
+        lambda seen: seen.state.jobs[[0, 1]]["remaining"],
+        lambda seen: seen.copy().state.jobs[1:]["remaining"],
     ],
-    "end": [lambda simulator: simulator.state.jobs[0]["end"]],
+    "end": [lambda seen: seen.state.jobs[0]["end"]],
     "duration_s": [
-        lambda simulator: simulator.trace.duration_s,
-        lambda simulator: simulator.trace[0].duration_s,
-        lambda simulator: [job.duration_s for job in simulator.trace],
-        lambda simulator: simulator.trace.take(slice(2)),
+        lambda seen: seen.trace.duration_s,
+        lambda seen: seen.trace[0].duration_s,
+        lambda seen: [job.duration_s for job in seen.trace],
+        lambda seen: seen.trace.take(slice(2)),
     ],
-    "gpu_seconds": [lambda simulator: simulator.copy().trace.gpu_seconds],
-    "the future": [lambda simulator: simulator.copy().advance()],
+    "gpu_seconds": [lambda seen: seen.copy().trace.gpu_seconds],
+    "the future": [lambda seen: seen.copy().advance()],
 }
 
 
@@ -64,24 +63,22 @@ class Curious(FIFOBackfill):
 
 @pytest.mark.parametrize(("field", "read"), [(f, read) for f in READS for read in READS[f]])
 def test_what_is_hidden_is_refused_by_name(field: str, read: Callable[..., Any]) -> None:
-    knowledge: tuple[Knowledge, ...] = "nothing", "predictions"
-    for knows in knowledge:
+    for knows in ("nothing", "predictions"):
         with refusal(f"policy 'curious' knows '{knows}' and may not read '{field}' of jobs"):
             replay(Curious(read, knows), CLUSTER, TRACE)
     assert replay(Curious(read, "durations"), CLUSTER, TRACE).finished.all()
 
 
 def test_what_is_not_hidden_is_what_it_is() -> None:
-    seen: list[tuple[Any, ...]] = []
+    found: list[Any] = []
 
-    def read(simulator: ClusterSimulator) -> None:
-        jobs, trace = simulator.state.jobs, simulator.trace
-        record = jobs[1]
-        row = (record["gpus"], jobs["gpus"].tolist(), jobs[[2, 1]]["gpus"].tolist())
-        seen.append((*row, trace[2].num_gpus, trace.num_gpus.tolist(), type(jobs["gpus"])))
+    def read(seen: ClusterSimulator) -> None:
+        jobs, gpus = seen.state.jobs, seen.trace.num_gpus
+        columns = [column.tolist() for column in (jobs["gpus"], jobs[[2, 1]]["gpus"], gpus)]
+        found.append([jobs[1]["gpus"], *columns, seen.trace[2].num_gpus, type(jobs["gpus"])])
 
     replay(Curious(read, "nothing"), CLUSTER, TRACE)
-    assert seen[0] == (2, [4, 2, 4], [4, 2], 4, [4, 2, 4], np.ndarray)
+    assert found[0] == [2, [4, 2, 4], [4, 2], [4, 2, 4], 4, np.ndarray]
 
 
 class Shortest(NonPreemptive):
@@ -105,9 +102,7 @@ class Whole(FIFO):
     """A whole replay of its own."""
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        return self.of(trace.duration_s)
-
-    def of(self, seconds: Any) -> Schedule | None:
+        assert trace.duration_s.any()
         return None
 
 
@@ -120,12 +115,6 @@ def test_a_replay_of_ones_own_reads_none() -> None:
 def test_no_policy_of_ours_reads_what_it_does_not_know(policy: str) -> None:
     """And none decides otherwise because it is shown a view."""
     cluster, trace = random_case(7, types=2)
-    found = replay(POLICIES[policy](), cluster, trace)
-
-    def sighted() -> Scheduler:
-        made = POLICIES[policy]()
-        made.knows = "durations"
-        return made
-
-    again = replay(sighted(), cluster, trace)
-    np.testing.assert_array_equal(found.finish, again.finish)
+    found, sighted = replay(POLICIES[policy](), cluster, trace), POLICIES[policy]()
+    sighted.knows = "durations"
+    np.testing.assert_array_equal(found.finish, replay(sighted, cluster, trace).finish)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from agents.cluster.replay import replay, simulate
 from envs.cluster.environment.routing import (
     MixedRacks,
     OneQueue,
-    RandomRouting,
     first_that_holds,
 )
 from envs.cluster.interference.rates import (
@@ -33,26 +33,20 @@ from envs.cluster.interference.rates import (
 )
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import FINISHED, NONE, ClusterState
-from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
+from envs.cluster.simulation.cluster_state import NONE, ClusterState
+from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from tests.agents.cluster.further_policies import joint_choice, several
+from tests.agents.cluster.small_clusters import (
+    Speeds,
+    chain,
+    jobs_on,
+    order_of_starts,
+    with_columns,
+)
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
 TYPES = ("V100", "T4")
-SETTINGS: dict[str, Any] = {
-    "order": "smallest", "first": 8, "joint": True, "blocking": False, "share": True,
-    "own": 0.5, "others": 0.5, "fast": 0.5, "choice": "gain", "hurry": 0.0, "prior_s": 60.0,
-    "recency": 0.25,
-}  # fmt: skip
-
-
-def several(schedulers: int = 1, **settings: Any) -> Partitioned:
-    usual = {"routing": RandomRouting(), "arrival": "routed", "forward_s": None}
-    return Partitioned(schedulers, **{**usual, **settings})
-
-
-def joint_choice(partitioned: Partitioned = several(), **settings: Any) -> JointChoice:
-    return JointChoice(**{**SETTINGS, "partitioned": partitioned, **settings})
 
 
 @dataclass
@@ -80,7 +74,7 @@ class PowersOfTwo:
 
 class Place(NamedTuple):
     shares: list[tuple[int, int]]
-    joined: int | None = None
+    joined: int | None = None  # the set of GPUs
 
 
 class Effect(NamedTuple):
@@ -92,444 +86,337 @@ class Effect(NamedTuple):
 
 def held(simulator: ClusterSimulator, job: int) -> list[tuple[int, int, int]]:
     """(node, GPUs, set) of a job's shares, in the order of taking."""
-    found, index = [], int(simulator.state.jobs[job]["share"])
-    while index != NONE:
-        share = simulator.state.shares[index]
-        found.append((int(share["node"]), int(share["gpus"]), int(share["partial"])))
-        index = int(share["next"])
-    return found[::-1]
+    shares = simulator.state.shares
+    taken = chain(shares, simulator.state.jobs[job]["share"])[::-1]
+    return list(shares[taken][["node", "gpus", "partial"]].tolist())
 
 
 class Imagined:
     """The jobs that run, begun one after another in a world with other rates."""
 
-    def __init__(self, simulator: ClusterSimulator, order: Sequence[int], model: RateModel) -> None:
-        trace = simulator.trace
-        trace = replace(trace, submit_s=np.zeros_like(trace.submit_s))
-        self.world = ClusterSimulator(simulator.cluster, trace, rates=model)
+    def __init__(self, here: ClusterSimulator, model: RateModel) -> None:
+        at_once = with_columns(here.trace, submit_s=[0] * len(here.trace))
+        self.world = ClusterSimulator(here.cluster, at_once, rates=model)
         self.world.advance()
-        self.order: list[int] = []
-        self._sets: dict[int, int] = {}  # there: here
-        for job in order:
-            self.follow(simulator, job)
+        self.sets: dict[int | None, int] = {}  # here: in that world
+        for job in order_of_starts(here):
+            *shares, sets = zip(*held(here, job), strict=True)
+            self.start(job, [*zip(*shares, strict=True)], sets)
+            there = [one for *_, one in held(self.world, job)]
+            self.sets |= {one: other for one, other in zip(sets, there, strict=True) if one != NONE}
 
-    def follow(self, simulator: ClusterSimulator, job: int) -> Effect:
-        """A job runs here as it does there."""
-        shares = held(simulator, job)
-        effect = self.start(job, [one[:2] for one in shares], [one[2] for one in shares])
-        for there, here in zip(shares, held(self.world, job), strict=True):
-            if there[2] != NONE:
-                self._sets[there[2]] = here[2]
-        return effect
+    def start(self, job: int, shares: list[tuple[int, int]], sets: Sequence[Any]) -> Effect:
+        jobs = self.world.state.jobs
 
-    def start(self, job: int, shares: list[tuple[int, int]], sets: list[int]) -> Effect:
-        jobs, nodes = self.world.state.jobs, {node for node, _ in shares}
-        before = jobs["rate"] / np.maximum(jobs["alone"], 1e-9)
-        self.world.start(job, shares, [self._sets.get(one) for one in sets])
-        after = jobs["rate"] / np.maximum(jobs["alone"], 1e-9)
-        gpus, alone = jobs["gpus"], jobs["alone"]
-        won, others = float(gpus[job] * alone[job] * after[job]), [1.0]
-        for node, _ in shares:  # neighbours, the last to come first
-            for other in self.order[::-1]:
-                if node in nodes and node in {one[0] for one in held(self.world, other)}:
-                    others.append(after[other] / before[other])
-                    won -= float(gpus[other] * alone[other] * (before[other] - after[other]))
-                    before[other] = after[other]
-        self.order.append(job)
-        return Effect(float(alone[job]), float(after[job]), float(min(others)), won)
+        def kept() -> Any:
+            return jobs["rate"] / np.maximum(jobs["alone"], 1e-9)
+
+        before = kept()
+        self.world.start(job, shares, [self.sets.get(one) for one in sets])
+        after, alone = kept(), jobs["alone"]
+        won = jobs["gpus"][job] * alone[job] * after[job]
+        neighbours = [other for node, _ in shares for other in jobs_on(self.world, node)]
+        others = [other for other in dict.fromkeys(neighbours) if other != job]
+        for loss in (jobs["gpus"] * alone * (before - after))[others]:
+            won -= loss
+        least = np.min(after[others] / before[others], initial=1.0)
+        return Effect(alone[job], after[job], least, won)
 
     def tried(self, job: int, place: Place) -> Effect:
-        world, order = self.world, list(self.order)
-        self.world = world.copy()
-        effect = self.start(job, place.shares, [place.joined] * len(place.shares))
-        self.world, self.order = world, order
-        return effect
+        other = copy(self)
+        other.world = self.world.copy()
+        return other.start(job, place.shares, [place.joined] * len(place.shares))
 
 
-@dataclass
 class Twin:
     """One list of pending jobs, every place of each tried in an imagined world."""
 
-    policy: JointChoice  # its numbers, owners and fastest rates
-    settings: dict[str, Any]
-    simulator: ClusterSimulator
-    model: RateModel
-    home: list[int]  # in whose queue jobs are, or NONE
-    order: list[int] = field(default_factory=list)  # of starts
-    asked: dict[int, float] = field(default_factory=dict)  # about the queue
-    mean: dict[tuple[object, ...], float] = field(default_factory=dict)
+    def __init__(
+        self, settings: dict[str, Any], simulator: ClusterSimulator, rates: RateModel
+    ) -> None:
+        self.settings, self.policy = settings, JointChoice(**settings)
+        self.simulator, self.trace = simulator, simulator.trace
+        self.model = settings["believed"] or rates
+        self.policy.reset(simulator)
+        self.owners = self.policy._now.owners  # of nodes and jobs, and the fastest rates
+        self.asked: dict[int, float] = {}  # about the queue
+        self.mean: dict[tuple[object, ...], float] = {}
 
     def run(self) -> None:
-        told: set[int] = set()
+        jobs = self.simulator.state.jobs
         while not self.simulator.done:
             assert self.simulator.advance()
-            jobs = self.simulator.state.jobs
-            for job in sorted({*np.flatnonzero(jobs["status"] == FINISHED).tolist()} - told):
-                told.add(job)
-                self.order.remove(job)
+            for job in np.flatnonzero(jobs["finish"] == self.simulator.now):
+                work = jobs["work"][job]
                 for key in self.likes(job):
-                    mean = self.mean.get(key, float(jobs["work"][job]))
-                    self.mean[key] = mean + 0.25 * (float(jobs["work"][job]) - mean)
+                    mean = self.mean.get(key, work)
+                    self.mean[key] = mean + 0.25 * (work - mean)
             self.route()
             for scheduler in range(self.policy.schedulers):
                 while self.start_one(scheduler):
                     pass
 
     def route(self) -> None:
-        now, several = self.simulator.now, self.policy.partitioned
-        longest = several.forward_s or np.inf
-        for job in self.simulator.pending().tolist():
-            since = max(float(self.simulator.state.jobs["since"][job]), self.asked.get(job, 0.0))
-            if self.home[job] == NONE or now - since > longest:
+        now, several, home = self.simulator.now, self.policy.partitioned, self.owners.home
+        for job in self.simulator.pending():
+            since = max(self.simulator.state.jobs["since"][job], self.asked.get(job, 0.0))
+            if home[job] == NONE or now - since > (several.forward_s or np.inf):
                 self.asked[job] = now
-                can = np.flatnonzero(self.policy._now.owners.holds[job]).tolist()
+                can = np.flatnonzero(self.owners.holds[job]).tolist()
                 offers = self.offers(job, can) if several.arrival == "best_offer" else {}
-                if offers:
-                    self.home[job] = max(offers, key=lambda one: offers[one])
-                    continue
-                best = min(can, key=lambda one: self.load(one, job))
-                if self.home[job] == NONE or self.load(best, job) < self.load(self.home[job], job):
-                    self.home[job] = best
+                if home[job] != NONE:
+                    can.insert(0, home[job])
+                least = min(can, key=lambda one: self.load(one, job))
+                home[job] = max(offers, key=lambda one: offers[one]) if offers else least
 
     def offers(self, job: int, schedulers: list[int]) -> dict[int, float]:
         """What its best place is worth to each that has one."""
-        found, before = {}, self.home[job]
-        world = Imagined(self.simulator, self.order, self.model)
+        found, home = {}, self.owners.home
+        before, world = home[job], Imagined(self.simulator, self.model)
         for one in schedulers:
-            self.home[job] = one
-            best = self.best_place(world, job, True)
-            if best is not None:
+            home[job] = one
+            if best := self.best_place(world, job, True):
                 gain = self.settings["choice"] == "gain"
-                fastest = float(self.policy._now.owners.fastest[job, one])
-                found[one] = best[0] * (fastest if gain else 1.0)
-        self.home[job] = before
+                found[one] = best[0] * (self.owners.fastest[job, one] if gain else 1.0)
+        home[job] = before
         return found
 
     def load(self, scheduler: int, but: int) -> tuple[float, int]:
-        pending = self.simulator.pending().tolist()
-        waiting = [job for job in pending if self.home[job] == scheduler and job != but]
-        mine = self.policy._now.owners.of_node == scheduler
+        waiting = self.simulator.pending()
+        waiting = waiting[(self.owners.home[waiting] == scheduler) & (waiting != but)]
+        mine = self.owners.of_node == scheduler
         load = float(len(waiting))
         if self.policy.partitioned.arrival != "shortest_queue":
-            gpus = int(self.simulator.cluster.gpus[mine].sum())
-            load = sum((self.gpu_seconds(job) / gpus for job in waiting), 0.0)
-        return load, -int(self.simulator.state.nodes["free"][mine].sum())
+            gpus = self.simulator.cluster.gpus[mine].sum()
+            load = sum(self.gpu_seconds(job) / gpus for job in waiting)
+        return load, -self.simulator.state.nodes["free"][mine].sum()
 
     def likes(self, job: int) -> list[tuple[object, ...]]:
-        trace = self.simulator.trace
-        gang = (int(trace.num_gpus[job]), int(trace.gpu_milli[job]))
-        user = [] if trace.user[job] is None else [(trace.user[job], *gang)]
-        return [*user, gang, ()]
+        user = self.trace.user[job]
+        gang = self.trace.num_gpus[job], self.trace.gpu_milli[job]
+        return [*([] if user is None else [(user, *gang)]), gang, ()]
 
     def seconds(self, job: int) -> float:
         return next((self.mean[key] for key in self.likes(job) if key in self.mean), 60.0)
 
     def gpu_seconds(self, job: int) -> float:
-        trace = self.simulator.trace
-        return float(self.seconds(job) * trace.num_gpus[job] * (trace.gpu_milli[job] / WHOLE_GPU))
+        gpus, milli = self.trace.num_gpus[job], self.trace.gpu_milli[job]
+        return self.seconds(job) * gpus * (milli / WHOLE_GPU)
 
-    def rank(self, job: int) -> float:
-        return {
+    def dominant_share(self, job: int) -> float:
+        trace, users, cluster = self.trace, self.trace.user, self.simulator.cluster
+        same = [o for o in self.simulator.running() if users[o] == users[job] is not None]
+        asked = trace.num_gpus * trace.gpu_milli, trace.cpu_milli, trace.memory_mib
+        there = WHOLE_GPU * cluster.gpus, cluster.cpu_milli, cluster.memory_mib
+        return max(a[same].sum() / t.sum() for a, t in zip(asked, there, strict=True))
+
+    def start_one(self, scheduler: int) -> bool:
+        home, settings, pending = self.owners.home, self.settings, self.simulator.pending()
+        strict = scheduler in home[self.simulator.running()]
+        rank: dict[str, Callable[[int], float]] = {
             "queue": lambda job: 0.0,
             "shortest": self.seconds,
             "smallest": self.gpu_seconds,
             "dominant": self.dominant_share,
-        }[self.settings["order"]](job)
-
-    def dominant_share(self, job: int) -> float:
-        trace, cluster = self.simulator.trace, self.simulator.cluster
-        user = trace.user[job]
-        same = [o for o in self.order if o == job or (user is not None and trace.user[o] == user)]
-        gpus = (trace.num_gpus * trace.gpu_milli)[same].sum() / (WHOLE_GPU * cluster.num_gpus)
-        cpu = trace.cpu_milli[same].sum() / cluster.cpu_milli.sum()
-        return float(max(gpus, cpu, trace.memory_mib[same].sum() / cluster.memory_mib.sum()))
-
-    def start_one(self, scheduler: int) -> bool:
-        home, told = self.home, self.settings
-        strict = any(home[job] == scheduler for job in self.order)
-        mine = [int(job) for job in self.simulator.pending() if home[job] == scheduler]
-        world = Imagined(self.simulator, self.order, self.model)
-        best: tuple[float, int, Place] | None = None
-        for row, job in enumerate(sorted(mine, key=self.rank)[: told["first"]]):
-            found = self.best_place(world, job, strict)
-            if found is None:
-                if told["blocking"]:
-                    break
-                continue
-            worth = found[0] - told["hurry"] * row
-            if best is None or worth > best[0]:
-                best = worth, job, found[1]
-            if not told["joint"]:
+        }
+        mine = sorted(pending[home[pending] == scheduler].tolist(), key=rank[settings["order"]])
+        world = Imagined(self.simulator, self.model)
+        good: list[tuple[float, int, Place]] = []
+        for row, job in enumerate(mine[: settings["first"]]):
+            if found := self.best_place(world, job, strict):
+                good.append((found[0] - settings["hurry"] * row, job, found[1]))
+            if not settings["joint"] if found else settings["blocking"]:
                 break
-        if best is None:
-            return False
-        _, job, place = best
-        self.simulator.start(job, place.shares, place.joined)
-        self.order.append(job)
-        return True
+        if good:
+            _, job, place = max(good, key=lambda one: one[0])
+            self.simulator.start(job, place.shares, place.joined)
+        return bool(good)
 
     def best_place(self, world: Imagined, job: int, strict: bool) -> tuple[float, Place] | None:
-        best: tuple[float, Place] | None = None
-        for place in self.places(job):
-            if place is None:  # what follows reaches beyond a rack
-                if best is not None:
-                    break
-                continue
-            effect = world.tried(job, place)
-            if strict and not good_enough(effect, self.policy, job, self.home[job]):
-                continue
-            worth = self.worth(effect, job, place)
-            if best is None or worth > best[0]:
-                best = worth, place
-        return best
+        rule, fastest = self.policy.rule, self.owners.fastest[job, self.owners.home[job]]
+        for group in self.places(job):
+            tried = [(world.tried(job, place), place) for place in group]
+            if strict:
+                least = rule.fast * fastest, rule.own, rule.others
+                tried = [one for one in tried if all(np.array(one[0][:3]) >= least)]
+            if tried:
+                worth = [self.worth(*one, job, fastest) for one in tried]
+                return max(worth), tried[worth.index(max(worth))][1]
+        return None
 
-    def worth(self, effect: Effect, job: int, place: Place) -> float:
-        gpus = int(self.simulator.trace.num_gpus[job])
-        free = sum(int(self.simulator.state.nodes["free"][node]) for node, _ in place.shares)
-        home = self.home[job]
+    def worth(self, effect: Effect, place: Place, job: int, fastest: float) -> float:
+        gpus, nodes = self.trace.num_gpus[job], [node for node, _ in place.shares]
+        free = self.simulator.state.nodes["free"][nodes].sum()
         return {
-            "gain": effect.won / (gpus * float(self.policy._now.owners.fastest[job, home])),
+            "gain": effect.won / (gpus * fastest),
             "tightest": -free,
             "loosest": free,
             "aligned": gpus * free,
         }[self.settings["choice"]]
 
-    def places(self, job: int) -> Iterator[Place | None]:
-        state, owners = self.simulator.state, self.policy._now.owners
-        nodes, gpus = state.nodes, int(state.jobs["gpus"][job])
-        milli = int(state.jobs["milli"][job])
-        mine = np.flatnonzero(owners.of_node == self.home[job]).tolist()
-        if any(nodes["gpus"][node] >= gpus for node in mine):
-            for node in mine:
-                if nodes["free"][node] >= gpus:
-                    yield Place([(node, gpus)])
-                one = int(nodes["partial"][node])
-                while one != NONE and self.settings["share"] and milli < WHOLE_GPU:
+    def places(self, job: int) -> list[list[Place]]:
+        """Those of the second group count where none of the first is good enough."""
+        state, gpus = self.simulator.state, int(self.trace.num_gpus[job])
+        nodes, milli = state.nodes, self.trace.gpu_milli[job]
+        mine = np.flatnonzero(self.owners.of_node == self.owners.home[job]).tolist()
+        if (nodes["gpus"][mine] < gpus).all():
+            racks = [[n for n in mine if nodes["rack"][n] == rack] for rack in set(nodes["rack"])]
+            return [self.scattered(racks, gpus), self.scattered([mine], gpus)]
+        places = []
+        for node in mine:
+            if nodes["free"][node] >= gpus:
+                places.append(Place([(node, gpus)]))
+            if self.settings["share"] and milli < WHOLE_GPU:
+                for one in chain(state.partials, nodes["partial"][node]):
                     there = state.partials[one]
                     if there["gpus"] == gpus and there["left"] >= milli:
-                        yield Place([(node, gpus)], one)
-                    one = int(there["next"])
-            return
-        racks = nodes["rack"]
-        for rack in range(int(racks.max()) + 1):
-            yield from self.scattered([node for node in mine if racks[node] == rack], gpus)
-        yield None
-        yield from self.scattered(mine, gpus)
+                        places.append(Place([(node, gpus)], one))
+        return [places]
 
-    def scattered(self, mine: list[int], gpus: int) -> Iterator[Place]:
-        free = {node: int(self.simulator.state.nodes["free"][node]) for node in mine}
-        shares: list[tuple[int, int]] = []
-        while gpus > 0:
-            enough = [node for node in free if free[node] >= gpus]
-            if enough:
-                node = min(enough, key=lambda one: free[one])
-            else:
-                node = max(free, key=lambda one: free[one], default=NONE)
-            if node == NONE or free[node] == 0:
-                return
-            shares.append((node, min(gpus, free.pop(node))))
-            gpus -= shares[-1][1]
-        yield Place(shares)
-
-
-def good_enough(effect: Effect, policy: JointChoice, job: int, home: int) -> bool:
-    best, rule = policy._now.owners.fastest[job, home], policy.rule
-    return bool(
-        effect.alone >= rule.fast * best and effect.own >= rule.own and effect.others >= rule.others
-    )
+    def scattered(self, groups: list[list[int]], gpus: int) -> list[Place]:
+        """In each group with room the fewest nodes, at last the fullest that holds the rest."""
+        places = []
+        for group in groups:
+            free = {node: int(self.simulator.state.nodes["free"][node]) for node in group}
+            if sum(free.values()) < gpus:
+                continue
+            shares, left = list[tuple[int, int]](), gpus
+            while left:
+                node = min(free, key=lambda one: (free[one] < left, abs(free[one] - left)))
+                shares.append((node, min(left, free.pop(node))))
+                left -= shares[-1][1]
+            places.append(Place(shares))
+        return places
 
 
 def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
     """A cluster, jobs that one of its schedulers can hold, and numbers of the rule."""
     rng = np.random.default_rng(seed)
     racks, per, size = (int(rng.integers(*of)) for of in ((schedulers, 5), (1, 3), (1, 5)))
-    cluster = Cluster.uniform(
-        racks * per, size, nodes_per_rack=per, gpu_types=TYPES[: min(racks * per, 2)]
-    )
     nodes = racks * per
+    cluster = Cluster.uniform(nodes, size, nodes_per_rack=per, gpu_types=TYPES[: min(nodes, 2)])
     cluster = replace(
         cluster,
         cpu_milli=np.full(nodes, 16_000 * size), memory_mib=np.full(nodes, 2048 * size),
     )  # fmt: skip
-    owner = MixedRacks()(cluster, schedulers)
-    most = int(np.bincount(owner, cluster.gpus).max())
+    most = int(np.bincount(MixedRacks()(cluster, schedulers), cluster.gpus).max())
     jobs = int(rng.integers(2, 11))
-    trace = Trace.of(
-        "drawn",
-        np.sort(rng.integers(0, 40, jobs)),
-        rng.integers(1, 40, jobs),
-        np.minimum(rng.choice([1, 1, 2, 2, 3, 6], jobs), most),
+    submit, seconds = np.sort(rng.integers(0, 40, jobs)), rng.integers(1, 40, jobs)
+    gpus = np.minimum(rng.choice([1, 1, 2, 2, 3, 6], jobs), most)
+    trace = with_columns(
+        Trace.of("drawn", submit, seconds, gpus),
+        gpu_milli=rng.choice([250, 500, 500, 1000], jobs),
+        cpu_milli=gpus * rng.choice([0, 1000, 4000], jobs),
+        memory_mib=gpus * rng.choice([1, 512], jobs),
+        user=rng.choice(["", "a", "b"], jobs).tolist(),
     )
-    trace = replace(
-        trace,
-        gpu_milli=rng.choice([250, 500, 500, 1000], jobs).astype(np.int32),
-        cpu_milli=trace.num_gpus * rng.choice([0, 1000, 4000], jobs),
-        memory_mib=trace.num_gpus * rng.choice([1, 512], jobs),
-        user=Labels.of(rng.choice(["", "a", "b"], jobs).tolist()),
-    )
+
+    def one_of(*values: Any) -> Any:
+        return values[rng.integers(len(values))]
+
     settings = {
-        **SETTINGS,
-        "order": str(rng.choice(["queue", "shortest", "smallest", "dominant"])),
+        "order": one_of("queue", "shortest", "smallest", "dominant"),
         "first": int(rng.integers(1, 9)),
-        **{name: bool(rng.integers(2)) for name in ("joint", "blocking")},
-        "share": bool(rng.random() < 0.8),
-        **{name: float(rng.choice([0, 0.25, 0.5, 1])) for name in ("own", "others", "fast")},
-        "choice": str(rng.choice(["gain", "gain", "tightest", "loosest", "aligned"])),
-        "hurry": float(rng.choice([0, 0.25])),
+        **{name: one_of(False, True) for name in ("joint", "blocking")},
+        "share": rng.random() < 0.8,
+        **{name: one_of(0.0, 0.25, 0.5, 1.0) for name in ("own", "others", "fast")},
+        "choice": one_of("gain", "gain", "tightest", "loosest", "aligned"),
+        "hurry": one_of(0.0, 0.25),
         "partitioned": several(
             schedulers,
-            arrival=str(rng.choice(["routed", "least_load", "shortest_queue", "best_offer"])),
-            forward_s=rng.choice([None, 5.0]),
+            arrival=one_of("routed", "least_load", "shortest_queue", "best_offer"),
+            forward_s=one_of(None, 5.0),
             seed=seed,
         ),
+        "prior_s": 60.0,
+        "recency": 0.25,
+        "believed": None,
     }
     return cluster, trace, settings
 
 
 @pytest.mark.parametrize("kind", [ALONE, PAIRS_PRODUCT, SHARED])
-@pytest.mark.parametrize("schedulers", [1, 3])
+@pytest.mark.parametrize("schedulers", [1, 2, 3])
 @examples(300, 20)
 @given(seed=SEEDS, wrong=st.booleans())
 def test_three_ways_to_one_schedule(kind: int, schedulers: int, seed: int, wrong: bool) -> None:
-    """The compiled run, the decisions event by event under a view, and the twin's."""
+    """The compiled run, the decisions event by event under a view, and the twin's.
+
+    So every start is good enough as believed, but for the first of a scheduler of whose jobs none
+    runs.
+    """
     cluster, trace, settings = drawn(seed, schedulers)
     rates = PowersOfTwo(seed, kind)
-    settings["believed"] = PowersOfTwo(seed + 1, SHARED) if wrong else None
-    whole = replay(JointChoice(**settings), cluster, trace, rates=rates)
-    assert whole.finished.all()  # nobody starves
-    policy = JointChoice(**settings)
-    steps = simulate(policy, ClusterSimulator(cluster, trace, rates=rates))
-    assert_array_equal(steps.start, whole.start)
-    assert_array_equal(steps.finish, whole.finish)
-    twin = ClusterSimulator(cluster, trace, rates=rates)
-    policy.reset(twin)
-    home = policy._now.owners.home.tolist()
-    Twin(policy, settings, twin, settings["believed"] or rates, home).run()
-    assert_array_equal(twin.schedule().start, whole.start)
-    assert_array_equal(twin.schedule().finish, whole.finish)
-
-
-def in_order(simulator: ClusterSimulator, new: set[int]) -> list[int]:
-    """Jobs that began together, those that came later to a node after those there before."""
-    order: list[int] = []
-    state, left = simulator.state, set(new)
-    chains = []
-    for node in range(simulator.cluster.num_nodes):
-        chain, share = [], int(state.nodes["share"][node])
-        while share != NONE:
-            chain.append(int(state.shares[share]["job"]))
-            share = int(state.shares[share]["after"])
-        chains.append([job for job in chain[::-1] if job in new])
-    while left:
-        ready = (
-            job
-            for job in sorted(left)
-            if all(
-                job not in chain or set(chain[: chain.index(job)]) <= set(order) for chain in chains
-            )
-        )
-        order.append(next(ready))
-        left.remove(order[-1])
-    return order
-
-
-@examples(300, 20)
-@given(seed=SEEDS, schedulers=st.sampled_from([1, 2]))
-def test_every_start_is_good_enough_as_believed(seed: int, schedulers: int) -> None:
-    """But for the first of a scheduler of whose jobs none runs."""
-    cluster, trace, settings = drawn(seed, schedulers)
-    settings["believed"] = believed = PowersOfTwo(seed + 1, SHARED)
-    policy = JointChoice(**settings)
-    simulator = ClusterSimulator(cluster, trace, rates=PowersOfTwo(seed, PAIRS_PRODUCT))
-    policy.reset(simulator)
-    order: list[int] = []
-    while not simulator.done:
-        simulator.advance()
-        ran = set(simulator.running().tolist())
-        order = [job for job in order if job in ran]
-        world = Imagined(simulator, order, believed)
-        policy.decide(simulator)
-        home = policy._now.owners.home
-        idle = set(range(schedulers)) - {int(home[job]) for job in ran}
-        for job in in_order(simulator, set(simulator.running().tolist()) - ran):
-            if not good_enough(world.follow(simulator, job), policy, job, int(home[job])):
-                idle.remove(int(home[job]))  # once, and only there
-            order.append(job)
+    if wrong:
+        settings["believed"] = PowersOfTwo(seed + 1, SHARED)
+    options: dict[str, Any] = {"rates": rates, "keep_runs": True}
+    steps, simulator = (ClusterSimulator(cluster, trace, **options) for _ in range(2))
+    Twin(settings, simulator, rates).run()
+    expected = simulator.schedule()
+    assert expected.finished.all()  # nobody starves
+    for found in (
+        replay(JointChoice(**settings), cluster, trace, **options),
+        simulate(JointChoice(**settings), steps),
+    ):
+        assert_array_equal([found.start, found.finish], [expected.start, expected.finish])
+        assert_array_equal(np.sort(found.runs), np.sort(expected.runs))
 
 
 def reachable(state: ClusterState) -> list[list[Any]]:
     """All that counts: of free shares and sets only the order in which they will be taken."""
     state = state.copy()
     for records, first in ((state.shares, "share"), (state.partials, "partial")):
-        free = int(state.clock[0][first])
-        while free != NONE:
-            following = int(records[free]["next"])
-            records[free] = np.zeros(1, records.dtype)[0]
-            records[free]["next"] = following
-            free = following
+        free = chain(records, state.clock[0][first])
+        following = records["next"][free]
+        records[free] = np.zeros(1, records.dtype)
+        records["next"][free] = following
     return [array.tolist() for array in state]
+
+
+def looked_at(simulator: ClusterSimulator, job: int, place: Place) -> tuple[float, ...]:
+    """What the kernel says would come of a job there."""
+    room = kernel.room_of(simulator.cluster.num_nodes, len(simulator.state.shares), 0)
+    for i, (node, gpus) in enumerate(place.shares):
+        room.nodes[0, i], room.gpus[0, i] = node, gpus
+    room.sets[:] = NONE if place.joined is None else place.joined
+    return kernel.effect(simulator.state, simulator.tables, room, job, len(place.shares))
 
 
 def test_to_look_changes_nothing() -> None:
     looked = 0
     for seed in range(6):
         cluster, trace, settings = drawn(seed, 1)
-        policy = JointChoice(**{**settings, "share": True, "own": 0.0, "others": 0.0})
+        settings |= {"share": True, "own": 0.0, "others": 0.0}
         simulator = ClusterSimulator(cluster, trace, rates=PowersOfTwo(seed, SHARED))
-        policy.reset(simulator)
-        home = [0] * len(trace)
-        twin = Twin(policy, {**settings, "share": True}, simulator, NoRates(), home)
-        room = kernel.room_of(cluster.num_nodes, len(simulator.state.shares), len(trace))
+        twin = Twin(settings, simulator, PowersOfTwo(seed, SHARED))
         for _ in range(3):
             simulator.advance()
             before = reachable(simulator.state)
             for job in simulator.pending().tolist():
-                for place in twin.places(job):
-                    if place is None:
-                        continue
-                    for i, (node, gpus) in enumerate(place.shares):
-                        room.nodes[0, i], room.gpus[0, i] = node, gpus
-                        room.sets[0, i] = NONE if place.joined is None else place.joined
-                    world = (simulator.state, simulator.tables, room, job, len(place.shares))
-                    found = kernel.effect(*world)
+                for place in [place for group in twin.places(job) for place in group]:
+                    alone, own, *_ = looked_at(simulator, job, place)
                     after = simulator.copy()
-                    after.start(job, place.shares, place.joined)
+                    after.start(job, *place)
                     record = after.state.jobs[job]
-                    assert found[:2] == (record["alone"], record["rate"] / record["alone"])
+                    assert (alone, own) == (record["alone"], record["rate"] / record["alone"])
                     looked += 1
             assert reachable(simulator.state) == before
-            policy.decide(simulator)
+            twin.policy.decide(simulator)
     assert looked > 20
 
 
 def test_a_neighbour_on_two_nodes_loses_once() -> None:
     """Two gangs on the same two nodes ask for both network ports twice: each keeps a half."""
-    cluster, trace = Cluster.uniform(2, 4), Trace.of("two", [0, 0], [9, 9], [6, 2])
-
-    class Ports:
-        name = "ports"
-
-        def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-            return without_neighbours(np.zeros(2, np.int32), np.ones((1, 1)))._replace(
-                kind=SHARED, demand=np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]])
-            )
-
-    simulator = ClusterSimulator(cluster, trace, rates=Ports())
+    ports = np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]] * 2)
+    simulator = ClusterSimulator(
+        Cluster.uniform(2, 4),
+        Trace.of("two", [0, 0], [9, 9], [6, 2]),
+        rates=Speeds(np.ones((2, 1)), kind=SHARED, demand=ports),
+    )
     simulator.advance()
     simulator.start(0, [(0, 3), (1, 3)])
-    room = kernel.room_of(2, len(simulator.state.shares), 2)
-    room.nodes[0], room.gpus[0], room.sets[0] = (0, 1), (1, 1), NONE
-    found = kernel.effect(simulator.state, simulator.tables, room, 1, 2)
+    found = looked_at(simulator, 1, Place([(0, 1), (1, 1)]))
     assert found == (1.0, 0.5, 0.5, 2 * 0.5 - 6 * 0.5)
-
-
-class NoRates:
-    """Nobody asks for them."""
-
-    name = "none"
-
-    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        raise AssertionError
 
 
 def test_the_fastest_gpus_that_a_scheduler_has() -> None:
@@ -539,34 +426,29 @@ def test_the_fastest_gpus_that_a_scheduler_has() -> None:
     locality = np.array([[1.0, 0.5], [0.75, 0.5], [0.25, 0.125]])[None, None]
     tables = without_neighbours(np.zeros(5, np.int32), np.array([[0.5, 1.0]]), locality)
     types = np.array([3, 3, 3, 3, 1])
-    all_of_it = fastest(cluster, trace, types, tables, np.zeros(4, np.int64), 1)
+    one, two = (
+        fastest(cluster, trace, types, tables, np.array(owners), schedulers).T.tolist()
+        for owners, schedulers in (([0, 0, 0, 0], 1), ([0, 0, 0, 1], 2))
+    )
     # one node; two of a rack; two of a rack; slow ones in two racks; only slow ones permitted
-    assert all_of_it[:, 0].tolist() == [1.0, 0.5, 0.5, 0.5 * 0.125, 0.5]
-    parted = fastest(cluster, trace, types, tables, np.array([0, 0, 0, 1]), 2)
-    assert parted[:, 1].tolist() == [1.0, 1.0, 1.0, 1.0, 1.0]  # nothing holds the gangs
-    assert parted[:, 0].tolist() == [1.0, 0.25, 0.25, 0.5 * 0.125, 0.5]
+    assert one == [[1.0, 0.5, 0.5, 0.5 * 0.125, 0.5]]
+    # nothing of the second scheduler holds the gangs
+    assert two == [[1.0, 0.25, 0.25, 0.5 * 0.125, 0.5], [1.0] * 5]
 
 
 def test_likes_of_a_job() -> None:
-    trace = Trace.of("likes", [0] * 5, [1] * 5, [1, 1, 1, 2, 1])
-    trace = replace(
-        trace,
-        user=Labels.of(["a", "a", None, "a", None]),
-        gpu_milli=np.array([500, 500, 500, 500, 1000], np.int32),
-    )
-    like = likes(trace)
-    same = [[row[i] == other[i] for i in range(3)] for row in like for other in like]
-    pairs = {(i, j): same[5 * i + j] for i in range(5) for j in range(i)}
-    assert pairs[1, 0] == [True, True, True]
-    assert pairs[2, 1] == pairs[2, 0] == [False, True, True]
-    assert pairs[3, 0] == pairs[4, 2] == [False, False, True]
-    assert len(set(like[:, 0]) & set(like[:, 1]) | set(like[:, 1]) & set(like[:, 2])) == 0
+    trace = Trace.of("", [0] * 5, [1] * 5, [1, 1, 1, 2, 1], user=["a", "a", None, "a", None])
+    like = likes(with_columns(trace, gpu_milli=[500, 500, 500, 500, 1000]))
+    same = (like[:, None] == like).tolist()
+    assert same[1][0] == [True, True, True]
+    assert same[2][1] == same[2][0] == [False, True, True]
+    assert same[3][0] == same[4][2] == [False, False, True]
+    assert sum(len(set(column)) for column in like.T) == len(np.unique(like))
 
 
 def test_a_gang_goes_where_it_can_run() -> None:
     """Of two schedulers with racks of two and of four GPUs only the second holds three."""
-    cluster = Cluster.uniform(2, 4, nodes_per_rack=1)
-    cluster = replace(cluster, gpus=np.array([2, 4], np.int32))
+    cluster = replace(Cluster.uniform(2, 4, nodes_per_rack=1), gpus=np.array([2, 4], np.int32))
     trace = Trace.of("gangs", [0] * 6, [5] * 6, [3] * 6)
     policy = joint_choice(several(2))
     assert replay(policy, cluster, trace).finish.tolist() == [5.0, 10.0, 15.0, 20.0, 25.0, 30.0]
@@ -576,21 +458,26 @@ def test_a_gang_goes_where_it_can_run() -> None:
         replay(policy, cluster, Trace.of("large", [0], [5], [6]))
 
 
-def two_racks(**columns: Any) -> tuple[Cluster, Trace]:
-    """Two racks of a node with two GPUs; five jobs of 90, 10, 10, 10 and 10 s on 2, 1, .. GPUs."""
-    trace = Trace.of("queues", [0, 1, 2, 3, 4], [90, 10, 10, 10, 10], [2, 2, 1, 1, 1])
-    return Cluster.uniform(2, 2, nodes_per_rack=1), replace(trace, **columns)
+def on_two_racks(
+    partitioned: Partitioned, submit: list[int], gpus: list[int]
+) -> tuple[list[float], list[float], list[int]]:
+    """Starts, finishes and queues of jobs of 90, 10, 10, .. s on two nodes of two GPUs."""
+    policy = joint_choice(partitioned, order="queue")
+    trace = Trace.of("queues", submit, [90, 10, 10, 10, 10], gpus)
+    found = replay(policy, Cluster.uniform(2, 2, nodes_per_rack=1), trace)
+    return found.start.tolist(), found.finish.tolist(), policy._now.owners.home.tolist()
 
 
-def test_jobs_come_to_the_shortest_queue_and_to_the_least_load() -> None:
+@pytest.mark.parametrize(
+    ("arrival", "queues"),
+    [("shortest_queue", [0, 1, 0, 1, 0]), ("least_load", [0, 1, 0, 1, 1])],
+)
+def test_jobs_come_to_the_shortest_queue_and_to_the_least_load(
+    arrival: str, queues: list[int]
+) -> None:
     """Both racks are taken when the third comes; two single GPUs wait as long as one pair."""
-    cluster, trace = two_racks(num_gpus=np.array([2, 2, 2, 1, 1]))
-    homes = {}
-    for arrival in ("shortest_queue", "least_load"):
-        policy = joint_choice(several(2, arrival=arrival), order="queue")
-        replay(policy, cluster, trace)
-        homes[arrival] = policy._now.owners.home.tolist()
-    assert homes == {"shortest_queue": [0, 1, 0, 1, 0], "least_load": [0, 1, 0, 1, 1]}
+    arrive = several(2, arrival=arrival)
+    assert on_two_racks(arrive, [0, 1, 2, 3, 4], [2, 2, 2, 1, 1])[2] == queues
 
 
 def test_who_waits_too_long_goes_where_less_waits() -> None:
@@ -598,42 +485,40 @@ def test_who_waits_too_long_goes_where_less_waits() -> None:
 
     The fourth stays then, as the third waits there, and leaves at 28 s.
     """
-    cluster, trace = two_racks(submit_s=np.array([0, 1, 2, 8, 50]))
-    one_queue = {"schedulers": 2, "routing": OneQueue()}
-    usual = joint_choice(several(**one_queue), order="queue")
-    assert replay(usual, cluster, trace).finish.tolist()[1] == 100.0
-    policy = joint_choice(several(**one_queue, forward_s=5.0), order="queue")
-    assert replay(policy, cluster, trace).start.tolist() == [0.0, 8.0, 18.0, 28.0, 90.0]
-    assert policy._now.owners.home.tolist() == [0, 1, 1, 1, 0]
+    jobs = [0, 1, 2, 8, 50], [2, 2, 1, 1, 1]
+    assert on_two_racks(several(2, routing=OneQueue()), *jobs)[1][1] == 100.0
+    start, _, queues = on_two_racks(several(2, routing=OneQueue(), forward_s=5.0), *jobs)
+    assert start == [0.0, 8.0, 18.0, 28.0, 90.0]
+    assert queues == [0, 1, 1, 1, 0]
 
 
-def test_the_dominant_share_of_the_user_comes_first() -> None:
+@pytest.mark.parametrize(("order", "starts"), [("queue", [0, 0, 0, 5]), ("dominant", [0, 0, 5, 0])])
+def test_the_dominant_share_of_the_user_comes_first(order: str, starts: list[int]) -> None:
     """`a` holds a quarter of the GPUs and no memory, `b` a half of the memory: then `a` is next."""
     cluster = replace(Cluster.uniform(1, 4), memory_mib=np.array([100]))
-    trace = Trace.of("users", [0] * 4, [10, 10, 5, 5], [1, 1, 2, 2])
-    trace = replace(trace, user=Labels.of(["a", "b", "b", "a"]), memory_mib=np.array([0, 50, 0, 0]))
-    starts = {}
-    for order in ("queue", "dominant"):
-        policy = joint_choice(order=order, joint=False)
-        starts[order] = replay(policy, cluster, trace).start.tolist()
-    assert starts == {"queue": [0, 0, 0, 5], "dominant": [0, 0, 5, 0]}
+    trace = Trace.of("users", [0] * 4, [10, 10, 5, 5], [1, 1, 2, 2], user=["a", "b", "b", "a"])
+    trace = with_columns(trace, memory_mib=[0, 50, 0, 0])
+    found = replay(joint_choice(order=order, joint=False), cluster, trace)
+    assert found.start.tolist() == starts
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("kind", "field", "value"),
     [
-        ("order", "longest"), ("choice", "best"), ("first", 0), ("own", 1.5), ("others", -0.5),
-        ("fast", np.nan), ("hurry", -1.0), ("prior_s", 0.0), ("recency", 0.0),
+        (joint_choice, "order", "longest"),
+        (joint_choice, "choice", "best"),
+        (joint_choice, "first", 0),
+        (joint_choice, "own", 1.5),
+        (joint_choice, "others", -0.5),
+        (joint_choice, "fast", np.nan),
+        (joint_choice, "hurry", -1.0),
+        (joint_choice, "prior_s", 0.0),
+        (joint_choice, "recency", 0.0),
+        (several, "schedulers", 0),
+        (several, "arrival", "random"),
+        (several, "forward_s", 0.0),
     ],
-)  # fmt: skip
-def test_wrong_numbers_are_named(field: str, value: object) -> None:
-    with refusal(field):
-        joint_choice(**{field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("schedulers", 0), ("arrival", "random"), ("forward_s", 0.0)]
 )
-def test_wrong_numbers_of_several_schedulers_are_named(field: str, value: Any) -> None:
+def test_wrong_numbers_are_named(kind: Callable[..., Any], field: str, value: object) -> None:
     with refusal(field):
-        several(**{field: value})
+        kind(**{field: value})

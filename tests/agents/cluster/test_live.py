@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from live_replays import agrees_with_the_simulator
+from small_clusters import with_columns
 
 from agents.decision import Decision, StateError
 from agents.exported import load_decider
 from envs.cluster.nodes import Cluster
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
 
 SHIPPED = "unknown_durations"
@@ -53,11 +53,8 @@ def test_replays_agree_action_by_action() -> None:
     gpus, duration = rng.choice([1, 1, 2, 4, 8], 16), rng.lognormal(8, 1.2, 16).astype(int) + 60
     submit = np.sort(rng.integers(0, 6_000, 16))
     cluster = Cluster.uniform(4, 4, nodes_per_rack=2, gpu_types=("V100", "P100"))
-    trace = replace(
-        Trace.of("drawn", submit, duration, gpus),
-        user=Labels.of(rng.choice(["ann", "bob"], len(gpus)).tolist()),
-        queue=Labels.of(rng.choice(["", "vc"], len(gpus)).tolist()),
-    )
+    labels = {"user": rng.choice(["ann", "bob"], 16), "queue": rng.choice(["", "vc"], 16)}
+    trace = with_columns(Trace.of("drawn", submit, duration, gpus), **labels)
     decisions = agrees_with_the_simulator(SHIPPED, cluster, trace)
     kinds = {action["action"] for decision in decisions for action in decision.actions}
     assert kinds == {"start", "stop"}
@@ -71,11 +68,10 @@ def test_a_waiting_job_gets_the_free_server() -> None:
     assert (start["action"], start["job"], start["on"]) == ("start", "b", {"n1": 2})
     assert 0.5 < start["probability"] <= 1.0
     assert outcomes(decision) == {"a": "keep", "b": "start", "c": "wait"}
-    in_order = sorted(decision.content["jobs"], key=lambda job: job["rank"])
-    assert [job["rank"] for job in in_order] == [1, 2, 3]
-    assert all(job["remaining_s"] > 0 and job["remaining_factor"] >= 1 for job in in_order)
-    priorities = [job["priority"] for job in in_order]
-    assert priorities == sorted(priorities, reverse=True)
+    ranked = sorted(decision.content["jobs"], key=lambda job: job["rank"])
+    assert [job["rank"] for job in ranked] == [1, 2, 3]
+    assert ranked == sorted(ranked, key=lambda job: -job["priority"])
+    assert all(job["remaining_s"] > 0 and job["remaining_factor"] >= 1 for job in ranked)
 
 
 @pytest.mark.parametrize("taken", [{"free_gpus": 0}, {"up": False}])
@@ -85,68 +81,67 @@ def test_what_is_not_free_is_given_to_nobody(taken: dict[str, Any]) -> None:
     assert not any("n1" in action["on"] for action in decide(changed).actions)
 
 
-def test_nothing_to_decide_is_decided() -> None:
-    for jobs in ([], state()["jobs"][:1]):
-        decision = decide({**state(), "jobs": jobs})
-        assert decision.actions == decision.content["jobs"] == []
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_nothing_to_decide_is_decided(jobs: int) -> None:
+    decision = decide({**state(), "jobs": state()["jobs"][:jobs]})
+    assert decision.actions == decision.content["jobs"] == []
 
 
 def test_limits_are_kept() -> None:
-    jobs = [{"submit_s": 0.0, "num_gpus": 1, "id": str(number)} for number in range(3)]
+    jobs = [{"submit_s": 0.0, "num_gpus": 1, "id": number} for number in "012"]
     decision = load_decider(SHIPPED, most_actions=2).decide({**state(), "jobs": jobs})
     assert len(decision.actions) == 2
-    assert decision.content["complete"] is False
-    assert decision.content["wait_probability"] == 0.0
+    assert (decision.content["complete"], decision.content["wait_probability"]) == (False, 0.0)
     with pytest.raises(StateError, match="2 of them, this decider takes 1"):
         load_decider(SHIPPED, most_nodes=1).decide(state())
 
 
-TOO_LARGE: list[tuple[dict[str, Any], str]] = [
-    ({"num_gpus": 99}, "99 GPUs"),
-    ({"num_gpus": 1, "gpu_types": ["K80"]}, "K80"),
-    ({"num_gpus": 5, "gpu_types": ["K80", "V100"]}, "has 4"),
-    ({"num_gpus": 99, "finish_s": 4600.0}, "nothing is learned"),
-]
-
-
-@pytest.mark.parametrize(("job", "told"), TOO_LARGE)
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ({"num_gpus": 99}, "99 GPUs"),
+        ({"num_gpus": 1, "gpu_types": ["K80"]}, "K80"),
+        ({"num_gpus": 5, "gpu_types": ["K80", "V100"]}, "has 4"),
+        ({"num_gpus": 99, "finish_s": 4600.0}, "nothing is learned"),
+    ],
+)
 @pytest.mark.parametrize("listed", [False, True])
 def test_what_the_cluster_cannot_run_is_named_and_the_others_decided_on(
-    job: dict[str, Any], told: str, listed: bool
+    job: dict[str, Any], words: str, listed: bool
 ) -> None:
     alone, larger = state(), state()
     larger["jobs"].insert(0, {"id": "large", "submit_s": 4100.0, **job})
-    waits = "finish_s" not in job
+    too_large = {} if "finish_s" in job else {"large": "wait"}
     if listed:
-        alone["waiting"] = ["c", "b"]
-        larger["waiting"] = ["c", "large", "b"] if waits else ["c", "b"]
+        alone["waiting"], larger["waiting"] = ["c", "b"], ["c", *too_large, "b"]
     decision, expected = decide(larger), decide(alone)
     assert decision.actions == expected.actions != []
     assert expected.warnings == expected.content["warnings"] == []
-    ((name, message),) = [warning.values() for warning in decision.warnings]
-    assert name == "large"
-    assert told in message
+    assert [warning["job"] for warning in warnings_of(decision)] == ["large"]
+    assert words in decision.warnings[0]["message"]
+    assert outcomes(decision) == outcomes(expected) | too_large
+
+
+def warnings_of(decision: Decision) -> list[dict[str, str]]:
+    """They are in the answer too, which is one of the schema."""
     assert decision.content["warnings"] == decision.warnings
     assert fits(decision.content, DECIDER.answer_schema)
-    assert outcomes(decision) == {**outcomes(expected), **({"large": "wait"} if waits else {})}
+    return decision.warnings
 
 
 def test_gpu_types_whose_speed_is_not_given_are_named() -> None:
     mistyped = state()
     mistyped["nodes"][1]["gpu_type"] = "V1O0"
-    decision = decide(mistyped)
-    assert [warning["gpu_type"] for warning in decision.warnings] == ["V100", "V1O0"]
-    assert all(repr(warning["gpu_type"]) in warning["message"] for warning in decision.warnings)
-    assert decision.content["warnings"] == decision.warnings
-    assert fits(decision.content, DECIDER.answer_schema)
+    warnings = warnings_of(decide(mistyped))
+    assert [warning["gpu_type"] for warning in warnings] == ["V100", "V1O0"]
+    assert all(repr(warning["gpu_type"]) in warning["message"] for warning in warnings)
     mistyped["gpu_types"] = {"V100": 1.0, "V1O0": 0.5}
     assert decide(mistyped).warnings == []
 
 
 def test_states_and_answers_are_those_of_the_schemas() -> None:
     schema, answers = DECIDER.schema, DECIDER.answer_schema
-    assert "2020-12" in schema["$schema"]
-    assert "2020-12" in answers["$schema"]
+    assert all("2020-12" in one["$schema"] for one in (schema, answers))
     assert fits(state(), schema)
     assert fits(decide(state()).document(), answers)
     assert not fits({**state(), "jobs": [{**state()["jobs"][2], "duration_s": 10.0}]}, schema)
@@ -181,21 +176,23 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-def put(document: Any, path: str, value: Any) -> None:
+def wrong(path: str, value: Any, *before: dict[str, Any]) -> dict[str, Any]:
+    """The state behind other jobs, with another value somewhere, or with none."""
+    document = node = state()
+    document["jobs"][:0] = before
     *keys, last = (int(key) if key.isdigit() else key for key in path.split("."))
     for key in keys:
-        document = document[key]
-    document[last] = value
+        node = node[key]
+    node[last] = value
     if value is ...:
-        del document[last]
+        del node[last]
+    return document
 
 
-@pytest.mark.parametrize(("path", "value", "told"), WRONG)
-def test_a_wrong_state_is_refused(path: str, value: Any, told: str) -> None:
-    wrong = state()
-    put(wrong, path, value)
-    with refusal(told):
-        decide(wrong)
+@pytest.mark.parametrize(("path", "value", "words"), WRONG)
+def test_a_wrong_state_is_refused(path: str, value: Any, words: str) -> None:
+    with refusal(words):
+        decide(wrong(path, value))
 
 
 @pytest.mark.parametrize(
@@ -209,20 +206,12 @@ def test_a_wrong_state_is_refused(path: str, value: Any, told: str) -> None:
 def test_a_fault_behind_a_job_that_is_left_out_has_its_own_place(
     path: str, value: Any, place: tuple[Any, ...]
 ) -> None:
-    wrong = state()
-    wrong["jobs"].insert(0, {"id": "large", "submit_s": 0.0, "num_gpus": 99})
-    put(wrong, path, value)
     with pytest.raises(StateError) as caught:
-        decide(wrong)
+        decide(wrong(path, value, {"id": "large", "submit_s": 0.0, "num_gpus": 99}))
     assert [location for location, _ in caught.value.faults] == [place]
 
 
 @pytest.mark.slow
 def test_it_needs_no_torch_no_ray_and_no_web_server() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, json.dumps(state())],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [action["job"] for action in json.loads(done.stdout)] == ["b"]
+    found = subprocess.check_output([sys.executable, "-c", WITHOUT, json.dumps(state())])
+    assert [action["job"] for action in json.loads(found)] == ["b"]

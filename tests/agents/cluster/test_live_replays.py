@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,14 @@ import pytest
 from exported_schedulers import environment, exported, trained_config
 from hypothesis import given
 from live_replays import agrees_with_the_simulator
-from small_clusters import Speeds
+from small_clusters import Speeds, with_columns
 
 from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.migrating.priorities import AttainedServiceClasses, RemainingService
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
-from envs.cluster.workload.trace import Labels, Trace
+from envs.cluster.workload.trace import Trace
 from tests.strength import SEEDS, examples
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(1800)]
@@ -39,19 +38,16 @@ def drawn(seed: int) -> tuple[Cluster, Trace, Any, Any]:
         rng.integers(1, 20_000, jobs),
         np.minimum(rng.choice([1, 1, 1, 2, 2, 4, 8], jobs), most),
     )
-    trace = replace(
+    trace = with_columns(
         trace,
-        user=Labels.of(rng.choice(["", "ann", "bob"], jobs).tolist()),
-        queue=Labels.of(rng.choice(["", "vc1", "vc2"], jobs).tolist()),
-        gpu_type=Labels.of(rng.choice(["", "V100", "V100|P100"], jobs).tolist()),
+        user=rng.choice(["", "ann", "bob"], jobs),
+        queue=rng.choice(["", "vc1", "vc2"], jobs),
+        gpu_type=rng.choice(["", "V100", "V100|P100"], jobs),
     )
     speed = rng.uniform(0.2, 1.0, (jobs, 3)) if rng.random() < 0.5 else np.ones((jobs, 3))
-    times = np.sort(rng.integers(1, 20_000, 4)).astype(float)
-    broken = [int(node) for node in rng.integers(0, nodes, 2)]
-    incidents = np.array(
-        [(times[0], broken[0], 0), (times[1], broken[0], 1),
-         (times[2], broken[1], 0), (times[3], broken[1], 1)], INCIDENT,
-    )  # fmt: skip
+    times = np.sort(rng.integers(1, 20_000, 4))
+    broken = np.repeat(rng.integers(0, nodes, 2), 2)
+    incidents = np.array([*zip(times, broken, [0, 1, 0, 1], strict=True)], INCIDENT)
     return cluster, trace, Speeds(speed), incidents if rng.random() < 0.5 else incidents[:0]
 
 
@@ -97,10 +93,6 @@ def test_fractions_of_gpus_and_limits_of_processors(folder: str, seed: int) -> N
         return  # their plans are of whole GPUs
     rng = np.random.default_rng(seed)
     milli = np.where(trace.num_gpus == 1, rng.choice([250, 500, 700, 1000], len(trace)), 1000)
-    cpu = np.full(cluster.num_nodes, 16_000 if rng.random() < 0.5 else UNLIMITED, np.int64)
-    trace = replace(
-        trace,
-        gpu_milli=milli.astype(np.int32),
-        cpu_milli=(1000 * trace.num_gpus).astype(np.int64),
-    )
-    agrees_with_the_simulator(folder, replace(cluster, cpu_milli=cpu), trace, rates=rates)
+    cpu = [16_000 if rng.random() < 0.5 else UNLIMITED] * cluster.num_nodes
+    trace = with_columns(trace, gpu_milli=milli, cpu_milli=1000 * trace.num_gpus)
+    agrees_with_the_simulator(folder, with_columns(cluster, cpu_milli=cpu), trace, rates=rates)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from best_schedule import best_non_preemptive, best_preemptive
 from hypothesis import given
 from hypothesis import strategies as st
-from random_clusters import clusters, traces
 
+from agents.cluster.policy import PlacementRule
 from agents.cluster.queue import (
     EASY,
     FIFO,
@@ -19,51 +20,37 @@ from agents.cluster.queue import (
     AttainedService,
     FIFOBackfill,
     LAS2DTiresias,
-    NonPreemptive,
-    ShortestRemaining,
     SJFStrict,
 )
-from agents.cluster.replay import replay, simulate
-from agents.cluster.rules.gangs import (
-    BestFit,
-    Count,
-    FirstFit,
-    GangRule,
-    HeliosConsolidate,
-    Random,
-    Spread,
-    Yarn,
-)
+from agents.cluster.replay import StuckError, replay, simulate
+from agents.cluster.rules import gangs
+from agents.cluster.rules.gangs import BestFit, Count, GangRule
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
 from envs.text_table import EXACT
+from tests.agents.cluster.best_schedule import best_non_preemptive, best_preemptive
+from tests.agents.cluster.random_clusters import clusters, traces
+from tests.agents.cluster.small_clusters import check_schedule, with_columns
 from tests.refusal import refusal
 from tests.strength import examples
 
-Policy = NonPreemptive | EASY | ShortestRemaining | AttainedService
 NON_PREEMPTIVE = [FIFO, FIFOBackfill, EASY, SJF, SJFStrict]
 POLICIES = [*NON_PREEMPTIVE, SRTF, SRSF, LAS2D, LAS2DTiresias]
-PLACES: list[type[GangRule]] = [
-    Count, Yarn, HeliosConsolidate, FirstFit, BestFit, Random, Spread,
+EVERY = pytest.mark.parametrize("kind", POLICIES)
+PLACES = [
+    Count, gangs.Yarn, gangs.HeliosConsolidate, gangs.FirstFit, BestFit, gangs.Random, gangs.Spread,
 ]  # fmt: skip
 
 
-def policy_of(kind: type, rule: GangRule) -> Policy:
-    limits = {"limits": [6, 15]} if issubclass(kind, AttainedService) else {}
-    policy: Policy = kind(rule, seed=1, **limits)
-    return policy
+def policy_of(kind: type, rule: PlacementRule = Count(), *limits: int) -> Any:
+    """Its queues are short enough for jobs of a few seconds."""
+    queues = {"limits": limits or [3, 8]} if issubclass(kind, AttainedService) else {}
+    return kind(rule, seed=1, **queues)
 
 
-def same(a: Schedule, b: Schedule) -> bool:
-    return all(
-        np.array_equal(getattr(a, name), getattr(b, name))
-        for name in ("start", "finish", "preemptions", "work", "gpus", "submit")
-    )
-
-
-@pytest.mark.parametrize("kind", POLICIES)
+@EVERY
 @examples(25)
 @given(data=st.data(), rule=st.sampled_from(PLACES))
 def test_gangs_run_whole_and_finish_their_work(
@@ -71,46 +58,25 @@ def test_gangs_run_whole_and_finish_their_work(
 ) -> None:
     cluster = data.draw(clusters())
     trace = data.draw(traces(cluster))
-    policy = policy_of(kind, rule())
-    try:
-        schedule = simulate(policy, ClusterSimulator(cluster, trace, keep_runs=True))
-    except Exception as error:
-        raise AssertionError(policy.name) from error
-    assert schedule.finished.all()
-    assert (schedule.start >= trace.submit_s).all()
+    simulator = ClusterSimulator(cluster, trace, keep_runs=True)
+    schedule = simulate(policy_of(kind, rule()), simulator)
+    check_schedule(cluster, trace, schedule)
     assert (schedule.finish - schedule.start >= trace.duration_s).all()
-    runs = schedule.runs
-    assert runs is not None
-    assert (runs["end"] > runs["start"]).all()
-    for job in range(len(trace)):
-        own = runs[runs["job"] == job]
-        begins = np.unique(own["start"])
-        assert sum(own["end"][own["start"] == t][0] - t for t in begins) == trace.duration_s[job]
-        assert all(own["gpus"][own["start"] == t].sum() == trace.num_gpus[job] for t in begins)
-    for node in range(cluster.num_nodes):
-        own = runs[runs["node"] == node]
-        for time in own["start"]:
-            under_way = (own["start"] <= time) & (own["end"] > time)
-            assert own["gpus"][under_way].sum() <= cluster.gpus[node]
+    assert schedule.runs is not None
+    assert (schedule.runs["end"] > schedule.runs["start"]).all()
 
 
 @examples(40)
 @given(data=st.data(), gpus=st.integers(1, 4))
 def test_nothing_beats_the_best_schedule(data: st.DataObject, gpus: int) -> None:
-    count = data.draw(st.integers(1, 5))
-    each = {"min_size": count, "max_size": count}
-    trace = Trace.of(
-        "drawn",
-        sorted(data.draw(st.lists(st.integers(0, 4), **each))),
-        data.draw(st.lists(st.integers(1, 4), **each)),
-        data.draw(st.lists(st.integers(1, gpus), **each)),
-    )
+    jobs = st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, gpus))
+    drawn = sorted(data.draw(st.lists(jobs, min_size=1, max_size=5)), key=lambda job: job[0])
+    trace = Trace.of("drawn", *zip(*drawn, strict=True))
     bound, without = best_preemptive(trace, gpus), best_non_preemptive(trace, gpus)
     assert bound <= without
     sums = {}
     for kind in POLICIES:
-        schedule = replay(policy_of(kind, Count()), Cluster.uniform(1, gpus), trace)
-        sums[kind] = schedule.jct.sum()
+        sums[kind] = replay(policy_of(kind), Cluster.uniform(1, gpus), trace).jct.sum()
         assert sums[kind] >= (without if kind in NON_PREEMPTIVE else bound)
     if gpus == 1:
         assert sums[SRTF] == sums[SRSF] == bound  # optimal on one machine
@@ -118,67 +84,67 @@ def test_nothing_beats_the_best_schedule(data: st.DataObject, gpus: int) -> None
 
 def test_six_jobs_where_preemption_pays() -> None:
     trace = Trace.of("by hand", [0, 3, 3, 4, 5, 5], [9, 1, 1, 1, 1, 2], [2, 1, 2, 1, 1, 2])
-    cluster = Cluster.uniform(1, 2)
     bound, without = best_preemptive(trace, 2), best_non_preemptive(trace, 2)
-    found = {kind: replay(policy_of(kind, Count()), cluster, trace) for kind in (SRTF, SJF)}
-    srtf, sjf = found[SRTF], found[SJF]
-    assert bound <= srtf.jct.sum() < without <= sjf.jct.sum()
+    srtf, sjf = (
+        replay(policy_of(kind), Cluster.uniform(1, 2), trace).jct.sum() for kind in (SRTF, SJF)
+    )
+    assert bound <= srtf < without <= sjf
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+@EVERY
 def test_failing_nodes_and_restarts(kind: type) -> None:
     rng = np.random.default_rng(3)
-    trace = Trace.of("drawn", np.sort(rng.integers(0, 60, 30)), rng.integers(1, 20, 30),
-                     rng.integers(1, 9, 30))  # fmt: skip
+    columns = np.sort(rng.integers(0, 60, 30)), rng.integers(1, 20, 30), rng.integers(1, 9, 30)
     incidents = np.array([(10, 0, 0), (25, 0, 1), (30, 2, 0), (70, 2, 1)], INCIDENT)
-    policy = policy_of(kind, BestFit())
-    cluster = Cluster.uniform(4, 4)
-    schedule = replay(policy, cluster, trace, overheads=Overheads(2.0, 5.0), incidents=incidents)
-    assert schedule.finished.all()
-    assert schedule.preemptions.sum() > 0
-    again = replay(policy, cluster, trace, overheads=Overheads(2.0, 5.0), incidents=incidents)
-    assert same(schedule, again)
+    options: Any = {"overheads": Overheads(2.0, 5.0), "incidents": incidents}
+    policy, trace = policy_of(kind, BestFit()), Trace.of("drawn", *columns)
+    once, again = (replay(policy, Cluster.uniform(4, 4), trace, **options) for _ in range(2))
+    assert once.finished.all()
+    assert once.preemptions.sum() > 0
+    for name in ("start", "finish", "preemptions", "work", "gpus", "submit"):
+        np.testing.assert_array_equal(getattr(once, name), getattr(again, name))
 
 
-@pytest.mark.parametrize("kind", POLICIES)
-def test_a_job_larger_than_the_cluster(kind: type) -> None:
+@EVERY
+def test_a_job_larger_than_the_cluster_and_no_job(kind: type) -> None:
+    cluster = Cluster.uniform(1, 8)
     trace = Trace.of("large.csv", [0, 0], [1, 1], [1, 9], job_id=["small", "large"])
     with refusal("'large' asks for 9 GPUs") as error:
-        replay(policy_of(kind, Count()), Cluster.uniform(1, 8), trace)
+        replay(policy_of(kind), cluster, trace)
     assert (error.value.file, error.value.record, error.value.field) == ("large.csv", 1, "num_gpus")
+    assert len(replay(policy_of(kind), cluster, Trace.of("none", [], [], [])).jct) == 0
 
 
-@pytest.mark.parametrize("kind", POLICIES)
-def test_an_empty_trace(kind: type) -> None:
-    none = Trace.of("none", [], [], [])
-    schedule = replay(policy_of(kind, Count()), Cluster.uniform(1, 8), none)
-    assert len(schedule.jct) == 0
+@pytest.mark.parametrize(("kind", "waiting"), [(FIFO, 2), (FIFOBackfill, 1), (SRTF, 1), (EASY, 1)])
+def test_a_job_that_no_node_can_hold_leaves_the_policy_stuck(kind: type, waiting: int) -> None:
+    """Every way to a schedule ends like that; jobs that fit all finish."""
+    cluster = with_columns(Cluster.uniform(2, 4), cpu_milli=[1000, 1000])
+    trace = Trace.of("t", [0, 1], [5, 5], [1, 1])
+    with pytest.raises(StuckError, match=f"{kind.name} leaves {waiting} jobs"):
+        replay(policy_of(kind, BestFit()), cluster, with_columns(trace, cpu_milli=[5000, 10]))
+    trace = with_columns(trace, cpu_milli=[1000, 1000])
+    assert replay(policy_of(kind, BestFit()), cluster, trace).finish.tolist() == [5.0, 6.0]
 
 
-def test_times_too_long_for_the_loop() -> None:
-    trace = Trace.of("long", [0] * 200, [EXACT] * 200, [1] * 200)
+def test_what_the_loop_over_whole_seconds_leaves_to_others() -> None:
     with refusal("too long"):
-        FIFO(Count(), seed=0).replay(Cluster.uniform(1, 8), trace)
-
-
-def test_keys_that_are_no_exact_floats_are_left_to_the_simulator() -> None:
-    trace = Trace.of("long", [0], [1 << 50], [1])
-    assert SRSF(Count(), seed=0).replay(Cluster.uniform(1, 8), trace) is None
-    assert SRSF(Count(), seed=0).replay(Cluster.uniform(1, 7), trace) is not None
+        trace = Trace.of("long", [0] * 200, [EXACT] * 200, [1] * 200)
+        policy_of(FIFO).replay(Cluster.uniform(1, 8), trace)
+    trace = Trace.of("keys that are no exact floats", [0], [1 << 50], [1])
+    assert policy_of(SRSF).replay(Cluster.uniform(1, 8), trace) is None
+    assert policy_of(SRSF).replay(Cluster.uniform(1, 7), trace) is not None
 
 
 @pytest.mark.parametrize("limits", [[5, 5], [0], [3.5], [7, 3]])
 def test_limits_of_queues(limits: list[int]) -> None:
     with refusal("whole numbers above 0, ascending") as error:
-        LAS2D(Count(), limits=limits, seed=0)
+        policy_of(LAS2D, Count(), *limits)
     assert error.value.field == "limits"
 
 
-def test_tiresias_looks_again_too_late() -> None:
+@pytest.mark.parametrize(("kind", "start"), [(LAS2D, 407.0), (LAS2DTiresias, 761.0)])
+def test_tiresias_looks_again_too_late(kind: type, start: float) -> None:
     """8 GPUs reach 3250 GPU-seconds after 407 seconds, seen after 406 and then after 761."""
     trace = Trace.of("by hand", [0, 0], [10_000, 100], [8, 1])
-    cluster, limits = Cluster.uniform(1, 8), [3250, 7200]
-    exact = replay(LAS2D(Count(), limits=limits, seed=0), cluster, trace)
-    late = replay(LAS2DTiresias(Count(), limits=limits, seed=0), cluster, trace)
-    assert exact.start[1] == 407.0
-    assert late.start[1] == 761.0
+    policy = policy_of(kind, Count(), 3250, 7200)
+    assert replay(policy, Cluster.uniform(1, 8), trace).start[1] == start

@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from agents.cluster.replay import simulate
 from agents.cluster.rounds import Pools, RoundBasedPolicy
-from agents.cluster.shares import Demand, LeastAttainedService, MaxMinFairness, ShareRule
-from agents.solver import Knowledge
-from envs.arrays import FloatArray
+from agents.cluster.shares import LeastAttainedService, MaxMinFairness
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.workload.trace import Labels
-from tests.agents.cluster.further_policies import Jobs, in_rounds, on_nodes, trace_of
+from tests.agents.cluster.further_policies import GivenShares, Jobs, in_rounds, on_nodes, trace_of
 from tests.agents.cluster.small_clusters import LowestNodes, Speeds
 from tests.refusal import refusal
 
 
-class Given(ShareRule):
-    """Shares by job number."""
+class SpreadOrWholeNode(LowestNodes):
+    """A job of one GPU where most are free, a gang on one node or nowhere."""
 
-    name = "given"
-    knows: Knowledge = "nothing"
-
-    def __init__(self, shares: list[float]) -> None:
-        self.given = np.array(shares)
-        self.computed = 0
-
-    def shares(self, demand: Demand) -> FloatArray:
-        self.computed += 1
-        shares: FloatArray = self.given[demand.jobs][:, None]
-        return shares
+    def place(
+        self, simulator: ClusterSimulator, job: int, rng: np.random.Generator
+    ) -> list[tuple[int, int]] | None:
+        gpus, free = int(simulator.state.jobs[job]["gpus"]), simulator.state.nodes["free"]
+        return [(int(np.argmax(free)), gpus)] if free.max() >= gpus else None
 
 
-def test_two_jobs_take_turns() -> None:
-    schedule = on_nodes(in_rounds(LeastAttainedService()), [(0, 720, 1)] * 2, 1, 1)
-    assert schedule.finish.tolist() == [1080.0, 1440.0]
-    assert schedule.preemptions.tolist() == [1, 1]
+@pytest.mark.parametrize(
+    ("jobs", "nodes", "gpus", "expected"),
+    [
+        ([(0, 720, 1)] * 2, 1, 1, {"finish": [1080, 1440], "preemptions": [1, 1]}),  # turns
+        # arrivals wait for the next round unless there is no job
+        ([(0, 500, 1), (100, 500, 1), (2000, 10, 1)], 1, 2, {"start": [0, 360, 2000]}),
+        # for a gang of 2 on one node two single jobs, spread over both nodes, have to move
+        (
+            [(0, 3600, 1), (0, 3600, 1), (10, 360, 2)], 2, 2,
+            {"start": [0, 0, 360], "finish": [3600, 3600, 720]},
+        ),
+    ],
+)  # fmt: skip
+def test_rounds(jobs: Jobs, nodes: int, gpus: int, expected: dict[str, list[int]]) -> None:
+    policy = RoundBasedPolicy(LeastAttainedService(), SpreadOrWholeNode())
+    found = on_nodes(policy, jobs, nodes, gpus)
+    assert {name: getattr(found, name).tolist() for name in expected} == expected
 
 
-def test_arrivals_wait_for_the_next_round_unless_there_is_no_job() -> None:
-    jobs = [(0, 500, 1), (100, 500, 1), (2000, 10, 1)]
-    schedule = on_nodes(in_rounds(LeastAttainedService()), jobs, 1, 2)
-    assert schedule.start.tolist() == [0.0, 360.0, 2000.0]
-
-
-def played(rule: ShareRule, jobs: Jobs, gpus: int, until: float) -> tuple[ClusterSimulator, int]:
+def played(
+    rule: GivenShares, jobs: Jobs, gpus: int, until: float = np.inf
+) -> tuple[ClusterSimulator, int]:
     """One node with so many GPUs after that time, and the decisions until then."""
     policy, simulator = in_rounds(rule), ClusterSimulator(Cluster.uniform(1, gpus), trace_of(jobs))
     policy.reset(simulator)
@@ -63,7 +61,7 @@ def played(rule: ShareRule, jobs: Jobs, gpus: int, until: float) -> tuple[Cluste
 
 def test_rounds_that_change_nothing_are_skipped() -> None:
     jobs = [(0, 10**6, 1), (90, 10**6, 1)]
-    simulator, decisions = played(Given([1.0, 1.0]), jobs, 2, np.inf)
+    simulator, decisions = played(GivenShares([[1.0], [1.0]]), jobs, 2)
     assert decisions == 5  # two arrivals, the round after the second, two completions
     assert simulator.schedule().finish.tolist() == [10.0**6, 10.0**6 + 360.0]
 
@@ -81,33 +79,15 @@ def test_rounds_that_change_nothing_are_skipped() -> None:
 def test_time_received_comes_to_the_shares(
     gangs: list[int], shares: list[float], gpus: int
 ) -> None:
-    rule = Given(shares)
+    expected = np.array(shares)
+    rule = GivenShares(expected[:, None])
     simulator, _ = played(rule, [(0, 10**7, gang) for gang in gangs], gpus, 400 * 360.0)
     received = simulator.state.jobs["executed"] / simulator.now
     assert rule.computed == 1
     # What X leaves idle goes to whoever fits; nobody gets less than X, but for the last rounds.
-    assert (received >= np.array(shares) - 0.02).all()
-    if np.dot(gangs, shares) == pytest.approx(gpus):
+    assert (received >= expected - 0.02).all()
+    if gangs @ expected == pytest.approx(gpus):
         np.testing.assert_allclose(received, shares, atol=0.02)
-
-
-class SpreadOrWholeNode(LowestNodes):
-    """A job of one GPU where most are free, a gang on one node or nowhere."""
-
-    def place(
-        self, simulator: ClusterSimulator, job: int, rng: np.random.Generator
-    ) -> list[tuple[int, int]] | None:
-        gpus, free = int(simulator.state.jobs[job]["gpus"]), simulator.state.nodes["free"]
-        return [(int(np.argmax(free)), gpus)] if free.max() >= gpus else None
-
-
-def test_a_gang_without_a_place_makes_those_behind_it_move() -> None:
-    """A gang of 2 on one node: two single jobs are spread over both nodes and have to move."""
-    jobs = [(0, 3600, 1), (0, 3600, 1), (10, 360, 2)]
-    policy = RoundBasedPolicy(LeastAttainedService(), SpreadOrWholeNode())
-    schedule = on_nodes(policy, jobs, 2, 2, keep_runs=True)
-    assert schedule.start.tolist() == [0.0, 0.0, 360.0]
-    assert schedule.finish.tolist() == [3600.0, 3600.0, 720.0]
 
 
 def test_gangs_stay_on_one_gpu_type_and_find_the_better_one() -> None:
@@ -125,15 +105,13 @@ def test_gangs_stay_on_one_gpu_type_and_find_the_better_one() -> None:
     assert schedule.finish[0] == pytest.approx(first, abs=360.0)
     assert schedule.finish[1] == pytest.approx(first + 3600 - 0.55 * first, abs=720.0)
     assert schedule.runs is not None
-    for job in (0, 1):
-        runs = schedule.runs[(schedule.runs["job"] == job) & (schedule.runs["end"] <= 3600.0)]
-        on_v100 = (runs["end"] - runs["start"])[runs["node"] == 0].sum()
-        assert on_v100 == pytest.approx(1800.0, abs=360.0)
+    runs = schedule.runs[(schedule.runs["end"] <= 3600.0) & (schedule.runs["node"] == 0)]
+    on_v100 = np.bincount(runs["job"], runs["end"] - runs["start"])
+    np.testing.assert_allclose(on_v100, [1800.0] * 2, atol=360.0)
 
 
 def test_demand_of_types_and_failures() -> None:
-    types = Labels.of(["V100", "K80|V100", "K80"])
-    trace = replace(trace_of([(0, 10, 1), (0, 10, 3), (0, 10, 2)]), gpu_type=types)
+    trace = trace_of([(0, 10, 1), (0, 10, 3), (0, 10, 2)], gpu_type=["V100", "K80|V100", "K80"])
     cluster = Cluster.uniform(4, 2, gpu_types=("V100", "K80"))
     rates = Speeds(np.array([[1.0, 0.5], [1.0, 0.4], [1.0, 0.3]]))
     simulator = ClusterSimulator(cluster, trace, rates=rates)
@@ -149,7 +127,7 @@ def test_demand_of_types_and_failures() -> None:
 
 
 def test_weights_of_queues() -> None:
-    trace = replace(trace_of([(0, 36000, 1)] * 2), queue=Labels.of(["paying", "free"]))
+    trace = trace_of([(0, 36000, 1)] * 2, queue=["paying", "free"])
     simulator = ClusterSimulator(Cluster.uniform(1, 1), trace)
     schedule = simulate(in_rounds(MaxMinFairness({"paying": 2.0})), simulator)
     assert schedule.finish[0] == pytest.approx(36000 * 1.5, abs=720.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -30,7 +31,7 @@ from agents.cluster.shares import (
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from tests.agents.cluster.further_policies import in_rounds, on_nodes, trace_of
+from tests.agents.cluster.further_policies import GivenShares, Jobs, in_rounds, on_nodes, trace_of
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -41,9 +42,11 @@ def best(problem: Problem, least: FloatArray, cost: FloatArray) -> OptimizeResul
     """SciPy's greatest cost @ X where gang m has a throughput of at least least[m]."""
     rates, gpus, capacity = problem
     gangs, pools = rates.shape
-    eye = np.eye(gangs)
-    throughput = np.concatenate([-eye * rates[:, p] for p in range(pools)], axis=1)
-    rows = [throughput, np.tile(eye, pools), np.kron(np.eye(pools), gpus)]
+    rows = [
+        np.hstack([-np.diag(rate) for rate in rates.T]),
+        np.tile(np.eye(gangs), pools),
+        np.kron(np.eye(pools), gpus),
+    ]
     limits = np.concatenate([-least, np.ones(gangs), capacity])
     return linprog(-cost.T.ravel(), A_ub=np.concatenate(rows), b_ub=limits, bounds=(0, 1))
 
@@ -76,29 +79,21 @@ def check(shares: FloatArray, problem: Problem, spare: float = 1e-6) -> FloatArr
 
 @examples(60)
 @given(seed=SEEDS, pools=st.integers(1, 3))
-def test_shares_are_max_min_fair(seed: int, pools: int) -> None:
+def test_shares_are_max_min_fair_and_their_level_is_the_optimum(seed: int, pools: int) -> None:
     """Nobody can have more without taking it from one who has no more than he."""
     problem, asked = random_program(seed, pools)
-    rates = problem[0]
-    shares = max_min_program(*problem).shares(asked)
+    rates, program = problem[0], max_min_program(*problem)
+    shares = program.shares(asked)
     got = check(shares, problem)
-    assert (shares[rates == 0.0] == 0.0).all() or pools == 1
+    assert pools == 1 or (shares[rates == 0.0] == 0.0).all()
     ratio = got / asked
     for gang in range(len(asked)):
         poorer = ratio <= ratio[gang] + 1e-6
         least = np.where(poorer, got * (1.0 - 1e-7) - 1e-7, 0.0)
-        cost = np.zeros(rates.shape)
-        cost[gang] = rates[gang]
-        found = best(problem, least, cost)
+        found = best(problem, least, rates * (np.arange(len(asked)) == gang)[:, None])
         assert found.status == 0
         assert -found.fun <= got[gang] + 1e-3
-
-
-@examples(60)
-@given(seed=SEEDS, pools=st.integers(1, 3))
-def test_level_is_the_optimum(seed: int, pools: int) -> None:
-    problem, asked = random_program(seed, pools)
-    level = max_min_program(*problem).level(asked)
+    level = program.level(asked)
     assert is_feasible(problem, asked * level * (1.0 - 1e-6))
     assert not is_feasible(problem, asked * level * 1.001)
 
@@ -114,22 +109,22 @@ def test_the_closed_form_is_what_the_solver_finds(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "shares"), [(8.0, [1.0, 1.0, 1.0, 0.5]), (3.0, [0.75, 0.75, 0.375, 0.75 / 8])]
+    ("rates", "gangs", "gpus", "expected"),
+    [
+        # equal GPUs, capped at the gang: 1, 1, 2 and the 4 that are left
+        ([[1.0]] * 4, [1.0, 1.0, 2.0, 8.0], [8.0], [[1.0], [1.0], [1.0], [0.5]]),
+        ([[1.0]] * 4, [1.0, 1.0, 2.0, 8.0], [3.0], [[0.75], [0.75], [0.375], [0.75 / 8]]),
+        # Of two gangs, a V100 and a K80 the one that is 10 times faster on the V100 gets most of
+        # it: x + 0.1 (1 - x) = (1 - x) + 0.5 x  =>  x = 9 / 14
+        ([[1.0, 0.1], [1.0, 0.5]], [1.0] * 2, [1.0] * 2, [[9 / 14, 5 / 14], [5 / 14, 9 / 14]]),
+    ],
 )
-def test_equal_gpus_capped_at_the_gang(gpus: float, shares: list[float]) -> None:
-    """Gangs of 1, 1, 2 and 8 on 8 GPUs: 1, 1, 2 and the 4 that are left of 8."""
-    gangs = np.array([1.0, 1.0, 2.0, 8.0])
-    program = max_min_program(np.ones((4, 1)), gangs, np.array([gpus]))
-    assert_allclose(program.shares(1.0 / gangs)[:, 0], shares)
-
-
-def test_a_gang_goes_where_it_gains_most() -> None:
-    """Two gangs, a V100 and a K80: the one that is 10 times faster on the V100 gets most of it."""
-    rates = np.array([[1.0, 0.1], [1.0, 0.5]])
-    shares = max_min_program(rates, np.ones(2), np.ones(2)).shares(np.ones(2))
-    # x on the V100 for the first: x + 0.1 (1 - x) = (1 - x) + 0.5 x  =>  x = 9 / 14
-    assert_allclose(shares[0], [9 / 14, 5 / 14], atol=1e-6)
-    assert_allclose((rates * shares).sum(axis=1), [9 / 14 + 0.5 / 14] * 2, atol=1e-6)
+def test_shares_by_hand(
+    rates: list[Any], gangs: list[float], gpus: list[float], expected: list[Any]
+) -> None:
+    size = np.array(gangs)
+    shares = max_min_program(np.array(rates), size, np.array(gpus)).shares(1.0 / size)
+    assert_allclose(shares, expected, atol=0.0 if len(gpus) == 1 else 1e-6)
 
 
 def test_asking_again_does_not_remember() -> None:
@@ -177,51 +172,60 @@ def test_isolated_shares() -> None:
     assert_allclose(shares[:, 0], [1.0, 0.5])
 
 
-RHO: dict[str, tuple[list[list[float]], float, list[float]]] = {  # elapsed, remaining, fair
-    # One GPU: 100 s left each; one has waited 100 s, the other 0 s; both need 200 s isolated.
-    # (100 + 100 / x) = 100 / (1 - x): x = 0.618, the golden section.
-    "equal jobs, one of them late": (
-        [[100.0, 0.0], [100.0] * 2, [200.0] * 2], 1.0, [(5**0.5 - 1) / 2, (3 - 5**0.5) / 2],
-    ),
-    # The first has waited too long for any rho that the others could come to: it gets all it can.
-    # What is left of two GPUs makes the rho of the others equal.
-    "a hopeless job does not hold back the others": (
-        [[9000.0, 0.0, 0.0], [100.0, 100.0, 200.0], [300.0] * 3], 2.0, [1.0, 1 / 3, 2 / 3],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", RHO)
-def test_least_worst_rho(case: str) -> None:
-    jobs, gpus, expected = RHO[case]
-    one = np.ones(len(expected))
+@pytest.mark.parametrize(
+    ("elapsed", "left", "fair", "gpus", "expected"),
+    [
+        # One GPU: 100 s left each; one has waited 100 s, the other 0 s; both need 200 s isolated.
+        # (100 + 100 / x) = 100 / (1 - x): x = 0.618, the golden section.
+        ([100.0, 0.0], [100.0] * 2, [200.0] * 2, 1.0, [(5**0.5 - 1) / 2, (3 - 5**0.5) / 2]),
+        # The first has waited too long for any rho that the others could come to: it gets all it
+        # can. What is left of two GPUs makes the rho of the others equal.
+        ([9000.0, 0.0, 0.0], [100.0, 100.0, 200.0], [300.0] * 3, 2.0, [1.0, 1 / 3, 2 / 3]),
+    ],
+    ids=["equal jobs, one of them late", "a hopeless job does not hold back the others"],
+)
+def test_least_worst_rho(
+    elapsed: list[float], left: list[float], fair: list[float], gpus: float, expected: list[float]
+) -> None:
+    one = np.ones(len(fair))
     problem = one[:, None], one, np.array([gpus])
-    elapsed, left, fair = np.array(jobs)
-    shares = least_worst_rho(*problem, elapsed, left, fair, isolated_shares(*problem))
+    jobs = np.array([elapsed, left, fair])
+    shares = least_worst_rho(*problem, *jobs, isolated_shares(*problem))
     assert_allclose(shares[:, 0], expected, atol=1e-5)
 
 
-def test_what_was_received_before_counts() -> None:
-    """One GPU; equal jobs of 3600 s, the second 1800 s late.
-
-    By then the first has had 1800 s alone, which took 1800 s isolated, and 1800 s are left: (1800 +
-    1800 / x) / (1800 + 3600) = (3600 / (1 - x)) / 7200, x = 1 / 2. It ends at 5400 s.
-    """
-    jobs = [(0, 3600, 1), (1800, 3600, 1)]
-    finish = on_nodes(in_rounds(FinishTimeFairness()), jobs, 1, 1).finish
-    assert finish[0] == pytest.approx(5400.0, abs=360.0)
-    assert finish[1] == 7200.0
+@pytest.mark.parametrize(
+    ("rule", "jobs", "finish"),
+    [
+        # Equal jobs of 3600 s, the second 1800 s late. By then the first has had 1800 s alone,
+        # which took 1800 s isolated, and 1800 s are left: (1800 + 1800 / x) / (1800 + 3600) =
+        # (3600 / (1 - x)) / 7200, x = 1 / 2. It ends at 5400 s.
+        (
+            FinishTimeFairness(),
+            [(0, 3600, 1), (1800, 3600, 1)],
+            [pytest.approx(5400.0, abs=360.0), 7200.0],
+        ),
+        # short jobs first where GPUs are few
+        (
+            ApatheticFutureShare(),
+            [(0, 7200, 1), (0, 360, 1), (0, 720, 1)],
+            [8280.0, 360.0, 1080.0],
+        ),
+    ],
+)
+def test_turns_on_one_gpu(rule: ShareRule, jobs: Jobs, finish: list[Any]) -> None:
+    assert on_nodes(in_rounds(rule), jobs, 1, 1).finish.tolist() == finish
 
 
 @pytest.mark.parametrize("rule", [LeastAttainedService(), MaxMinFairness()])
 def test_fair_shares_of_gangs(rule: ShareRule) -> None:
     """Gangs of 1, 1, 2 and 5 on 2 GPUs: as many GPUs each on average; 5 cannot run at all."""
-    gangs = [1, 1, 2, 5]
+    gangs = np.array([1.0, 1.0, 2.0, 5.0])
     simulator = ClusterSimulator(Cluster.uniform(1, 5), trace_of([(0, 10, g) for g in gangs]))
     rule.reset(simulator)
     rates = np.array([[1.0], [1.0], [1.0], [0.0]])
-    demand = Demand(simulator, np.arange(4), np.array(gangs, float), rates, np.array([2.0]))
-    assert_allclose(rule.shares(demand)[:, 0], [2 / 3, 2 / 3, 1 / 3, 0.0])
+    shares = rule.shares(Demand(simulator, np.arange(4), gangs, rates, np.array([2.0])))
+    assert_allclose(shares, [[2 / 3], [2 / 3], [1 / 3], [0.0]])
 
 
 def test_weights_are_above_zero() -> None:
@@ -233,57 +237,51 @@ def by_the_book(service: list[float], gangs: list[int], gpus: int) -> list[int]:
     """The paper's comparison with throughputs p(w) = w / gang, written out."""
     w = [0] * len(gangs)
 
-    def speed(job: int, count: int) -> float:
-        return count / gangs[job]
+    def speed(job: int, more: int = 0) -> float:
+        return (w[job] + more) / gangs[job]
 
     def time(job: int) -> float:
-        return np.inf if w[job] == 0 else service[job] / gangs[job] / speed(job, w[job])
+        return np.inf if w[job] == 0 else service[job] / gangs[job] / speed(job)
 
-    while sum(w) < gpus and any(a < b for a, b in zip(w, gangs, strict=True)):
-        best = None
-        for job in range(len(gangs)):
-            if w[job] == gangs[job]:
-                continue
-            if best is None:
-                best = job
-            elif w[job] == 0 and w[best] == 0:
-                best = job if service[job] < service[best] else best
-            else:
-                a, b = (job, best) if time(job) < time(best) else (best, job)
-                gain_b = (speed(b, w[b] + 1) - speed(b, w[b])) / speed(b, w[b] + 1)
-                gain_a = (speed(a, w[a] + 1) - speed(a, w[a])) / speed(a, w[a])
-                best = b if gain_b - gain_a > 1e-12 else a
-        assert best is not None
-        w[best] += 1
+    def better(best: int, job: int) -> int:
+        if w[job] == w[best] == 0:
+            return job if service[job] < service[best] else best
+        a, b = (job, best) if time(job) < time(best) else (best, job)
+        gain_b = (speed(b, 1) - speed(b)) / speed(b, 1)
+        gain_a = (speed(a, 1) - speed(a)) / speed(a)
+        return b if gain_b - gain_a > 1e-12 else a
+
+    while sum(w) < min(gpus, sum(gangs)):
+        w[reduce(better, [job for job, gang in enumerate(gangs) if w[job] < gang])] += 1
     return w
 
 
-def some_jobs(most: int, gangs: list[int]) -> st.SearchStrategy[Any]:
+def some_jobs(most: int, gangs: list[int]) -> Any:
     """(GPU-seconds, gang) of each."""
     job = st.tuples(st.integers(1, 10**6), st.sampled_from(gangs))
-    return st.lists(job, min_size=1, max_size=most)
+    return st.lists(job, min_size=1, max_size=most).map(lambda jobs: np.array(jobs).T)
 
 
 @examples(200)
 @given(jobs=some_jobs(9, [1, 2, 4, 8]), gpus=st.integers(1, 20))
-def test_the_papers_comparison(jobs: list[tuple[int, int]], gpus: int) -> None:
-    service, gangs = [float(s) for s, _ in jobs], [g for _, g in jobs]
-    handed_out = apathetic_gpus(np.array(service), np.array(gangs), gpus)
-    assert handed_out.tolist() == by_the_book(service, gangs, gpus)
-    assert handed_out.sum() == min(gpus, sum(gangs))
+def test_the_papers_comparison(jobs: IntArray, gpus: int) -> None:
+    service, gangs = jobs.astype(float)[0], jobs[1]
+    handed_out = apathetic_gpus(service, gangs, gpus).tolist()
+    assert handed_out == by_the_book(service.tolist(), gangs.tolist(), gpus)
+    assert sum(handed_out) == min(gpus, gangs.sum())
 
 
 @examples(100)
 @given(jobs=some_jobs(4, [1, 2, 4]), more=st.integers(0, 8))
-def test_the_sum_of_remaining_times_is_least(jobs: list[tuple[int, int]], more: int) -> None:
-    service, gangs = np.array(jobs, float)[:, 0], np.array(jobs)[:, 1]
-    gpus = len(jobs) + more
+def test_the_sum_of_remaining_times_is_least(jobs: IntArray, more: int) -> None:
+    service, gangs = jobs.astype(float)[0], jobs[1]
+    gpus = len(gangs) + more
     handed_out = gainful_gpus(service, gangs, gpus)
     assert handed_out.sum() == min(gpus, gangs.sum())
     assert (handed_out <= gangs).all()
-    choices = product(*(range(1, g + 1) for g in gangs))
-    least = min(float((service / np.array(w)).sum()) for w in choices if sum(w) <= gpus)
-    assert float((service / handed_out).sum()) == pytest.approx(least)
+    choices = product(*(range(1, gang + 1) for gang in gangs))
+    least = min((service / w).sum() for w in choices if sum(w) <= gpus)
+    assert (service / handed_out).sum() == pytest.approx(least)
 
 
 @pytest.mark.parametrize(
@@ -300,17 +298,10 @@ def test_the_sum_of_remaining_times_is_least(jobs: list[tuple[int, int]], more: 
     ],
 )
 def test_gpus_by_hand(
-    hand_out: Callable[[FloatArray, IntArray, int], IntArray],
-    service: list[float], gang: int, gpus: int, expected: list[int],
-) -> None:  # fmt: skip
+    hand_out: Callable[..., IntArray], service: list[float], gang: int, gpus: int, expected: Any
+) -> None:
     gangs = np.full(len(service), gang)
     assert hand_out(np.array(service), gangs, gpus).tolist() == expected
-
-
-def test_short_jobs_first_where_gpus_are_few() -> None:
-    jobs = [(0, 7200, 1), (0, 360, 1), (0, 720, 1)]
-    schedule = on_nodes(in_rounds(ApatheticFutureShare()), jobs, 1, 1)
-    assert schedule.finish.tolist() == [8280.0, 360.0, 1080.0]
 
 
 @pytest.mark.parametrize(
@@ -324,11 +315,5 @@ def test_short_jobs_first_where_gpus_are_few() -> None:
     ],
 )
 def test_what_is_no_share_is_refused_by_the_name_of_its_rule(given: Any, expected: str) -> None:
-    class Wrong(ShareRule):
-        name, knows = "wrong", "nothing"
-
-        def shares(self, demand: Demand) -> FloatArray:
-            return np.array(given)
-
-    with refusal(f"share rule wrong.*{expected}"):
-        on_nodes(in_rounds(Wrong()), [(0, 100, 3), (0, 100, 2)], 1, 4)
+    with refusal(f"share rule given.*{expected}"):
+        on_nodes(in_rounds(GivenShares(given)), [(0, 100, 3), (0, 100, 2)], 1, 4)

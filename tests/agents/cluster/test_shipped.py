@@ -14,44 +14,41 @@ from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow
 
+NAME = "unknown_durations"
 TEXTS = {".json", ".yaml", ".md"}
 LARGEST = 200_000  # bytes of a folder
 INSIDE = r"(?<![\w.~:/-])/[\w.-]+"  # an absolute path
 
 
 def test_one_is_shipped() -> None:
-    assert "unknown_durations" in shipped_schedulers()
+    assert NAME in shipped_schedulers()
 
 
 @pytest.mark.parametrize("name", shipped_schedulers())
-def test_its_files_are_those_of_its_hashes_and_few(name: str) -> None:
-    checkpoint = load_checkpoint(SHIPPED / name)
-    assert "plan" in checkpoint.spec
+def test_its_files_are_few_those_of_its_hashes_and_name_no_folder_of_a_machine(name: str) -> None:
+    spec = load_checkpoint(SHIPPED / name).spec
+    assert "plan" in spec
     files = [path for path in (SHIPPED / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < LARGEST
-    listed = {*checkpoint.spec["sha256"], "spec.json"}
-    for folder, inside in checkpoint.spec.get("folders", {}).items():
+    listed = {*spec["sha256"], "spec.json"}
+    for folder, inside in spec.get("folders", {}).items():
         listed |= {f"{folder}/{file}" for file in inside}
     assert {path.relative_to(SHIPPED / name).as_posix() for path in files} == listed
-
-
-@pytest.mark.parametrize("name", shipped_schedulers())
-def test_its_texts_name_no_folder_of_a_machine(name: str) -> None:
-    for path in (SHIPPED / name).rglob("*"):
+    for path in files:
         if path.suffix in TEXTS:
             assert not re.findall(INSIDE, path.read_text(encoding="utf-8")), path.name
 
 
 def test_its_information_class_is_that_of_its_name() -> None:
-    adviser, plan = plan_of(load_checkpoint(scheduler_folder("unknown_durations")))
+    adviser, plan = plan_of(load_checkpoint(scheduler_folder(NAME)))
     assert adviser.knows == plan.knows == "predictions"
 
 
 def test_a_folder_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert scheduler_folder("unknown_durations") == SHIPPED / "unknown_durations"
-    (tmp_path / "unknown_durations").mkdir()
-    assert scheduler_folder("unknown_durations") == Path("unknown_durations")
+    assert scheduler_folder(NAME) == SHIPPED / NAME
+    (tmp_path / NAME).mkdir()
+    assert scheduler_folder(NAME) == Path(NAME)
     assert scheduler_folder("none/such") == Path("none/such")  # refused when it is loaded
 
 

@@ -1,14 +1,17 @@
-"""All ways to the schedule of a queue policy against the disciplines as they are told."""
+"""All ways to the schedule of a queue policy, against each other and the literal disciplines."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import literal_queues as literal
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agents.cluster.policy import PlacementRule
 from agents.cluster.queue import (
     EASY,
     FIFO,
@@ -16,21 +19,23 @@ from agents.cluster.queue import (
     SJF,
     SRSF,
     SRTF,
-    AttainedService,
     FIFOBackfill,
     LAS2DTiresias,
     NonPreemptive,
-    QueuePolicy,
     SJFStrict,
 )
 from agents.cluster.replay import replay, simulate
-from agents.cluster.rules.gangs import BestFit, Count, FirstFit, HeliosConsolidate, Yarn
+from agents.cluster.rules import gangs
+from agents.cluster.rules.gangs import Count, LeastInterference, Spread
+from envs.cluster.interference.rates import PAIRS_PRODUCT
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
-from envs.cluster.simulation.cluster_state import Schedule
+from envs.cluster.simulation.cluster_state import INCIDENT, Overheads, Schedule
 from envs.cluster.workload.readers.job_logs import ItpReader
 from envs.cluster.workload.trace import Trace
-from tests.strength import examples
+from tests.agents.cluster.small_clusters import Speeds, chain
+from tests.agents.cluster.test_queue import EVERY, POLICIES, policy_of
+from tests.strength import SEEDS, examples
 
 NON_PREEMPTIVE = {
     FIFO: {"shortest": False, "strict": True},
@@ -40,12 +45,11 @@ NON_PREEMPTIVE = {
 }
 RULES = {
     Count: literal.count,
-    Yarn: literal.yarn,
-    FirstFit: literal.yarn,  # the same on equal nodes
-    BestFit: literal.best_fit,
-    HeliosConsolidate: literal.helios,
+    gangs.Yarn: literal.yarn,
+    gangs.FirstFit: literal.yarn,  # the same on equal nodes
+    gangs.BestFit: literal.best_fit,
+    gangs.HeliosConsolidate: literal.helios,
 }
-BUSY = examples(150)
 
 
 def same(schedule: Schedule, *expected: list[int]) -> bool:
@@ -53,17 +57,75 @@ def same(schedule: Schedule, *expected: list[int]) -> bool:
     return all(list(column) == wanted for column, wanted in zip(found, expected, strict=False))
 
 
-def ways(policy: QueuePolicy, cluster: Cluster, trace: Trace) -> list[Schedule]:
-    """By the trace alone, compiled with the simulator, and decision by decision."""
-    alone, compiled = policy.replay(cluster, trace), ClusterSimulator(cluster, trace)
-    found = [] if alone is None else [alone]
+def ways(policy: Any, cluster: Cluster, trace: Trace, **options: Any) -> list[Schedule]:
+    """Decision by decision, compiled with the simulator, and by the trace alone."""
+    steps, compiled = (ClusterSimulator(cluster, trace, **options) for _ in range(2))
+    found = [simulate(policy, steps)]
     if policy.run(compiled):
         found.append(compiled.schedule())
-    return [*found, simulate(policy, ClusterSimulator(cluster, trace))]
+    alone = None if options else policy.replay(cluster, trace)
+    return found if alone is None else [*found, alone]
 
 
-def all_agree(policy: QueuePolicy, cluster: Cluster, trace: Trace, *expected: list[int]) -> bool:
+def all_agree(policy: Any, cluster: Cluster, trace: Trace, *expected: list[int]) -> bool:
     return all(same(schedule, *expected) for schedule in ways(policy, cluster, trace))
+
+
+def neighbours(jobs: int) -> Speeds:
+    """Every neighbour takes a quarter of what is there: rates stay exact in binary."""
+    return Speeds(np.ones((jobs, 1)), kind=PAIRS_PRODUCT, pair=np.full((1, 1), 0.75))
+
+
+@examples(120)
+@given(
+    seed=SEEDS,
+    kind=st.sampled_from(POLICIES),
+    rule=st.sampled_from([*RULES, Spread, LeastInterference]),
+    disturbed=st.booleans(),
+)
+@example(seed=295218, kind=LAS2D, rule=Spread, disturbed=False)  # a log that grows
+def test_all_ways_agree(seed: int, kind: type, rule: type[PlacementRule], disturbed: bool) -> None:
+    rng = np.random.default_rng(seed)
+    jobs = int(rng.integers(1, 14))
+    columns = np.sort(rng.integers(0, 8, jobs)), rng.integers(1, 6, jobs)
+    trace = Trace.of("dense", *columns, rng.choice([1, 1, 2, 3, 4, 5, 8], jobs))
+    cluster, policy = Cluster.uniform(3, 4, nodes_per_rack=2), policy_of(kind, rule())
+    options: dict[str, Any] = {"keep_runs": True}
+    if disturbed:
+        options |= {"rates": neighbours(jobs), "overheads": Overheads(2.0, 2.0)}
+        options["incidents"] = np.array([(3.0, 1, 0), (9.0, 1, 1)], INCIDENT)
+    wanted, found = ways(policy, cluster, trace, **options)
+    np.testing.assert_allclose(
+        [found.start, found.finish], [wanted.start, wanted.finish], rtol=1e-12
+    )
+    assert found.preemptions.tolist() == wanted.preemptions.tolist()
+    if not disturbed:
+        for other in (found, *ways(policy, cluster, trace)):
+            assert other.finish.tolist() == wanted.finish.tolist()
+
+
+@EVERY
+def test_rules_that_draw_give_the_same_schedule_twice(kind: type) -> None:
+    rng = np.random.default_rng(5)
+    trace = Trace.of("t", np.sort(rng.integers(0, 50, 60)), rng.integers(1, 30, 60), [3] * 60)
+    finishes = []
+    for _ in range(2):
+        simulator = ClusterSimulator(Cluster.uniform(3, 4), trace, rates=neighbours(60))
+        assert policy_of(kind, gangs.Random()).run(simulator)
+        finishes.append(simulator.schedule().finish.tolist())
+    assert finishes[0] == finishes[1]
+
+
+def test_a_gang_can_be_imagined_on_a_cluster_on_which_all_is_held() -> None:
+    trace = Trace.of("full", [0, 0, 1, 1], [9, 9, 1, 2], [1, 1, 1, 2])
+    cluster = Cluster.uniform(2, 1)
+    full = ClusterSimulator(cluster, trace)
+    full.advance()
+    for job in (0, 1):
+        full.start(job, [(job, 1)])
+    assert len(chain(full.state.shares, full.state.clock[0]["share"])) >= cluster.num_nodes
+    steps, compiled = ways(policy_of(SRTF, LeastInterference()), cluster, trace, keep_runs=True)
+    assert compiled.finish.tolist() == steps.finish.tolist()
 
 
 @pytest.mark.parametrize("policy", NON_PREEMPTIVE)
@@ -76,24 +138,24 @@ def test_non_preemptive(
     jobs = data.draw(literal.dense_jobs(nodes * size))
     expected = literal.non_preemptive(jobs, nodes, size, RULES[rule], **NON_PREEMPTIVE[policy])
     cluster, trace = Cluster.uniform(nodes, size), jobs.trace
-    for schedule in ways(policy(rule(), seed=0), cluster, trace):
+    for schedule in ways(policy_of(policy, rule()), cluster, trace):
         assert same(schedule, expected)
         assert literal.usage_is_possible(trace, schedule.start, schedule.finish, nodes * size)
 
 
-@BUSY
+@examples(150)
 @given(data=st.data(), gpus=st.integers(1, 8))
 def test_easy(data: st.DataObject, gpus: int) -> None:
     jobs = data.draw(literal.dense_jobs(gpus))
-    policy, cluster = EASY(Count(), seed=0), Cluster.uniform(1, gpus)
-    assert all_agree(policy, cluster, jobs.trace, literal.easy(jobs, gpus))
+    cluster = Cluster.uniform(1, gpus)
+    assert all_agree(policy_of(EASY), cluster, jobs.trace, literal.easy(jobs, gpus))
 
 
 @examples(400)
 @given(data=st.data(), gpus=st.integers(1, 8), times_gpus=st.booleans())
 def test_shortest_remaining(data: st.DataObject, gpus: int, times_gpus: bool) -> None:
     jobs = data.draw(literal.dense_jobs(gpus))
-    policy = (SRSF if times_gpus else SRTF)(Count(), seed=0)
+    policy = policy_of(SRSF if times_gpus else SRTF)
     expected = literal.shortest_remaining(jobs, gpus, times_gpus=times_gpus)
     assert all_agree(policy, Cluster.uniform(1, gpus), jobs.trace, *expected)
 
@@ -109,8 +171,7 @@ def test_attained_service(
     data: st.DataObject, gpus: int, limits: list[int], tiresias: bool
 ) -> None:
     jobs = data.draw(literal.dense_jobs(gpus))
-    kind: type[AttainedService] = LAS2DTiresias if tiresias else LAS2D
-    policy = kind(Count(), limits=limits, seed=0)
+    policy = policy_of(LAS2DTiresias if tiresias else LAS2D, Count(), *limits)
     expected = literal.las_2d(jobs, gpus, limits, tiresias=tiresias)
     assert all_agree(policy, Cluster.uniform(1, gpus), jobs.trace, *expected)
 
@@ -121,19 +182,22 @@ def test_real_traces(data: Path, name: str) -> None:
     trace = ItpReader().read(data / "traces" / "itp" / f"{name}.csv.gz").trace
     trace = trace.take(slice(2_500))
     jobs, cluster = literal.Jobs.of(trace), Cluster.uniform(16, 8)
-    gpus = cluster.num_gpus
-    assert same(replay(EASY(Count(), seed=0), cluster, trace), literal.easy(jobs, gpus))
-    for policy in (SRTF(Count(), seed=0), SRSF(Count(), seed=0)):
-        expected = literal.shortest_remaining(jobs, gpus, times_gpus=policy.times_gpus)
-        assert same(replay(policy, cluster, trace), *expected)
-    limits = [3250, 7200]
-    las = LAS2DTiresias(Count(), limits=limits, seed=0)
-    assert same(replay(las, cluster, trace), *literal.las_2d(jobs, gpus, limits, tiresias=True))
+    gpus, limits = cluster.num_gpus, [3250, 7200]
+    expected: list[tuple[Any, tuple[list[int], ...]]] = [
+        (policy_of(EASY), (literal.easy(jobs, gpus),)),
+        (policy_of(SRTF), literal.shortest_remaining(jobs, gpus, times_gpus=False)),
+        (policy_of(SRSF), literal.shortest_remaining(jobs, gpus, times_gpus=True)),
+        (
+            policy_of(LAS2DTiresias, Count(), *limits),
+            literal.las_2d(jobs, gpus, limits, tiresias=True),
+        ),
+    ]
     for kind in (FIFOBackfill, SJFStrict):
-        options = NON_PREEMPTIVE[kind]
         for rule, reference in RULES.items():
-            begun = literal.non_preemptive(jobs, 16, 8, reference, **options)
-            assert same(replay(kind(rule(), seed=0), cluster, trace), begun)
+            start = literal.non_preemptive(jobs, 16, 8, reference, **NON_PREEMPTIVE[kind])
+            expected.append((policy_of(kind, rule()), (start,)))
+    for policy, columns in expected:
+        assert same(replay(policy, cluster, trace), *columns), policy.name
 
 
 @examples(60)
@@ -144,4 +208,4 @@ def test_large_nodes_and_gangs(data: st.DataObject, size: int) -> None:
     jobs = data.draw(literal.dense_jobs(nodes * size))
     for rule, reference in RULES.items():
         expected = literal.non_preemptive(jobs, nodes, size, reference, shortest=True, strict=False)
-        assert all_agree(SJF(rule(), seed=0), Cluster.uniform(nodes, size), jobs.trace, expected)
+        assert all_agree(policy_of(SJF, rule()), Cluster.uniform(nodes, size), jobs.trace, expected)
