@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numba.core import event
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
@@ -77,12 +77,25 @@ def _content(kernel: Any, seen: dict[Any, list[object]]) -> None:
             parts.append((name, value))
 
 
+class _Index(IndexDataCacheFile):  # type: ignore[misc]
+    """What there is of a kernel on disk: nothing, where it names classes that have moved since."""
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            found: dict[Any, str] = super()._load_index()
+        except (ImportError, AttributeError):
+            return {}
+        return found
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     """numba's cache of a kernel on disk; the key says what the kernel calls, too."""
 
     def __init__(self, kernel: Any) -> None:
         super().__init__(kernel.py_func)
         self.kernel = kernel
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _Index(self._cache_path, self._impl.filename_base, stamp)
 
     @cached_property
     def content(self) -> str:

@@ -79,38 +79,54 @@ def test_only_kernels_call_inner_kernels() -> None:
     assert not called
 
 
+HEAD = "from envs.compilation import compiled\n"
+
+
+def outcome(folder: Path, call: str) -> str:
+    """What a call of `outer`, of the module of that name, gives, and whether it was cached."""
+    code = f"from outer import *; print({call}, sum(outer.stats.cache_hits.values()))"
+    paths = os.pathsep.join([str(ROOT), str(folder)])
+    run = subprocess.run(
+        [sys.executable, "-B", "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    value, from_cache = run.stdout.split()
+    return f"{value} from the cache" if int(from_cache) else value
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", ["x + 2", "x + LARGE"])
 def test_a_kernel_is_compiled_anew_where_one_that_it_calls_has_changed(
     tmp_path: Path, changed: str
 ) -> None:
     """Both stand in files of their own, and that of the caller stays as it was."""
-    head = "from envs.compilation import compiled\n"
     inner, outer = tmp_path / "inner.py", tmp_path / "outer.py"
-    text = head + "LARGE = 2\n@compiled\ndef inner(x):\n    return x + 1\n"
+    text = HEAD + "LARGE = 2\n@compiled\ndef inner(x):\n    return x + 1\n"
     outer.write_text(
-        head + "from inner import inner\n@compiled\ndef outer(x):\n    return 10 * inner(x)\n"
+        HEAD + "from inner import inner\n@compiled\ndef outer(x):\n    return 10 * inner(x)\n"
     )
-
-    def found() -> str:
-        code = "from outer import outer; print(outer(0), sum(outer.stats.cache_hits.values()))"
-        paths = os.pathsep.join([str(ROOT), str(tmp_path)])
-        run = subprocess.run(
-            [sys.executable, "-B", "-c", code],
-            env={**os.environ, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        value, from_cache = run.stdout.split()
-        return f"{value} from the cache" if int(from_cache) else value
-
     inner.write_text(text)
-    assert found() == "10"
-    assert found() == "10 from the cache"
+    assert outcome(tmp_path, "outer(0)") == "10"
+    assert outcome(tmp_path, "outer(0)") == "10 from the cache"
     inner.write_text(text.replace("x + 1", changed))
-    assert found() == "20"
+    assert outcome(tmp_path, "outer(0)") == "20"
     if "LARGE" in changed:
-        assert found() == "20 from the cache"
+        assert outcome(tmp_path, "outer(0)") == "20 from the cache"
         inner.write_text(text.replace("x + 1", changed).replace("LARGE = 2", "LARGE = 3"))
-        assert found() == "30"
+        assert outcome(tmp_path, "outer(0)") == "30"
+
+
+@pytest.mark.slow
+def test_what_is_cached_of_a_class_that_has_moved_is_compiled_anew(tmp_path: Path) -> None:
+    """As after an update of this package, which leaves the caches of the kernels where they are."""
+    table = "from typing import NamedTuple\nclass Table(NamedTuple):\n    x: int\n"
+    kernel = "@compiled\ndef outer(table):\n    return table.x + 1\n"
+    for home in ("here", "there"):
+        (tmp_path / f"{home}.py").write_text(table)
+        (tmp_path / "outer.py").write_text(f"{HEAD}from {home} import Table\n{kernel}")
+        assert outcome(tmp_path, "outer(Table(1))") == "2"
+        assert outcome(tmp_path, "outer(Table(1))") == "2 from the cache"
+        (tmp_path / f"{home}.py").unlink()
