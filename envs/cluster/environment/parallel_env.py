@@ -53,7 +53,7 @@ METADATA: dict[str, Any] = {
 class Done(NamedTuple):
     """What the actions of all schedulers came to."""
 
-    outcomes: Sequence[int]  # of `play_kernel`
+    outcomes: Sequence[int]  # of `actions.act`
     allowed: Sequence[bool]
     waited: bool  # all of them, so that time has passed
     terminated: bool
