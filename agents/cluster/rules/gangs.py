@@ -25,7 +25,7 @@ from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_kernel import give, ungive
 from envs.cluster.simulation.cluster_state import NODE, NONE, ClusterState
-from envs.compilation import compiled_inner, joined
+from envs.compilation import compiled_inner, pasted
 
 COUNT, YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT, RANDOM, SPREAD, LEAST_INTERFERENCE = range(8)
 
@@ -49,19 +49,32 @@ def room_of(nodes: int, seed: int) -> Room:
     return Room(chosen, gpus, np.zeros(nodes, NODE), np.array([seed], np.uint64))
 
 
-@joined
+@pasted
 def choose(rule: int, state: ClusterState, tables: RateTables, job: int, room: Room) -> int:
     """The shares of a pending whole-GPU job, into `room`; how many, 0 where it does not fit."""
+    count: int = 0
+    if rule in (YARN, FIRST_FIT, BEST_FIT):  # to hand on all arrays would cost more than they do
+        count = choose_few(state.nodes, state.jobs[job], rule, room.nodes, room.gpus)
+    else:
+        count = choose_otherwise(rule, state, tables, job, room)
+    return count
+
+
+@compiled_inner
+def choose_otherwise(
+    rule: int, state: ClusterState, tables: RateTables, job: int, room: Room
+) -> int:
+    """`choose` by the other rules."""
     nodes, record = state.nodes, state.jobs[job]
     count: int = 0
-    if rule == HELIOS_CONSOLIDATE and not fits_one_node(nodes, record):
-        count = choose_emptiest(nodes, record, room.nodes, room.gpus)
-    elif YARN <= rule <= BEST_FIT or (record.gpus == 0 and rule != LEAST_INTERFERENCE):
-        count = choose_few(nodes, record, rule, room.nodes, room.gpus)
-    elif COUNT <= rule <= SPREAD:
-        count = choose_any(nodes, record, rule, room)
-    elif rule == LEAST_INTERFERENCE:
+    if rule == LEAST_INTERFERENCE:
         count = choose_rack(state, tables, job, room.nodes, room.gpus)
+    elif rule == HELIOS_CONSOLIDATE and not fits_one_node(nodes, record):
+        count = choose_emptiest(nodes, record, room.nodes, room.gpus)
+    elif rule == HELIOS_CONSOLIDATE or record.gpus == 0:
+        count = choose_few(nodes, record, rule, room.nodes, room.gpus)
+    elif rule in (COUNT, RANDOM, SPREAD):
+        count = choose_any(nodes, record, rule, room)
     else:
         raise ValueError("no such placement rule")
     return count
