@@ -175,9 +175,14 @@ def compare(
 
 Posterior = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 # Added to a log index where nothing else is given; by `COLUMNS`, and `runs` for a running job.
-WEIGHTS: Mapping[str, float] = MappingProxyType(
-    {**dict.fromkeys(NAMES, 0.0), RUNS: 1.0, "gpus": -0.85, "overdue": 1.0}
-)
+# A literal: the keys of a config are read from it without an import.
+WEIGHTS: Mapping[str, float] = MappingProxyType({
+    "runs": 1.0, "gpus": -0.85, "fresh": 0.0, "attained": 0.0, "gpus_attained": 0.0, "age": 0.0,
+    "expected": 0.0, "spread": 0.0, "unseen": 0.0, "finished_long": 0.0, "finished": 0.0,
+    "ahead_running": 0.0, "ahead_waiting": 0.0, "ahead_together": 0.0, "behind": 0.0,
+    "behind_running": 0.0, "behind_together": 0.0, "before": 0.0, "before_together": 0.0,
+    "overdue": 1.0,
+})  # fmt: skip
 _columns: dict[str, Any] = dict.fromkeys(NAMES, float)
 Weights: type[Form] = create_model("Weights", __base__=Form, **_columns)
 WEIGHTS_KIND = "meshwright.priority_weights"
