@@ -145,7 +145,7 @@ def run(
             put_running_first(state.jobs, queue, jobs)
 
 
-@compiled_inner
+@pasted
 def list_pending(state: ClusterState, queue: Queue) -> int:
     """Line all jobs up that wait; how many have arrived."""
     count, job = 0, state.clock[0].head
@@ -224,7 +224,7 @@ def choose_greedily(state: ClusterState, queue: Queue, number: int, least: int) 
     return picked, victims
 
 
-@compiled_inner
+@pasted
 def needed_victims(
     state: ClusterState,
     tables: RateTables,
@@ -357,7 +357,7 @@ def start_jobs(
         queue.number[0] = place
 
 
-@compiled_inner
+@pasted
 def promise(state: ClusterState, need: int) -> tuple[float, float]:
     """When `need` GPUs will be free, and how many more; (inf, inf): not that nodes are down."""
     clock, running = state.clock[0], state.heap[: state.clock[0].running]

@@ -25,7 +25,8 @@ from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
 
 KEEP, WAIT, STOP, START = 0, 1, 2, 3  # what becomes of a job
-NOWHERE, SERVER, RACK, ALL_SERVERS = 0, 1, 2, 3  # kinds of targets; their index: slot, rack, 0
+# Kinds of targets; their index: slot, rack, 0. No literals, for which numba would compile anew.
+NOWHERE, SERVER, RACK, ALL_SERVERS = np.arange(4)
 
 
 def check_whole_gpus(simulator: ClusterSimulator) -> None:
@@ -187,7 +188,7 @@ def fastest(
             return kind, chosen, speed
         if record.gpus <= largest:  # waits for a server
             break
-    return NOWHERE, 0, 0.0
+    return int(NOWHERE), 0, 0.0
 
 
 @compiled_inner

@@ -32,7 +32,7 @@ COUNT, YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT, RANDOM, SPREAD, LEAST_INTE
 COUNTED = frozenset({COUNT, RANDOM, SPREAD})  # a job fits as soon as enough GPUs are free
 # On a cluster of one node these are the same.
 CONSOLIDATED = frozenset({YARN, HELIOS_CONSOLIDATE, FIRST_FIT, BEST_FIT})
-ANYWHERE = np.int64(-1)  # of the type of racks, for which alone it is then compiled
+ANYWHERE = np.int64(-1)  # in place of a rack
 
 
 class Room(NamedTuple):
@@ -230,19 +230,20 @@ def choose_rack(
     """See `LeastInterference`; the number of shares, 0 where the job does not fit."""
     nodes, need = state.nodes, state.jobs[job].gpus
     free = np.zeros(nodes["rack"].max() + 1, np.int64)
-    if need > nodes["gpus"].max() and len(free) > 1:
-        for node in range(len(nodes)):
-            free[nodes[node].rack] += nodes[node].free
-        for rack in np.argsort(free, kind="mergesort"):
-            if free[rack] >= need:
-                count: int = choose_gainful(state, tables, job, rack, out_nodes, out_gpus)
-                if count > 0:
-                    return count
-    anywhere: int = choose_gainful(state, tables, job, ANYWHERE, out_nodes, out_gpus)
-    return anywhere
+    for node in range(len(nodes)):
+        free[nodes[node].rack] += nodes[node].free
+    within = np.argsort(free, kind="mergesort")
+    if need <= nodes["gpus"].max() or len(free) == 1:
+        within = within[:0]
+    for rack in np.append(within, ANYWHERE):
+        if rack == ANYWHERE or free[rack] >= need:
+            count: int = choose_gainful(state, tables, job, rack, out_nodes, out_gpus)
+            if count > 0:
+                return count
+    return 0
 
 
-@compiled_inner
+@pasted
 def choose_gainful(
     state: ClusterState,
     tables: RateTables,
@@ -282,7 +283,7 @@ def choose_gainful(
     return count + 1
 
 
-@compiled_inner
+@pasted
 def gain(state: ClusterState, tables: RateTables, job: int) -> float:
     """GPUs times rate that the cluster wins when `job` runs on the shares it was given.
 
