@@ -38,7 +38,7 @@ def next_start(
     """What a scheduler does next: the rule's choice, or what the network prefers to it.
 
     Returns:
-        The job, NONE: nothing; and of how many shares its place is: the second row of `joint.room`.
+        The job, NONE: nothing; and of how many shares its place is: row BEST of `joint.room`.
     """
     pairs = scorer.pairs
     first = 0 if out_of_patience(state, joint.owners, scorer, scheduler) else scorer.first

@@ -133,14 +133,13 @@ def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int, first:
         if not wide and not (deciding and row < rule.first):
             break
         best_places(state, joint, job, running, wide)
-        before = count if wide else beyond
-        if wide or room.worth[BEST] - rule.hurry * row > most:
+        before, worth = count if wide else beyond, room.worth[BEST] - rule.hurry * row
+        if wide or worth > most:
             count = add(pairs, room, before, job, BEST)
         if deciding and row < rule.first:
             if room.shares[BEST] == 0:
                 deciding = not rule.blocking
             else:
-                worth = room.worth[BEST] - rule.hurry * row
                 if worth > most or usual == 0:
                     usual, most = before, worth
                 deciding = rule.joint
