@@ -29,28 +29,28 @@ run: $(STAMP)  ## the main job: capture, learn, compare, export (ARGS="key=value
 	@command -v meshwright >/dev/null || echo "meshwright as a command: source $(BIN)/activate" >&2
 
 seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
-	@$(BIN)/python -m experiments.benchmark suite=seeds $(ARGS)
+	@$(BIN)/python -m experiments.study study=seeds $(ARGS)
 
-placement: $(STAMP)  ## all planners on all problems: hours (ARGS="suite=placement_quick": minutes)
-	@$(BIN)/python -m experiments.benchmark $(ARGS)
+placement: $(STAMP)  ## all planners on all problems: hours (ARGS="study=placement_quick": minutes)
+	@$(BIN)/python -m experiments.study study=placement $(ARGS)
 
 ratio: $(STAMP)  ## search time without fusion over that with it, four opponents: five hours
-	@$(BIN)/python -m experiments.benchmark suite=search_ratio $(ARGS)
+	@$(BIN)/python -m experiments.study study=search_ratio $(ARGS)
 
 gain: $(STAMP)  ## what the order of a plan brings, and what a search brings beyond it: an hour
-	@$(BIN)/python -m experiments.benchmark suite=order_gain $(ARGS)
+	@$(BIN)/python -m experiments.study study=order_gain $(ARGS)
 
 joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fair: 1.5 hours
-	@$(BIN)/python -m experiments.benchmark suite=joint $(ARGS)
+	@$(BIN)/python -m experiments.study study=joint $(ARGS)
 
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")
 	@$(BIN)/python -m experiments.compare $(ARGS)
 
 learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: a minute
-	@$(BIN)/python -m experiments.generalise split=synthetic checkpoints=[unknown_durations] $(ARGS)
+	@$(BIN)/python -m experiments.study study=generalise split=synthetic $(ARGS)
 
 study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
-	@$(BIN)/python -m experiments.benchmark suite=study $(ARGS)
+	@$(BIN)/python -m experiments.study study=schedulers $(ARGS)
 
 # A placement policy from nothing; ARGS are overrides of its last and longest step.
 PLACER ?= outputs/placer

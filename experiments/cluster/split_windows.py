@@ -1,7 +1,6 @@
 """Windows of traces on clusters of mixed GPUs: what schedulers train and are judged on.
 
-`conf/split/*.yaml` says which traces on which clusters; `conf/split/facts/*.yaml`, written by
-`experiments.split` before anything was trained, what came of it.
+`conf/split/*.yaml` says which traces on which clusters.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class SplitConfig:
     overheads: Any
     formats: dict[str, Any]
     traces: dict[str, SplitTrace]
-    facts: dict[str, Any]
 
     def __post_init__(self) -> None:
         if not self.traces:

@@ -34,6 +34,16 @@ def listed(key: str | None, arguments: Sequence[str]) -> list[str]:
     return [f"{key}=[{quoted}]", *others] if items else others
 
 
+def of_cells(arguments: Sequence[str], own: tuple[str, ...]) -> list[str]:
+    """The command line of a study: words of its cells become the list `words`."""
+    words, flags, configs = command_words(arguments)
+    mine = [x for x in words if x.lstrip("+~").startswith(own)]
+    theirs = [x for x in words if x not in mine]
+    quoted = ",".join("'" + word.replace("'", r"\'") + "'" for word in theirs)
+    others = [*flags, *(f"{CONFIG_DIR[0]}={folder}" for folder in configs)]
+    return [*mine, *([f"words=[{quoted}]"] if theirs else []), *others]
+
+
 def with_recipes(arguments: Sequence[str]) -> list[str]:
     """The words of a command line; before them `group=option` of every recipe that it names.
 

@@ -125,7 +125,10 @@ class CompletedConfigs(ConfigSource):
 def with_defaults(node: Mapping[str, Any], group: str) -> dict[str, Any]:
     """A config of a group with what it leaves to signatures."""
     found: dict[str, Any] = completed(node, _elsewhere(node))
-    return {**_record(PREFIX + RECORDS[group]), **found} if group in RECORDS else found
+    goes_on = any(isinstance(x, str) and x != "_self_" for x in node.get("defaults") or ())
+    if group not in RECORDS or goes_on:
+        return found
+    return {**_record(PREFIX + RECORDS[group]), **found}
 
 
 SHIPPED_CONFIGS = CompletedConfigs("main", f"{SCHEME}://{SHIPPED}")

@@ -107,6 +107,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "graph": {
         "bert_base": "experiments.step.problem:ZooGraph",
         "bert_large": "experiments.step.problem:ZooGraph",
+        "captured": "experiments.step.captured_models:Captured",
         "file": "experiments.step.problem:StoredGraph",
         "gpt2": "experiments.step.problem:ZooGraph",
         "gpt2_large": "experiments.step.problem:ZooGraph",
@@ -165,7 +166,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "file": "envs.hybrid.slots:SlotFile",
         "markov": "envs.hybrid.slots:GeneratedSlots",
     },
-    "suite": {"file": "experiments.study.suite:suite_file"},
     "topology": {
         "file": "experiments.step.problem:network_file",
         "from_graph": "experiments.step.problem:FromGraph",
@@ -183,7 +183,10 @@ OF_FILES = (
     "envs.synchronisation.link_graph:described",
 )
 # Groups whose options are no objects but parts of a config, with the defaults of a dataclass.
-RECORDS: Mapping[str, str] = {"trace": "experiments.cluster.trace_source.TraceConfig"}
+RECORDS: Mapping[str, str] = {
+    "trace": "experiments.cluster.trace_source.TraceConfig",
+    "study": "experiments.study.study.Study",
+}
 # What a group is about, for `--help`.
 GROUP_HELP: Mapping[str, str] = {
     "action": "what to do",
@@ -192,11 +195,9 @@ GROUP_HELP: Mapping[str, str] = {
     "backend": "what enforces the plan",
     "baselines": "planners on the same problem, in the table and the learning curve",
     "communication": "how transfers share the network; a plan with bandwidth brings its own",
-    "conditions": "what is changed of the split, and the policies beside",
     "cost": "how long operators and transfers take",
     "distribution": "where problems are drawn from",
     "env": "where the problem comes from: a toy brings its own",
-    "executor": "where the runs take place",
     "graph": "a name, or the path of a graph file",
     "interference": "how jobs slow each other down",
     "layers": "layers in a row with the names that the plan has",
@@ -206,7 +207,7 @@ GROUP_HELP: Mapping[str, str] = {
     "placement": "where a gang starts, for policies that leave it open",
     "problem": "what is to be small, and what is decided",
     "split": "traces, clusters, windows",
-    "suite": "what is run and what is said of it",
+    "study": "what is run and compared",
     "topology": "a name, from_graph, or the path of a topology file",
     "trace": "the jobs: trace.path and trace.format, or trace.format=synthetic",
     "tracking": "where metrics go",

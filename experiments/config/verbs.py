@@ -17,7 +17,6 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "allocate": ("cluster.allocating:AllocateConfig:allocate",),
     "allocation_study": ("cluster.allocating:StudyConfig:study", "allocate", "study=?*"),
     "asynchronous": ("guarantees.asynchronous:AsynchronousConfig:asynchronous",),
-    "benchmark": ("study.suite:BenchmarkConfig:benchmark",),
     "capture": ("step.capture:CaptureConfig:capture",),
     "claims": ("reporting.rerunning:ClaimsConfig:claims",),
     "coflows": ("network.coflow_runs:CoflowsConfig:coflows",),
@@ -27,6 +26,10 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "dynamic": ("step.dynamic:DynamicConfig:dynamic",),
     "enforce": ("step.enforcing:EnforceConfig:enforce",),
     "evaluate": ("step.evaluate_step:EvaluateConfig:evaluate_step",),
+    "split_windows": ("cluster.windows:SplitWindowsConfig:split_windows", "evaluate", "split=?*"),
+    "regime_windows": (
+        "cluster.windows:RegimeWindowsConfig:regime_windows", "evaluate", "regime=?*",
+    ),
     "evaluate_cluster": (
         "cluster.evaluate_cluster:EvaluateClusterConfig:evaluate_cluster",
         "evaluate", "env=cluster",
@@ -40,8 +43,6 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "export": ("learning.export_run:ExportConfig:export_run",),
     "export_plan": ("execution.exporting:ExportPlanConfig:export_plan", "export", "plan=?*"),
     "flows": ("network.flows:FlowsConfig:flows",),
-    "generalise": ("cluster.generalising:GeneraliseConfig:generalise",),
-    "headroom": ("cluster.headroom:HeadroomConfig:headroom",),
     "main": ("learning.one_problem:MainConfig:main_job",),
     "main_cluster": (
         "learning.main_cluster:MainClusterConfig:main_cluster", "main", "env=cluster*",
@@ -52,11 +53,10 @@ _ROWS: Mapping[str, tuple[str, ...]] = {
     "plot": ("step.plot:PlotConfig:plot",),
     "cluster_curves": ("learning.train_cluster:CurvesConfig:curves", "plot", "runs=?*"),
     "price": ("guarantees.pricing:PriceConfig:price",),
-    "race": ("step.race:RaceConfig:race",),
     "report": ("reporting.writing:ReportConfig:report",),  # see `LISTED`
     "schedule": ("step.schedules:ScheduleConfig:schedule",),
     "serve": ("serving.serve:ServeConfig:serving",),
-    "split_app": ("cluster.split:SplitAppConfig:split", "split"),
+    "study": ("study.running:StudyConfig:run_study",),
     "synchronise": ("network.synchronising:SynchroniseConfig:synchronise",),
     "trace": ("cluster.trace_source:TraceAppConfig:trace",),
     "train": ("learning.one_problem:TrainConfig:train_step",),
@@ -128,6 +128,9 @@ def _job(config: str) -> Job:
 
 # The key of a command whose words without a key are a list of it.
 LISTED = {"report": "runs"}
+# How the words begin that are a study's own; all others are of its cells' command lines.
+STUDY = "study"
+STUDY_WORDS = ("study", "words=", "workers=", "cells=", "resume=", "seed=", "json=", "hydra")
 JOBS: Mapping[str, Job] = {config: _job(config) for config in _ROWS}
 VERBS = sorted({job.verb for job in JOBS.values()})
 

@@ -12,8 +12,8 @@ from typing import Any
 from envs.errors import InputError
 from envs.files import read_json
 from experiments.config.verbs import EXPERIMENTS
+from experiments.execution.local import LocalProcess, Work
 from experiments.run.artifacts import write_json
-from experiments.study.processes import LocalProcess, Work
 
 TASK, RESULT, MEETING, PLAN = "task.json", "process{}.json", "meeting", "plan.json"
 POLL_S = 0.05

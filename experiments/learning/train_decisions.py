@@ -26,8 +26,8 @@ from agents.rllib.metrics import Row
 from envs.bounds import Count
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
-from experiments.cluster.headroom import JUDGING, LEARNING, RegimesConfig
 from experiments.cluster.problem import ClusterProblem, built_policy
+from experiments.cluster.regimes import JUDGING, LEARNING, RegimesConfig
 from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
 from experiments.run.one_run import Result, Run

@@ -51,8 +51,8 @@ from experiments.run.artifacts import (
 )
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
+from experiments.run.threads import one_thread_each
 from experiments.study.display import ProgressDisplay
-from experiments.study.processes import one_thread_each
 from experiments.study.statistics import Interval, bootstrap
 from experiments.study.tables import TABLE_FILE, Table, markdown_table, write_tables
 from models.artifacts import sha256_of

@@ -19,7 +19,7 @@ import numpy as np
 from agents.cluster.rule_numbers import Numbers, NumberSearch, Tried
 from envs.arrays import FloatArray
 from envs.bounds import Count
-from experiments.cluster.headroom import JUDGING, LEARNING, RegimesConfig, mean_jcts, tuned
+from experiments.cluster.regimes import JUDGING, LEARNING, RegimesConfig, mean_jcts, tuned
 from experiments.cluster.split_windows import inputs_of
 from experiments.config.targets import build_as
 from experiments.learning.training import WindowsConfig

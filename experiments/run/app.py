@@ -23,6 +23,7 @@ from experiments.config.command_words import (
     command_words,
     given_keys,
     listed,
+    of_cells,
     use_command_line,
     with_recipes,
 )
@@ -30,6 +31,7 @@ from experiments.config.composing import (
     CONFIG_FILE,
     Composed,
     answer_by_hydra,
+    check_command_line,
     composed_words,
     of_schema,
     plain_config,
@@ -39,7 +41,16 @@ from experiments.config.composing import (
 from experiments.config.help import HELP_FLAGS, verb_help
 from experiments.config.signatures import knobs
 from experiments.config.targets import missing_extra
-from experiments.config.verbs import EXPERIMENTS, JOBS, LISTED, Job, chosen_job, jobs_of
+from experiments.config.verbs import (
+    EXPERIMENTS,
+    JOBS,
+    LISTED,
+    STUDY,
+    STUDY_WORDS,
+    Job,
+    chosen_job,
+    jobs_of,
+)
 from experiments.run.artifacts import claimed, to_json, to_yaml, write_json, write_text
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.interrupts import goes_on
@@ -111,7 +122,8 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
     """What a command does, with its faults as exceptions."""
     require_text(arguments)
     command = command_line()
-    words, flags, folders = command_words(listed(LISTED.get(verb), arguments))
+    given = of_cells(arguments, STUDY_WORDS) if verb == STUDY else arguments
+    words, flags, folders = command_words(listed(LISTED.get(verb), given))
     for flag in flags:
         if flag.partition("=")[0] not in (*FLAGS, TRUST):
             known = ", ".join((*FLAGS, *CONFIG_DIR, TRUST))
@@ -129,10 +141,10 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
     if flags:
         from experiments.study.multirun import multirun
 
-        multirun(job.config, _loaded(job)[0], words)
+        multirun(job.config, loaded_job(job)[0], words)
         return
     whole = composed_words(words, job.config)  # a misspelt key is told before anything is loaded
-    schema, task = _loaded(job)
+    schema, task = loaded_job(job)
     composed = of_schema(whole, schema)
     config, folder = composed.config, composed.folder
     stdout = _claim_stdout() if config.json else sys.stdout
@@ -155,7 +167,7 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
             raise fault from error
 
 
-def _loaded(job: Job) -> tuple[type[Any], Callable[[Any, Run], Result]]:
+def loaded_job(job: Job) -> tuple[type[Any], Callable[[Any, Run], Result]]:
     """The dataclass and the task of a job.
 
     Raises:
@@ -194,6 +206,24 @@ def _called(verb: str, python: str = "python") -> str:
     return words if words.startswith("meshwright ") else f"{python} -m {EXPERIMENTS}.{verb}"
 
 
+def run_quietly(job: Job, words: Sequence[str], log: TextIO) -> None:
+    """Run a job in the run folder that its words name, in this process; `log` gets what it says.
+
+    Raises:
+        InputError: as the command's.
+    """
+    schema, task = loaded_job(job)
+    composed = check_command_line(words, job.config, schema)
+    provenance = Provenance(
+        composed.config.seed, command=shlex.join(["meshwright", job.verb, *words])
+    )
+    text = to_yaml(plain_config(composed.config), provenance)
+    with claimed(composed.folder, composed.config, text):
+        if getattr(composed.config, "resume", None) is not None:
+            provenance, text = _gone_on_with(composed.folder, provenance), ""
+        _result_of(composed, task, RunConsole(file=log), provenance, text)
+
+
 def _run(
     composed: Composed[Any],
     task: Callable[[Any, Run], Result],
@@ -205,28 +235,12 @@ def _run(
     """Run the app that is `called` so; `text` is its config's, empty where a run is resumed."""
     config, folder = composed.config, Path(os.path.abspath(composed.folder))
     console = RunConsole(stderr=config.json)
-    if text:
-        environment = {
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "processor_cores": os.cpu_count(),
-            "packages": package_versions(),
-        }
-        write_text(folder / CONFIG_FILE, text)
-        document = stamp(environment, provenance, kind="environment")
-        write_json(folder / ENVIRONMENT_FILE, document)
-    run = Run(folder, console, provenance, composed.choices, composed.overrides)
     work = [folder / name for name in ("checkpoints", "cells") if hasattr(config, "resume")]
     if kept := [] if text else sorted((folder / "checkpoints").glob("iteration_*")):
         console.say(f"last checkpoint: {kept[-1].name}")
     again = goes_on(f"{called} {shlex.quote(f'resume={folder}')} goes on with it", *work)
     with again, heartbeat(console, task.__name__.replace("_", " ")):
-        result = task(config, run)
-    warned = {"warnings": list(result.warnings)} if result.warnings else {}
-    values = {**result.values, **warned, "run_folder": str(folder)}
-    document = stamp(values, result.provenance, kind="result")
-    text = to_json(document)
-    write_text(folder / RESULT_FILE, text)
+        result, text = _result_of(composed, task, console, provenance, text)
     if config.json:
         stdout.write(text)
         stdout.flush()
@@ -238,6 +252,34 @@ def _run(
             console.print(f"pictures in it: {', '.join(pictures)}", soft_wrap=True)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
+
+
+def _result_of(
+    composed: Composed[Any],
+    task: Callable[[Any, Run], Result],
+    console: RunConsole,
+    provenance: Provenance,
+    text: str,
+) -> tuple[Result, str]:
+    """What a task comes to, and the text of its `result.json`, which is written last."""
+    folder = Path(os.path.abspath(composed.folder))
+    if text:
+        environment = {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processor_cores": os.cpu_count(),
+            "packages": package_versions(),
+        }
+        write_text(folder / CONFIG_FILE, text)
+        document = stamp(environment, provenance, kind="environment")
+        write_json(folder / ENVIRONMENT_FILE, document)
+    run = Run(folder, console, provenance, composed.choices, composed.overrides)
+    result = task(composed.config, run)
+    warned = {"warnings": list(result.warnings)} if result.warnings else {}
+    values = {**result.values, **warned, "run_folder": str(folder)}
+    told = to_json(stamp(values, result.provenance, kind="result"))
+    write_text(folder / RESULT_FILE, told)
+    return result, told
 
 
 def _print_values(console: Console, values: Mapping[str, object]) -> None:

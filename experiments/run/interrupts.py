@@ -108,11 +108,16 @@ class Interrupts:
 
 
 def _end(number: int) -> None:
+    os.write(2, f"{last_word()}\n".encode())
+    end_with_children(128 + number)
+
+
+def end_with_children(code: int) -> None:
+    """End this process at once, and all that it has started."""
     for child in _descendants(os.getpid()):
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    os.write(2, f"{last_word()}\n".encode())
-    os._exit(128 + number)
+    os._exit(code)
 
 
 def _descendants(process: int) -> Iterator[int]:

@@ -72,6 +72,7 @@ def installed_version() -> str:
         return "unknown"
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Every installed distribution and its version."""
     found = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}

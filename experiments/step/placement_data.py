@@ -33,8 +33,8 @@ from experiments.config.targets import build_as
 from experiments.run.artifacts import to_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
+from experiments.run.threads import one_thread_each
 from experiments.study.display import ProgressDisplay
-from experiments.study.processes import one_thread_each
 
 WARM_UP_S = 0.2
 SHORTEST_S = 0.2  # budget of the smallest problems, where that of the largest is not less

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.solver import Budget
-from envs.bounds import Count, Positive
+from envs.bounds import Count, NonNegative, Positive
 from experiments.config.targets import build, build_as
 from experiments.run.one_run import Result, Run
 from experiments.step.hybrid import Pipeline, plan_hybrid
@@ -30,6 +30,8 @@ class PlanConfig(ProblemConfig):
     budget_s: Positive = 30.0  # wall time of the search, for agents that use it
     # work in the agent's own units, so that two runs agree; null: no limit
     deterministic_limit: Count | None = None
+    # a search of so many seconds before, on a copy of the problem, so that all is warm
+    warm_s: NonNegative = 0.0
     seed: int
     json: bool
 
@@ -50,6 +52,9 @@ def plan(config: PlanConfig, run: Run) -> Result:
     loaded = config.load()
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())
     run.begin(f"searching, budget {config.budget_s:g} s")
+    if config.warm_s:
+        ask(solver, objective, loaded.unseen(), Budget(min(config.warm_s, config.budget_s)), target)
+        loaded = loaded.unseen()
     planned = ask(solver, objective, loaded, budget, target)
     run.begin("judging and drawing")
     path = planned.write(run.folder, provenance)

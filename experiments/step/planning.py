@@ -5,13 +5,13 @@ One after the other, or side by side in processes of one thread each.
 
 from __future__ import annotations
 
-import gc
+import math
 import multiprocessing
 import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,18 @@ from agents.solver import Budget, Result, Solver
 from agents.step.problems import Verdict
 from envs.compilation import clock
 from envs.errors import InputError
+from envs.step.order import OneFOneB
 from envs.step.plans import Plan
 from envs.step.price import name_of_order
 from envs.step.problem import StepProblem
 from experiments.config.targets import build
 from experiments.run.provenance import Provenance
+from experiments.run.threads import one_thread_each
 from experiments.step.objectives import Makespan, Objective
+from experiments.step.plan_file import read_plan
 from experiments.step.problem import LoadedProblem, Node, TimeUnit
 from experiments.step.tasks import StepTask, Task, solver_of
 from experiments.study.display import ProgressDisplay
-from experiments.study.processes import one_thread_each
 
 WARM_UP_S = 0.2
 POLL_S = 0.2
@@ -86,10 +88,19 @@ class Planned:
         return {"span": self.unit.of(span), "span_s": span, "order": order}
 
     def write(self, folder: Path, provenance: Provenance) -> Path | None:
-        """Write the plan into `folder`, where there is one; returns the file."""
+        """Write the plan into `folder`, where there is one; returns the file.
+
+        Raises:
+            AssertionError: the plan in the file is judged to be another.
+        """
         if self.found.solution is None:
             return None
-        return self.task.write(folder, self.found.solution, provenance)
+        path = self.task.write(folder, self.found.solution, provenance)
+        if isinstance(self.task, StepTask) and self.verdict is not None:
+            again = self.task.judge(read_plan(path, self.task.step, OneFOneB()))
+            if not math.isclose(again.objective, self.verdict.objective):
+                raise AssertionError(f"{path}: {again.objective} s on a second look")
+        return path
 
 
 def rehearse(
@@ -215,33 +226,3 @@ def ask(
             f"{verdict.objective} s"
         )
     return Planned(task, found, verdict, bound, seconds, loaded.time_unit)
-
-
-def ask_warm(
-    agent: Any,
-    objective: Objective,
-    loaded: LoadedProblem,
-    budget_s: float,
-    warm_s: float,
-    target: object,
-    key: str,
-) -> Planned:
-    """As `ask`, once all that can be warm is: `agent` has planned the problem for `warm_s` seconds.
-
-    It then begins with a copy without what was worked out from the graph before, and the garbage
-    collector does not look through what is there already.
-    """
-
-    def unseen() -> LoadedProblem:
-        step = loaded.problem
-        return replace(loaded, problem=replace(step, graph=replace(step.graph)))
-
-    solver = rehearse(agent, objective, target, key)
-    ask(solver, objective, unseen(), Budget(min(warm_s, budget_s)), target)
-    problem = unseen()
-    gc.collect()
-    gc.freeze()
-    try:
-        return ask(solver, objective, problem, Budget(budget_s), target)
-    finally:
-        gc.unfreeze()

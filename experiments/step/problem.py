@@ -336,6 +336,11 @@ class LoadedProblem:
             "devices": topology.num_devices,
         }
 
+    def unseen(self) -> LoadedProblem:
+        """The same without what was worked out from the graph before."""
+        step = self.problem
+        return replace(self, problem=replace(step, graph=replace(step.graph)))
+
     def stamp_on(self, provenance: Provenance) -> Provenance:
         """`provenance` with these inputs."""
         return provenance.with_inputs(**self.inputs)

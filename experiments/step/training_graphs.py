@@ -30,7 +30,7 @@ class TrainingGraphs:
     Each is read, or captured and contracted, when it is first asked for.
 
     Args:
-        models: of each, `name` of a model of the zoo or of `experiments.step.suites.models`, and
+        models: of each, `name` of a model of the zoo or of `experiments.step.captured_models`, and
             the arguments it takes: batch, micro_batches, sequence.
         groups: groups that each is contracted to, at most.
 
@@ -93,6 +93,6 @@ def _contracted(items: tuple[tuple[str, Any], ...], groups: int) -> OpGraph:
 def _captured(name: str, **shape: Any) -> OpGraph:
     if name in ZOO:
         return zoo_graph(name, **shape)
-    from experiments.step.suites.models import Captured  # imports torch
+    from experiments.step.captured_models import Captured  # imports torch
 
     return Captured(name, **shape).load().graph

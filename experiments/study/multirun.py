@@ -1,8 +1,8 @@
 """`-m`: one run for every combination of the values on a command line, and one table of them.
 
-Hydra's sweeper says which runs there are, its launcher where they take place. Each is a cell of
-the grid (`experiments.study.grid`): a process of its own, whose run folder lies in the sweep's.
-What is done is not done again when the same command is given the same `hydra.sweep.dir`.
+Hydra's sweeper says which runs there are, its launcher where they take place. Each is a cell as
+those of a study, whose run folder lies in the sweep's. What is done is not done again when the same
+command is given the same `hydra.sweep.dir`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.errors import InputError, in_one_line
+from envs.errors import InputError
 from envs.files import read_json
 from experiments.config.command_words import (
     command_words,
@@ -48,16 +48,14 @@ from experiments.run.artifacts import require_own_folder, to_json, write_json
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance, stamp
-from experiments.study.display import ProgressDisplay
-from experiments.study.grid import AppCell, Grid, quoted
-from experiments.study.processes import LocalProcesses
+from experiments.study.cells import FAILED, record_of, refused_plugin, run_cell
+from experiments.study.study import Cell, quoted
 from experiments.study.tables import Table, write_tables
 
 OBJECTIVES = "objectives.yaml"  # of conf: what a sweep takes of each result
 OBJECTIVE, RECIPES = "objective", "sweep"  # a word of the sweep's own, and the group of its recipes
 CELL_FILE = "cell.json"  # beside a run folder: what it came to
 SWEEP_FILE = "sweep.json"
-PLUGINS = ("hydra/launcher", "hydra/sweeper")
 OPTUNA = "OptunaSweeper"
 HYDRA_FILE = "multirun.yaml"  # in the folder of a sweep, from its beginning
 MOST_RUNS = 10_000  # of one sweep
@@ -69,16 +67,16 @@ class CellFailed(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class SweepCell:
-    """What Hydra calls for each run: the process that does it, unless that was done before.
+    """What Hydra calls for each run: it is done, unless that was done before.
 
     Attributes:
-        app: a module of `experiments`.
+        verb: of the command.
         fixed: the words that all runs have.
         objective: the key of `result.json` whose value is returned; None: nothing is.
         flags: of the user's own folders and names.
     """
 
-    app: str
+    verb: str
     fixed: tuple[str, ...]
     objective: str | None
     flags: tuple[str, ...]
@@ -95,26 +93,22 @@ class SweepCell:
         hydra = HydraConfig.get()
         mine = {RECIPES, *(_key(word) for word in self.fixed)}
         swept = [word for word in hydra.overrides.task if _key(word) not in mine]
-        folder = Path(os.path.abspath(hydra.sweep.dir)) / str(hydra.sweep.subdir)
-        name = f"{hydra.job.num}: {' '.join(swept)}"
-        cell = AppCell(name, self.app, (*self.fixed, *swept), folder)
-        about = {"number": int(hydra.job.num), "overrides": swept, "run_folder": str(folder)}
+        number, folder = int(hydra.job.num), Path(os.path.abspath(hydra.sweep.dir))
+        cell = Cell(self.verb, {}, f"run {number}", "", None, 0, (*self.fixed, *swept))
+        run_cell(cell, folder, self.flags)
+        own, document = folder / cell.key, record_of(cell, folder) or {}
+        about = {"number": number, "overrides": swept, "run_folder": str(own)}
         try:
-            value = _value(_done(cell), self.objective, folder)
+            if FAILED in document:
+                raise InputError(str(document[FAILED]))
+            value = _value(document, self.objective, own)
         except InputError as error:
             outcome = {**about, "objective": None, "reason": str(error)}
-            write_json(cell.beside(CELL_FILE), outcome)
+            write_json(folder / f"{number}.{CELL_FILE}", outcome)
             raise CellFailed(str(error)) from error
-        write_json(cell.beside(CELL_FILE), {**about, "objective": value, "reason": ""})
+        outcome = {**about, "objective": value, "reason": ""}
+        write_json(folder / f"{number}.{CELL_FILE}", outcome)
         return value
-
-
-def _done(cell: AppCell) -> Mapping[str, Any]:
-    with ProgressDisplay(RunConsole(stderr=True)) as display:
-        found = Grid(LocalProcesses(1), Provenance(0, {})).run([cell], display)
-    if found.faults:
-        raise InputError(str(found.faults[cell]))
-    return found.documents[cell]
 
 
 def multirun(config_name: str, schema: type[Any], words: Sequence[str]) -> None:
@@ -185,9 +179,9 @@ def _swept(config_name: str, asked: Asked, task: SweepCell) -> tuple[Path, CellF
                 _check_size([asked.parsed[word] for word in asked.swept])
             elif task.objective is None:
                 raise InputError("Optuna needs one: a key of result.json", field=OBJECTIVE)
-            if not any(folder.glob("*.key")) and not (folder / HYDRA_FILE).is_file():
+            if not any(folder.glob("*.lock")) and not (folder / HYDRA_FILE).is_file():
                 require_own_folder(folder)
-            words.append(f"hydra.sweep.dir={quoted(folder)}")  # the same in every process
+            words += [f"hydra.sweep.dir={quoted(folder)}", "hydra.sweep.subdir=."]  # everywhere
             with goes_on(f"the same command with hydra.sweep.dir={folder} goes on", folder):
                 hydra.multirun(config_name, task, words, with_log_configuration=False)
         except CellFailed as failure:
@@ -196,7 +190,7 @@ def _swept(config_name: str, asked: Asked, task: SweepCell) -> tuple[Path, CellF
             again = f"the same command with hydra.sweep.dir={folder} goes on"
             raise InputError(f"a process of the launcher was killed; {again}") from error
         except (HydraException, OmegaConfBaseException, ModuleNotFoundError) as error:
-            raise _refusal(error) from error
+            raise refused_plugin(error) from error
     return folder, None
 
 
@@ -337,14 +331,6 @@ def _runs(override: Override) -> int:
         told = "has no value" if found < 1 else "has no end"
         raise InputError(f"config key '{override.key_or_group}': the sweep {told}")
     return int(found)
-
-
-def _refusal(error: Exception) -> InputError:
-    text = in_one_line(error)
-    for group in PLUGINS:
-        if f"{group}/" in text:
-            return InputError(f"{group}: needs the extra 'sweep': pip install 'meshwright[sweep]'")
-    return InputError(text)
 
 
 def _key(word: str) -> str:

@@ -59,13 +59,10 @@ def overrides(folder: Path, **traces: str) -> list[str]:
         "split.window_jobs=8", "split.least_jobs=4",
         "~split.inputs", f"+split.inputs={{jobs.csv: {file_hash(path)}}}",
         "~split.traces", f"+split.traces={{{chosen}}}",
-        "~split.facts", "+split.facts={}",
         "+split.formats.canonical._target_=envs.cluster.workload.readers.canonical.CanonicalReader",
-        f"cache={folder / 'cache'}",
     ]  # fmt: skip
 
 
 def one_of_several(folder: Path) -> list[str]:
-    """`overrides`, made those of `splits.itp`; where a cache stands they do not say."""
-    given = [text for text in overrides(folder) if not text.startswith("cache=")]
-    return [text.replace("split.", "splits.itp.", 1) for text in given]
+    """`overrides`, made those of `splits.itp`."""
+    return [text.replace("split.", "splits.itp.", 1) for text in overrides(folder)]

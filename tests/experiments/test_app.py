@@ -24,7 +24,7 @@ from envs.graphs.storage import save_graph
 from experiments.evaluate import main
 from experiments.run.app import _print_values, run_job
 from experiments.run.one_run import Result, Run, RunConsole
-from experiments.study.suite import BenchmarkConfig
+from experiments.study.running import StudyConfig
 from experiments.study.tables import Table
 from tests.paths import CONF, ROOT
 
@@ -190,7 +190,7 @@ def test_a_late_fault_leaves_what_can_be_resumed(
     (here / "run" / ".of_its_reader.txt").write_text("")
     faults = iter([True, False])
 
-    def task(config: BenchmarkConfig, run: Run) -> Result:
+    def task(config: StudyConfig, run: Run) -> Result:
         for name in written:
             (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (run.folder / name).write_text("{}")
@@ -198,10 +198,10 @@ def test_a_late_fault_leaves_what_can_be_resumed(
             raise InputError("a late fault")
         return Result({"resumed": config.resume}, run.provenance)
 
-    monkeypatch.setattr("experiments.run.app._loaded", lambda job: (BenchmarkConfig, task))
+    monkeypatch.setattr("experiments.run.app.loaded_job", lambda job: (StudyConfig, task))
 
     def started(*arguments: str) -> int:
-        return run_job("benchmark", list(arguments))
+        return run_job("study", list(arguments))
 
     assert started("hydra.run.dir=run") == 2
     assert (here / "run" / "config.yaml").exists() == bool(written)
@@ -213,11 +213,11 @@ def test_a_late_fault_leaves_what_can_be_resumed(
 def test_a_result_with_a_warning_ends_with_0_and_tells_it(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def task(config: BenchmarkConfig, run: Run) -> Result:
+    def task(config: StudyConfig, run: Run) -> Result:
         return Result({"found": 1}, run.provenance, warnings=("nothing was learned",))
 
-    monkeypatch.setattr("experiments.run.app._loaded", lambda job: (BenchmarkConfig, task))
-    assert run_job("benchmark", ["hydra.run.dir=warned"]) == 0
+    monkeypatch.setattr("experiments.run.app.loaded_job", lambda job: (StudyConfig, task))
+    assert run_job("study", ["hydra.run.dir=warned"]) == 0
     assert "warning: nothing was learned\n" in capfd.readouterr().err
     document = read_json(here / "warned/result.json")
     assert document["warnings"] == ["nothing was learned"]

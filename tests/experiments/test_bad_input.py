@@ -75,14 +75,14 @@ RUNS: dict[str, list[str]] = {
     "export run=absent": ["absent", "config.yaml"],
     "evaluate graph=graph.npz agent=fractions.Fraction": ["'agent'", "does not plan"],
     "plan graph=graph.npz agent=heft problem=latency": ["'agent'", "does not plan", "latency"],
-    "benchmark resume=absent": ["absent", "config.yaml"],
+    "study resume=absent": ["absent", "config.yaml"],
     "plan graph=graph.npz agent=fractions.Fraction": ["'agent'", "does not plan"],
-    "benchmark suite=placement suite.best_known=[]": ["best_known"],
-    "benchmark suite=order_gain suite.budget_s=-1": ["suite.budget_s", "-1"],
-    "benchmark suite=seeds suite.app=train +suite.job.budget_s=3": ["'budget_s'", "baseline_"],
-    "benchmark suite=seeds +suite.job.grph=x": ["'grph'", "graph"],
-    "benchmark suite=seeds +suite.job.graph=x": ["graph=x", "bert_large"],
-    "benchmark suite=plan.json": ["plan.json", "_target_"],
+    "study study=placement study.known=[]": ["known"],
+    "study study=order_gain study.budgets=[-1]": ["budgets", "-1"],
+    "study study=seeds study.verb=train budget_s=3": ["'budget_s'", "baseline_"],
+    "study study=seeds grph=x": ["'grph'", "graph"],
+    "study study=seeds graph=x": ["graph=x", "bert_large"],
+    "study study=plan.json": ["plan.json"],
 }  # fmt: skip
 
 
@@ -124,10 +124,9 @@ COMMANDS: dict[str, list[str]] = {
     "plan deterministic_limit=0.5": ["'deterministic_limit'", "0.5"],
     "plan problem.memory=null": ["'problem.memory'", "None", "true or false"],
     "plan topology=own_devices topology.otherwise=3": ["'topology.otherwise'", "3", "Topology"],
-    "benchmark suite=nope": ["suite=nope", "placement_quick", "order_gain"],
-    "benchmark suite=placement suite=nope": ["suite=nope"],
-    "benchmark workers=0": ["'workers'", "0", "below 1"],
-    "benchmark workers=nan": ["'workers'", "nan"],
+    "study study=nope": ["study=nope", "generalise", "more"],
+    "study workers=0": ["'workers'", "0"],
+    "study workers=nan": ["'workers'", "nan"],
     "plan agent=milp agent.warm_start={_target_:fractions.Fraction}": [
         "'agent.warm_start'", "fractions.Fraction", "StepPlanning",
     ],
@@ -170,10 +169,6 @@ OPTIONS: dict[str, list[str]] = {
     "agent=local_search agent.partitions._target_=agents.placement.list_planners.Heft": [
         "'agent.partitions'", "Heft", "Partition",
     ],
-    "suite=seeds suite.seeds=[1]": ["seeds", "two or more"],
-    "suite=seeds suite.seeds=[-1,2]": ["seeds", "-1"],
-    "suite=seeds suite.app=plan": ["app", "main, train"],
-    "suite=search_ratio suite.unfused_limit_s=true": ["'suite.unfused_limit_s'", "True"],
 }  # fmt: skip
 
 

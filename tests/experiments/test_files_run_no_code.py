@@ -9,7 +9,6 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,10 @@ from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.one_problem import TrainConfig
 from experiments.network import synchronising as gradients
 from experiments.reporting.claims import _number_of
+from experiments.run.app import main_of
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.step.problem import StoredGraph, topology_file
-from experiments.step.suites.contest import judged_again
-from experiments.study.suite import BenchmarkConfig, suite_file
+from experiments.study.running import StudyConfig
 from tests.paths import CONF
 from tests.refusal import refusal
 
@@ -108,14 +107,13 @@ def of_group(word: str, app: str) -> Callable[[Node], object]:
 READERS: dict[str, Callable[[Node], object]] = {
     "topology": lambda node: topology_file(written(node)),
     "workload": lambda node: read_workload(written(node)),
-    "suite": lambda node: suite_file(written(node)),
-    "split": of_group("split", "generalise"),
+    "study": of_group("study", "study"),
+    "split": of_group("split", "split_windows"),
     "interference": of_group("interference", "evaluate_cluster"),
     "agent": of_group("agent", "plan"),
     "agent at another key": of_group("+agent@agents.mine", "evaluate_cluster"),
     "nodes of a run": lambda node: saved_nodes(saved(node), ("env",)),
     "config of a run": lambda node: saved_config(saved(node), TrainConfig),
-    "plans judged again": lambda node: judged_again([Path(saved(node))]),
 }
 
 
@@ -149,7 +147,7 @@ def test_a_file_takes_nothing_from_its_surroundings(reader: str, item: Node, key
 
 
 def test_words_in_a_file_name_nothing_else() -> None:
-    """A suite's overrides and a claim's command are command lines that somebody else has typed."""
+    """A study's words and a claim's command are command lines that somebody else has typed."""
     for target in HOSTILE:
         if re.fullmatch(r"(\w+\.)+\w+", target):
             for word in (f"agent={target}", f"+agent@a.b={target}", f"agent._target_={target}",
@@ -159,33 +157,30 @@ def test_words_in_a_file_name_nothing_else() -> None:
         told(lambda word=word: check_words([word]), [word])
     claim = "python -m experiments.plan agent=os.system"
     told(lambda: _number_of(claim, "x", Path("reruns")), ["os.system", "_target_"])
-    check_words(["graph=experiments.step.suites.models.Captured", "graph=graph.npz", "~agents.x"])
+    check_words(["graph=experiments.step.captured_models.Captured", "graph=graph.npz", "~agents.x"])
 
 
 def commands() -> Iterator[tuple[str, Node, Sequence[str]]]:
     """(file, what is in it, command line) for every way to hand a file over."""
     node = {"_target_": "os.system", "command": "touch marker"}
-    seeds = {"_target_": "experiments.step.suites.seeds.Seeds", "title": "x", "app": "train",
-             "seeds": [0, 1], "job": {"agent": node}}  # fmt: skip
-    job = {**seeds, "job": {"agent": "lying_here.Thing"}}
+    study = {"title": "x", "solvers": {"x": ["agent=lying_here.Thing"]}}
     for evil, words in (
         (node, "plan graph=graph.npz topology=evil.yaml"),
         (node, "plan agent=evil.yaml"),
-        (node, "generalise split=evil.yaml"),
+        (node, "evaluate split=evil.yaml"),
         (node, "evaluate env=cluster interference=evil.yaml"),
         (node, "synchronise topology=evil.yaml"),
         (node, "evaluate env=cluster agent=fifo trace.format=synthetic trace.jobs=9"
          " trace.workload=evil.yaml"),
-        (node, "benchmark suite=evil.yaml"),
-        (seeds, "benchmark suite=evil.yaml"),
-        (job, "benchmark suite=evil.yaml"),
+        (node, "study study=evil.yaml"),
+        (study, "study study=evil.yaml"),
     ):  # fmt: skip
         yield "evil.yaml", evil, words.split()
     yield "run/config.yaml", {"env": node}, ("export", "run=run")
     for app, schema, key in (
         ("train", TrainConfig, "graph"),
         ("main", MainClusterConfig, "placement"),
-        ("benchmark", BenchmarkConfig, "suite"),
+        ("study", StudyConfig, "study"),
     ):
         nothing = dict.fromkeys(x.name for x in fields(schema))
         yield "run/config.yaml", {**nothing, key: node}, (app, "resume=run")
@@ -196,9 +191,8 @@ def test_a_command_ends_with_one_line_and_code_2(
     file: str, node: Node, command: Sequence[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     written(node, file)
-    app = import_module(f"experiments.{command[0]}")
     where = [] if "resume=run" in command else ["hydra.run.dir=out"]
-    assert app.main([*command[1:], *where]) == 2
+    assert main_of(command[0])([*command[1:], *where]) == 2
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     assert "_target_" in line
@@ -210,7 +204,7 @@ def test_what_is_ones_own_is_named_again(work: Path, capfd: pytest.CaptureFixtur
     (work / "own_part.py").write_text("def made(**_): ...\n")
     written({"env": {"_target_": "own_part.made"}}, "run/config.yaml")
     written({"_target_": "own_part.made"}, "mine/env/own.yaml")
-    export = import_module("experiments.export").main
+    export = main_of("export")
     assert export(["run=run"]) == 2
     assert "'own_part.made'" in (line := capfd.readouterr().err)
     assert "--trust own_part.made" in line

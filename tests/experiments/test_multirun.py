@@ -5,34 +5,48 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from in_this_process import cells_in_this_process
 
 from experiments import evaluate
 from experiments.config.verbs import JOBS
+from experiments.study import cells
 from experiments.study.multirun import OBJECTIVES
 from tests.paths import CONF
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The runs that were begun."""
+    begun, run = list[object](), cells.run_quietly
+
+    def counted(*arguments: Any) -> None:
+        begun.append(arguments)
+        run(*arguments)
+
+    monkeypatch.setattr(cells, "run_quietly", counted)
+    return begun
+
 
 TOY = ("-m", "env=placement_toy", "agent=random")
 
 
 def test_a_sweep_is_one_table_and_what_is_done_is_not_done_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    started: list[object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "sweep"
     words = [*TOY, "seed=1,2", f"hydra.sweep.dir={folder}"]
-    with cells_in_this_process() as cells:
-        assert evaluate.main([*words, "json=true"]) == 0
-        assert evaluate.main(words) == 0
-        assert cells.started == 2
+    assert evaluate.main([*words, "json=true"]) == 0
+    assert evaluate.main(words) == 0
+    assert len(started) == 2
     told = json.loads(capfd.readouterr().out.partition("\n}\n")[0] + "}")
     runs = told["runs"]
     assert [run["overrides"] for run in runs] == [["seed=1"], ["seed=2"]]
     for number, run in enumerate(runs):
-        assert run["run_folder"] == str(folder / str(number))
-        result = json.loads((folder / str(number) / "result.json").read_text())
+        assert run["number"] == number
+        result = json.loads((Path(run["run_folder"]) / "result.json").read_text())
         assert run["objective"] == result["step_time_s"]
     assert runs[0]["objective"] != runs[1]["objective"]
     table = (folder / "table.md").read_text()
@@ -41,12 +55,12 @@ def test_a_sweep_is_one_table_and_what_is_done_is_not_done_again(
 
 
 def test_a_run_that_fails_leaves_the_others_and_is_told(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    started: list[object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = [*TOY, "seed=1,2", f"hydra.sweep.dir={tmp_path}", "objective=step_tim"]
-    with cells_in_this_process() as cells, pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as ended:
         evaluate.main(words)
-    assert (ended.value.code, cells.started) == (1, 2)
+    assert (ended.value.code, len(started)) == (1, 2)
     assert "error: 2 of 2 runs failed, run 0: " in (said := capfd.readouterr().err)
     assert "has no 'step_tim' (its numbers: operators, devices, " in said
     assert f"the same command with hydra.sweep.dir={tmp_path} goes on" in said
@@ -70,12 +84,15 @@ def test_a_run_that_fails_leaves_the_others_and_is_told(
     ],
 )
 def test_a_fault_is_told_before_anything_runs(
-    words: list[str], line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    started: list[object],
+    words: list[str],
+    line: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "sweep"
-    with cells_in_this_process() as cells:
-        assert evaluate.main([*TOY, *words, f"hydra.sweep.dir={folder}"]) == 2
-    assert cells.started == 0
+    assert evaluate.main([*TOY, *words, f"hydra.sweep.dir={folder}"]) == 2
+    assert not started
     (said,) = capfd.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert line in said
@@ -83,13 +100,12 @@ def test_a_fault_is_told_before_anything_runs(
 
 
 def test_a_folder_of_somebodys_files_is_no_sweeps(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    started: list[object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "thesis.txt").write_text("years of work")
-    with cells_in_this_process() as cells:
-        assert evaluate.main([*TOY, "seed=1,2", f"hydra.sweep.dir={tmp_path}"]) == 2
-    assert cells.started == 0
+    assert evaluate.main([*TOY, "seed=1,2", f"hydra.sweep.dir={tmp_path}"]) == 2
+    assert not started
     assert f"{tmp_path}: is no run's folder" in capfd.readouterr().err
     assert [path.name for path in tmp_path.rglob("*")] == ["0", "thesis.txt"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import CompareConfig, EvaluateClusterConfig
-from experiments.cluster.generalising import GeneraliseConfig
+from experiments.cluster.windows import SplitWindowsConfig
 from experiments.config.composing import check_command_line
 from experiments.config.registry import target_of
 from experiments.config.targets import build, check_targets
@@ -53,7 +53,7 @@ def test_a_relative_path_becomes_absolute(work: Path) -> None:
     ("app", "schema", "choice"),
     [
         ("evaluate", EvaluateConfig, "communication=fair"),
-        ("generalise", GeneraliseConfig, "split=synthetic"),
+        ("split_windows", SplitWindowsConfig, "split=synthetic"),
         ("evaluate_cluster", EvaluateClusterConfig, "interference=analytic"),
     ],
 )

@@ -25,9 +25,9 @@ from experiments.run.app import run_job
 from experiments.run.one_run import RunConsole
 from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
-from experiments.step.suites.cell import Cases
 from experiments.step.training_graphs import TrainingGraphs
 from experiments.study.display import ProgressDisplay
+from experiments.study.study import Study
 from tests.paths import CONF, ROOT
 from tests.refusal import refusal
 
@@ -122,18 +122,16 @@ def test_the_fixed_problems_are_enough_and_of_no_graph_or_cluster_of_training(
     name: str, least: int, clusters: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWRIGHT_DATA", "data")
-    parts = {
-        label: {key: value for key, value in part.items() if key != "_target_"}
-        for label, part in yaml.safe_load((CONF / f"problem_set/{name}.yaml").read_text()).items()
-    }
-    cases = [case for part in parts.values() for case in Cases(**part)]
-    assert len(cases) == len({case.overrides for case in cases}) >= least
-    assert len(parts["captured"]["topologies"]) >= clusters
+    parts = yaml.safe_load((CONF / f"problem_set/{name}.yaml").read_text())
+    study = Study(title="", problem_sets=parts, solvers={"one": []})
+    cells = study.cells(0)
+    assert len(cells) == len({cell.words for cell in cells}) >= least
+    assert len(parts["captured"]["topology"]) >= clusters
     trained = SHIPPED_CONFIGS.node("distribution/training")
     models = {model["name"] for model in trained["captured"]["models"]}
     if name == "held_out":
-        assert not models & set(parts["captured"]["graphs"])
+        assert not models & set(parts["captured"]["graph"])
     other = yaml.safe_load((CONF / "problem_set/held_out.yaml").read_text())
     if name == "validation":
-        assert not set(parts["captured"]["topologies"]) & set(other["captured"]["topologies"])
-        assert not set(parts["captured"]["graphs"]) & set(other["captured"]["graphs"])
+        assert not set(parts["captured"]["topology"]) & set(other["captured"]["topology"])
+        assert not set(parts["captured"]["graph"]) & set(other["captured"]["graph"])

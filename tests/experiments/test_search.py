@@ -9,11 +9,11 @@ import pytest
 
 from envs.step.problem import StepProblem
 from experiments.run.one_run import RunConsole
+from experiments.run.threads import THREAD_VARIABLES
 from experiments.step.objectives import Makespan
 from experiments.step.planning import ask_in_turn, ask_side_by_side
 from experiments.step.tasks import StepTask
 from experiments.study.display import ProgressDisplay
-from experiments.study.processes import THREAD_VARIABLES
 
 SINGLE = {"_target_": "agents.placement.baselines.SingleDevice"}
 RANDOM = {

@@ -1,270 +1,409 @@
-"""`suite=study`: its stages, what it refuses before they run, its table, the whole when small."""
+"""Cells of a study, their tables, and what is read from these; every shipped study at toy size."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import yaml
-from in_this_process import cells_in_this_process
-from PIL import Image
-from small_split import one_of_several, overrides
+from hypothesis import given
+from hypothesis import strategies as st
 
-from experiments.learning.study import Study
-from experiments.run.app import run_job
-from experiments.study.grid import quoted
-from experiments.study.suite import checked_cells
+from experiments.config.composing import check_command_line
+from experiments.run.app import main_of
+from experiments.study import cells as cells_module
+from experiments.study.comparison import Comparison, Entry
+from experiments.study.frames import CELLS, CURVES, VALUES, Frames
+from experiments.study.running import StudyConfig
+from experiments.study.study import Cell, Study
 from tests.paths import CONF
 from tests.refusal import refusal
 
-FEW = [
-    *(f"~agents.{name}" for name in (
-        "fifo", "las_2d", "gittins", "qssf", "las_gavel", "max_min", "max_min_20min", "optimus",
-        "sjf", "easy", "srsf", "finish_time_fairness", "gandiva_20min",
-    )),
-    *(f"~placements.{name}" for name in (
-        "first_fit", "helios_consolidate", "least_interference", "random", "spread", "yarn",
-    )),
-    "~rules", "+rules={}", "tuned=[]", "samples=50",
-]  # fmt: skip
-DURATIONS = [
-    "model=durations", "model.history=1", "model.hidden=4", "model.readout=8", "model.epochs=1",
-    "~split@splits.philly", "sampling.windows=3", "sampling.exam_windows=2", "sampling.jobs=[8,20]",
-    "sampling.least_jobs=5", "sampling.nodes_per_type=[2,3]", "sampling.instants=8",
-    "evaluation.samples=20",
-]  # fmt: skip
-PRIORITY = [
-    "model=priority", "model.rounds=1", "model.pairs=2", "~split@splits.philly",
-    "parts.jobs=[8,20]", "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "exam_parts=1",
-    "samples=20", "workers=1",
-]  # fmt: skip
-TRAINING = [
-    "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]", "env.windows.stages.first_gpus=16",
-    "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
-    "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
-    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
-    "training.exam_episodes=1", "training.exam_every=1", "training.max_steps=32",
-]  # fmt: skip
-RECIPE = [
-    "+experiment=cluster_itp", "adviser.priority.path=$DURATIONS",
-    "adviser.priority.weights=$PRIORITY",
-]  # fmt: skip
+main = main_of("study")
+TOY: Mapping[str, Any] = {
+    "title": "Toy",
+    "problems": {"orders": {"one": ["problem.orders=[one_f_one_b]"], "any": []}},
+    "solvers": ["contiguous", "dp", "random"],
+    "budgets": [1],
+    "seeds": 2,
+    "words": ["env=placement_toy"],
+}
 
 
-def listed(words: list[str]) -> str:
-    """Words as a list in Hydra's grammar."""
-    return f"[{','.join(quoted(word) for word in words)}]"
+def study_file(folder: Path, **changes: Any) -> str:
+    path = folder / "toy.yaml"
+    path.write_text(yaml.safe_dump({**TOY, **changes}, sort_keys=False))
+    return f"study={path}"
 
 
-def small(folder: Path) -> list[str]:
-    """The command line of a study of one recipe with two seeds on one split."""
-    given = overrides(folder)
-    own = one_of_several(folder)
-    return [
-        "suite=study",
-        "~suite.recipes",
-        f"+suite.recipes={{small: {{information: unknown, overrides: {listed(RECIPE)}}}}}",
-        "~suite.splits",
-        f"+suite.splits={{made: {listed(given)}}}",
-        f"suite.durations={listed([*DURATIONS, *own])}",
-        f"suite.weights={listed([*PRIORITY, *own])}",
-        f"suite.training={listed([*TRAINING, *own])}",
-        f"suite.generalise={listed(FEW)}",
-        "suite.seeds=[0,3]",
-        "suite.budget_s=600",
-    ]
+def composed(*words: str) -> StudyConfig:
+    return check_command_line(words, "study", StudyConfig).config
 
 
-def document(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text())
-    assert isinstance(found, dict)
-    return found
+# What is crossed
 
 
-def published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of data with all traces, of no jobs."""
-    monkeypatch.setenv("MESHWRIGHT_DATA", str(folder))
-    for name in ("itp", "philly"):
-        for file in yaml.safe_load((CONF / f"split/{name}.yaml").read_text())["inputs"]:
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file).touch()
+def test_cells_are_all_levels_of_all_factors_once(tmp_path: Path) -> None:
+    found = composed(study_file(tmp_path)).study.cells(3)
+    assert len(found) == len({cell.key for cell in found}) == 2 * 3 * 2
+    assert {cell.seed for cell in found} == {3, 4}
+    first = found[0]
+    assert first.words == (
+        "problem.orders=[one_f_one_b]", "agent=contiguous", "env=placement_toy", "budget_s=1",
+        "seed=3",
+    )  # fmt: skip
+    assert first.name == "one: contiguous: 1 s: seed 3"
 
 
-def study(**changes: Any) -> Study:
-    """One recipe with two seeds on one split."""
-    recipe = {"information": "unknown", "overrides": RECIPE}
-    arguments: dict[str, Any] = {
-        "title": "small", "recipes": {"small": recipe}, "seeds": [0, 3], "budget_s": 600.0,
-        "splits": {"made": ["split=synthetic"]}, "durations": ["model=durations"],
-        "weights": ["model=priority"], "training": [], "curves": [], "generalise": [],
-    }  # fmt: skip
-    return Study(**{**arguments, **changes})
+def test_a_part_takes_from_its_study_and_a_common_word_goes_last(tmp_path: Path) -> None:
+    parts = {"all": {}, "one": {"solvers": ["dp"], "budgets": [2], "seeds": 1}}
+    study = composed(study_file(tmp_path, parts=parts)).study
+    found = study.cells(0, ["env=other"])
+    assert len(found) == 12 + 2
+    assert [cell.budget for cell in found[-2:]] == [2, 2]
+    assert all(
+        "env=other" in cell.words and "env=placement_toy" not in cell.words for cell in found
+    )
 
 
-KNOWN = {"small": {"information": "known", "overrides": ["+experiment=cluster_known"]}}
+def test_the_key_is_of_the_words_and_of_the_files_they_name(tmp_path: Path) -> None:
+    file = tmp_path / "graph.json"
+    file.write_text("1")
+
+    def key(*words: str) -> str:
+        return Cell("plan", {}, "s", "", None, 0, words).key
+
+    before = key(f"graph={file}")
+    assert before == key(f"graph={file}") != key("graph=other")
+    file.write_text("2")
+    assert key(f"graph={file}") != before
 
 
-def test_every_stage_needs_those_before_it(tmp_path: Path) -> None:
-    cells = study().grid(tmp_path, 7)
-    needs = {
-        str(cell.folder.relative_to(tmp_path)): [need.name for need in cell.needs] for cell in cells
+def test_a_cell_reads_that_of_its_seed_and_problem(tmp_path: Path) -> None:
+    parts = {
+        "first": {"solvers": {"a": ["agent=dp"]}},
+        "second": {"solvers": {"b": ["agent=$CELL(a)/agent.yaml"]}},
+        "third": {"problems": {}, "solvers": {"c": ["agent=[$CELLS(a)/x.json]"]}, "seeds": 1},
     }
-    posterior, weights = "posterior of durations, seed 3", "weights of the priority, seed 3"
-    both = ["small, seed 0", "small, seed 3"]
-    assert list(needs) == [
-        "durations/seed_0", "durations/seed_3", "priority/seed_0", "priority/seed_3",
-        "small/seed_0", "small/seed_3", "small/curves", "small/test_made",
-    ]  # fmt: skip
-    assert needs["priority/seed_3"] == [posterior]
-    assert needs["small/seed_3"] == [posterior, weights]
-    assert needs["small/curves"] == needs["small/test_made"] == both
-    trained = next(cell for cell in cells if cell.name == "small, seed 3").overrides
-    sought = quoted(tmp_path / "priority" / "seed_3" / "priority.json")
-    assert f"adviser.priority.weights={sought}" in trained
-    assert {"training.budget_s=600.0", "seed=3"} <= set(trained)
-    assert "seed=7" in cells[-1].overrides
-    assert [cell.app for cell in study(recipes=KNOWN).grid(tmp_path, 0)] == [
-        "train", "train", "plot", "generalise",
-    ]  # fmt: skip
+    found = composed(study_file(tmp_path, parts=parts)).study.cells(0)
+    by_key = {cell.key: cell for cell in found}
+    for cell in found:
+        if cell.solver == "b":
+            (read,) = (by_key[key] for key in cell.reads)
+            assert (read.solver, read.seed, read.problem) == ("a", cell.seed, cell.problem)
+            assert f"agent='{tmp_path}/{read.key}/agent.yaml'" in cell.command(tmp_path)
+        if cell.solver == "c":
+            assert len(cell.reads) == 4
+            assert cell.words[0].count("$CELL(") == 4
+    parts["second"] = {"solvers": {"b": ["agent=$CELL(nobody)"]}}
+    with refusal("reads 0 cells of 'nobody'"):
+        composed(study_file(tmp_path, parts=parts)).study.cells(0)
 
 
-def test_the_table_says_what_the_stages_found(tmp_path: Path) -> None:
-    one = study(recipes=KNOWN)
-    cells = one.grid(tmp_path, 0)
-    training = {
-        "iterations": 3, "steps": 6400, "untrained_score": None, "best_score": 0.91234,
-        "best_iteration": 2, "seconds": 61.2, "checkpoint": "c",
-    }  # fmt: skip
-    ratios = {"mean": 0.9, "low": 0.8, "high": 1.1}
-    tested = {
-        "best_overall": "las/best_fit", "best_published": "fifo", "mean_gap_to_bound": 0.3,
-        "ratios": {"las/best_fit": dict.fromkeys(("mean", "p50", "p99"), ratios)},
-        "windows": [{}, {}], "table": "t", "picture": "p.png",
-    }  # fmt: skip
-    curves = {"steps": [1], "interquartile_mean": [0.9], "picture": "curves.png"}
-    told = {"train": training, "plot": curves, "generalise": tested}
-    report = one.summary({cell: told[cell.app] for cell in cells})
-    tests, trainings, files = (table.rows for table in report.tables)
-    interval = "0.900 [0.800, 1.100]"
-    assert tests == [
-        ("small", "made", "2", "las/best_fit (best overall)", interval, interval, interval)
-    ]
-    assert trainings[1] == ("small", "3", "3", "6,400", "given up", "0.912", "2", "61")
-    assert ("small: learning curves", "curves.png") in files
-    checkpoint = str(tmp_path / "small" / "seed_0" / "checkpoint")
-    assert ("small, seed 0: checkpoint", checkpoint) in files
+def test_levels_without_their_data_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = {"ours": ["graph=gpt2"], "theirs": ["graph=$MESHWRIGHT_DATA/x.json"]}
+    told = study_file(tmp_path, problems={"graph": graphs})
+    monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
+    assert composed(told).study.left_out() == ["theirs"]
+    assert {cell.problem for cell in composed(told).study.cells(0)} == {"ours"}
+    monkeypatch.setenv("MESHWRIGHT_DATA", "/data")
+    assert composed(told).study.left_out() == []
+    assert "graph=/data/x.json" in composed(told).study.cells(0)[-1].words
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"seeds": [1]}, "two or more"),
-        ({"seeds": [1, 1]}, "two or more"),
-        ({"seeds": [-1, 1]}, "-1 is not in"),
-        ({"budget_s": 0.0}, "budget_s"),
-        ({"recipes": {}}, "recipes"),
-        ({"recipes": {"a/b": KNOWN["small"]}}, "name of a folder"),
-        ({"recipes": {"small": {"information": "known"}}}, "recipes.small"),
-        ({"recipes": {"small": {"information": "all", "overrides": []}}}, "'all' is none of"),
-        ({"splits": {"durations": []}}, "name of a folder"),
-        ({"recipes": {1: {}}}, "key 1 is no text"),
-        ({"recipes": "small"}, "'small' is not a mapping"),
-        (
-            {"recipes": {"small": {"information": "known", "overrides": "a=b"}}},
-            "recipes.small.overrides': 'a=b' is not a list",
-        ),
-        ({"recipes": {"small": {"information": [], "overrides": []}}}, "is none of"),
-        ({"splits": {"made": "split=itp"}}, "'split=itp' is not a list"),
-        ({"splits": {"made": [1]}}, "splits.made.0': 1 is not a string"),
-        ({"splits": {2: []}}, "key 2 is no text"),
-        ({"training": "env=cluster_mixed"}, "training': 'env=cluster_mixed' is not a list"),
-        ({"weights": [], "durations": []}, "give model=durations"),
-        ({"recipes": KNOWN, "training": ["seed=3"]}, "sets it itself"),
-        ({"recipes": KNOWN, "training": ["model.hiden=8"]}, "model.hiden"),
-        ({"recipes": KNOWN, "training": ["env=cluster_mixed", "env=bandwidth"]}, "'small'"),
-        ({"recipes": KNOWN, "generalise": ["samples=0"]}, "samples"),
+        ({"verb": "nope"}, "'study.verb'"),
+        ({"metrics": []}, "'study.metrics'"),
+        ({"words": ["seed=3"]}, "'seed=3' is the study's own"),
+        ({"solvers": {}, "problems": {"x": {"y": ["graph=$MESHWRIGHT_DATA/g"]}}}, "no cells"),
+        ({"solvers": {"evil": ["agent=os.system"]}}, "os.system"),
+        ({"solvers": {"x": ["agent=contigous"]}}, "did you mean contiguous"),
+        ({"solvers": {"x": ["agnt=dp"]}}, "'agnt'"),
+        ({"titel": "x"}, "did you mean title"),
+        ({"budgets": [-1]}, "budgets"),
+        ({"against": ["nobody"]}, "'nobody' is none of best_per_problem"),
+        ({"yardsticks": ["nobody"]}, "'study.yardsticks'"),
+        ({"metrics": ["nothing"]}, "no cell has a figure 'nothing'"),
     ],
 )
-def test_a_fault_is_told_before_anything_runs(
-    tmp_path: Path, changes: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published(tmp_path, monkeypatch)
-    with refusal() as error:
-        checked_cells(study(**changes), tmp_path, 0)
-    assert told in str(error.value)
-
-
-def test_published_data_is_asked_for_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_is_one_line(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    changes: Mapping[str, Any], told: str,
+) -> None:  # fmt: skip
     monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
-    with refusal(r"posterior of durations.*set MESHWRIGHT_DATA"):
-        checked_cells(study(), tmp_path, 0)
-    monkeypatch.setenv("MESHWRIGHT_DATA", str(tmp_path))
-    with refusal(r"traces/itp/cluster01\.csv\.gz: cannot be read"):
-        checked_cells(study(), tmp_path, 0)
+    assert main([study_file(work, **{"seeds": 1, **changes}), "hydra.run.dir=run"]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert told in last
 
 
-@pytest.mark.parametrize("short", [pytest.param(False, marks=pytest.mark.proof), True])
-def test_the_shipped_studies_compose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
+# What is run
+
+
+def test_three_tables_and_what_is_read_from_them(
+    work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    published(tmp_path, monkeypatch)
-    node = yaml.safe_load((CONF / "suite" / "study.yaml").read_text())
-    if short:
-        changes = yaml.safe_load((CONF / "suite" / "study_short.yaml").read_text())
-        assert changes.pop("defaults") == ["study", "_self_"]
-        node |= changes
-    assert node.pop("_target_") == "experiments.learning.study.Study"
-    assert len(checked_cells(Study(**node), tmp_path, 0)) == 26
+    told = [study_file(work), "hydra.run.dir=run", "json=true"]
+    assert main(told) == 0
+    result = json.loads(capfd.readouterr().out)
+    frames = {name: pl.read_parquet(work / "run" / f"{name}.parquet") for name in Frames._fields}
+    for name, schema in (("cells", CELLS), ("values", VALUES), ("curves", CURVES)):
+        assert frames[name].schema == pl.Schema(schema)
+    cells, values = frames["cells"], frames["values"]
+    assert len(cells) == 12
+    assert set(values["cell"]) == set(cells["cell"])
+    for name in ("table.md", "table.tex", "table.csv", "study.html", "study.png"):
+        assert (work / "run" / name).stat().st_size > 100
+    own = values.filter(pl.col("metric") == "objective").join(cells, "cell")
+    for problem, by_solver in result["values"].items():
+        for solver, found in by_solver.items():
+            same = own.filter(pl.col("problem") == problem, pl.col("solver") == solver)
+            assert found["objective"] == same.sort("seed")["value"].to_list()
+    artefacts = [Path(path) for path in cells["artefact"]]
+    assert all(json.loads((path / "result.json").read_text()) for path in artefacts)
 
 
-@pytest.mark.proof
-def test_a_study_from_nothing_to_its_table(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The whole; then a stage is taken back, made to fail, and done again on resuming."""
+def test_cells_that_are_done_are_not_done_again(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C in the fourth cell; the command that is told goes on; another study shares cells."""
+    whole = [study_file(work), "hydra.run.dir=whole"]
+    assert main(whole) == 0
+    run, calls = cells_module.run_quietly, itertools.count()
 
-    def main(*arguments: str) -> int:
-        with cells_in_this_process():
-            return run_job("benchmark", list(arguments))
+    def counted(*arguments: Any) -> None:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        run(*arguments)
 
-    assert main(*small(work), "hydra.run.dir=study") == 0
-    cells, result = work / "study" / "cells", document(work / "study" / "result.json")
-    recipe = result["report"]["recipes"]["small"]
-    assert [one["seed"] for one in recipe["trainings"]] == [0, 3]
-    assert all(one["steps"] == 32 for one in recipe["trainings"])
-    ratios = document(cells / "small" / "test_made" / "result.json")["ratios"]
-    assert recipe["tests"]["made"]["ratios"] == ratios
-    assert len(document(cells / "small" / "test_made" / "result.json")["checkpoints"]) == 2
-    assert len(recipe["curves"]["interquartile_mean"]) == len(recipe["curves"]["steps"]) > 0
-    assert set(result["provenance"]["inputs_sha256"]) == {
-        "durations/seed_0", "durations/seed_3", "priority/seed_0", "priority/seed_3",
-        "small/seed_0", "small/seed_3", "small/curves", "small/test_made",
-    }  # fmt: skip
-    for seed in (0, 3):
-        spec = document(cells / "small" / f"seed_{seed}" / "checkpoint" / "spec.json")
-        sought = document(cells / "priority" / f"seed_{seed}" / "priority.json")
-        assert spec["adviser"]["priority"]["weights"] == sought["weights"]
-    assert Image.open(recipe["curves"]["picture"]).width > 500
-    table = (work / "study" / "table.md").read_text()
-    mean = ratios[recipe["tests"]["made"]["best_overall"]]["mean"]
-    assert f"{mean['mean']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]" in table
-    assert recipe["curves"]["picture"] in table
-    assert "[8/8]" in capfd.readouterr().out
+    monkeypatch.setattr(cells_module, "run_quietly", counted)
+    assert main([study_file(work), "hydra.run.dir=run", f"cells={work}/kept"]) == 130
+    capsys.readouterr()
+    assert main(["resume=run"]) == 0
+    assert "3 of 12 cells were done before" in capsys.readouterr().out
+    assert next(calls) == 4 + 9
+    assert below(work / "run") == below(work / "whole")
+    assert main(["resume=run", "study.against=[dp]"]) == 0  # from the same cells
+    assert main([study_file(work, title="More"), "hydra.run.dir=more", f"cells={work}/kept"]) == 0
+    assert next(calls) == 4 + 9 + 1
+    assert "over that of dp" in (work / "run/table.md").read_text()
 
-    (cells / "small" / "curves" / "result.json").unlink()
-    metrics = cells / "small" / "seed_3" / "metrics.csv"
-    kept = metrics.read_text()
-    metrics.write_text("iteration\n1\n")
-    with pytest.raises(SystemExit) as failed:
-        main("resume=study")
-    assert failed.value.code == 2
-    said = capfd.readouterr()
-    assert "7 of 8 cells were done before" in said.out
-    assert "holds no exams" in said.err
-    assert "study goes on with it" in said.err
-    metrics.write_text(kept)
-    assert main("resume=study") == 0
-    again = document(work / "study" / "result.json")
-    assert again["report"]["recipes"] == result["report"]["recipes"]
+
+def below(folder: Path) -> list[tuple[object, ...]]:
+    """Every figure of every cell that is no time."""
+    values, cells = (pl.read_parquet(folder / f"{x}.parquet") for x in ("values", "cells"))
+    kept = values.filter(~pl.col("metric").str.contains("second"))
+    kept = kept.join(cells, "cell")
+    return sorted(kept.select("cell", "solver", "status", "metric", "value").iter_rows())
+
+
+def test_a_cell_that_fails_is_a_row_and_stops_those_that_read_it(work: Path) -> None:
+    parts = {
+        "good": {"solvers": {"dp": ["agent=dp"]}},
+        "bad": {
+            "solvers": {"bad": ["agent=dp", "graph=gpt2", "env=placement", "topology=from_graph"]}
+        },
+        "reads": {"solvers": {"reads": ["agent=dp", "env.x=$CELL(bad)/plan.json"]}},
+    }
+    told = study_file(work, parts=parts, problems={}, seeds=1, words=[])
+    assert main([told, "hydra.run.dir=run", "graph=gpt2", "graph.micro_batches=2"]) == 0
+    cells = pl.read_parquet(work / "run/cells.parquet").sort("solver")
+    assert cells["status"].to_list()[0] == "failed"
+    assert (
+        "reads a cell that has no result" in cells.filter(pl.col("solver") == "reads")["reason"][0]
+    )
+    assert "Without a result" in (work / "run/table.md").read_text()
+
+
+@pytest.mark.slow
+def test_killed_in_processes_a_study_goes_on_to_the_same_tables(work: Path) -> None:
+    """SIGKILL of the command alone: its workers end, and what was done is kept."""
+    pytest.importorskip("joblib")
+    told = [study_file(work, solvers=["contiguous", "local_search"], budgets=[1], seeds=1)]
+    limit = ["deterministic_limit=30"]
+    assert main([*told, *limit, "hydra.run.dir=whole"]) == 0
+    command = [sys.executable, "-m", "experiments.study", *told, *limit, "workers=2"]
+    process = subprocess.Popen(
+        [*command, f"hydra.run.dir={work / 'run'}"], cwd=CONF.parent, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    while not list((work / "run/cells").glob("*/config.yaml")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert main([f"resume={work / 'run'}"]) == 0
+    assert below(work / "run") == below(work / "whole")
+
+
+# What is read from the tables
+
+
+def frames_of(rows: list[tuple[str, str, str, float | None, int, float]]) -> Frames:
+    """Of (problem, instance, solver, budget, seed, value)."""
+    cells, values = {}, []
+    for problem, instance, solver, budget, seed, value in rows:
+        key = f"{problem}/{solver}/{budget}/{seed}"
+        cells[key] = (
+            key, "s", problem, json.dumps({"problem": problem}), solver, "", budget, seed, "done",
+            "", 1.0, None, "", "{}",
+        )  # fmt: skip
+        values.append((key, instance, "m", value))
+    return Frames(
+        pl.DataFrame([*cells.values()], CELLS, orient="row"),
+        pl.DataFrame(values, VALUES, orient="row"),
+        pl.DataFrame([], CURVES),
+    )
+
+
+def compared(rows: list[tuple[str, str, str, float | None, int, float]], **told: Any) -> Comparison:
+    return Comparison(Study(title="s", metrics=["m"], **told), frames_of(rows), "m")
+
+
+Values = st.dictionaries(
+    st.tuples(*map(st.sampled_from, ("pq", "ij", "abc")), st.integers(0, 1)),
+    st.integers(1, 9),
+    min_size=1,
+)  # fmt: skip
+
+
+@given(Values, st.sampled_from(["min", "max"]))
+def test_yardsticks_are_those_of_loops_over_rows(
+    values: dict[tuple[str, str, str, int], int], sense: Any
+) -> None:
+    rows = [(p, i, s, None, seed, float(v)) for (p, i, s, seed), v in values.items()]
+    found = compared(rows, sense=sense)
+    better = min if sense == "min" else max
+
+    def mean(problem: str, instance: str, solver: str) -> float | None:
+        own = [v for (p, i, s, _), v in values.items() if (p, i, s) == (problem, instance, solver)]
+        return float(np.mean(own)) if own else None
+
+    best = {}
+    for number, item in enumerate(found.items):
+        known = [m for s in "abc" if (m := mean(*item, s)) is not None]
+        best[item] = better(known)
+        assert found.best[number] == best[item]
+    for entry in found.entries:
+        for number, item in enumerate(found.items):
+            for column, seed in enumerate(found.seeds):
+                value = values.get((*item, entry.solver, seed))
+                ratio = found.ratios(entry)[number, column]
+                assert np.isnan(ratio) if value is None else ratio == value / best[item]
+        own = [mean(*item, entry.solver) for item in found.items]
+        summary = found.summary(entry)
+        assert summary["missing"] == own.count(None)
+        assert summary["best_on"] == sum(
+            m is not None and m == best[item] for m, item in zip(own, found.items, strict=True)
+        )
+    for problem, places in found.problems.items():
+        chosen = found.overall(places)
+        scores = {}
+        for solver in {entry.solver for entry in found.entries}:
+            ratios = [
+                m / best[item] for item in (found.items[n] for n in places)
+                if (m := mean(*item, solver)) is not None
+            ]  # fmt: skip
+            sign = 1.0 if sense == "min" else -1.0
+            scores[solver] = len(places) - len(ratios), sign * np.mean(ratios or [np.inf * sign])
+        assert scores[chosen.solver] == min(scores.values()), problem
+
+
+def test_a_yardstick_may_be_a_solver_a_level_or_published() -> None:
+    rows = [
+        ("p", "", "a", None, 0, 2.0), ("p", "", "b", None, 0, 4.0),
+        ("q", "", "a", None, 0, 6.0), ("q", "", "b", None, 0, 3.0),
+    ]  # fmt: skip
+    a, b = Entry("a", "", None), Entry("b", "", None)
+    assert compared(rows, against=["a"]).ratios(b)[:, 0].tolist() == [2.0, 0.5]
+    assert compared(rows, against=["problem=p"]).ratios(a)[:, 0].tolist() == [1.0, 3.0]
+    assert compared(rows, known={"p": 1.0}).ratios(a)[:, 0].tolist() == [2.0, 2.0]
+    assert compared(rows, yardsticks=["b"]).ratios(a)[:, 0].tolist() == [0.5, 2.0]
+    assert compared(rows, against=["best_overall"]).yardstick(b).tolist() == [2.0, 6.0]
+
+
+def test_the_best_variant_of_a_solver_is_shown(tmp_path: Path) -> None:
+    rows = [("p", "", "a", None, 0, 2.0), ("p", "", "b", None, 0, 4.0)]
+    frames = frames_of(rows)
+    cells = frames.cells.with_columns(solver=pl.lit("s"), variant=pl.col("solver"))
+    found = Comparison(Study(title="s", metrics=["m"]), frames._replace(cells=cells), "m")
+    assert [found.name(entry) for entry in found.shown] == ["s/a"]
+
+
+def test_times_to_a_quality_are_censored_at_the_end_of_a_search() -> None:
+    """b has a's value after four times its seconds; c never has."""
+    rows = [
+        ("p", "", "a", None, 0, 2.0),
+        ("p", "", "b", None, 0, 2.0),
+        ("p", "", "c", None, 0, 3.0),
+    ]
+    frames = frames_of(rows)
+    points = [
+        ("p/a/None/0", 0.5, 3.0, None), ("p/a/None/0", 1.0, 2.0, None),
+        ("p/b/None/0", 1.0, 5.0, None), ("p/b/None/0", 4.0, 2.0, None),
+        ("p/c/None/0", 2.0, 3.0, None),
+    ]  # fmt: skip
+    cells = frames.cells.with_columns(seconds=pl.lit(10.0))
+    frames = Frames(cells, frames.values, pl.DataFrame(points, CURVES, orient="row"))
+    found = Comparison(Study(title="s", metrics=["m"], against=["a"]), frames, "m")
+    b, c = Entry("b", "", None), Entry("c", "", None)
+    assert found.time_to(b, 0.0) == [(4.0, False)]
+    assert found.time_to(c, 0.0) == [(10.0, True)]
+    assert found.time_to(c, 0.5) == [(2.0, False)]
+    assert found.time_ratios(b, 0.0)["median"] == 4.0
+    never = found.time_ratios(c, 0.0)
+    assert (never["items"], never["censored"], never["median"]) == (1, 1, 10.0)
+
+
+def test_in_its_time_a_rival_has_what_it_found_by_then() -> None:
+    """Of a curve its best by then; of runs of several budgets the least that is enough."""
+    rows = [
+        ("p", "", "mine", None, 0, 4.0), ("p", "", "curve", None, 0, 2.0),
+        ("p", "", "runs", 1.0, 0, 8.0), ("p", "", "runs", 5.0, 0, 1.0),
+    ]  # fmt: skip
+    frames = frames_of(rows)
+    points = [("p/curve/None/0", 0.5, 6.0, None), ("p/curve/None/0", 3.0, 2.0, None)]
+    for seconds, ratio in ((0.8, 4 / 6), (1.2, 4 / 1), (4.0, 4 / 1)):
+        cells = frames.cells.with_columns(seconds=pl.lit(seconds))
+        curves = pl.DataFrame(points, CURVES, orient="row")
+        found = Comparison(
+            Study(title="s", metrics=["m"]), Frames(cells, frames.values, curves), "m"
+        )
+        assert found.in_its_time(Entry("mine", "", None)) == pytest.approx(ratio)
+
+
+# The shipped studies
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "study").glob("*.yaml")))
+def test_a_shipped_study_composes(name: str, data: Path) -> None:
+    """Its cells are those that its levels say; one of each solver and of each problem composes."""
+    study = composed(f"study={name}").study
+    found = study.cells(0)
+    sizes = 0
+    for part in study.whole_parts.values():
+        solvers = len(part.solvers or {}) * max(1, len(part.budgets or []))
+        for levels in (part.variants or {}).values():
+            solvers *= len(levels)
+        sets = [*(part.problem_sets or {}).values()]
+        sets = [*sets, *([part.problems or {}] if part.problems or not sets else [])]
+        problems = sum(int(np.prod([len(x) for x in one.values()])) for one in sets)
+        sizes += solvers * problems * (part.seeds or 1)
+    assert len(found) == sizes
+    assert study.left_out() == []
+    cells_module.check([cell for cell in found if cell.seed == 0][:40], Path("nowhere"))

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cluster.split import SplitAppConfig
 from experiments.cluster.split_windows import Split
+from experiments.cluster.windows import SplitWindowsConfig
 from experiments.config.composing import check_command_line
 from experiments.evaluate import main
-from experiments.run.app import run_job
 from tests.refusal import refusal
 
 
@@ -22,7 +21,7 @@ def no_data(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(*more: str) -> Split:
     given = ["split=synthetic", *more]
-    return Split(check_command_line(given, "split_app", SplitAppConfig).config.split)
+    return Split(check_command_line(given, "split_windows", SplitWindowsConfig).config.split)
 
 
 def test_its_windows_need_no_file() -> None:
@@ -53,10 +52,10 @@ def test_what_it_refuses(override: str, told: str) -> None:
 
 
 def test_an_unknown_scheduler_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
-    given = ["split=synthetic", "checkpoints=[nobody]", "hydra.run.dir=run"]
-    assert run_job("generalise", given) == 2
+    given = ["agent=checkpoint", "agent.checkpoint=nobody", "hydra.run.dir=run"]
+    assert main(["split=synthetic", *given]) == 2
     told = capfd.readouterr().err
-    assert "config key 'checkpoints'" in told
+    assert "agent.checkpoint" in told
     assert "shipped: unknown_durations" in told
     jobs = ["env=cluster", "trace.format=synthetic", "trace.jobs=5", "hydra.run.dir=run"]
     assert main([*jobs, "agent=checkpoint", "agent.checkpoint=nobody"]) == 2

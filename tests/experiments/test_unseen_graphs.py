@@ -1,8 +1,8 @@
-"""What the suites of unseen graphs and of tight memory stand on: models, devices, a second look."""
+"""What the studies of unseen graphs and of tight memory stand on: models, devices, second looks."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +10,19 @@ import pytest
 from layered_step import layered_step
 
 from envs.cost import RooflineCost
-from envs.files import read_json
 from envs.graphs.op_graph import Kind
 from envs.graphs.readers import MoiraiReader, PipeDreamReader
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import save_graph
+from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.run.app import run_job
+from experiments.run.provenance import Provenance
+from experiments.step.captured_models import MODELS, Captured
+from experiments.step.plan_file import write_plan
 from experiments.step.problem import StoredGraph, TightMemory, topology_file
-from experiments.step.suites.contest import judged_again
-from experiments.step.suites.models import MODELS, Captured
+from experiments.step.tasks import StepTask
 from tests.paths import CONF
 from tests.refusal import refusal
 
@@ -64,24 +66,20 @@ def test_a_profile_is_cut_into_micro_batches_and_nothing_else_is(tmp_path: Path)
         StoredGraph(str(path), micro_batches=0)
 
 
-def test_a_plan_is_judged_from_its_file(work: Path) -> None:
+def test_a_plan_is_judged_from_its_file(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is read and judged again: another plan on disk ends the run."""
     save_graph(layered_step(6, 2), work / "graph.npz")
-    given = ["agent=contiguous", "graph=graph.npz", "topology=tight_memory", "topology.share=0.6"]
-    folder, empty = work / "run", work / "empty"
-    assert run_job("plan", [*given, f"hydra.run.dir={folder}"]) == 0
-    found, none = judged_again([folder, empty])
-    result = read_json(folder / "result.json")
-    assert none is None
-    assert found is not None
-    assert not found.violations
-    assert found.objective == pytest.approx(result["objective_s"], rel=1e-12)
-    document = read_json(folder / "plan.json")
-    home = next(iter(document["placement"].values()))
-    document["placement"] = dict.fromkeys(document["placement"], home)
-    (folder / "plan.json").write_text(json.dumps(document))
-    (found,) = judged_again([folder])
-    assert found is not None
-    assert "too many" in found.violations[0]
+    given = ["agent=contiguous", "graph=graph.npz", "topology=mixed_v100_p100"]
+    assert run_job("plan", [*given, "hydra.run.dir=run"]) == 0
+
+    def other(task: StepTask, folder: Path, plan: Plan, provenance: Provenance) -> Path:
+        one = replace(plan, placement=Placement(np.zeros_like(plan.placement.device)))
+        write_plan(folder / "plan.json", one, task.step, provenance, None)
+        return folder / "plan.json"
+
+    monkeypatch.setattr(StepTask, "write", other)
+    with pytest.raises(AssertionError, match="on a second look"):
+        run_job("plan", [*given, "hydra.run.dir=again"])
 
 
 def test_a_model_of_ones_own_is_captured_by_its_name(

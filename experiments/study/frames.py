@@ -1,0 +1,116 @@
+"""The three tables of a study, read from what its cells left: `cells`, `values` and `curves`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from envs.files import write_atomically
+from experiments.study.cells import FAILED, record_of
+from experiments.study.study import Cell
+
+CELLS = {
+    "cell": pl.String, "study": pl.String, "problem": pl.String, "factors": pl.String,
+    "solver": pl.String, "variant": pl.String, "budget": pl.Float64, "seed": pl.Int64,
+    "status": pl.String, "reason": pl.String, "seconds": pl.Float64, "bound": pl.Float64,
+    "artefact": pl.String, "provenance": pl.String,
+}  # fmt: skip
+VALUES = {"cell": pl.String, "instance": pl.String, "metric": pl.String, "value": pl.Float64}
+CURVES = {
+    "cell": pl.String, "seconds": pl.Float64, "value": pl.Float64, "bound": pl.Float64,
+}  # fmt: skip
+INSTANCES, TRAJECTORY, BOUND = "instances", "trajectory", "lower_bound"
+_ABOUT = frozenset({"schema_version", "seconds", "unit_s"})  # no figures that are compared
+FAILED_STATUS, INFEASIBLE = "failed", "infeasible"
+
+
+class Frames(NamedTuple):
+    """Times are in seconds, values and bounds in the unit of the metric.
+
+    Attributes:
+        cells: a row for each run: its hash, its levels, how it ended, the bound that it proved, the
+            folder it left and where that comes from.
+        values: its figures; `instance` names one of several that the problem consists of, as a
+            window of a trace, and is empty for the problem as a whole.
+        curves: the best value found by each second of a search.
+    """
+
+    cells: pl.DataFrame
+    values: pl.DataFrame
+    curves: pl.DataFrame
+
+    @classmethod
+    def of(cls, study: str, cells: Sequence[Cell], folder: Path) -> Frames:
+        """What the cells left in a folder.
+
+        Raises:
+            InputError: a result is damaged.
+        """
+        rows: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        for cell in cells:
+            document = record_of(cell, folder)
+            if document is not None:
+                rows[0].append(_row(study, cell, document, folder))
+                rows[1].extend((cell.key, *figure) for figure in _figures(document))
+                rows[2].extend((cell.key, *point) for point in _curve(document))
+        schemas = (CELLS, VALUES, CURVES)
+        return cls(*(pl.DataFrame(x, y, orient="row") for x, y in zip(rows, schemas, strict=True)))
+
+    def write(self, folder: Path) -> None:
+        """Write a parquet file for each table."""
+        for name, frame in self._asdict().items():
+            buffer = io.BytesIO()
+            frame.write_parquet(buffer)
+            write_atomically(folder / f"{name}.parquet", buffer.getvalue())
+
+    def figures(self, metric: str) -> pl.DataFrame:
+        """A row for each value of a metric, with the columns of its cell; finite values alone."""
+        chosen = self.values.filter(pl.col("metric") == metric, pl.col("value").is_finite())
+        return self.cells.join(chosen, "cell", maintain_order="left")
+
+
+def _row(study: str, cell: Cell, document: Mapping[str, Any], folder: Path) -> tuple[Any, ...]:
+    failed = document.get(FAILED)
+    wrong = document.get("violations") or []
+    status = FAILED_STATUS if failed is not None else str(document.get("status") or "done")
+    if document.get("feasible") is False and failed is None:
+        status = INFEASIBLE
+    reason = failed or "; ".join(wrong) or document.get("reason") or ""
+    return (
+        cell.key, study, cell.problem, json.dumps(dict(cell.factors)), cell.solver, cell.variant,
+        cell.budget, cell.seed, status, str(reason), _number(document.get("seconds")),
+        _number(document.get(BOUND)), str(folder / cell.key),
+        json.dumps(document.get("provenance")),
+    )  # fmt: skip
+
+
+def _figures(document: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """(instance, metric, value) of every number in a result; none of a plan that breaks a rule."""
+    if document.get("feasible") is False or FAILED in document:
+        return
+    for instance, figures in {"": document, **document.get(INSTANCES, {})}.items():
+        for metric, value in _flat(figures):
+            yield instance, metric, value
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping) and key not in (INSTANCES, "provenance", "units"):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif (number := _number(value)) is not None and key not in _ABOUT:
+            yield f"{prefix}{key}", number
+
+
+def _curve(document: Mapping[str, Any]) -> Iterator[tuple[float, float, float | None]]:
+    if document.get("feasible") is not False:
+        for at, value in document.get(TRAJECTORY) or ():
+            yield float(at), float(value), _number(document.get(BOUND))
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
