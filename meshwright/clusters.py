@@ -31,9 +31,9 @@ from experiments.cluster.problem import ClusterProblem, Player, Scheduler, built
 from experiments.cluster.trace_source import LoadedTrace, TraceAppConfig, load_trace
 from experiments.config.targets import build_as
 from experiments.pictures.cluster import draw_jct_cdf
+from experiments.reporting.tables import WIDTH, Table, markdown_table
 from experiments.run.one_run import RunConsole
 from experiments.run.provenance import text_hash
-from experiments.study.tables import WIDTH, Table, markdown_table
 from meshwright.composition import composed, drawn, provenance, word
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import sys
 from difflib import get_close_matches
 
 from experiments.config.command_words import command_words, use_config_folders
-from experiments.config.help import HELP_FLAGS, SCRIPTS, candidates, verb_help
-from experiments.config.verbs import VERBS, jobs_of
+from experiments.config.help import HELP_FLAGS, SCRIPTS, candidates, command_help
+from experiments.config.verbs import ALIASES, COMMANDS, VERBS, jobs_of
 from experiments.run.loading import end_at_once_on_signals, environment_fault, say_that_it_loads
 
 EXIT_BAD_INPUT = 2
@@ -30,9 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     first, rest = (words[0], words[1:]) if words else ("--help", [])
     try:
         if first in HELP_FLAGS:
-            width = max(map(len, VERBS)) + 2
+            width = max(map(len, COMMANDS)) + 2
             verbs = (f"  {name:{width}}{jobs_of(name)[0].summary}\n" for name in VERBS)
-            print(USAGE + "".join(verbs), end="")
+            others = "".join(f"  {x:{width}}{y} {z}\n" for x, (y, z) in ALIASES.items())
+            print(f"{USAGE}{''.join(verbs)}\nOther names:\n\n{others}", end="")
         elif first == "--version":
             from importlib.metadata import version
 
@@ -41,10 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
             return _print_script(rest)
         elif first == "--complete":
             print("\n".join(candidates(" ".join(rest))))
-        elif first in VERBS:
+        elif first in COMMANDS:
             return _run(first, rest, is_process=arguments is None)
         else:
-            close = get_close_matches(first, VERBS, 3, 0.6)
+            close = get_close_matches(first, COMMANDS, 3, 0.6)
             meant = f"did you mean {' or '.join(close)}?" if close else "see meshwright --help"
             return _refused(f"there is no command {first!r}: {meant}")
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -57,7 +58,7 @@ def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
     if set(arguments) & set(HELP_FLAGS):
         words, _, folders = command_words(arguments)
         use_config_folders(folders)
-        print(verb_help(verb, words, f"meshwright {verb}"))
+        print(command_help(verb, words, f"meshwright {verb}"))
         return 0
     if is_process:
         end_at_once_on_signals()  # while the app is being imported

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envs.errors import InputError, require_one_of
 from envs.files import read_json
 from experiments.config.command_words import CONFIG_DIR, TRUST, given_keys
-from experiments.config.verbs import VERBS
+from experiments.config.verbs import COMMANDS
 
 if TYPE_CHECKING:
     import gymnasium
@@ -38,7 +38,7 @@ def run(verb: str, *words: str) -> dict[str, Any]:
     from experiments.run.app import run_verb
     from experiments.run.interrupts import Interrupts, last_word
 
-    require_one_of(verb, VERBS, field="verb")
+    require_one_of(verb, COMMANDS, field="verb")
     for word in words:
         if word.startswith("-") and word.partition("=")[0] not in (*CONFIG_DIR, TRUST):
             raise InputError(f"{word!r} is for the command alone", field="words")

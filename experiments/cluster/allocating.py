@@ -36,9 +36,9 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
 from experiments.pictures.studies import draw_workers
+from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import bootstrap
-from experiments.study.tables import Columns, Table, write_tables
 
 PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
     **BASELINES,

@@ -30,10 +30,10 @@ from experiments.pictures.cluster import (
     draw_cluster_usage,
     draw_jct_cdf,
 )
+from experiments.reporting.tables import TABLE_FILE, Columns, Table, write_tables
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run, RunConsole
 from experiments.run.provenance import Provenance, file_hash, stamp
-from experiments.study.tables import TABLE_FILE, Columns, Table, write_tables
 
 COLUMNS: Columns = {
     "policy": "{policy}",

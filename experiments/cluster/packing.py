@@ -20,8 +20,8 @@ from envs.errors import InputError
 from envs.memory import require_memory
 from experiments.config.targets import SEEDS, build_as
 from experiments.pictures.studies import draw_packing
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import Table, write_tables
 
 RUN_BYTES = 1e4  # of one: a generator, and the arrivals it draws
 PICTURE_FILE = "packing.png"

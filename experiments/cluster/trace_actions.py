@@ -19,10 +19,10 @@ from envs.cluster.workload.synthetic.generate import generate
 from envs.errors import InputError
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace, write_workload
 from experiments.pictures.cluster import draw_trace_summary
+from experiments.reporting.tables import Table
 from experiments.run.artifacts import require_no_input, write_figure, write_sidecar
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
-from experiments.study.tables import Table
 
 TABLES = (".csv", ".csv.gz", ".parquet")
 PICTURE_FILE = "trace.png"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from experiments.config.config_source import (
 )
 from experiments.config.registry import GROUP_HELP
 from experiments.config.signatures import NOTHING, definition, knobs
-from experiments.config.verbs import VERBS, Job, chosen_job, jobs_of
+from experiments.config.verbs import COMMANDS, Job, chosen_job, expanded, jobs_of
 
 HELP_FLAGS = ("--help", "-h")
 FLAGS = {
@@ -64,14 +65,20 @@ compdef _meshwright meshwright
 }
 
 
-def verb_help(verb: str, words: Sequence[str], command: str) -> str:
-    """The help of the job that the words of a command mean.
+def command_help(command: str, words: Sequence[str], called: str) -> str:
+    """The help of the job that the words of a command, or of another name, mean."""
+    verb, given = expanded(command, words)
+    return verb_help(chosen_job(verb, with_recipes(given)), given, called)
+
+
+def verb_help(shown: Job, words: Sequence[str], command: str) -> str:
+    """The help of a job.
 
     `command` is what it was called by, `python -m experiments.plan` for example.
     """
-    shown = chosen_job(verb, with_recipes(words))
+    verb = shown.verb
     width = max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
-    about = shown.about.replace("python -m experiments.", command.removesuffix(verb))
+    about = shown.about.replace("python -m experiments.", re.sub(r"\w+$", "", command))
     lines = [about, "", f"{command} key=value ...", ""]
     others = [job for job in jobs_of(verb) if job.words and not shown.words]
     if others:
@@ -108,10 +115,10 @@ def candidates(line: str) -> list[str]:
     words = [word for word in words[:-1] if word] + words[-1:]
     last = words[-1]
     if len(words) == 1:
-        found = [*(f"{name} " for name in VERBS), "--help ", "--version ", "--completion "]
+        found = [*(f"{name} " for name in COMMANDS), "--help ", "--version ", "--completion "]
     elif words[0] == "--completion":
         found = list(SCRIPTS)
-    elif words[0] in VERBS:
+    elif words[0] in COMMANDS:
         found = list(_of_verb(words[0], words[1:-1], last))
     else:
         found = []
@@ -122,6 +129,7 @@ def _of_verb(verb: str, before: Sequence[str], last: str) -> Iterator[str]:
     if last.startswith("-"):
         yield from (flag.partition(" ")[0].rstrip(",") for flag in FLAGS)
         return
+    verb, before = expanded(verb, before)
     words, _, folders = command_words(before)
     use_config_folders(folders)
     shown = chosen_job(verb, with_recipes([*words, last]))

@@ -1,8 +1,8 @@
-"""The commands: each one's config, its dataclass, what it runs, and what stands above its help."""
+"""The commands: a dozen verbs, the jobs behind them, and other names of some jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -11,81 +11,103 @@ from experiments.config.signatures import definition, module_about
 
 EXPERIMENTS = __name__.rpartition(".config.")[0]
 
-# config: (dataclass and task, and for a job of its own behind another command: command and words)
-_ROWS: Mapping[str, tuple[str, ...]] = {
-    "aggregation": ("network.aggregation_tables:AggregationConfig:aggregation",),
-    "allocate": ("cluster.allocating:AllocateConfig:allocate",),
-    "allocation_study": ("cluster.allocating:StudyConfig:study", "allocate", "study=?*"),
-    "asynchronous": ("guarantees.asynchronous:AsynchronousConfig:asynchronous",),
-    "capture": ("step.capture:CaptureConfig:capture",),
-    "claims": ("reporting.rerunning:ClaimsConfig:claims",),
-    "coflows": ("network.coflow_runs:CoflowsConfig:coflows",),
-    "tenants": ("network.coflow_runs:TenantsConfig:tenants", "coflows", "tenants=?*"),
-    "compare": ("cluster.evaluate_cluster:CompareConfig:compare",),
-    "data_pipeline": ("guarantees.data_pipeline:DataPipelineConfig:data_pipeline",),
-    "dynamic": ("step.dynamic:DynamicConfig:dynamic",),
-    "enforce": ("step.enforcing:EnforceConfig:enforce",),
-    "evaluate": ("step.evaluate_step:EvaluateConfig:evaluate_step",),
-    "split_windows": ("cluster.windows:SplitWindowsConfig:split_windows", "evaluate", "split=?*"),
-    "regime_windows": (
-        "cluster.windows:RegimeWindowsConfig:regime_windows", "evaluate", "regime=?*",
+# A verb's own job, then those that a word leads to: config, dataclass and task, word.
+_JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
+    "main": (
+        ("main", "learning.one_problem:MainConfig:main_job"),
+        ("main_cluster", "learning.main_cluster:MainClusterConfig:main_cluster", "env=cluster*"),
     ),
-    "evaluate_cluster": (
-        "cluster.evaluate_cluster:EvaluateClusterConfig:evaluate_cluster",
-        "evaluate", "env=cluster",
+    "plan": (
+        ("plan", "step.plan:PlanConfig:plan"),
+        ("schedule", "step.schedules:ScheduleConfig:schedule", "problem=schedule"),
+        ("synchronise", "network.synchronising:SynchroniseConfig:synchronise",
+         "problem=synchronisation"),
+        ("dynamic", "step.dynamic:DynamicConfig:dynamic", "problem=dynamic"),
+        ("allocation_study", "cluster.allocating:StudyConfig:study", "study=?*"),
+        ("allocate", "cluster.allocating:AllocateConfig:allocate", "env=allocation"),
+        ("price", "guarantees.pricing:PriceConfig:price", "env=pricing"),
     ),
-    "execute": ("execution.executing:ExecuteConfig:execute",),
-    "execute_profile": ("execution.profiling:ProfileConfig:profile", "execute", "profile=?*"),
-    "execute_synchronisation": (
-        "execution.synchronising:ExecuteSynchronisationConfig:execute_synchronisation",
-        "execute", "synchronisation=?*",
+    "evaluate": (
+        ("evaluate", "step.evaluate_step:EvaluateConfig:evaluate_step"),
+        ("split_windows", "cluster.windows:SplitWindowsConfig:split_windows", "split=?*"),
+        ("regime_windows", "cluster.windows:RegimeWindowsConfig:regime_windows", "regime=?*"),
+        ("evaluate_cluster", "cluster.evaluate_cluster:EvaluateClusterConfig:evaluate_cluster",
+         "env=cluster"),
+        ("compare", "cluster.evaluate_cluster:CompareConfig:compare", "env=policies"),
+        ("packing", "cluster.packing:PackingConfig:packing", "env=packing"),
+        ("tenants", "network.coflow_runs:TenantsConfig:tenants", "tenants=?*"),
+        ("flows", "network.flows:FlowsConfig:flows", "flows=?*"),
+        ("coflows", "network.coflow_runs:CoflowsConfig:coflows", "env=coflows"),
+        ("aggregation", "network.aggregation_tables:AggregationConfig:aggregation",
+         "env=aggregation"),
+        ("asynchronous", "guarantees.asynchronous:AsynchronousConfig:asynchronous",
+         "env=asynchronous"),
+        ("data_pipeline", "guarantees.data_pipeline:DataPipelineConfig:data_pipeline",
+         "env=data_pipeline"),
     ),
-    "export": ("learning.export_run:ExportConfig:export_run",),
-    "export_plan": ("execution.exporting:ExportPlanConfig:export_plan", "export", "plan=?*"),
-    "flows": ("network.flows:FlowsConfig:flows",),
-    "main": ("learning.one_problem:MainConfig:main_job",),
-    "main_cluster": (
-        "learning.main_cluster:MainClusterConfig:main_cluster", "main", "env=cluster*",
+    "train": (
+        ("train", "learning.one_problem:TrainConfig:train_step"),
+        ("train_interference",
+         "learning.train_interference:TrainInterferenceConfig:train_interference",
+         "model=interference"),
+        ("train_durations", "learning.train_durations:TrainDurationsConfig:train_durations",
+         "model=durations"),
+        ("train_priority", "learning.train_priority:TrainPriorityConfig:train_priority",
+         "model=priority"),
+        ("train_rule", "learning.train_rule:TrainRuleConfig:train_rule", "model=rule"),
+        ("train_gains", "learning.train_gains:TrainGainsConfig:train_gains", "model=gains"),
+        ("train_allocation", "learning.train_allocation:TrainAllocationConfig:train_allocation",
+         "env=allocation*"),
+        ("train_decisions", "learning.train_decisions:TrainDecisionsConfig:train_decisions",
+         "env=decisions"),
+        ("placement_data", "step.placement_data:PlacementDataConfig:placement_data", "labels=?*"),
+        ("train_problems", "learning.train_problems:TrainProblemsConfig:train_problems",
+         "env=*problems"),
+        ("train_cluster", "learning.train_cluster:TrainClusterConfig:train_cluster",
+         "env=cluster*"),
     ),
-    "packing": ("cluster.packing:PackingConfig:packing",),
-    "placement_data": ("step.placement_data:PlacementDataConfig:placement_data",),
-    "plan": ("step.plan:PlanConfig:plan",),
-    "plot": ("step.plot:PlotConfig:plot",),
-    "cluster_curves": ("learning.train_cluster:CurvesConfig:curves", "plot", "runs=?*"),
-    "price": ("guarantees.pricing:PriceConfig:price",),
-    "report": ("reporting.writing:ReportConfig:report",),  # see `LISTED`
-    "schedule": ("step.schedules:ScheduleConfig:schedule",),
-    "serve": ("serving.serve:ServeConfig:serving",),
-    "study": ("study.running:StudyConfig:run_study",),
-    "synchronise": ("network.synchronising:SynchroniseConfig:synchronise",),
-    "trace": ("cluster.trace_source:TraceAppConfig:trace",),
-    "train": ("learning.one_problem:TrainConfig:train_step",),
-    "train_interference": (
-        "learning.train_interference:TrainInterferenceConfig:train_interference",
-        "train", "model=interference",
+    "study": (("study", "study.running:StudyConfig:run_study"),),
+    "execute": (
+        ("execute", "execution.executing:ExecuteConfig:execute"),
+        ("execute_profile", "execution.profiling:ProfileConfig:profile", "profile=?*"),
+        ("execute_synchronisation",
+         "execution.synchronising:ExecuteSynchronisationConfig:execute_synchronisation",
+         "synchronisation=?*"),
     ),
-    "train_durations": (
-        "learning.train_durations:TrainDurationsConfig:train_durations", "train", "model=durations",
+    "export": (
+        ("export", "learning.export_run:ExportConfig:export_run"),
+        ("enforce", "step.enforcing:EnforceConfig:enforce", "hosts=?*"),
+        ("export_plan", "execution.exporting:ExportPlanConfig:export_plan", "plan=?*"),
     ),
-    "train_priority": (
-        "learning.train_priority:TrainPriorityConfig:train_priority", "train", "model=priority",
+    "serve": (("serve", "serving.serve:ServeConfig:serving"),),
+    "trace": (("trace", "cluster.trace_source:TraceAppConfig:trace"),),
+    "report": (
+        ("report", "study.report:ReportConfig:report"),
+        ("plot", "step.plot:PlotConfig:plot", "plan=?*"),
+        ("cluster_curves", "learning.train_cluster:CurvesConfig:curves", "curves=?*"),
+        ("claims", "reporting.claims:ClaimsConfig:claims", "of=claims"),
     ),
-    "train_rule": ("learning.train_rule:TrainRuleConfig:train_rule", "train", "model=rule"),
-    "train_gains": ("learning.train_gains:TrainGainsConfig:train_gains", "train", "model=gains"),
-    "train_allocation": (
-        "learning.train_allocation:TrainAllocationConfig:train_allocation",
-        "train", "env=allocation*",
-    ),
-    "train_decisions": (
-        "learning.train_decisions:TrainDecisionsConfig:train_decisions", "train", "env=decisions",
-    ),
-    "train_problems": (
-        "learning.train_problems:TrainProblemsConfig:train_problems", "train", "env=*problems",
-    ),
-    "train_cluster": (
-        "learning.train_cluster:TrainClusterConfig:train_cluster", "train", "env=cluster*",
-    ),
+    "capture": (("capture", "step.capture:CaptureConfig:capture"),),
 }  # fmt: skip
+# Other names of jobs: verb and word.
+ALIASES: Mapping[str, tuple[str, str]] = {
+    "allocate": ("plan", "env=allocation"),
+    "asynchronous": ("evaluate", "env=asynchronous"),
+    "claims": ("report", "of=claims"),
+    "coflows": ("evaluate", "env=coflows"),
+    "compare": ("evaluate", "env=policies"),
+    "data_pipeline": ("evaluate", "env=data_pipeline"),
+    "dynamic": ("plan", "problem=dynamic"),
+    "packing": ("evaluate", "env=packing"),
+    "price": ("plan", "env=pricing"),
+    "replay": ("evaluate", "env=cluster"),
+    "synchronise": ("plan", "problem=synchronisation"),
+}
+# The key of a command whose words without a key are a list of it.
+LISTED = {"report": "runs"}
+# How the words begin that are a study's own; all others are of its cells' command lines.
+STUDY = "study"
+STUDY_WORDS = ("study", "words=", "workers=", "cells=", "resume=", "seed=", "json=", "hydra")
 
 
 @dataclass(frozen=True)
@@ -118,27 +140,26 @@ class Job:
         return group == named and fnmatchcase(option, pattern)
 
 
-def _job(config: str) -> Job:
-    named, *behind = _ROWS[config]
+def _job(verb: str, config: str, named: str, words: str = "") -> Job:
     module, schema, task = named.split(":")
-    verb, words = (*behind, "", "")[:2]
     place = f"{EXPERIMENTS}.{module}"
-    return Job(config, verb or config, f"{place}.{schema}", f"{place}.{task}", words)
+    return Job(config, verb, f"{place}.{schema}", f"{place}.{task}", words)
 
 
-# The key of a command whose words without a key are a list of it.
-LISTED = {"report": "runs"}
-# How the words begin that are a study's own; all others are of its cells' command lines.
-STUDY = "study"
-STUDY_WORDS = ("study", "words=", "workers=", "cells=", "resume=", "seed=", "json=", "hydra")
-JOBS: Mapping[str, Job] = {config: _job(config) for config in _ROWS}
-VERBS = sorted({job.verb for job in JOBS.values()})
+JOBS: Mapping[str, Job] = {row[0]: _job(verb, *row) for verb, rows in _JOBS.items() for row in rows}
+VERBS = list(_JOBS)
+COMMANDS = sorted({*VERBS, *ALIASES})
+
+
+def expanded(command: str, words: Iterable[str]) -> tuple[str, list[str]]:
+    """The verb of a command, and its words with the one that an alias stands for."""
+    verb, word = ALIASES.get(command, (command, ""))
+    return verb, [*([word] if word else []), *words]
 
 
 def jobs_of(verb: str) -> list[Job]:
-    """The jobs of a command, its own first."""
-    found = [job for job in JOBS.values() if job.verb == verb]
-    return sorted(found, key=lambda job: bool(job.words))
+    """The jobs of a verb, its own first."""
+    return [job for job in JOBS.values() if job.verb == verb]
 
 
 def chosen_job(verb: str, words: Iterable[str]) -> Job:
@@ -147,3 +168,14 @@ def chosen_job(verb: str, words: Iterable[str]) -> Job:
     chosen = given_keys(words)
     meant = (job for job in others for group in chosen if job.is_meant(chosen[group], group))
     return next(meant, own)
+
+
+def without_choice(verb: str, words: Iterable[str], keys: Iterable[str]) -> list[str]:
+    """A command line without words that only lead to a job, whose config has no such key."""
+    own, jobs = set(keys), jobs_of(verb)
+
+    def leads(word: str) -> bool:
+        group, _, option = word.partition("=")
+        return group not in own and any(job.is_meant(option, group) for job in jobs)
+
+    return [word for word in words if not leads(word)]

@@ -22,10 +22,10 @@ from envs.units import MICROSECOND, MILLISECOND
 from experiments.execution.exporting import write_split
 from experiments.execution.processes import run_processes
 from experiments.execution.split import Split, read_split
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
-from experiments.study.tables import Table, write_tables
 
 TOLERANCE = 1e-5  # of losses, and of gradients relative to the largest
 APART = 1.02  # plans whose step times are closer than this are as fast as each other

@@ -18,9 +18,9 @@ from envs.bounds import Count
 from envs.errors import InputError
 from envs.units import MILLISECOND
 from experiments.config.targets import build
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_sidecar, write_text
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import Table, write_tables
 
 PASSES = ("forward", "backward", "input_gradient", "weight_gradient")
 

@@ -23,9 +23,9 @@ from envs.units import parse_bandwidth, parse_bytes, read_quantity
 from experiments.execution.namespaces import fewest_links, real_links
 from experiments.execution.processes import PLAN, run_processes
 from experiments.network.plan_file import read_plan, write_plan
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.study.tables import Table, write_tables
 
 FRAMING = Framing(mtu=1500, line_overhead=0)  # of a veth cable
 LATENCY = 1e-4  # seconds over a veth cable, from program to program

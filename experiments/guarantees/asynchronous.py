@@ -27,10 +27,10 @@ from envs.bounds import Count, NonNegative, Positive, Share
 from envs.errors import InputError
 from envs.files import read_content
 from experiments.pictures.studies import draw_losses
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.study.statistics import half_width
-from experiments.study.tables import Table, write_tables
 from models.asynchronous.characters import CONTEXT, CharacterModel
 
 OURS, PICTURE_FILE = "adsp", "losses.png"

@@ -37,9 +37,9 @@ from envs.data_pipeline.pipeline import (
 from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.style import draw_bars
+from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import peak_rss_bytes
-from experiments.study.tables import Columns, Table, write_tables
 
 PARTS = ("cache", "order", "partition", "isolation")
 NOTHING, BASE = ("none", "random", "hash", "equal"), ("lru", "random", "hash", "equal")

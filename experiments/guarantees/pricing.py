@@ -23,8 +23,8 @@ from envs.pricing.problem import (
 )
 from experiments.config.targets import build, build_as
 from experiments.pictures.style import draw_bars
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import Table, write_tables
 
 PICTURE_FILE = "ratios.png"
 MOST_DRAWN = 1e3  # a ratio above it has no bar

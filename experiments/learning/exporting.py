@@ -26,6 +26,7 @@ from envs.files import write_atomically
 from envs.step.problem import StepProblem
 from experiments.learning.outcome import Outcome
 from experiments.learning.replay import PLACER, SCHEDULER, tokens
+from experiments.reporting.tables import markdown_table
 from experiments.run.artifacts import to_yaml, write_sidecar
 from experiments.run.one_run import ENVIRONMENT_FILE
 from experiments.run.provenance import (
@@ -35,7 +36,6 @@ from experiments.run.provenance import (
     text_hash,
     without_absolute_paths,
 )
-from experiments.study.tables import markdown_table
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE, AdviserSpec, ModelCard, export_plan
 

@@ -36,9 +36,9 @@ from envs.errors import InputError
 from experiments.cluster.split_windows import Split, SplitConfig
 from experiments.config.targets import build, build_as
 from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import bootstrap
-from experiments.study.tables import Table, write_tables
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.allocation import Allocations

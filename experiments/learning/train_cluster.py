@@ -331,23 +331,23 @@ class CurvesConfig:
     """`conf/cluster_curves.yaml`."""
 
     # run folders of trainings of schedulers, seeds of one recipe
-    runs: Annotated[Sequence[str], MinLen(2)]
+    curves: Annotated[Sequence[str], MinLen(2)]
     seed: int
     json: bool
 
 
 def curves(config: CurvesConfig, run: Run) -> Result:
     """Read the exams of every run and draw them together."""
-    folders = [Path(name) for name in config.runs]
+    folders = [Path(name) for name in config.curves]
     runs = [read_exams(folder) for folder in folders]
     steps, scores = common(runs)
     if not len(steps):
-        raise InputError("config key 'runs': were never examined after equally many steps")
+        raise InputError("config key 'curves': were never examined after equally many steps")
     hashes = {f"run_{k}": file_hash(path / METRICS_FILE) for k, path in enumerate(folders)}
     provenance = run.provenance.with_inputs(**hashes)
     write_figure(run.folder / CURVES_FILE, draw_exams(runs, f"{len(runs)} seeds"), provenance)
     values: dict[str, object] = {
-        "runs": config.runs,
+        "runs": config.curves,
         "steps": steps.tolist(),
         "scores": scores.tolist(),
         "interquartile_mean": interquartile_mean(scores).tolist(),

@@ -39,11 +39,11 @@ from experiments.cluster.split_windows import (
 from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.training import WindowsConfig
 from experiments.pictures.learning import draw_reliability
+from experiments.reporting.tables import TABLE_FILE, Table, write_tables
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar, write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable
 from experiments.study.statistics import bootstrap
-from experiments.study.tables import TABLE_FILE, Table, write_tables
 from models.durations.bins import BINS, DurationConfig, upper_edges_s
 from models.durations.network import (
     DurationPosterior,

@@ -25,10 +25,10 @@ from envs.cluster.interference.deepshare import ISOLATED, SHARED
 from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.learning import Points, draw_errors, draw_predicted
+from experiments.reporting.tables import TABLE_FILE, Table, write_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
-from experiments.study.tables import TABLE_FILE, Table, write_tables
 from models.interference.baselines import baselines
 from models.interference.crossval import (
     Calibration,

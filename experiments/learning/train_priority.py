@@ -42,6 +42,7 @@ from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
 from experiments.learning.training import WindowsConfig
 from experiments.pictures.learning import draw_search
+from experiments.reporting.tables import TABLE_FILE, Table, markdown_table, write_tables
 from experiments.run.artifacts import (
     METRICS_FILE,
     to_json,
@@ -54,7 +55,6 @@ from experiments.run.provenance import portable, stamp
 from experiments.run.threads import one_thread_each
 from experiments.study.display import ProgressDisplay
 from experiments.study.statistics import Interval, bootstrap
-from experiments.study.tables import TABLE_FILE, Table, markdown_table, write_tables
 from models.artifacts import sha256_of
 from models.durations.bins import SPEC_FILE
 

@@ -23,11 +23,11 @@ from experiments.cluster.regimes import JUDGING, LEARNING, RegimesConfig, mean_j
 from experiments.cluster.split_windows import inputs_of
 from experiments.config.targets import build_as
 from experiments.learning.training import WindowsConfig
+from experiments.reporting.tables import TABLE_FILE, Table, write_tables
 from experiments.run.artifacts import write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
 from experiments.study.statistics import bootstrap
-from experiments.study.tables import TABLE_FILE, Table, write_tables
 
 NUMBERS_FILE = "rule.json"
 CAPTION = (

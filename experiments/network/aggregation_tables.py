@@ -34,8 +34,8 @@ from envs.synchronisation.switch_aggregation import (
     time_sum,
 )
 from experiments.network.synchronising import embedding_gradients, largest_entries
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import Table, write_tables
 
 Row = dict[str, float | str]
 SHOWN = ("largest_difference", "over_ring", "over_server", "largest_difference_ms")

@@ -29,8 +29,8 @@ from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
 from envs.coflows.trace import CoflowTrace, quantised, read_coflows, simulate_coflowsim
 from envs.errors import InputError, require_one_of
 from envs.synchronisation.layerwise import LayeredModel, read_layered_models
+from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import Columns, Table, write_tables
 
 SHOWN = ("coflows", "ports", "semantics", "mean_cct_ms", "sum_cct_ms", "lower_bound_ms", "gap")
 

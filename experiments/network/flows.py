@@ -21,7 +21,7 @@ SHOWN = (
 class FlowsConfig:
     """`conf/flows.yaml`."""
 
-    input: str  # the file of flows: CSV, plain or .gz
+    flows: str  # the file of flows: CSV, plain or .gz
     seed: int
     json: bool
 
@@ -31,7 +31,7 @@ def flows(config: FlowsConfig, run: Run) -> Result:
 
     The slow-down of a flow is its completion time over the time it takes alone.
     """
-    path = Path(config.input)
+    path = Path(config.flows)
     start = time.perf_counter()
     file = read_flow_file(path)
     read = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the literature and this project claim, and what was measured here: one row for each."""
+"""What is claimed, by others and here, and what was measured: one table, and its rows run again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,39 +22,30 @@ from experiments.config.command_words import CONFIG_MODULE
 from experiments.config.composing import check_words, typed
 from experiments.config.verbs import EXPERIMENTS
 from experiments.config.yaml_files import yaml_text
-from experiments.reporting.measures import is_number
-from experiments.study.tables import Table, markdown_table
+from experiments.reporting.page import Page
+from experiments.reporting.tables import Table, markdown_table, write_tables
+from experiments.run.artifacts import write_text
+from experiments.run.one_run import Result, Run
+from experiments.run.provenance import stamp
+from experiments.study.display import ProgressDisplay
 
 CLAIMS = "claim_table.yaml"  # of conf
-Subject = Literal["placement", "network", "cluster"]  # in the order of the table
-Verdict = Literal["holds", "holds in part", "does not hold", "not comparable"]
-COLUMNS = (
-    "claim", "verdict", "published", "measured here", "interval", "conditions", "source", "command",
-    "takes",
-)  # fmt: skip
+MARKDOWN, LATEX, PAGE = "claims.md", "claims.tex", "claims.html"
+MOST_WORDS = 25  # of the conditions
+COLUMNS = ("claim", "published", "ours", "verdict", "conditions", "more")
 CLOSE = 1e-9  # relative: the same number
 _COMMAND = re.compile(r"(?:python -m experiments\.|meshwright )(\w+)((?: .*)?)")
 _ABOUT = """\
-One row for each published headline of the systems in here, and for each claim of this project's
-own; losses are rows like any other. `make claims ARGS="rerun=[flow_times]"` runs the command of a
-row again and says whether its figure lies in the interval. Where a row has no `rerun.read`, it is
-of a study of hours whose table a person reads. The rows are in `conf/claim_table.yaml`; this page
-is written by `experiments.claims`.
+The published systems first, in the order of their papers, then what this project claims itself;
+losses are rows like any other. The verdict is about what is *published*, under the conditions of
+the row: it **holds** where that was found again, **in part** where it was found less far or not
+everywhere, it **does not** where it was not, and is **not comparable** where what it was measured
+on is not in here. Behind each row stands the page that has the rest.
 
-The verdict is about what is *published*, under the conditions of the row. It **holds** where that
-was found again; **in part** where it was found less far, or not everywhere; it **does not** where
-it was not; it is **not comparable** where what it was measured against, or on, is not in here.
+`python -m experiments.claims rerun=[flow_times]` runs the command of a row again and says whether
+its figure lies in the interval. The rows are in `conf/claim_table.yaml`; the same command writes
+this page.
 """
-
-
-@dataclass
-class Source:
-    """Where the claim stands."""
-
-    authors: str
-    title: str
-    venue: str
-    year: int
 
 
 @dataclass
@@ -66,7 +57,6 @@ class Measured:
     low: float
     high: float
     unit: str
-    interval: str  # what `low` and `high` are the ends of
     date: str
     commit: str
 
@@ -90,35 +80,35 @@ class Claim:
     """A row of `conf/claim_table.yaml`, by its name, or a file of a folder."""
 
     name: str
-    subject: Subject
     claim: str
-    source: Source
+    source: str  # authors and year, or: this project
     published: str
-    conditions: str
+    conditions: str  # of ours, in a few words
+    page: str  # of the documentation, with the rest
     measured: Measured
-    verdict: Verdict
+    verdict: Literal["holds", "in part", "does not", "not comparable"]
     rerun: Rerun
 
     def __post_init__(self) -> None:
         if not self.measured.low <= self.measured.value <= self.measured.high:
             raise InputError("config key 'measured': low, value and high do not ascend")
+        if len(self.conditions.split()) > MOST_WORDS:
+            raise InputError(f"config key 'conditions': has more than {MOST_WORDS} words")
         for command in self.rerun.commands:
             if not _COMMAND.fullmatch(command):
-                fault = "is no command of an app, python -m experiments.<app> <arguments>"
+                fault = "is no command, python -m experiments.<verb> <arguments>"
                 raise InputError(f"config key 'rerun': {command!r} {fault}")
         if self.rerun.over is not None:
             _check_ratio(self.measured.what, self.rerun.over, self.rerun.command)
 
     @property
     def figure(self) -> str:
-        return f"{_number(self.measured.value)}{_unit(self.measured.unit)}"
-
-    @property
-    def interval(self) -> str:
+        """Value and interval with their unit."""
         found = self.measured
+        unit = found.unit if found.unit in ("", "x") else f" {found.unit}"
         if found.low == found.high:
-            return found.interval
-        return f"[{_number(found.low)}, {_number(found.high)}]{_unit(found.unit)}"
+            return f"{_number(found.value)}{unit}"
+        return f"{_number(found.value)} [{_number(found.low)}, {_number(found.high)}]{unit}"
 
     def holds(self, value: float) -> bool:
         """Whether a number lies in the interval that was measured."""
@@ -126,20 +116,15 @@ class Claim:
         slack = CLOSE * max(abs(low), abs(high))
         return low - slack <= value <= high + slack
 
-    def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
-        source, found = self.source, self.measured
-        about = "" if found.low == found.high else f" ({found.interval})"
+    def cells(self, link: str = "{}") -> tuple[str, ...]:
+        """The row of the table; `link` is the form of one to a page."""
         return (
-            f"{self.name}: {self.claim}",
-            self.verdict,
+            f"{self.claim} ({self.source})",
             self.published,
-            f"{self.figure}, {found.what} ({found.date}, {found.commit})",
-            f"{self.interval}{about}",
+            f"{self.figure}: {self.measured.what}",
+            self.verdict,
             self.conditions,
-            f"{source.authors}: {source.title}. {source.venue}, {source.year}",
-            self.rerun.command,
-            self.rerun.takes,
+            link.format(self.page),
         )
 
 
@@ -167,28 +152,21 @@ def _check_ratio(what: str, dividend: str, divisor: str) -> None:
 
 
 def read_claims(folder: str | Path | None = None) -> list[Claim]:
-    """All claims of conf, and those of a folder: placements, the network, clusters, by name.
+    """All claims of conf in their order, then those of a folder.
 
     Raises:
         InputError: a file is no claim, or two have one name.
     """
     own = str(files(CONFIG_MODULE).joinpath(CLAIMS))
-    rows = [
-        (name, own, {"subject": subject, **row})
-        for subject, named in _mapping(own).items()
-        for name, row in named.items()
-    ]
+    rows: dict[str, tuple[str, Any]] = {name: (own, row) for name, row in _mapping(own).items()}
     if folder is not None:
         if not Path(folder).is_dir():
             raise InputError("there is no such folder", file=folder)
-        taken = {name for name, *_ in rows}
         for path in sorted(Path(folder).glob("*.yaml")):
-            if path.stem in taken:
+            if path.stem in rows:
                 raise InputError("has the name of another claim", file=path)
-            rows.append((path.stem, str(path), _mapping(path)))
-    claims = [_claim(*row) for row in rows]
-    subjects = get_args(Subject)
-    return sorted(claims, key=lambda claim: (subjects.index(claim.subject), claim.name))
+            rows[path.stem] = str(path), _mapping(path)
+    return [_claim(name, path, row) for name, (path, row) in rows.items()]
 
 
 def _mapping(path: str | Path) -> dict[str, Any]:
@@ -203,30 +181,15 @@ def _claim(name: str, path: str, row: Mapping[str, Any]) -> Claim:
         return typed(OmegaConf.create({**row, "name": name}), Claim)
 
 
-def whole_table(claims: Sequence[Claim]) -> Table:
-    """Everything that is known of every claim."""
-    return Table("Claims", COLUMNS, [claim.cells() for claim in claims], on_console=False)
-
-
-def short_table(claims: Sequence[Claim]) -> Table:
-    """What fits on a console."""
-    rows = [
-        (claim.name, claim.claim, claim.published, f"{claim.figure} {claim.interval}",
-         claim.verdict, claim.rerun.takes)
-        for claim in claims
-    ]  # fmt: skip
-    columns = ("name", "claim", "published", "measured here", "verdict", "takes")
-    return Table("Claims", columns, rows, "The whole table is in the run folder.")
+def table_of(claims: Sequence[Claim], link: str = "{}") -> Table:
+    return Table("Claims", COLUMNS, [claim.cells(link) for claim in claims])
 
 
 def page_of(claims: Sequence[Claim]) -> str:
     """`docs/claims.md`."""
-    commands = "".join(
-        f"- `{claim.name}`: `{command}`\n" for claim in claims for command in claim.rerun.commands
-    )
-    rows = [claim.cells()[:-2] for claim in claims]
-    table = markdown_table(COLUMNS[:-2], rows).replace("---:", "---")  # sentences begin at the left
-    return f"# Claims\n\n{_ABOUT}\n{table}\n## Commands\n\n{commands}"
+    table = markdown_table(COLUMNS, table_of(claims, "[more]({})").rows)
+    table = table.replace("---:", "---")  # sentences begin at the left
+    return f"# Claims\n\n{_ABOUT}\n{table}"
 
 
 def rerun(claim: Claim, folder: Path) -> float:
@@ -276,15 +239,63 @@ def number_at(document: Any, path: str) -> float:
             named = (row for row in reversed(found) if isinstance(row, Mapping))
             found = rows | {f"{key}={value}": row for row in named for key, value in row.items()}
         found = found.get(part) if isinstance(found, Mapping) else None
-    if not is_number(found) or not math.isfinite(found):
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         raise InputError(f"holds no number at {path!r}", file="result.json")
     return float(found)
+
+
+@dataclass(kw_only=True)
+class ClaimsConfig:
+    """`conf/claims.yaml`."""
+
+    # a folder with further claims, a file each, in the form of a row
+    folder: str | None = None
+    # names of claims whose commands are run, and their figures compared: rerun=[flow_times]
+    rerun: Sequence[str] = ()
+    seed: int
+    json: bool
+
+
+def claims(config: ClaimsConfig, run: Run) -> Result:
+    """Write the table; run the commands that are asked for, and compare."""
+    known = {claim.name: claim for claim in read_claims(config.folder)}
+    for name in config.rerun:
+        if name not in known:
+            raise InputError(f"config key 'rerun': no claim {name!r} (known: {', '.join(known)})")
+    with ProgressDisplay(run.console) as display:
+        reruns = list(_reruns([known[name] for name in config.rerun], run.folder, display))
+    table = table_of(list(known.values()))
+    write_tables(run, "Claims", [table], run.provenance)
+    write_text(run.folder / MARKDOWN, page_of(list(known.values())))
+    write_text(run.folder / LATEX, table.latex())
+    page = Page("Claims", "What is claimed, and what was measured here.")
+    page.table(table, wide=True)
+    mark = stamp({"title": "Claims"}, run.provenance, kind="claims")
+    write_text(run.folder / PAGE, page.html(mark))
+    return Result(
+        {
+            "claims": len(known),
+            "do_not_hold": [name for name, own in known.items() if own.verdict == "does not"],
+            "reruns": reruns,
+            "all_in_their_intervals": all(x["in_the_interval"] for x in reruns) if reruns else None,
+            "page": str(run.folder / PAGE),
+        },
+        run.provenance,
+    )
+
+
+def _reruns(
+    asked: Sequence[Claim], folder: Path, display: ProgressDisplay
+) -> Iterator[dict[str, object]]:
+    for claim in asked:
+        task = display.begin(f"{claim.name} ({claim.rerun.takes})")
+        value = rerun(claim, folder / "reruns")
+        holds = claim.holds(value)
+        told = "inside" if holds else "OUTSIDE"
+        display.end(task, f"{value:.7g}, {told} {claim.figure}")
+        yield {"claim": claim.name, "value": value, "in_the_interval": holds}
 
 
 def _number(value: float) -> str:
     whole = float(value).is_integer() and abs(value) >= 1000
     return f"{value:,.0f}" if whole else f"{value:.7g}"
-
-
-def _unit(unit: str) -> str:
-    return f" {unit}" if unit and unit != "x" else unit

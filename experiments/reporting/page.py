@@ -10,13 +10,22 @@ from contextlib import contextmanager
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import Any, NamedTuple
 
-from experiments.reporting.figures import IN_THE_DARK, Figure
-from experiments.reporting.sheets import REFERENCE
-from experiments.study.tables import Table
+from experiments.pictures.style import PALETTE, mixed_with_white
+from experiments.reporting.tables import Table
 
 MOST_PICTURES = 40_000_000  # bytes of PNGs in one page
+IN_THE_DARK = {**{own: mixed_with_white(own, 0.3) for own in PALETTE}, "#ffffff": "#0d1117"}
 LONG = 12  # headings, beyond which the contents are folded
+
+
+class Figure(NamedTuple):
+    """One figure; `title` stands above it, `note` below."""
+
+    title: str
+    drawn: Any  # plotly's
+    note: str = ""
 
 
 class Page:
@@ -45,12 +54,11 @@ class Page:
         rows = []
         for number, (name, *cells) in enumerate(table.rows):
             row = f'<tr><th scope="row" title="{escape(name)}">{escape(name)}</th>'
-            for column, cell in zip(table.columns[1:], cells, strict=False):
-                kind = ' class="ref"' if column == REFERENCE else ""
+            for cell in cells:
                 text = escape(cell)
                 if anchors:
                     text = f'<a href="#{escape(anchors[number])}">{text}</a>'
-                row += f"<td{kind}>{text}</td>"
+                row += f"<td>{text}</td>"
             rows.append(f"{row}</tr>")
         self._body.append(
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'

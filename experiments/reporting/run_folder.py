@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import re
 import stat
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +16,10 @@ from envs.errors import InputError
 from envs.files import parse_json
 from experiments.config.composing import CONFIG_FILE
 from experiments.config.yaml_files import yaml_document
+from experiments.reporting.tables import TABLE_FILE, Table, read_tables
 from experiments.run.artifacts import METRICS_FILE
 from experiments.run.one_run import ENVIRONMENT_FILE, RESULT_FILE
-from experiments.run.provenance import text_hash
-from experiments.study.tables import TABLE_FILE, Table, read_tables
 
-TIMELINE_FILE = "trace.json"  # what happened when: a step on its devices, jobs on their nodes
 MEGABYTE = 1_000_000
 LARGEST = {  # bytes of a file; a larger one is refused
     RESULT_FILE: 64 * MEGABYTE,
@@ -30,7 +27,6 @@ LARGEST = {  # bytes of a file; a larger one is refused
     ENVIRONMENT_FILE: MEGABYTE,
     METRICS_FILE: 64 * MEGABYTE,
     TABLE_FILE: 16 * MEGABYTE,
-    TIMELINE_FILE: 64 * MEGABYTE,
 }
 LARGEST_PICTURE = 4 * MEGABYTE
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -92,8 +88,8 @@ class RunFolder:
         return str(self.origin.get("command", "unknown"))
 
     @property
-    def app(self) -> str:
-        """What made it: the name of an app, or "run"."""
+    def verb(self) -> str:
+        """The command that made it, or "run"."""
         found = _APP.search(self.command)
         return found[1] if found else "run"
 
@@ -102,18 +98,6 @@ class RunFolder:
         """The config without what only changes the dice."""
         parsed = yaml_document(self.path / CONFIG_FILE) if self.config else None
         return _without_seeds(parsed) if isinstance(parsed, Mapping) else {}
-
-    @cached_property
-    def job(self) -> str:
-        """One word for all seeds of one job."""
-        if not self.choices:
-            return text_hash(str(self.path))
-        return text_hash(f"{self.app} {self.hash_of(self.choices)}")
-
-    def hash_of(self, keys: Iterable[str]) -> str:
-        """One word for all runs that agree in these keys of the config."""
-        chosen = {key: self.choices.get(key) for key in keys}
-        return text_hash(json.dumps(chosen, sort_keys=True, default=str))
 
     @cached_property
     def metrics(self) -> Mapping[str, Sequence[float]]:
@@ -129,11 +113,6 @@ class RunFolder:
     def tables(self) -> Sequence[Table]:
         """What the run itself has found, as it was printed."""
         return list(read_tables(_text(self.path / TABLE_FILE)))
-
-    @cached_property
-    def timeline(self) -> Mapping[str, Any]:
-        """Its trace for Perfetto; empty where there is none."""
-        return _mapping(self.path / TIMELINE_FILE)
 
     def pictures(self) -> Mapping[str, bytes]:
         """PNGs by name; those that are too large or no PNGs are left out."""

@@ -38,6 +38,7 @@ from experiments.config.composing import (
     saved_keys,
     take_config_folders,
 )
+from experiments.config.config_source import job_keys
 from experiments.config.help import HELP_FLAGS, verb_help
 from experiments.config.signatures import knobs
 from experiments.config.targets import missing_extra
@@ -49,7 +50,9 @@ from experiments.config.verbs import (
     STUDY_WORDS,
     Job,
     chosen_job,
+    expanded,
     jobs_of,
+    without_choice,
 )
 from experiments.run.artifacts import claimed, to_json, to_yaml, write_json, write_text
 from experiments.run.faults import fault_of, require_text, told
@@ -110,7 +113,7 @@ def run_job(config: str, arguments: Sequence[str]) -> int:
 
 
 def job_of(verb: str, words: Sequence[str]) -> Job:
-    """The job that a command line means; a run that is resumed is of the job with its keys."""
+    """The job that a verb's command line means; one that is resumed is of the job with its keys."""
     meant = chosen_job(verb, with_recipes(words))
     chosen = given_keys(words)
     keys = saved_keys(chosen["resume"].strip("'\"")) if "resume" in chosen else None
@@ -121,8 +124,9 @@ def job_of(verb: str, words: Sequence[str]) -> Job:
 def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> None:
     """What a command does, with its faults as exceptions."""
     require_text(arguments)
-    command = command_line()
-    given = of_cells(arguments, STUDY_WORDS) if verb == STUDY else arguments
+    command, called = command_line(), verb
+    verb, given = expanded(verb, arguments)
+    given = of_cells(given, STUDY_WORDS) if verb == STUDY else given
     words, flags, folders = command_words(listed(LISTED.get(verb), given))
     for flag in flags:
         if flag.partition("=")[0] not in (*FLAGS, TRUST):
@@ -132,8 +136,9 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
     use_command_line([*words, *flags])
     flags = [flag for flag in flags if not flag.startswith(TRUST)]
     job = job or job_of(verb, words)
+    words = without_choice(verb, words, job_keys(job.config))
     if set(flags) & set(HELP_FLAGS):
-        print(verb_help(verb, words, _called(verb)))
+        print(verb_help(job, words, _called(called)))
         return
     if flags and not set(flags) <= MULTIRUN:
         answer_by_hydra(flags, words, job.config)
@@ -157,7 +162,7 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
         if getattr(config, "resume", None) is not None:
             provenance, text = _gone_on_with(folder, provenance), ""  # its config is there already
         try:
-            _run(composed, task, _called(verb, python), stdout, provenance, text)
+            _run(composed, task, _called(called, python), stdout, provenance, text)
         except Exception as error:
             fault = _without_extra(error, verb) or fault_of(error)
             if fault is not None:
@@ -213,6 +218,7 @@ def run_quietly(job: Job, words: Sequence[str], log: TextIO) -> None:
         InputError: as the command's.
     """
     schema, task = loaded_job(job)
+    words = without_choice(job.verb, words, job_keys(job.config))
     composed = check_command_line(words, job.config, schema)
     provenance = Provenance(
         composed.config.seed, command=shlex.join(["meshwright", job.verb, *words])

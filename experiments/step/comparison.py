@@ -13,8 +13,8 @@ from agents.solver import Result
 from agents.step.problems import Evaluation
 from envs.step.plans import Plan
 from envs.units import GIBI
+from experiments.reporting.tables import console_table, markdown_table
 from experiments.step.tasks import Task
-from experiments.study.tables import console_table, markdown_table
 
 COLUMNS = (
     "method", "step time", "against best single device", "against lower bound", "peak memory",

@@ -29,10 +29,10 @@ from envs.hybrid.batch_time import COSTS, BatchTime, Layers
 from envs.hybrid.slots import Slots, SlotSource, write_slots
 from experiments.config.targets import SEEDS, build_as
 from experiments.pictures.studies import draw_dynamic
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.study.statistics import Interval, bootstrap
-from experiments.study.tables import Table, write_tables
 
 BASE, OURS, PROGRAM = "static", "lyapunov", "clairvoyant"
 COLUMNS = (

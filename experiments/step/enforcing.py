@@ -32,12 +32,12 @@ from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
 from experiments.config.targets import build_as
 from experiments.config.yaml_files import yaml_document
+from experiments.reporting.tables import console_table
 from experiments.run.artifacts import write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
 from experiments.step.plan_file import read_bandwidth, read_kept_plan
 from experiments.step.problem import ProblemConfig, order_rule_of
-from experiments.study.tables import console_table
 
 COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
 SHOWN = ("plan", "hosts", "graph", "topology", "backend", "servers")

@@ -20,12 +20,12 @@ from envs.hybrid.simulation import simulate
 from envs.step.problem import StepProblem
 from envs.synchronisation.planned import PlannedSums, Synchroniser
 from experiments.pictures.step import draw_stages
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.step.hybrid_file import assigned, write_hybrid_plan
 from experiments.step.problem import SECOND, LoadedProblem, ProblemConfig
 from experiments.step.tasks import solver_of
-from experiments.study.tables import Table, write_tables
 
 PLAN_FILE, PICTURE_FILE = "hybrid_plan.json", "hybrid_plan.png"
 MOST_DRAWN = 32  # devices

@@ -40,7 +40,7 @@ WARM_UP_S = 0.2
 SHORTEST_S = 0.2  # budget of the smallest problems, where that of the largest is not less
 LARGE = 0.5  # share of the problems of the last stage; the others are of all stages alike
 LOOKED_AT = 200  # problems, for the gain over cheap plans
-NO_DATA = ("folder", "problems", "processes", "json")  # what no problem or label depends on
+NO_DATA = ("labels", "problems", "processes", "json")  # what no problem or label depends on
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class PlacementDataConfig:
 
     distribution: Any
     teacher: Any
-    folder: str  # of the dataset; what is missing there is made, what is there is kept
+    labels: str  # of the dataset; what is missing there is made, what is there is kept
     problems: Count = 2000  # to draw
     shard_size: Count = 20  # problems in one file
     # of the curriculum in size; half of the problems are drawn evenly from it on
@@ -69,7 +69,7 @@ def placement_data(config: PlacementDataConfig, run: Run) -> Result:
         found = labelled(config, display)
     gains = [min(item.single_s, item.split_s) / item.seconds for item in found[:LOOKED_AT]]
     values = {
-        "folder": config.folder,
+        "folder": config.labels,
         "problems": len(found),
         "without_a_label": config.problems - len(found),
         "median_gain_over_cheap_plans": float(np.median(gains)) if gains else None,
@@ -88,13 +88,13 @@ def labelled(config: PlacementDataConfig, display: ProgressDisplay) -> Dataset:
         raise InputError(f"{config.first_stage} is above last_stage", field="first_stage")
     worker, shards = _Worker(config), -(-config.problems // config.shard_size)
     made_from = {key: value for key, value in vars(config).items() if key not in NO_DATA}
-    describe(Path(config.folder), shards, config.shard_size, made_from)
-    missing = [n for n in range(shards) if not shard_path(Path(config.folder), n).exists()]
+    describe(Path(config.labels), shards, config.shard_size, made_from)
+    missing = [n for n in range(shards) if not shard_path(Path(config.labels), n).exists()]
     task = display.begin(f"{len(missing)} of {shards} shards", len(missing))
     for done, _ in enumerate(_written(worker, missing), start=1):
         display.update(task, done, f"{done} shards")
     display.end(task, "")
-    return read_dataset(config.folder)
+    return read_dataset(config.labels)
 
 
 def _written(worker: _Worker, missing: list[int]) -> Iterator[None]:
@@ -131,7 +131,7 @@ class _Worker:
             item = label(number, problem, self._warm, min(config.budget_s, wanted_s))
             if item is not None:
                 found[number - first] = item
-        write_shard(shard_path(Path(config.folder), shard), found)
+        write_shard(shard_path(Path(config.labels), shard), found)
 
     def _problem(self, number: int) -> StepProblem:
         rng, config = np.random.default_rng([self.config.seed, number]), self.config

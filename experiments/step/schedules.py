@@ -18,9 +18,9 @@ from envs.bounds import Count, NonNegative, Positive
 from envs.errors import InputError
 from envs.step.pipeline import Overlap, Pipeline, PlayedPipeline, Work, play
 from experiments.pictures.step import draw_pipeline
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.study.tables import Table, write_tables
 
 Name = Literal[
     "gpipe", "1f1b", "looped_bfs", "interleaved", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "exact"

@@ -35,6 +35,8 @@ from experiments.config.command_words import (
     use_config_folders,
 )
 from experiments.config.composing import check_command_line, hydra_over_configs, hydra_words
+from experiments.config.config_source import job_keys
+from experiments.config.verbs import without_choice
 from experiments.run.app import loaded_job, run_quietly
 from experiments.run.artifacts import write_json
 from experiments.run.interrupts import end_with_children
@@ -77,7 +79,8 @@ def check(cells: Sequence[Cell], folder: Path) -> None:
         seen |= about
         job = cell.job
         try:
-            made = check_command_line(cell.command(folder), job.config, loaded_job(job)[0])
+            words = without_choice(job.verb, cell.command(folder), job_keys(job.config))
+            made = check_command_line(words, job.config, loaded_job(job)[0])
             require_data(made.config)
         except InputError as error:
             if not cell.reads:  # else a file may be missing that another cell is to leave

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
-from envs.files import write_atomically
-from experiments.study.cells import FAILED, record_of
+from envs.errors import InputError
+from envs.files import check_file, write_atomically
+from experiments.study.cells import FAILED
 from experiments.study.study import Cell
 
 CELLS = {
@@ -45,21 +46,35 @@ class Frames(NamedTuple):
     curves: pl.DataFrame
 
     @classmethod
-    def of(cls, study: str, cells: Sequence[Cell], folder: Path) -> Frames:
-        """What the cells left in a folder.
-
-        Raises:
-            InputError: a result is damaged.
-        """
+    def of(cls, study: str, records: Iterable[tuple[Cell, Mapping[str, Any], Path]]) -> Frames:
+        """Of cells, what each came to and the folder that it left."""
         rows: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        for cell in cells:
-            document = record_of(cell, folder)
-            if document is not None:
-                rows[0].append(_row(study, cell, document, folder))
-                rows[1].extend((cell.key, *figure) for figure in _figures(document))
-                rows[2].extend((cell.key, *point) for point in _curve(document))
+        for cell, document, folder in records:
+            rows[0].append(_row(study, cell, document, folder))
+            rows[1].extend((cell.key, *figure) for figure in _figures(document))
+            rows[2].extend((cell.key, *point) for point in _curve(document))
         schemas = (CELLS, VALUES, CURVES)
         return cls(*(pl.DataFrame(x, y, orient="row") for x, y in zip(rows, schemas, strict=True)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Frames:
+        """Those that `write` has written.
+
+        Raises:
+            InputError: a file is none of them.
+        """
+        found = []
+        for name, schema in zip(cls._fields, (CELLS, VALUES, CURVES), strict=True):
+            path = folder / f"{name}.parquet"
+            check_file(path)
+            try:
+                frame = pl.read_parquet(path)
+            except (pl.exceptions.PolarsError, OSError) as error:
+                raise InputError(f"is no table of a study ({error})", file=path) from error
+            if frame.schema != pl.Schema(schema):
+                raise InputError("has other columns than a study's table", file=path)
+            found.append(frame)
+        return cls(*found)
 
     def write(self, folder: Path) -> None:
         """Write a parquet file for each table."""
@@ -84,7 +99,7 @@ def _row(study: str, cell: Cell, document: Mapping[str, Any], folder: Path) -> t
     return (
         cell.key, study, cell.problem, json.dumps(dict(cell.factors)), cell.solver, cell.variant,
         cell.budget, cell.seed, status, str(reason), _number(document.get("seconds")),
-        _number(document.get(BOUND)), str(folder / cell.key),
+        _number(document.get(BOUND)), str(folder),
         json.dumps(document.get("provenance")),
     )  # fmt: skip
 

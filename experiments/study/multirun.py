@@ -44,13 +44,13 @@ from experiments.config.composing import (
     plain_groups,
 )
 from experiments.config.verbs import JOBS
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import require_own_folder, to_json, write_json
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance, stamp
 from experiments.study.cells import FAILED, record_of, refused_plugin, run_cell
 from experiments.study.study import Cell, quoted
-from experiments.study.tables import Table, write_tables
 
 OBJECTIVES = "objectives.yaml"  # of conf: what a sweep takes of each result
 OBJECTIVE, RECIPES = "objective", "sweep"  # a word of the sweep's own, and the group of its recipes

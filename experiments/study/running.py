@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,27 +14,24 @@ import polars as pl
 from envs.bounds import Count
 from envs.errors import InputError
 from experiments.pictures.style import draw_rows
-from experiments.reporting.page import Page
+from experiments.reporting.tables import TABLE_FILE, write_tables
 from experiments.run.artifacts import write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
 from experiments.run.saved_run import resumed_config
-from experiments.study.cells import check, run_cells
+from experiments.study.cells import check, record_of, run_cells
 from experiments.study.comparison import (
-    KNOWN,
     Comparison,
     Entry,
     solvers_first,
 )
 from experiments.study.display import ProgressDisplay
-from experiments.study.frames import FAILED_STATUS, INFEASIBLE, Frames
-from experiments.study.statistics import Interval
-from experiments.study.study import BEST_OVERALL, BEST_PER_PROBLEM, Study
-from experiments.study.tables import TABLE_FILE, Columns, Table, write_tables
+from experiments.study.frames import FAILED_STATUS, Frames
+from experiments.study.reading import MOST_DRAWN, WIDEST, mean_ratio, page_of, tables_of
+from experiments.study.study import Study
 
 CELLS_FOLDER, LATEX_FILE, CSV_FILE, PAGE_FILE = "cells", "table.tex", "table.csv", "study.html"
-PICTURE_FILE, MOST_DRAWN = "study.png", 40
-WIDEST = 9  # entries beside each other in a table
+PICTURE_FILE = "study.png"
 
 
 @dataclass(kw_only=True)
@@ -72,7 +69,8 @@ def run_study(config: StudyConfig, run: Run) -> Result:
         launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={config.workers}"]
     with ProgressDisplay(run.console) as display:
         lost = run_cells(cells, folder, display, launcher)
-    frames = Frames.of(study.title, cells, folder)
+    records = ((cell, record_of(cell, folder) or {}, folder / cell.key) for cell in cells)
+    frames = Frames.of(study.title, records)
     if (frames.cells["status"] == FAILED_STATUS).all():
         raise InputError(f"no cell has a result: {frames.cells['reason'][0]}")
     frames.write(run.folder)
@@ -88,7 +86,7 @@ def run_study(config: StudyConfig, run: Run) -> Result:
     )
     write_text(run.folder / LATEX_FILE, "\n".join(table.latex() for table in tables))
     write_text(run.folder / CSV_FILE, _long(found).write_csv())
-    write_text(run.folder / PAGE_FILE, _page(study, tables, found).html(provenance.document()))
+    write_text(run.folder / PAGE_FILE, page_of(found, tables).html(provenance.document()))
     return Result(
         {
             "title": study.title,
@@ -125,113 +123,6 @@ def values_of(found: Comparison) -> dict[str, Any]:
     return values
 
 
-SUMMARY: Columns = {
-    "solver": "{solver}",
-    "problems": "{items}",
-    "without": "{missing}",
-    "best on": "{best_on}",
-    "ratio: median": lambda row: _number(row["median"]),
-    "mean": lambda row: "" if row["mean"] is None
-    else Interval(row["mean"], row["low"], row["high"]).text(),
-    "worst": lambda row: _number(row["worst"]),
-    "in its time": lambda row: _number(row["in_its_time"]),
-    "seconds": lambda row: _number(row["seconds"]),
-}  # fmt: skip
-SUMMARY_NOTE = (
-    "Ratio: {metric} over that of {against}, mean with its 95 % bootstrap interval over problems "
-    "and seeds. Without: problems on which there is no value. In its time: median ratio to the "
-    "best of the others that was given no more time."
-)
-
-
-def tables_of(found: Comparison) -> list[Table]:
-    """A row for each solver; ratios by problem; values; times; what has no result and why."""
-    study, shown = found.study, solvers_first(found.shown)
-    rows = [found.summary(entry) for entry in shown]
-    columns = dict(SUMMARY)
-    if all(row["in_its_time"] is None for row in rows):
-        del columns["in its time"]
-    against = {BEST_PER_PROBLEM: "the best on each", BEST_OVERALL: found.name(found.overall())}
-    name = study.against[0]
-    note = SUMMARY_NOTE.format(metric=study.metrics[0], against=against.get(name, name))
-    tables = [Table.of("Solvers", columns, rows, note)]
-    if len(study.against) > 1 or len(study.metrics) > 1:
-        tables.append(_yardsticks(found))
-    several = len(found.problems) < len(found.items)
-    if several and len(found.problems) > 1:
-        tables.append(_by_problem(found))
-    tables.append(_values_table(found))
-    for within in study.within:
-        if name in {entry.solver for entry in found.entries}:
-            times = [found.time_ratios(entry, within) for entry in shown if entry.solver != name]
-            title = f"Search time over that of {name}, to within {within:.1%} of its value"
-            tables.append(Table.of(title, TIMES, times, TIMES_NOTE))
-    without = found.frames.cells.filter(pl.col("status").is_in([FAILED_STATUS, INFEASIBLE]))
-    if len(without):
-        why = without.select("problem", "solver", "reason").unique(maintain_order=True)
-        tables.append(
-            Table("Without a result", ("problem", "solver", "why"), list(why.iter_rows()))
-        )
-    return tables
-
-
-TIMES: Columns = {
-    "solver": "{solver}",
-    "problems": "{items}",
-    "never reached": "{censored}",
-    "median": lambda row: (
-        f"{row['median']:.3g} [{row['low']:.3g}, {row['high']:.3g}]" if "median" in row else ""
-    ),
-}
-TIMES_NOTE = "Never reached: the seconds of the whole search count, the ratio is larger."
-
-
-def _yardsticks(found: Comparison) -> Table:
-    """Every metric over that of every yardstick."""
-    study, shown = found.study, solvers_first(found.shown)
-    columns, rows = ["solver"], [[found.name(entry)] for entry in shown]
-    for metric in study.metrics:
-        for name in study.against:
-            columns.append(f"{metric} over {name.replace('_', ' ')}")
-            for row, entry in zip(rows, shown, strict=True):
-                interval = found.interval(found.ratios(entry, name, metric))
-                row.append(interval.text() if interval else "")
-    return Table("Every figure over every yardstick", columns, rows)
-
-
-def _by_problem(found: Comparison) -> Table:
-    """Mean ratios over the instances of each problem."""
-    shown = solvers_first(found.shown)
-    rows = []
-    for problem, places in found.problems.items():
-        cells = []
-        for entry in shown:
-            interval = found.interval(found.ratios(entry)[places])
-            cells.append(interval.text() if interval else "")
-        best = found.overall(places)
-        rows.append((problem, str(len(places)), found.name(best), *cells))
-    columns = ("problem", "instances", "best overall", *map(found.name, shown))
-    return Table("By problem", columns, rows, on_console=len(shown) <= WIDEST)
-
-
-def _values_table(found: Comparison) -> Table:
-    """The metric itself, problems by solvers."""
-    shown = solvers_first(found.shown)
-    rows = []
-    bounds = dict(found.frames.cells.group_by("problem").agg(pl.col("bound").max()).iter_rows())
-    for number, item in enumerate(found.items):
-        cells = [_number(found.means[entry][number], 5) for entry in shown]
-        cells.append(_number(bounds.get(item.problem), 5))
-        known = found.study.known.get(item.problem)
-        rows.append((item.name, *cells, *([_number(known, 5)] if found.study.known else [])))
-    columns = ["problem", *(found.name(entry) for entry in shown), "bound"]
-    columns += [KNOWN] if found.study.known else []
-    return Table(
-        found.metric, columns, rows, "Means over seeds.",
-        on_console=len(shown) <= WIDEST and len(rows) <= MOST_DRAWN,
-    )  # fmt: skip
-
-
 def _long(found: Comparison) -> pl.DataFrame:
     """A row for each value with all that is known of its cell."""
     wanted = pl.col("metric").is_in(found.study.metrics)
@@ -244,46 +135,8 @@ def _picture(found: Comparison) -> Any:
     if not 0 < len(found.items) <= MOST_DRAWN:
         return None
     series: Mapping[str, Any] = {
-        found.name(entry): np.array([_mean_of(row) for row in found.ratios(entry)])
+        found.name(entry): np.array([mean_ratio(row) for row in found.ratios(entry)])
         for entry in shown
     }
     names = [item.name for item in found.items]
     return draw_rows(names, series, f"{found.metric} over the yardstick", found.study.title)
-
-
-def _mean_of(row: Any) -> float:
-    known = row[~np.isnan(row)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
-def _page(study: Study, tables: Sequence[Table], found: Comparison) -> Page:
-    """The tables and an interactive picture on one page that needs no network."""
-    import plotly.express as px
-
-    from experiments.reporting.figures import Figure
-
-    page = Page(study.title, study.note)
-    page.heading("Ratios", "ratios")
-    rows = [
-        {
-            "problem": item.name,
-            "solver": found.name(entry),
-            "ratio": _mean_of(found.ratios(entry)[number]),
-        }
-        for entry in solvers_first(found.shown)
-        for number, item in enumerate(found.items)
-    ]
-    drawn = px.strip(
-        pl.DataFrame(rows).drop_nans("ratio"), x="ratio", y="solver", hover_name="problem",
-        height=120 + 34 * len(found.shown),
-    )  # fmt: skip
-    page.figure(Figure("Every problem", drawn))
-    for table in tables:
-        page.heading(table.title, table.title.lower().replace(" ", "-"), level=3)
-        page.table(table)
-        page.text(table.note)
-    return page
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    return "" if value is None or np.isnan(value) else f"{value:.{digits}g}"

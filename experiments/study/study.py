@@ -22,7 +22,7 @@ from envs.bounds import Count, NonNegative, Positive
 from envs.errors import InputError, refused_in, require_one_of
 from experiments.config.command_words import with_recipes
 from experiments.config.composing import check_words
-from experiments.config.verbs import VERBS, Job, chosen_job
+from experiments.config.verbs import COMMANDS, Job, chosen_job, expanded
 from experiments.run.provenance import content_hash, text_hash
 
 VERSION = 1  # of what a cell leaves: raise it where the same words come to something else
@@ -87,7 +87,7 @@ class Study:
 
     def __post_init__(self) -> None:
         for part in self.whole_parts.values():
-            require_one_of(part.verb, VERBS, file="config key 'study.verb'")
+            require_one_of(part.verb, COMMANDS, file="config key 'study.verb'")
 
     @cached_property
     def whole_parts(self) -> dict[str, Part]:
@@ -124,9 +124,8 @@ class Study:
             for cell in _crossed(part, seed, [*(part.words or ()), *common]):
                 with refused_in(STUDY_KEY, cell.name):
                     check_words([word for word in cell.words if word not in common])
-                found = cell.reading(list(made.values()))
-                if found.key not in made:
-                    made[found.key] = found
+                whole = cell.reading(list(made.values()))
+                made.setdefault(whole.key, whole)
         if not made:
             raise InputError("has no cells to run", file=STUDY_KEY)
         found = list(made.values())
@@ -172,7 +171,8 @@ class Cell:
     @property
     def job(self) -> Job:
         """What the words mean."""
-        return chosen_job(self.verb, with_recipes(self.words))
+        verb, words = expanded(self.verb, self.words)
+        return chosen_job(verb, with_recipes(words))
 
     @property
     def problem(self) -> str:
@@ -239,8 +239,8 @@ def _crossed(part: Part, seed: int, common: Sequence[str]) -> Iterator[Cell]:
         axes = (product(*factors), solvers, product(*others), budgets, seeds)
         for levels, solver, variant, budget, one in product(*axes):
             named = zip([*factors, *others], [*levels, *variant], strict=True)
-            *about, chosen = *(x[level] for x, level in named), solvers[solver]
-            words = _last_of_each([*(word for some in about for word in some), *chosen, *common])
+            about = [word for x, level in named for word in x[level]]
+            words = _last_of_each([*about, *solvers[solver], *common])
             for word in words:
                 if word.lstrip("+~").startswith(OWN):
                     raise InputError(f"{word!r} is the study's own", file=STUDY_KEY, record=solver)

@@ -25,7 +25,7 @@ from experiments.evaluate import main
 from experiments.run.app import _print_values, run_job
 from experiments.run.one_run import Result, Run, RunConsole
 from experiments.study.running import StudyConfig
-from experiments.study.tables import Table
+from experiments.reporting.tables import Table
 from tests.paths import CONF, ROOT
 
 PLANNERS = '''

@@ -37,7 +37,7 @@ from experiments.pictures.style import draw_bars, draw_rows
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
 from experiments.study.statistics import Interval
-from experiments.study.tables import Table, markdown_table, read_tables
+from experiments.reporting.tables import Table, markdown_table, read_tables
 from tests.agents.hybrid.test_sbp import shared
 
 

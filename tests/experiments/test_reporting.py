@@ -19,7 +19,7 @@ from experiments.reporting.page import Page
 from experiments.reporting.report import Report
 from experiments.reporting.run_folder import LARGEST, RunFolder
 from experiments.run.app import run_job
-from experiments.study.tables import Table, markdown_table, read_tables
+from experiments.reporting.tables import Table, markdown_table, read_tables
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">|a&b'
 
