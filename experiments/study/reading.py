@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 import numpy as np
 import polars as pl
@@ -147,7 +148,11 @@ def add_pictures(page: Page, found: Comparison) -> None:
     shown = solvers_first(found.shown)
     page.heading(f"Ratios of {found.metric}", f"ratios-{page.figures}", level=3)
     ratios = pl.DataFrame(
-        {"problem": item.name, "solver": found.name(entry), "ratio": mean_ratio(row)}
+        {
+            "problem": escape(item.name),
+            "solver": escape(found.name(entry)),
+            "ratio": mean_ratio(row),
+        }
         for entry in shown
         for item, row in zip(found.items, found.ratios(entry), strict=True)
     ).drop_nans("ratio")
@@ -155,6 +160,7 @@ def add_pictures(page: Page, found: Comparison) -> None:
     drawn = px.strip(ratios, x="ratio", y="solver", hover_name="problem", height=height)
     page.figure(Figure("Every problem", drawn))
     curves = found.frames.curves.join(found.frames.cells, "cell", maintain_order="left")
+    curves = curves.with_columns(pl.col("problem", "solver").map_elements(escape, pl.String))
     problems = list(curves["problem"].unique(maintain_order=True))[:WIDEST]
     if problems:
         chosen = curves.filter(pl.col("problem").is_in(problems))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def _records(
         names = [str(result[key]) for key in NAMES if isinstance(result.get(key), str)]
         solver = [str(result.get("agent") or config.get("agent._target_", verb)).rpartition(".")[2]]
         for key in varying:
-            if key.rpartition(".")[2] in {"_target_", "name"} or key not in config:
+            if key.rpartition(".")[2] in {"_target_", "name", "agent"} or key not in config:
                 continue
             (solver if key.startswith("agent.") else names).append(f"{key}={config[key]}")
         factors = {"problem": ", ".join(names) or verb}
@@ -186,6 +187,7 @@ def _learning_curves(folder: RunFolder) -> Figure | None:
         return None
     wide = pl.DataFrame({name: metrics[name] for name in (STEPS, *names)})
     long = wide.unpivot(names, index=STEPS, variable_name="metric").drop_nans("value")
+    long = long.with_columns(pl.col("metric").map_elements(escape, pl.String))
     drawn = px.line(long, x=STEPS, y="value", facet_row="metric", height=100 + 220 * len(names))
     drawn.update_yaxes(matches=None)
     return Figure("Learning curves", drawn)

@@ -39,26 +39,6 @@ def step_result(seconds: float, agent: str = "heft") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def timeline() -> dict[str, Any]:
-    """Two devices; the first runs two operators of one micro-batch and one of the next."""
-
-    def operator(thread: int, start: float, batch: int, phase: str) -> dict[str, Any]:
-        return {
-            "ph": "X", "name": "matmul", "cat": phase, "pid": 1, "tid": thread, "ts": start,
-            "dur": 1000.0, "args": {"micro_batch": batch},
-        }  # fmt: skip
-
-    names = [
-        {"ph": "M", "name": "thread_name", "pid": 1, "tid": n, "args": {"name": f"gpu{n}"}}
-        for n in range(2)
-    ]
-    bars = [
-        operator(0, 0.0, 0, "forward"), operator(0, 1000.0, 0, "forward"),
-        operator(0, 2000.0, 1, "forward"), operator(1, 3000.0, 0, "backward"),
-    ]  # fmt: skip
-    return {"traceEvents": [*names, *bars]}
-
-
 def metrics(scale: float = 1.0) -> str:
     """Three iterations of a training of a step."""
     rows = [(100, 0.5, 0.4), (200, 0.3, 0.3), (300, 0.2, 0.2)]

@@ -1,4 +1,4 @@
-"""`experiments.aggregation`, and sparse vectors in `experiments.synchronise`."""
+"""`experiments.evaluate env=aggregation`, and sparse vectors in `experiments.synchronise`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from envs.files import read_json
-from experiments.aggregation import main
 from experiments.network.synchronising import sparse_blocks
+from experiments.run.app import run_job
 from experiments.synchronise import main as synchronise
 from tests.refusal import refusal
 
@@ -24,7 +24,7 @@ def work(work: Path) -> Path:
 
 def test_all_tables_of_a_file(work: Path) -> None:
     words = "layers=layers.csv gpu=x gbps=[10.0] jitter=0 runs=1 sparse=[[99.0,3.1]]"
-    assert main([*words.split(), "hydra.run.dir=run"]) == 0
+    assert run_job("aggregation", [*words.split(), "hydra.run.dir=run"]) == 0
     found = read_json(work / "run/result.json")
     assert [row["iterations"] for row in found["dedicated"]] == [1, 10]
     # All is the network's: a ring's links carry 14/8 of the bytes, a single server's 8 times.

@@ -22,10 +22,10 @@ from envs.errors import InputError
 from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.evaluate import main
+from experiments.reporting.tables import Table
 from experiments.run.app import _print_values, run_job
 from experiments.run.one_run import Result, Run, RunConsole
 from experiments.study.running import StudyConfig
-from experiments.reporting.tables import Table
 from tests.paths import CONF, ROOT
 
 PLANNERS = '''

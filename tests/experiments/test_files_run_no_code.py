@@ -196,7 +196,7 @@ def test_a_command_ends_with_one_line_and_code_2(
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     assert "_target_" in line
-    assert file in line or "agent=lying_here.Thing" in line
+    assert file in line or "lying_here.Thing" in line
     assert not Path("out/config.yaml").exists()
 
 

@@ -1,4 +1,4 @@
-"""`experiments.flows`, from the command line to the result file."""
+"""`experiments.evaluate flows=`, from the command line to the result file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work(work: Path) -> Path:
 
 
 def test_the_result_file_has_the_times_in_the_order_of_the_file(work: Path) -> None:
-    assert run_job("flows", ["input=flows.csv", "hydra.run.dir=run"]) == 0
+    assert run_job("flows", ["flows=flows.csv", "hydra.run.dir=run"]) == 0
     found = read_json(work / "run/result.json")
     assert found["fct_ns"] == pytest.approx([800.0, 1676.8, 1676.8], rel=1e-12)
     assert found["flows"] == 3
@@ -40,7 +40,7 @@ def test_without_given_times_there_is_nothing_to_compare(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (work / "flows.csv").write_text(TEXT.replace("fct_ns", "other"))
-    assert run_job("flows", ["input=flows.csv", "hydra.run.dir=run"]) == 0
+    assert run_job("flows", ["flows=flows.csv", "hydra.run.dir=run"]) == 0
     assert read_json(work / "run/result.json")["largest_relative_difference"] is None
     shown = capsys.readouterr().out
     assert "p99_slow_down" in shown
@@ -49,11 +49,11 @@ def test_without_given_times_there_is_nothing_to_compare(
 
 
 BAD = {
-    "": ["config key 'input' is missing"],
-    "input=absent.csv": ["absent.csv", "cannot be read"],
-    "input=.": ["cannot be read"],
-    "input=wrong.csv": ["wrong.csv", "row 2 (line 3)", "field 'dst'", "'2' is no host"],
-    "inptu=flows.csv": ["'inptu'", "input"],
+    "": ["config key 'flows' is missing"],
+    "flows=absent.csv": ["absent.csv", "cannot be read"],
+    "flows=.": ["cannot be read"],
+    "flows=wrong.csv": ["wrong.csv", "row 2 (line 3)", "field 'dst'", "'2' is no host"],
+    "flws=flows.csv": ["'flws'", "flows"],
 }
 
 

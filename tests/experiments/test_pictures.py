@@ -34,10 +34,10 @@ from experiments.pictures.step import (
     trace_document,
 )
 from experiments.pictures.style import draw_bars, draw_rows
+from experiments.reporting.tables import Table, markdown_table, read_tables
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
 from experiments.study.statistics import Interval
-from experiments.reporting.tables import Table, markdown_table, read_tables
 from tests.agents.hybrid.test_sbp import shared
 
 

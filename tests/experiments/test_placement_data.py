@@ -1,4 +1,4 @@
-"""`experiments.placement_data`: missing shards are made, what stands is kept."""
+"""`experiments.train labels=`: missing shards are made, what stands is kept."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ QUICK = PlacementDataConfig(
         "most_devices": 8,
     },
     teacher={"_target_": "agents.placement.baselines.SingleDevice"},
-    folder="", problems=5, shard_size=2, first_stage=0.0, last_stage=0.2, budget_s=0.05,
+    labels="", problems=5, shard_size=2, first_stage=0.0, last_stage=0.2, budget_s=0.05,
     piece_s=0.001, processes=1, seed=3, json=False,
 )  # fmt: skip
 
 
 def made(folder: Path, **changes: Any) -> dict[int, LabelledProblem]:
-    config = replace(QUICK, folder=str(folder), **changes)
+    config = replace(QUICK, labels=str(folder), **changes)
     return {one.number: one for one in labelled(config, ProgressDisplay(RunConsole(quiet=True)))}
 
 
@@ -67,7 +67,7 @@ def test_a_dataset_is_made_and_gone_on_with(tmp_path: Path) -> None:
 
 def test_the_app_says_what_it_made(work: Path) -> None:
     words = [
-        "folder=data", "problems=2", "last_stage=0", "budget_s=0.05", "agent@teacher=contiguous",
+        "labels=data", "problems=2", "last_stage=0", "budget_s=0.05", "agent@teacher=contiguous",
         "distribution.captured_share=0", "hydra.run.dir=run",
     ]  # fmt: skip
     assert run_job("placement_data", words) == 0
@@ -79,10 +79,10 @@ def test_the_app_says_what_it_made(work: Path) -> None:
 def test_a_command_and_its_helpers_load_side_by_side(tmp_path: Path) -> None:
     """Its own process once held a lock on the package, for which threads of its pool waited."""
     words = [
-        "folder=data", "problems=2", "shard_size=1", "processes=2", "budget_s=0.05",
+        "labels=data", "problems=2", "shard_size=1", "processes=2", "budget_s=0.05",
         "agent@teacher=heft", "distribution.captured_share=0", "hydra.run.dir=run",
     ]  # fmt: skip
-    command = [sys.executable, "-m", "experiments.placement_data", *words]
+    command = [sys.executable, "-m", "experiments.train", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, check=True, cwd=tmp_path, env=environment, timeout=200)
     assert read_json(tmp_path / "run/result.json")["problems"] == 2

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from run_folders import metrics, run_folder, step_result, timeline
+from run_folders import metrics, run_folder, step_result
 
-from experiments.reporting.report import Report
+from experiments.run.app import run_job
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 pytestmark = [
@@ -28,17 +27,15 @@ LOOK = (  # what a test reads of a page that has been drawn
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ranking, a curve of two seeds and a Gantt chart."""
+    """Ratios, and the curves of two seeds."""
     folder = tmp_path_factory.mktemp("report")
     for seed in range(2):
         own = run_folder(folder / str(seed), step_result(0.2 + seed / 50), seed=seed, app="train")
         (own / "metrics.csv").write_text(metrics())
-    other = run_folder(folder / "b", step_result(0.3, "<b>&lt;x</b>"), config="b: 1\n")
-    (other / "trace.json").write_text(json.dumps(timeline()))
-    report = Report.of([folder / name for name in ("0", "1", "b")], "Three runs")
-    path = folder / "report.html"
-    path.write_text(report.page("2026-11-22").html({}))
-    return path
+    run_folder(folder / "b", step_result(0.3, "<b>&lt;x</b>"), config="b: 1\n")
+    runs = [str(folder / name) for name in ("0", "1", "b")]
+    assert run_job("report", [f"runs=[{','.join(runs)}]", f"hydra.run.dir={folder}/out"]) == 0
+    return folder / "out/report.html"
 
 
 def drawn(page: Path, *options: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`experiments.train env=cluster_parallel` and `experiments.plot runs=[..]`."""
+"""`experiments.train env=cluster_parallel` and `experiments.report curves=[..]`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.pictures.learning import (
     interval,
     read_exams,
 )
-from experiments.plot import main as plot
+from experiments.report import main as report
 from experiments.train import main
 from tests.refusal import refusal
 
@@ -79,8 +79,8 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     assert [folder.parent.name for folder in exported] == ["seed_0", "seed_0"]
     assert resumed["checkpoint"] == str(exported[-1])
 
-    asked = ["runs=[seed_0,seed_1]", "hydra.run.dir=curves"]
-    assert plot(asked) == 0
+    asked = ["curves=[seed_0,seed_1]", "hydra.run.dir=curves"]
+    assert report(asked) == 0
     both = result(work / "curves")
     assert both["steps"] == [32.0, 64.0]
     scores_of = np.array(both["scores"])

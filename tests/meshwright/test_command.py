@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import is_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from experiments.config.config_source import job_config
 from experiments.config.help import SCRIPTS, candidates
 from experiments.config.targets import EXTRAS
 from experiments.config.verbs import JOBS, VERBS
+from experiments.run.app import main_of
 from meshwright import command
 from meshwright.command import main
 from tests.paths import ROOT
@@ -70,7 +70,7 @@ def test_a_job_is_what_its_row_says(config: str) -> None:
     job = JOBS[config]
     assert is_dataclass(get_class(job.schema))
     assert callable(get_object(job.task))
-    assert import_module(f"experiments.{job.verb}").main
+    assert main_of(job.verb)
     assert job.summary
     assert job_config(config)["hydra"]["job"]["name"] == job.verb
 
@@ -193,7 +193,7 @@ def test_an_extra_that_a_run_comes_to_need_is_named(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("experiments.network.flows.read_flow_file", needs_torch)
-    assert main(["flows", "input=flows.csv", "hydra.run.dir=run"]) == 2
-    told = "error: 'flows' needs the extra 'train': pip install 'meshwright[train]'\n"
+    assert main(["evaluate", "flows=flows.csv", "hydra.run.dir=run"]) == 2
+    told = "error: 'evaluate' needs the extra 'train': pip install 'meshwright[train]'\n"
     assert capsys.readouterr().err == told
     assert not (tmp_path / "run").exists()

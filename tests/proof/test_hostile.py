@@ -29,7 +29,6 @@ DAILY = 10  # of the list, in `make test`,
 QUICK = {
     "compare",
     "evaluate",
-    "flows",
     "packing",
     "trace",
 }  # of apps that load neither torch nor Ray
