@@ -419,6 +419,11 @@ def main_job(config: MainConfig, run: Run) -> Result:
             "lower_bound_s": bound.seconds,
             "budget_s": config.budget_s,
             "methods": comparison.document(),
+            "instances": {  # as a study reads them
+                row.method: {"step_time_s": row.step_time, "search_s": row.seconds}
+                for row in comparison.rows
+                if row.feasible
+            },
             "best": None if best is None else words.get(best.method, best.method),
             "best_method": None if best is None else best.method,
             "best_step_time_s": None if best is None else best.step_time,

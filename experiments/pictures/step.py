@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from envs.arrays import FloatArray, IntArray
 from envs.graphs.op_graph import Kind, Phase
@@ -28,24 +24,15 @@ from experiments.pictures.gantt import (
 )
 from experiments.pictures.style import (
     BLUE,
-    GIVEN_UP,
     GREEN,
     LIMIT,
-    MOST_NAMED,
     NOTE,
     ORANGE,
-    OTHERS,
     PALETTE,
     PURPLE,
-    TEXT,
-    legend_below,
     legend_of,
-    line,
     mixed_with_white,
-    name_at_end,
     picture,
-    plain_log,
-    remarks,
 )
 
 SUM_COLOUR = PALETTE[6]
@@ -253,158 +240,3 @@ COLUMNS = 3  # panels side by side
 LOGARITHMIC = 4.0  # ratio of the ends of the axis of values from which it is logarithmic
 NEAR = 0.6  # a bound below this part of the best value is named, not drawn
 _SAME = 1e-9  # relative difference of two equal qualities
-
-
-@dataclass(frozen=True)
-class AnytimeCurve:
-    """What one search had when.
-
-    Args:
-        points: (seconds since the start, best value so far), the values falling.
-        end: seconds at which the search ended.
-    """
-
-    points: tuple[tuple[float, float], ...]
-    end: float
-
-    @property
-    def final(self) -> float:
-        """The best value, inf when nothing was found."""
-        return self.points[-1][1] if self.points else np.inf
-
-    def scaled(self, factor: float) -> AnytimeCurve:
-        """The same curve with every value times `factor`."""
-        return AnytimeCurve(tuple((at, value * factor) for at, value in self.points), self.end)
-
-    def at(self, seconds: float) -> float:
-        """The best value after so many seconds, inf before the first."""
-        return min((value for when, value in self.points if when <= seconds), default=np.inf)
-
-    def time_to(self, quality: float) -> float:
-        """Seconds until the value was `quality` or better, inf when it never was."""
-        for seconds, value in self.points:
-            if value <= quality * (1.0 + _SAME):
-                return seconds
-        return np.inf
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One problem: curves by the name of the agent; values are in `unit`."""
-
-    title: str
-    curves: Mapping[str, AnytimeCurve]
-    lower_bound: float  # 0: none is known
-    best_known: float  # by whomever; inf: not shown
-    unit: str
-
-
-def draw_anytime(panels: Sequence[Panel], title: str, value: str, span: float) -> Figure:
-    """One panel per problem, seconds on a logarithmic axis; an agent looks the same in all.
-
-    A curve begins with the first plan and ends with the search, with a mark at every better plan
-    and a tick at its end. At most `MOST_NAMED` agents, those that do best, are named beside their
-    curves; the others are grey. `value` names the vertical axis,
-    which ends at `span` times the best value; curves that stay above are named above the panel.
-    """
-    looks = _looks(panels)
-    columns = min(COLUMNS, max(1, len(panels)))
-    rows = max(1, -(-len(panels) // columns))
-    figure, places = picture(title, 1.2 + 4.6 * columns, 1.5 + 3.3 * rows, rows, columns)
-    for axes in places[len(panels) :]:
-        axes.remove()
-    for number, (axes, panel) in enumerate(zip(places, panels, strict=False)):
-        _draw(axes, panel, looks, span)
-        axes.set_ylabel("" if number % columns else value)
-        axes.set_xlabel("" if number + columns < len(panels) else "seconds of search")
-    looks_of = {
-        "proved lower bound": LIMIT,
-        "given up: no plan when the search ended": {"color": NOTE, **GIVEN_UP},
-        "end of a search": {"color": NOTE, "marker": "|", "linestyle": ""},
-    }
-    if grey := [name for name, look in looks.items() if look is OTHERS]:
-        looks_of[_shortened(f"others: {', '.join(grey)}")] = OTHERS
-    if any(panel.best_known < np.inf for panel in panels):
-        looks_of["best known"] = BEST
-    handles = [Line2D([], [], label=name, **look) for name, look in looks_of.items()]
-    return legend_below(figure, min(len(handles), 2 * columns), handles)
-
-
-def _looks(panels: Sequence[Panel]) -> dict[str, dict[str, Any]]:
-    """Of every agent; those with the best mean rank over the panels have a colour."""
-    ranks: dict[str, list[int]] = {}
-    for panel in panels:
-        order = sorted(panel.curves, key=lambda name: panel.curves[name].final)
-        for rank, name in enumerate(order):
-            ranks.setdefault(name, []).append(rank)
-    best = sorted(ranks, key=lambda name: float(np.mean(ranks[name])))[:MOST_NAMED]
-    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
-    return {name: line(best.index(name)) if name in best else OTHERS for name in names}
-
-
-def _draw(axes: Axes, panel: Panel, looks: Mapping[str, dict[str, Any]], span: float) -> None:
-    finals = {name: curve.final for name, curve in panel.curves.items()}
-    found = [value for value in finals.values() if np.isfinite(value)]
-    low = best = min([*found, panel.best_known])
-    end = max((curve.end for curve in panel.curves.values()), default=0.0)
-    highest = max(found, default=best)
-    if span == np.inf:
-        highest = max((c.points[0][1] for c in panel.curves.values() if c.points), default=best)
-    top = best + max(0.04 * best, 1.08 * min(highest - best, (span - 1) * best))
-    bound = []
-    if panel.lower_bound >= NEAR * best:
-        low = panel.lower_bound
-        axes.axhline(low, **LIMIT)
-    elif panel.lower_bound > 0:
-        bound = [f"{panel.lower_bound:.4g}"]
-    if panel.best_known < np.inf:
-        axes.axhline(panel.best_known, **BEST)
-    if found and top / low > LOGARITHMIC:
-        axes.set(yscale="log", ylim=(low * 0.9, top))
-        plain_log(axes.yaxis)
-    elif found:
-        axes.set_ylim(low - 0.05 * (top - low), top)
-    ends: dict[str, tuple[float, str]] = {}
-    for name, curve in panel.curves.items():
-        look = looks[name]
-        if not curve.points:
-            at, where = [max(curve.end, EARLIEST_S)], axes.get_xaxis_transform()
-            axes.plot(at, [0.98], color=look["color"], transform=where, **GIVEN_UP)
-        elif curve.final <= top:
-            _curve(axes, curve, end, look)
-            if look is not OTHERS:
-                ends[name] = (curve.final, look["color"])
-    name_at_end(axes, ends, 0.052)
-    words = remarks(
-        bound=bound,
-        above=[f"{name} {value:.4g}" for name, value in finals.items() if top < value < np.inf],
-        no_plan=[name for name, value in finals.items() if not np.isfinite(value)],
-    )
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_title(f"{panel.title} ({panel.unit})", fontsize=TEXT, loc="left", pad=14)
-    axes.text(
-        0.0, 1.015, _shortened(words), transform=axes.transAxes, fontsize=6.5, color=NOTE,
-        va="bottom",
-    )  # fmt: skip
-
-
-def _curve(axes: Axes, curve: AnytimeCurve, end: float, look: Mapping[str, Any]) -> None:
-    """Steps from the first plan to the end of the search, dots at better plans, a tick at the end.
-
-    A faint line goes on to `end`: the plan is still there when others are still searching.
-    """
-    seconds = [max(at, EARLIEST_S) for at, _ in curve.points]
-    values = [value for _, value in curve.points]
-    last, own = max(curve.end, seconds[-1]), look["color"]
-    until = [*seconds, last], [*values, values[-1]]
-    axes.plot(*until, drawstyle="steps-post", linewidth=1.7, **look)
-    axes.plot([last, max(end, last)], [values[-1]] * 2, color=own, linewidth=0.9, alpha=0.45)
-    axes.plot(seconds, values, "o", markersize=3.5, color=own)
-    axes.plot([last], values[-1:], "|", markersize=9, color=own)
-
-
-def _shortened(text: str) -> str:
-    """At most 110 characters, which is what fits above a panel."""
-    return text if len(text) <= 110 else f"{text[:107]}..."

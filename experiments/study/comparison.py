@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -186,7 +186,7 @@ class Comparison:
         """Of the mean over the items, and seeds, that have a value; None: there is none."""
         known = ratios[:, ~np.isnan(ratios).all(axis=0)]
         known = known[~np.isnan(known).any(axis=1)] if known.size else known
-        return bootstrap(known, self.study.samples, 0) if known.size else None
+        return bootstrap(known, self.study.samples, self.seeds[0]) if known.size else None
 
     def summary(self, entry: Entry) -> dict[str, Any]:
         """A row for an entry: how often it has the best value, and ratios to the yardstick."""
@@ -213,6 +213,18 @@ class Comparison:
             "in_its_time": self.in_its_time(entry),
         }  # fmt: skip
 
+    def by_problem(self) -> dict[str, Any]:
+        """Of problems of several instances the best overall, and mean ratios with intervals."""
+        found: dict[str, Any] = {}
+        if len(self.problems) == len(self.items):
+            return found
+        for problem, places in self.problems.items():
+            intervals = {x: self.interval(self.ratios(x)[places]) for x in self.shown}
+            means = {self.name(x): asdict(y) for x, y in intervals.items() if y is not None}
+            best = self.name(self.overall(places))
+            found[problem] = {"best_overall": best, "instances": len(places), "ratios": means}
+        return found
+
     def in_its_time(self, entry: Entry) -> float | None:
         """The median ratio to the best rival that is given no more time than the entry took.
 
@@ -235,14 +247,14 @@ class Comparison:
         return float(np.median(ratios)) if ratios else None
 
     def time_to(self, entry: Entry, within: float) -> list[tuple[float, bool]]:
-        """(seconds, censored) for each item until the entry is within a share of the yardstick.
+        """(seconds, censored) for each item until the entry is within a share of the best known.
 
         An item that it never comes so near counts as one that takes longer than the search did.
         """
         found = []
         took = self._seconds(entry)
         for number, item in enumerate(self.items):
-            limit = self.yardstick(entry)[number] * (1.0 + within) * (1.0 + SAME)
+            limit = self.best[number] * (1.0 + within) * (1.0 + SAME)
             if item.problem not in took or np.isnan(limit):
                 continue
             reached = self._curve(entry, item.problem).filter(pl.col("value") <= limit)["seconds"]
@@ -261,7 +273,7 @@ class Comparison:
         censored = sum(a[1] for a, _ in pairs)
         if not len(ratios):
             return {"solver": self.name(entry), "within": within, "items": 0, "censored": 0}
-        interval = bootstrap_median(ratios, self.study.samples, 0)
+        interval = bootstrap_median(ratios, self.study.samples, self.seeds[0])
         ends = {"median": interval.mean, "low": interval.low, "high": interval.high}
         return {
             "solver": self.name(entry),

@@ -25,7 +25,7 @@ VALUES = {"cell": pl.String, "instance": pl.String, "metric": pl.String, "value"
 CURVES = {
     "cell": pl.String, "seconds": pl.Float64, "value": pl.Float64, "bound": pl.Float64,
 }  # fmt: skip
-INSTANCES, TRAJECTORY, BOUND = "instances", "trajectory", "lower_bound"
+INSTANCES, TRAJECTORY, BOUNDS = "instances", "trajectory", ("lower_bound", "lower_bound_s")
 _ABOUT = frozenset({"schema_version", "seconds", "unit_s"})  # no figures that are compared
 FAILED_STATUS, INFEASIBLE = "failed", "infeasible"
 
@@ -99,7 +99,7 @@ def _row(study: str, cell: Cell, document: Mapping[str, Any], folder: Path) -> t
     return (
         cell.key, study, cell.problem, json.dumps(dict(cell.factors)), cell.solver, cell.variant,
         cell.budget, cell.seed, status, str(reason), _number(document.get("seconds")),
-        _number(document.get(BOUND)), str(folder),
+        _bound(document), str(folder),
         json.dumps(document.get("provenance")),
     )  # fmt: skip
 
@@ -124,7 +124,13 @@ def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, floa
 def _curve(document: Mapping[str, Any]) -> Iterator[tuple[float, float, float | None]]:
     if document.get("feasible") is not False:
         for at, value in document.get(TRAJECTORY) or ():
-            yield float(at), float(value), _number(document.get(BOUND))
+            yield float(at), float(value), _bound(document)
+
+
+def _bound(document: Mapping[str, Any]) -> float | None:
+    return next(
+        (found for key in BOUNDS if (found := _number(document.get(key))) is not None), None
+    )
 
 
 def _number(value: Any) -> float | None:

@@ -58,7 +58,7 @@ def tables_of(found: Comparison) -> list[Table]:
     for within in study.within:
         if name in {entry.solver for entry in found.entries}:
             times = [found.time_ratios(entry, within) for entry in shown if entry.solver != name]
-            title = f"Search time over that of {name}, to within {within:.1%} of its value"
+            title = f"Search time over that of {name}, to within {within:.1%} of the best known"
             tables.append(Table.of(title, TIMES, times, TIMES_NOTE))
     without = found.frames.cells.filter(pl.col("status").is_in([FAILED_STATUS, INFEASIBLE]))
     if len(without):

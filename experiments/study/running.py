@@ -80,7 +80,9 @@ def run_study(config: StudyConfig, run: Run) -> Result:
     tables = tables_of(found)
     figures = {PICTURE_FILE: picture} if (picture := _picture(found)) else {}
     summaries = [found.summary(entry) for entry in found.shown]
-    numbers = {"solvers": summaries, "values": values_of(found)}
+    numbers = {
+        "solvers": summaries, "by_problem": found.by_problem(), "values": values_of(found)
+    }  # fmt: skip
     write_tables(
         run, study.title, tables, provenance, caption=study.note, numbers=numbers, figures=figures
     )

@@ -79,7 +79,7 @@ class Study:
     # that of most tables
     against: Annotated[list[str], MinLen(1)] = field(default_factory=lambda: ["best_per_problem"])
     yardsticks: list[str] | None = None  # solvers that the best is chosen of; null: all
-    # shares of the yardstick, a solver: how long others take to come so near its best value
+    # shares of the best known: how long others take to come so near, over the time of the yardstick
     within: list[NonNegative] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)  # problem: the best value published
     samples: Count = 2000  # of the bootstrap

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from PIL import Image
 
 from envs.cluster.nodes import Cluster
@@ -164,39 +164,6 @@ def test_usage_shows_exact_means() -> None:
     assert float((waiting * np.diff(edges)).sum()) * 60 == pytest.approx(50 + 40)
     assert texts(figure) == ["some policy: 46.9% of the GPUs used, 0.225 jobs waiting on average"]
     assert queue.get_xlabel() == "time since the first submission (min)"
-
-
-def test_cdf_names_the_best_first_and_reaches_every_quantile() -> None:
-    slow, fast = np.arange(1.0, 5001.0) * 60, np.arange(1.0, 5001.0)
-    figure = draw_jct_cdf({"slow": slow, "fast": fast}, "title")
-    assert texts(figure) == ["fast: mean 41.7 min, p99 1.38 h", "slow: mean 1.74 d, p99 3.44 d"]
-    for line, values in zip(figure.axes[0].lines, (fast, slow), strict=True):
-        seconds, share = line.get_data()
-        assert_allclose(np.interp(0.5, share, seconds), np.median(values), rtol=1e-3)
-        assert share[-1] == 1
-        assert share[0] == 0
-        assert seconds[0] == values.min()
-    (one,) = draw_jct_cdf({"one": np.array([0.0])}, "a job of no time").axes[0].lines
-    assert_array_equal(one.get_data(), [[1, 1], [0, 1]])
-
-
-def test_trace_summary_shows_shares_and_hours() -> None:
-    submit = np.r_[np.full(30, 3600), np.full(10, 5 * 3600)]
-    trace = Trace.of("t", submit, np.r_[np.full(30, 60), np.full(10, 7200)], [1] * 30 + [8] * 10)
-    hours, gangs, durations = draw_trace_summary(summarise(trace), "title").axes
-    heights = [bar.get_height() for bar in hours.patches]
-    assert heights[1] == 75
-    assert heights[5] == 25
-    assert sum(heights) == 100
-    widths = [bar.get_width() for bar in gangs.patches]
-    assert_allclose(widths[:2], [75, 25])
-    assert_allclose(widths[2:], [100 * 30 / (30 + 9600), 100 * 9600 / 9630])
-    assert [label.get_text() for label in durations.get_yticklabels()] == ["1", "8"]
-    low, high = durations.get_xlim()
-    assert low < 60
-    assert high > 7200
-    with pytest.raises(ValueError, match="without jobs"):
-        draw_trace_summary(summarise(Trace.of("none", [], [], [])), "title")
 
 
 def test_pictures_are_written_with_their_provenance(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.text import Annotation
 from PIL import Image
 
 from agents.pipeline.published import gpipe
@@ -24,7 +23,7 @@ from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
-from experiments.pictures.learning import Curve, Exams, draw_exams, draw_learning_curve
+from experiments.pictures.learning import Curve, draw_learning_curve
 from experiments.pictures.step import (
     DEVICES,
     PORTS,
@@ -33,11 +32,9 @@ from experiments.pictures.step import (
     draw_stages,
     trace_document,
 )
-from experiments.pictures.style import draw_bars, draw_rows
 from experiments.reporting.tables import Table, markdown_table, read_tables
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.provenance import Provenance
-from experiments.study.statistics import Interval
 from tests.agents.hybrid.test_sbp import shared
 
 
@@ -157,20 +154,6 @@ def test_no_thread_of_a_trace_does_two_things_at_once(
             assert start >= finish - 1e-6
 
 
-def test_learning_curve_shows_near_baselines_and_names_far_ones() -> None:
-    curve = Curve(seconds=[1, 2, 3], mean=[0.4, 0.35, 0.3], best=[0.38, 0.33, 0.28])
-    figure = draw_learning_curve(curve, {"near": 0.3, "far": 9.0}, 0.2, "title")
-    axes = figure.axes[0]
-    words = " ".join(text.get_text() for text in axes.texts)
-    assert "near" in words
-    assert "proved lower bound" in words
-    assert "far" not in words
-    assert "far" in axes.get_title(loc="right")
-    low, high = axes.get_ylim()
-    assert low < 200
-    assert 400 < high < 9000
-
-
 def test_a_learning_curve_begins_with_the_untrained_policy() -> None:
     own = [(0.0, 0.9), *((float(k), 0.3) for k in range(1, 100))]
     curve = Curve([1.0, 2.0], [0.4, 0.3], [0.4, 0.3], own)
@@ -179,60 +162,6 @@ def test_a_learning_curve_begins_with_the_untrained_policy() -> None:
     line = axes.lines[2]
     assert line.get_xydata()[0].tolist() == [0.0, 900.0]
     assert line.get_markevery() == [1]  # the best exam
-
-
-def test_labels_of_equal_baselines_do_not_overlap() -> None:
-    curve = Curve(seconds=[1, 2], mean=[0.4, 0.3], best=[0.4, 0.3])
-    baselines = {"a": 0.30, "b": 0.30, "c": 0.3001}
-    axes = draw_learning_curve(curve, baselines, 0.2, "title").axes[0]
-    heights = sorted(text.xy[1] for text in axes.texts if isinstance(text, Annotation))
-    assert len(heights) == 4
-    assert min(np.diff(heights)) > 1.0
-
-
-def test_a_learning_curve_names_eight_baselines_and_tells_who_has_no_plan() -> None:
-    curve = Curve([1.0, 2.0, 3.0], [0.30, 0.28, 0.25], [0.25, 0.25, 0.20])
-    baselines = {f"planner{number}": 0.20 + 0.002 * number for number in range(11)}
-    axes = draw_learning_curve(curve, {**baselines, "lost": np.inf}, 0.19, "title").axes[0]
-    words = " ".join(text.get_text() for text in (*axes.texts, axes.title, axes._right_title))
-    named = [
-        name for name in baselines if any(t.get_text().startswith(f"{name} ") for t in axes.texts)
-    ]
-    assert named == list(baselines)[:8]
-    assert "grey: planner8 216.0 ms, planner9 218.0 ms, planner10 220.0 ms" in words
-    assert "no plan: lost" in words
-    assert axes.lines[1].get_markevery() == [0, 2]  # where it became better
-
-
-def test_an_exam_that_was_given_up_is_a_tick_at_the_top() -> None:
-    steps = np.array([0.0, 10.0, 20.0])
-    run = Exams("run", steps, np.array([np.inf, 1.2, 0.9]), 0.0)
-    axes = draw_exams([run], "title", reference="reference: first fit").axes[0]
-    (legend,) = axes.figure.legends
-    assert "reference: first fit" in [text.get_text() for text in legend.get_texts()]
-    axes.figure.draw_without_rendering()
-    assert legend.get_window_extent().y1 < axes.bbox.y0  # hides no curve
-    (marks,) = [one for one in axes.lines if one.get_marker() == "x"]
-    assert marks.get_xdata().tolist() == [0.0]
-    assert "given up" in str(marks.get_label())
-
-
-def test_ratios_are_drawn_where_the_differences_are() -> None:
-    series = {"srtf": [1.0, 1.01], "learned": [Interval(0.99, 0.98, 1.0), np.nan]}
-    axes = draw_rows(["a", "b"], series, "ratio", "title", bound=[0.97, 0.98]).axes[0]
-    low, high = axes.get_xlim()
-    assert 0.95 < low < 0.97
-    assert 1.01 < high < 1.03
-
-
-def test_bars_begin_at_their_base_and_none_stands_for_nothing() -> None:
-    axes = draw_bars(["a", "b"], {"x": [2.0, 4.0], "y": [3.0, np.nan]}, "s", "title", base=1).axes[
-        0
-    ]
-    drawn = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches]
-    assert drawn[:3] == [(1, 2), (1, 4), (1, 3)]
-    assert np.isnan(drawn[3][1])
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
 
 
 def test_cells_have_words_where_there_is_no_number() -> None:

@@ -19,8 +19,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from layered_step import layered_step
+from small_split import one_of_several, overrides
 
-from experiments.config.composing import check_command_line
+from envs.graphs.storage import save_graph
+from experiments.config.composing import check_command_line, plain_config
 from experiments.run.app import main_of
 from experiments.study import cells as cells_module
 from experiments.study.comparison import Comparison, Entry
@@ -407,3 +410,84 @@ def test_a_shipped_study_composes(name: str, data: Path) -> None:
     assert len(found) == sizes
     assert study.left_out() == []
     cells_module.check([cell for cell in found if cell.seed == 0][:40], Path("nowhere"))
+
+
+DURATIONS = [
+    "model.history=1", "model.hidden=4", "model.readout=8", "model.epochs=1",
+    "~split@splits.philly", "sampling.windows=3", "sampling.exam_windows=2", "sampling.jobs=[8,20]",
+    "sampling.least_jobs=5", "sampling.nodes_per_type=[2,3]", "sampling.instants=8",
+    "evaluation.samples=20",
+]  # fmt: skip
+PRIORITY = [
+    "model.rounds=1", "model.pairs=2", "~split@splits.philly", "parts.jobs=[8,20]",
+    "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "exam_parts=1", "samples=20", "workers=1",
+]  # fmt: skip
+TRAINING = [
+    "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]", "env.windows.stages.first_gpus=16",
+    "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
+    "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
+    "training.exam_episodes=1", "training.exam_every=1", "training.max_steps=32",
+]  # fmt: skip
+MAIN = [
+    "graph=graph.npz", "budget_s=1", "env.max_groups=8", "agent.num_envs=8", "agent.alike=8",
+    "model.hidden=8", "model.heads=2", "training.min_iterations=1", "training.budget_s=1e-9",
+    "~quick.random_one", "~searching.fusion_milp",
+]  # fmt: skip
+REGIME = [
+    "~split@splits.philly", "usual.splits=[itp]", "usual.jobs=[5,8]", "usual.nodes_per_type=[2,2]",
+    "usual.load=[1.2,1.2]", "usual.gpu_types=[V100,P100]", "usual.rollouts=1", "windows=2",
+]  # fmt: skip
+RULE = ["model.drawn=2", "model.rounds=1", "model.near=1", "exam_windows=2"]
+ONE = {"graph": {"layers": ["graph=graph.npz"]}, "topology": ["planes_4x1"]}
+
+
+def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
+    """A shipped study with tiny problems, budgets and trainings; all else is as it was."""
+    study = plain_config(composed(f"study={name}"))["study"]
+    save_graph(layered_step(6, 2), folder / "graph.npz")
+    own, split = one_of_several(folder), overrides(folder)
+    for part in [study, *study["parts"].values()]:
+        verb, words = part["verb"] or study["verb"], list(part["words"] or ())
+        solvers = part["solvers"] or {}
+        if part["problem_sets"] and verb == "plan":
+            part["problem_sets"] = {}
+            part["problems"] = {**ONE, "problem": ["max_load"]} if name == "partition" else ONE
+        elif part["problems"] and verb == "plan":
+            part["problems"] |= ONE
+        elif "condition" in (part["problems"] or {}):
+            part["problems"] = {"condition": dict(list(part["problems"]["condition"].items())[:2])}
+        elif "split" in (part["problems"] or {}):
+            part["problems"] = {"split": ["itp"]}
+        elif "regime" in (part["problems"] or {}):
+            part["problems"] = {"regime": part["problems"]["regime"][:1]}
+        part["budgets"] = [0.3, 0.6][: len(part["budgets"])] if part["budgets"] else part["budgets"]
+        part["variants"] = {"placement": ["yarn"]} if part["variants"] else part["variants"]
+        if part is study and study["parts"]:
+            words = ([x for x in words if x.startswith("split=")] and [*words, *split]) or words
+        elif verb == "main":
+            words += MAIN
+        elif verb == "train" and "numbers" in solvers:
+            words += [*own, *REGIME[:-1], "windows=2", *RULE]
+        elif verb == "train":
+            tiny = {"durations": DURATIONS, "priority": PRIORITY}
+            words += [*next((tiny[x] for x in solvers if x in tiny), TRAINING), *own]
+        elif verb == "evaluate" and "regime" in (part["problems"] or study["problems"]):
+            words = [*own, *REGIME, *words]
+        elif verb == "evaluate" and "split" in (part["problems"] or {}):
+            words += split
+        part["words"] = [x for x in words if verb != "plan" or not x.startswith("graph.")]
+    return {**study, "seeds": min(study["seeds"], 2)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "study").glob("*.yaml")))
+def test_a_shipped_study_runs_at_toy_size(name: str, work: Path) -> None:
+    told = at_toy_size(name, work)
+    (work / "toy.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
+    assert main(["study=toy.yaml", "hydra.run.dir=run"]) == 0
+    cells = pl.read_parquet(work / "run/cells.parquet")
+    failed = cells.filter(pl.col("status") == "failed")
+    assert failed.is_empty(), failed["reason"].to_list()
+    assert len(cells) == len(composed("study=toy.yaml").study.cells(0))
+    assert (work / "run/table.md").stat().st_size > 500

@@ -46,6 +46,7 @@ UNSTABLE = re.compile(
     r"|(seconds|elapsed|wall|search_s|solve_s|found_s|found_at|per_second|folder|path)\w*($|\.)"
 )
 Figures = dict[str, Any]
+Names = Mapping[str, Any]  # renamed.json
 Group = dict[str, Figures]
 
 
@@ -71,10 +72,18 @@ def renamed(text: str, table: Mapping[str, str]) -> str:
     return re.sub(rf"(?<![\w.])(?:{either})", lambda match: table[match[0]], text)
 
 
-def present_key(key: str, table: Mapping[str, str]) -> str:
-    """A dotted key by its present name, as a whole or part by part."""
+def present_key(command: str, key: str, names: Names) -> str | None:
+    """A dotted key by its present name, as a whole or part by part; None: it is not told any more.
+
+    Of `patterns` the first counts whose command begins so and whose expression is the whole key.
+    """
+    for begin, pattern, new in names["patterns"]:
+        match = re.fullmatch(pattern, key) if command.startswith(begin) else None
+        if match:
+            return None if new is None else match.expand(new)
+    table = names["keys"]
     if key in table:
-        return table[key]
+        return str(table[key])
     return re.sub(r"[^.:]+", lambda part: table.get(part[0], part[0]), key)
 
 
@@ -91,14 +100,17 @@ def _is_number(value: Any) -> bool:
 
 
 def differences(
-    command: str, old: Figures, new: Figures, names: Mapping[str, Mapping[str, str]],
+    command: str, old: Figures, new: Figures, names: Names,
     tolerance: float = TOLERANCE,
 ) -> list[Difference]:  # fmt: skip
     """What a command no longer says, by the keys it was frozen with."""
     found = []
     for key, value in old.items():
         expected = names["values"].get(value, value) if isinstance(value, str) else value
-        now = new.get(present_key(key, names["keys"]), "missing")
+        present = present_key(command, key, names)
+        if present is None:
+            continue
+        now = new.get(present, "missing")
         if not equal(expected, now, tolerance):
             found.append(Difference(command, key, expected, now))
     return found
@@ -121,8 +133,8 @@ def _expanded(command: str, macros: Mapping[str, str]) -> str:
     return command
 
 
-def read_names() -> dict[str, dict[str, str]]:
-    names: dict[str, dict[str, str]] = json.loads(RENAMED.read_text())
+def read_names() -> dict[str, Any]:
+    names: dict[str, Any] = json.loads(RENAMED.read_text())
     return names
 
 
@@ -150,7 +162,7 @@ def figures(tree: Path, python: Path, commands: Iterable[str]) -> list[dict[str,
         return [*rows, *[{"command": x, **ended} for x in asked[len(rows) :]]]
 
 
-def here(commands: Iterable[str], names: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+def here(commands: Iterable[str], names: Names) -> list[dict[str, Any]]:
     present = [renamed(command, names["commands"]) for command in commands]
     return figures(ROOT, Path(sys.executable), present)
 
@@ -191,9 +203,7 @@ def make_old_tree(commit: str) -> None:
     subprocess.run(["make", "venv"], cwd=OLD, check=True)
 
 
-def check_group(
-    group: Group, names: Mapping[str, Mapping[str, str]], *, beside: bool
-) -> tuple[list[Difference], float]:
+def check_group(group: Group, names: Names, *, beside: bool) -> tuple[list[Difference], float]:
     """What differs in a group, and the seconds it took."""
     begin = time.perf_counter()
     answers = here(group, names)
@@ -226,7 +236,8 @@ def check(asked: Mapping[str, Group], beside: Collection[str]) -> int:
         }
         for name, run in runs.items():
             differ, seconds = run.result()
-            count = sum(map(len, asked[name].values()))
+            told = [present_key(c, k, names) for c, keys in asked[name].items() for k in keys]
+            count = sum(key is not None for key in told)
             print(
                 f"{name:<28}{len(asked[name]):>9}{count:>9}{len(differ):>8}{seconds:>9.0f}",
                 flush=True,
@@ -268,7 +279,7 @@ def record(asked: Mapping[str, Group]) -> int:
                     faults.append(Difference(command, "exit", "no error", told))
                 elif stored[command]:
                     told_keys = {**first["figures"]}
-                    nothing: dict[str, dict[str, str]] = {"keys": {}, "values": {}}
+                    nothing: Names = {"keys": {}, "values": {}, "patterns": []}
                     if name not in frozen["beside"]:
                         faults += differences(command, stored[command], told_keys, nothing)
                 else:

@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.frozen.__main__ import FROZEN, differences, read_frozen, read_names, renamed
 from tests.paths import ROOT
 
-NOTHING: dict[str, dict[str, str]] = {"commands": {}, "keys": {}, "values": {}}
+NOTHING: dict[str, Any] = {"commands": {}, "keys": {}, "values": {}, "patterns": []}
 LEAST_PAIRS, LEAST_COMMANDS = 10000, 420
 
 
@@ -49,6 +50,9 @@ def test_every_name_in_use_is_one_that_was() -> None:
         part for _, figures in rows for key in figures for part in (key, *re.split("[.:]", key))
     }
     assert set(names["keys"]) <= keys
+    for begin, pattern, _ in names["patterns"]:
+        some = [keys for command, keys in rows if command.startswith(begin)]
+        assert any(re.fullmatch(pattern, key) for keys in some for key in keys), pattern
     assert set(names["values"]) <= {x for _, keys in rows for x in keys.values() if type(x) is str}
 
 
