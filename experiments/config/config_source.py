@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from experiments.config.command_words import config_folders
 from experiments.config.registry import GROUPS, RECORDS, is_partial, target_of
-from experiments.config.signatures import NOTHING, OURS, PREFIX, completed, described, knobs, local
+from experiments.config.signatures import NOTHING, OURS, completed, described, knobs, local
 from experiments.config.verbs import JOBS
 
 SCHEME = "meshwright"
@@ -125,7 +125,7 @@ class CompletedConfigs(ConfigSource):
 def with_defaults(node: Mapping[str, Any], group: str) -> dict[str, Any]:
     """A config of a group with what it leaves to signatures."""
     found: dict[str, Any] = completed(node, _elsewhere(node))
-    return {**_record(PREFIX + RECORDS[group]), **found} if group in RECORDS else found
+    return {**_record(RECORDS[group]), **found} if group in RECORDS else found
 
 
 SHIPPED_CONFIGS = CompletedConfigs("main", f"{SCHEME}://{SHIPPED}")

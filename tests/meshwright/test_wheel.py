@@ -37,6 +37,7 @@ import meshwright.agents.cluster.checkpoint, meshwright.envs, meshwright.models.
 from meshwright.command import main
 asked = ["plan", "env=placement_toy", "agent=heft", "cost=envs.cost.RooflineCost"]
 assert main([*asked, "hydra.run.dir=run"]) == 0
+assert main(["trace", "action=summary", "trace.format=synthetic", "trace.jobs=40"]) == 0
 assert main(["train", "env=bandwidth_toy", "agent=ppo_bandwidth", "model=channels"]) == 2
 from meshwright.experiments.config.targets import may_be_named
 assert may_be_named("envs.cost.RooflineCost") and may_be_named("meshwright.envs.cost.RooflineCost")
