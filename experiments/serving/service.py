@@ -12,7 +12,7 @@ import hmac
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from html import escape
 from pathlib import Path
@@ -65,30 +65,23 @@ class Refusal(BaseModel):
     detail: str | Sequence[Fault]
 
 
-def _refusals(about: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": Refusal, "description": text} for status, text in about.items()}
-
-
 def _content(name: str) -> dict[str, Any]:
     return {"content": {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
 
 
-OF_ALL = _refusals(
-    {
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal, "description": text}
+    for status, text in {
         401: "The token is missing or wrong.",
         403: "The request comes from a page of another origin.",
-        421: "The Host is not one of this service.",
-    }
-)
-OF_BODIES = _refusals(
-    {
         408: "The body did not arrive in time.",
         413: "The body is too large.",
         415: "The Content-Type is not application/json.",
+        421: "The Host is not one of this service.",
         422: "The body is no state, or one that contradicts itself: every `loc` says where.",
-        503: "Too many requests wait, or the decision took too long: come again after Retry-After.",
-    }
-)
+        503: "Too many requests wait, or the decision took too long: see Retry-After.",
+    }.items()
+}
 
 
 class Service:
@@ -146,7 +139,7 @@ class Service:
             docs_url=None,
             redoc_url=None,
             dependencies=[Security(HTTPBearer(auto_error=False))] if token else [],
-            responses=OF_ALL,
+            responses={status: REFUSALS[status] for status in (401, 403, 421)},
         )
         app.openapi = self.openapi  # type: ignore[method-assign]
         app.middleware("http")(self._measured)
@@ -154,7 +147,7 @@ class Service:
             "/v1/decide",
             summary="What to do in a state",
             openapi_extra={"requestBody": {"required": True, **_content("State")}},
-            responses={200: _content("Decision"), **OF_BODIES},
+            responses={200: _content("Decision"), **REFUSALS},
         )(self.decide)
 
         @app.get("/v1/schema", summary="JSON Schemas of states and decisions")
