@@ -6,6 +6,7 @@ import asyncio
 import select
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -131,5 +132,8 @@ def test_as_many_as_may_wait_are_answered_and_one_more_is_to_come_again(decider:
         head = refused.recv(4096).lower()
         assert head.startswith(b"http/1.1 503")
         assert b"\r\nretry-after: 1\r\n" in head
+        url = f"http://localhost:{clients.port}/metrics"
+        assert b"meshwright_waiting_requests 64.0" in urllib.request.urlopen(url).read()
         decider.may.set()
         assert [status(one) for one in asked if one is not refused] == [b"200"] * 64
+        assert status(clients.connect(ASKED)) == b"200"
