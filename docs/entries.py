@@ -16,7 +16,9 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
+from hydra import compose
 from hydra.utils import get_object
+from omegaconf import OmegaConf
 
 from agents.step.problems import (
     BandwidthPlanning,
@@ -27,7 +29,8 @@ from agents.step.problems import (
 )
 from envs.hybrid.plan import HybridProblem
 from envs.synchronisation.plan import SynchronisationProblem
-from experiments.config.config_source import SHIPPED, SHIPPED_CONFIGS, options
+from experiments.config.composing import hydra_over_configs
+from experiments.config.config_source import SHIPPED, options
 from experiments.config.signatures import knobs
 
 RUN = "meshwright "
@@ -113,8 +116,7 @@ class Entry:
         given = [line for line in self.comments if line.startswith(RUN)]
         if given or self.name in COMMANDS:
             return given[0] if given else COMMANDS[self.name]
-        leaves = _leaves(self.node)
-        missing = "".join(f" agent.{key}=<folder>" for key, value in leaves if value == "???")
+        missing = "".join(f" {key}=<folder>" for key in _missing("agent", self.node))
         if self.group == "env":
             module, _, own = self.target.removesuffix(".of_problem").rpartition(".")
             if "/" in self.id:
@@ -123,7 +125,8 @@ class Entry:
             return f'python -c "from {module} import {own}; print({own}().reset(seed=0))"'
         if self.kind == "scheduler":
             jobs = "trace.format=synthetic trace.jobs=1000 cluster.nodes=12"
-            if self.node.get("schedulers", 1) > 1:  # each has racks, which hold its jobs
+            schedulers = self.node.get("partitioned", {}).get("schedulers", 1)
+            if schedulers > 1:  # each has racks, which hold its jobs
                 jobs += " cluster.nodes_per_rack=2 trace.max_gpus=32"
             return f"{RUN}evaluate env=cluster agent={self.name}{missing} {jobs}"
         if SynchronisationProblem in self.answers:
@@ -138,8 +141,8 @@ class Entry:
     @property
     def parts(self) -> list[str]:
         """What the config hands over by `_target_`."""
-        parts = [value for key, value in _leaves(self.node) if key.endswith("._target_")]
-        return list(dict.fromkeys(parts))
+        targets = re.findall('"_target_": "(.*?)"', json.dumps(self.node))
+        return [target for target in dict.fromkeys(targets) if target != self.target]
 
     @property
     def made(self) -> Any:
@@ -209,35 +212,28 @@ def class_of(target: str) -> Any:
 @cache
 def entries() -> tuple[Entry, ...]:
     """All of the group `env` that have steps and all of `agent`, by name."""
-    found = [_entry(group, name) for group in ("env", "agent") for name in options(group)]
+    names = [(group, name) for group in ("env", "agent") for name in options(group)]
+    with hydra_over_configs():
+        whole = compose(overrides=[f"+{group}@{group}.{name}={name}" for group, name in names])
+    nodes: Any = OmegaConf.to_container(whole, resolve=False)
+    found = [
+        Entry(group, name, nodes[group][name], _comments(group, name)) for group, name in names
+    ]
     return tuple(e for e in found if e.group == "agent" or hasattr(e.made, "step"))
 
 
-def _entry(group: str, name: str) -> Entry:
+def _comments(group: str, name: str) -> list[str]:
     file = SHIPPED / group / f"{name}.yaml"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    comments = [line[2:] for line in takewhile(lambda x: x[:1] == "#", text.splitlines())]
-    return Entry(group, name, read_option(group, name), comments)
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return [line[2:] for line in takewhile(lambda line: line.startswith("#"), lines)]
 
 
-def read_option(group: str, name: str) -> dict[str, Any]:
-    """The config of a name, with those that its defaults list names."""
-    node = SHIPPED_CONFIGS.node(f"{group}/{name}")
-    above: dict[str, Any] = {}
-    for default in node.pop("defaults", []):
-        given = default if isinstance(default, Mapping) else {group: default}
-        for key, option in given.items():
-            other, _, own = key.removeprefix("/").partition("@")
-            found = {} if option == "_self_" else read_option(other, option)
-            above |= {own: found} if own else found
-    return above | node
-
-
-def _leaves(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Values by their dotted keys."""
-    for key, value in node.items():
-        inner = _leaves(value) if isinstance(value, Mapping) else [("", value)]
-        yield from ((f"{key}.{below}".rstrip("."), leaf) for below, leaf in inner)
+def _missing(at: str, node: Any) -> Iterator[str]:
+    """Dotted keys of what has to be given."""
+    if node == "???":
+        yield at
+    for key, value in node.items() if isinstance(node, Mapping) else ():
+        yield from _missing(f"{at}.{key}", value)
 
 
 def page(entry: Entry) -> str:

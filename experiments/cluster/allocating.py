@@ -38,7 +38,7 @@ from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trac
 from experiments.pictures.studies import draw_workers
 from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
-from experiments.study.statistics import bootstrap
+from experiments.run.statistics import bootstrap
 
 PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
     **BASELINES,

@@ -23,9 +23,9 @@ from envs.files import write_atomically
 from envs.units import MEBI
 from experiments.cluster.trace_source import TraceConfig
 from experiments.run.artifacts import write_sidecar
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import content_hash, file_hash, installed_version
-from experiments.study.display import ProgressDisplay
 
 DATA_VARIABLE, DOWNLOADS = "MESHWRIGHT_DATA", "downloads"
 CHUNK = 1 << 20  # bytes read at a time

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from experiments.config.command_words import config_folders
 from experiments.config.registry import GROUPS, RECORDS, is_partial, target_of
-from experiments.config.signatures import NOTHING, OURS, PREFIX, completed, described, knobs, local
+from experiments.config.signatures import NOTHING, OURS, completed, described, knobs, local
 from experiments.config.verbs import JOBS
 
 SCHEME = "meshwright"
@@ -128,7 +128,7 @@ def with_defaults(node: Mapping[str, Any], group: str) -> dict[str, Any]:
     goes_on = any(isinstance(x, str) and x != "_self_" for x in node.get("defaults") or ())
     if group not in RECORDS or goes_on:
         return found
-    return {**_record(PREFIX + RECORDS[group]), **found}
+    return {**_record(RECORDS[group]), **found}
 
 
 SHIPPED_CONFIGS = CompletedConfigs("main", f"{SCHEME}://{SHIPPED}")

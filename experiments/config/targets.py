@@ -32,7 +32,6 @@ EXTRAS = {  # module: the extra of pyproject.toml that brings it
     "mlflow": "mlflow",
     "onnx": "train",
     "onnxscript": "train",
-    "plotly": "report",
     "prometheus_client": "serve",
     "pymetis": "graphs",
     "ray": "train",

@@ -30,7 +30,7 @@ from experiments.pictures.studies import draw_losses
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.study.statistics import half_width
+from experiments.run.statistics import half_width
 from models.asynchronous.characters import CONTEXT, CharacterModel
 
 OURS, PICTURE_FILE = "adsp", "losses.png"

@@ -43,6 +43,7 @@ from experiments.pictures.learning import Curve, draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.reporting.tables import write_markdown
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp
 from experiments.step.comparison import Comparison, row_of
@@ -52,7 +53,6 @@ from experiments.step.plan_file import write_plan
 from experiments.step.planning import ask_in_turn, ask_side_by_side
 from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.tasks import LearnedTask, StepTask
-from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
     from agents.rllib.training import Trained

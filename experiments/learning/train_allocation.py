@@ -38,7 +38,7 @@ from experiments.config.targets import build, build_as
 from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
-from experiments.study.statistics import bootstrap
+from experiments.run.statistics import bootstrap
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.allocation import Allocations

@@ -62,9 +62,9 @@ from experiments.pictures.learning import (
     read_exams,
 )
 from experiments.run.artifacts import METRICS_FILE, write_figure
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
-from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.lane import Schedulers

@@ -43,7 +43,7 @@ from experiments.reporting.tables import TABLE_FILE, Table, write_tables
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar, write_text
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable
-from experiments.study.statistics import bootstrap
+from experiments.run.statistics import bootstrap
 from models.durations.bins import BINS, DurationConfig, upper_edges_s
 from models.durations.network import (
     DurationPosterior,

@@ -50,11 +50,11 @@ from experiments.run.artifacts import (
     write_sidecar,
     write_text,
 )
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
+from experiments.run.statistics import Interval, bootstrap
 from experiments.run.threads import one_thread_each
-from experiments.study.display import ProgressDisplay
-from experiments.study.statistics import Interval, bootstrap
 from models.artifacts import sha256_of
 from models.durations.bins import SPEC_FILE
 

@@ -27,7 +27,7 @@ from experiments.reporting.tables import TABLE_FILE, Table, write_tables
 from experiments.run.artifacts import write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
-from experiments.study.statistics import bootstrap
+from experiments.run.statistics import bootstrap
 
 NUMBERS_FILE = "rule.json"
 CAPTION = (

@@ -17,10 +17,10 @@ from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
 from experiments.learning.outcome import Outcome
 from experiments.pictures.learning import draw_exams, read_exams
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp
 from experiments.run.saved_run import resumed_config
-from experiments.study.display import ProgressDisplay
 
 if TYPE_CHECKING:
     from agents.rllib.subject import Subject

@@ -37,7 +37,7 @@ from experiments.pictures.style import (
     remarks,
 )
 from experiments.run.artifacts import METRICS_FILE
-from experiments.study.statistics import Interval
+from experiments.run.statistics import Interval
 
 ABOVE_START = 1.1  # baselines slower than this times the curve's start are named, not drawn
 

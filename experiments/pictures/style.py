@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike
 
-from experiments.study.statistics import Interval
+from experiments.run.statistics import Interval
 
 PALETTE = (
     "#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2",

@@ -25,9 +25,9 @@ from experiments.config.yaml_files import yaml_text
 from experiments.reporting.page import Page
 from experiments.reporting.tables import Table, markdown_table, write_tables
 from experiments.run.artifacts import write_text
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import stamp
-from experiments.study.display import ProgressDisplay
 
 CLAIMS = "claim_table.yaml"  # of conf
 MARKDOWN, LATEX, PAGE = "claims.md", "claims.tex", "claims.html"

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Gt, Le
 
 from agents.exported import decider_kind, load_decider
 from envs.bounds import Count, Positive, bounded
+from envs.errors import InputError
+from envs.files import read_content
 from experiments.run.one_run import Result, Run
-from experiments.serving.connections import DecisionLimits
+
+SHORTEST_TOKEN = 16  # characters
+
+
+@dataclass
+class ClusterLimits:
+    """Of a cluster's scheduler: `agents.cluster.live.ClusterDecider`."""
+
+    window: int
+    most_actions: int
+    most_nodes: int
+    most_jobs: int
+
+
+@dataclass
+class PlacementLimits:
+    """Of a placement policy: `agents.placement.live.PlacementDecider`."""
+
+    most_operators: int
+    most_devices: int
+
+
+@dataclass
+class DecisionLimits:
+    """By what the policy decides on."""
+
+    cluster: ClusterLimits
+    placement: PlacementLimits
 
 
 @bounded
@@ -47,27 +77,53 @@ class ServeConfig:
 
 def serving(config: ServeConfig, run: Run) -> Result:
     """Load, compile, listen and answer."""
-    from experiments.serving.connections import ConnectionLimits  # needs the extra
-    from experiments.serving.server import listening, read_hosts, read_token, serve
-    from experiments.serving.service import Limits, Service
+    from experiments.serving.server import listening, serve  # needs the extra
+    from experiments.serving.service import Service
 
     token = read_token(config.token_file, config.host)
-    hosts = read_hosts(config.hosts, config.host)
-    at = listening(config.host, config.port)
-    try:
-        limited = asdict(config.limits)[decider_kind(config.checkpoint)]
-        decider = load_decider(config.checkpoint, **limited)
+    require_hosts(config.hosts)
+    with listening(config.host, config.port) as at:
+        limits = asdict(config.limits)[decider_kind(config.checkpoint)]
+        decider = load_decider(config.checkpoint, **limits)
         decider.warm()  # compiles, which the console tells
-    except BaseException:
-        at.close()
-        raise
-    limits = Limits(config.max_body_bytes, config.concurrency, config.timeout_s, token, hosts)
-    name = Path(config.checkpoint).resolve().name  # where it lies is nobody else's business
-    service = Service(decider, limits, f"Meshwright: {name}", run.provenance.package_version)
-    borne = ConnectionLimits(config.connections, config.connections_per_peer, config.headers_s)
-    run.console.live = True  # nobody asks, nothing is said
-    serve(service, borne, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
+        service = Service(decider, config, token, run.provenance.package_version)
+        run.console.live = True  # between requests it prints nothing
+        serve(service, at, lambda url: run.console.print(f"listening at {url}", soft_wrap=True))
     answered = service.registry.get_sample_value(
         "meshwright_requests_total", {"path": "/v1/decide", "status": "200"}
     )
     return Result({"decisions": int(answered or 0)}, run.provenance)
+
+
+def read_token(file: str | None, host: str) -> str | None:
+    """The token in the first line of a file.
+
+    Raises:
+        InputError: there is none although others than this machine can reach `host`, the file
+            cannot be read or its token is too short.
+    """
+    if file is None:
+        if is_loopback(host):
+            return None
+        told = f"{host} can be reached from outside: name a file that holds a token"
+        raise InputError(told, file="config key 'token_file'")
+    token = read_content(file).decode("latin-1").strip()
+    if not re.fullmatch(rf"[!-~]{{{SHORTEST_TOKEN},}}", token):
+        raise InputError(f"is no token of {SHORTEST_TOKEN} ASCII characters or more", file=file)
+    return token
+
+
+def require_hosts(names: Sequence[str]) -> None:
+    """Raise InputError where one is no name or address of a host."""
+    for name in names:
+        if not re.fullmatch(r"[\w.-]+|[\da-fA-F.]*(:[\da-fA-F.]*){2,}", name):  # or IPv6
+            told = f"{name!r} is no name of a host (no scheme, no port)"
+            raise InputError(told, file="config key 'hosts'")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,75 +1,25 @@
-"""The process around the service: its address, its token, its start and its end."""
+"""The process around the service: its address, its connections, its start and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
-import re
-import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 from threadpoolctl import threadpool_limits
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from envs.errors import InputError
-from envs.files import read_content
-from experiments.serving.connections import ConnectionLimits, protocol_within
+from experiments.serving.serve import ServeConfig
 from experiments.serving.service import Service
 
-SHORTEST_TOKEN = 16  # characters
-SWITCH_S = 0.001  # after which a decision lets the thread that talks to clients go on
+SWITCH_S = 0.001  # after which a decision lets the thread of the event loop go on
 SHUTDOWN_S = 1  # for requests that are being answered
 ACCEPTED_AT_ONCE = 128  # connections, before any is looked at
-
-
-def read_token(file: str | None, host: str) -> str | None:
-    """The token in the first line of a file.
-
-    Raises:
-        InputError: there is none although others than this machine can reach `host`, the file
-            cannot be read or its token is too short.
-    """
-    if file is None:
-        if is_loopback(host):
-            return None
-        told = f"{host} can be reached from outside: name a file that holds a token"
-        raise InputError(told, file="config key 'token_file'")
-    try:
-        token = read_content(file).decode("ascii").strip()
-    except UnicodeDecodeError as error:
-        raise InputError(f"cannot be read ({error})", file=file) from error
-    if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
-        raise InputError(f"is no token of {SHORTEST_TOKEN} characters or more", file=file)
-    return token
-
-
-def read_hosts(names: Sequence[str], host: str) -> frozenset[str]:
-    """Names of the service in requests: those told, and where it listens.
-
-    Raises:
-        InputError: one is no name or address of a host.
-    """
-    for name in names:
-        if not re.fullmatch(r"[\w.-]+", name) and _address(name) is None:
-            told = f"{name!r} is no name of a host (no scheme, no port)"
-            raise InputError(told, file="config key 'hosts'")
-    return frozenset(name.lower() for name in (*names, host))
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def is_loopback(host: str) -> bool:
-    found = _address(host)
-    return host == "localhost" if found is None else found.is_loopback
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -81,13 +31,60 @@ def listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         made = socket.create_server((host, port), family=family, backlog=512)
-        # Connections inherit it; without, an answer's last part waits 40 ms for the client's word.
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made
     except (OSError, UnicodeError, OverflowError) as error:
-        raise InputError(
-            f"{host}:{port} cannot be listened at, give another port=... ({error})"
-        ) from error
+        told = f"{host}:{port} cannot be listened at, give another port=... ({error})"
+        raise InputError(told) from error
+    # Connections inherit it; without, an answer's last part waits 40 ms for an acknowledgement.
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def protocol_within(config: ServeConfig) -> type[H11Protocol]:
+    """Uvicorn's protocol of one connection, within limits that all its connections share."""
+    opened: dict[Limited, None] = {}  # the one that waits for its client longest first
+
+    class Limited(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            """Above a limit, the connection that has waited longest for its client is ended."""
+            super().connection_made(transport)
+            self._await_headers()
+            self.peer = self.client and self.client[0]
+            opened[self] = None
+            of_peer = [one for one in opened if one.peer == self.peer]
+            for most, those in (config.connections_per_peer, of_peer), (config.connections, opened):
+                if len(those) > most:
+                    ended = next(filter(Limited.waits_for_client, those), self)
+                    del opened[ended]
+                    ended.transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._has_request():
+                self._deadline.cancel()
+            elif self._deadline.cancelled():
+                self._await_headers()
+
+        def on_response_complete(self) -> None:
+            if self in opened:
+                opened[self] = opened.pop(self)  # behind all others
+            super().on_response_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._deadline.cancel()
+            opened.pop(self, None)
+            super().connection_lost(exc)
+
+        def waits_for_client(self) -> bool:
+            return not self._has_request() or self.cycle.more_body
+
+        def _has_request(self) -> bool:
+            """Whether the headers of a request are complete, and its answer is not."""
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _await_headers(self) -> None:
+            self._deadline = self.loop.call_later(config.headers_s, self.transport.abort)
+
+    return Limited
 
 
 class _Server(uvicorn.Server):
@@ -97,11 +94,11 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def server_of(service: Service, limits: ConnectionLimits) -> uvicorn.Server:
+def server_of(service: Service) -> uvicorn.Server:
     """What talks to clients; `should_exit` ends it."""
     config = uvicorn.Config(
         service.app,
-        http=protocol_within(limits),
+        http=protocol_within(service.config),
         ws="none",
         access_log=False,
         log_level="warning",
@@ -113,28 +110,21 @@ def server_of(service: Service, limits: ConnectionLimits) -> uvicorn.Server:
     return _Server(config)
 
 
-def serve(
-    service: Service, limits: ConnectionLimits, at: socket.socket, ready: Callable[[str], None]
-) -> None:
+def serve(service: Service, at: socket.socket, ready: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or Ctrl-C; those that are being answered still are.
 
     Args:
-        service: already warm.
-        limits: of its connections.
+        service: of a decider that is warm.
         at: where it listens.
-        ready: told the address.
+        ready: is given the URL.
     """
-    server = server_of(service, limits)
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()  # what is there now stays: collections need not look at it
     host, port = at.getsockname()[:2]
     ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-    before = signal.getsignal(signal.SIGINT)
     try:
         with threadpool_limits(1, "blas"):  # further threads spin between decisions, on a core each
-            asyncio.run(server.serve(sockets=[at]))
+            asyncio.run(server_of(service).serve(sockets=[at]))
     finally:
-        signal.signal(signal.SIGINT, before)
         service.close()
-        at.close()

@@ -32,7 +32,7 @@ from experiments.pictures.studies import draw_dynamic
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
-from experiments.study.statistics import Interval, bootstrap
+from experiments.run.statistics import Interval, bootstrap
 
 BASE, OURS, PROGRAM = "static", "lyapunov", "clairvoyant"
 COLUMNS = (

@@ -31,10 +31,10 @@ from envs.placement.generator import toy_pipeline
 from envs.step.problem import StepProblem
 from experiments.config.targets import build_as
 from experiments.run.artifacts import to_json
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
 from experiments.run.threads import one_thread_each
-from experiments.study.display import ProgressDisplay
 
 WARM_UP_S = 0.2
 SHORTEST_S = 0.2  # budget of the smallest problems, where that of the largest is not less

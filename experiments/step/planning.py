@@ -26,13 +26,13 @@ from envs.step.plans import Plan
 from envs.step.price import name_of_order
 from envs.step.problem import StepProblem
 from experiments.config.targets import build
+from experiments.run.display import ProgressDisplay
 from experiments.run.provenance import Provenance
 from experiments.run.threads import one_thread_each
 from experiments.step.objectives import Makespan, Objective
 from experiments.step.plan_file import read_plan
 from experiments.step.problem import LoadedProblem, Node, TimeUnit
 from experiments.step.tasks import StepTask, Task, solver_of
-from experiments.study.display import ProgressDisplay
 
 WARM_UP_S = 0.2
 POLL_S = 0.2

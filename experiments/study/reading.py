@@ -11,9 +11,9 @@ import polars as pl
 from envs.arrays import FloatArray
 from experiments.reporting.page import Figure, Page
 from experiments.reporting.tables import Columns, Table
+from experiments.run.statistics import Interval
 from experiments.study.comparison import KNOWN, Comparison, solvers_first
 from experiments.study.frames import FAILED_STATUS, INFEASIBLE
-from experiments.study.statistics import Interval
 from experiments.study.study import BEST_OVERALL, BEST_PER_PROBLEM
 
 WIDEST = 9  # entries beside each other in a table

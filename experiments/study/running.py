@@ -16,6 +16,7 @@ from envs.errors import InputError
 from experiments.pictures.style import draw_rows
 from experiments.reporting.tables import TABLE_FILE, write_tables
 from experiments.run.artifacts import write_text
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
 from experiments.run.saved_run import resumed_config
@@ -25,7 +26,6 @@ from experiments.study.comparison import (
     Entry,
     solvers_first,
 )
-from experiments.study.display import ProgressDisplay
 from experiments.study.frames import FAILED_STATUS, Frames
 from experiments.study.reading import MOST_DRAWN, WIDEST, mean_ratio, page_of, tables_of
 from experiments.study.study import Study

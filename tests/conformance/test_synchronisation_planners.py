@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.entries import entries, read_option
+from docs.entries import entries
 from envs.synchronisation.plan import Primitive, SynchronisationProblem
 from envs.synchronisation.playing import play
 from experiments.config.targets import build
@@ -18,13 +18,12 @@ from experiments.network.synchronising import largest_error
 from tests.envs.synchronisation.made_networks import networks
 from tests.strength import examples
 
+PLANNERS = {e.name: e.node for e in entries() if SynchronisationProblem in e.answers}
+
 
 @cache
 def planner(name: str) -> Any:
-    return build(read_option("agent", name), "agent")
-
-
-PLANNERS = [entry.name for entry in entries() if SynchronisationProblem in entry.answers]
+    return build(PLANNERS[name], "agent")
 
 
 @pytest.mark.parametrize("name", PLANNERS)

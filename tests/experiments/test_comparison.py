@@ -15,9 +15,9 @@ from agents.step.problems import evaluate_plan
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, StepSimulator
+from experiments.run.statistics import half_width
 from experiments.step.comparison import DOES_NOT_FIT, Comparison, Row, row_of
 from experiments.step.tasks import StepTask
-from experiments.study.statistics import half_width
 from tests.asking import planned
 
 

@@ -22,11 +22,11 @@ from envs.hardware.servers import PcieServer
 from envs.placement.distribution import TrainingProblems
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.run.app import run_job
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import RunConsole
 from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.training_graphs import TrainingGraphs
-from experiments.study.display import ProgressDisplay
 from experiments.study.study import Study
 from tests.paths import CONF, ROOT
 from tests.refusal import refusal

@@ -8,12 +8,12 @@ import os
 import pytest
 
 from envs.step.problem import StepProblem
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import RunConsole
 from experiments.run.threads import THREAD_VARIABLES
 from experiments.step.objectives import Makespan
 from experiments.step.planning import ask_in_turn, ask_side_by_side
 from experiments.step.tasks import StepTask
-from experiments.study.display import ProgressDisplay
 
 SINGLE = {"_target_": "agents.placement.baselines.SingleDevice"}
 RANDOM = {

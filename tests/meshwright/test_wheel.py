@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -17,6 +17,7 @@ from envs.cost import RooflineCost
 from envs.files import read_json
 from envs.hardware.topology import Topology
 from experiments.config.targets import build, name_here, object_in_file
+from hatch_build import renamed
 from tests.paths import CONF, ROOT
 
 pytestmark = pytest.mark.slow
@@ -36,6 +37,7 @@ import meshwright.agents.cluster.checkpoint, meshwright.envs, meshwright.models.
 from meshwright.command import main
 asked = ["plan", "env=placement_toy", "agent=heft", "cost=envs.cost.RooflineCost"]
 assert main([*asked, "hydra.run.dir=run"]) == 0
+assert main(["trace", "action=summary", "trace.format=synthetic", "trace.jobs=40"]) == 0
 assert main(["train", "env=bandwidth_toy", "agent=ppo_bandwidth", "model=channels"]) == 2
 from meshwright.experiments.config.targets import may_be_named
 assert may_be_named("envs.cost.RooflineCost") and may_be_named("meshwright.envs.cost.RooflineCost")
@@ -47,11 +49,8 @@ assert not taken, taken
 
 
 def built(folder: Path, form: str) -> zipfile.ZipFile:
-    program = f"import meshwright_wheel; meshwright_wheel.build_{form}({str(folder)!r})"
-    subprocess.run(
-        [sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "build_backend")},
-    )  # fmt: skip
+    program = f"import hatchling.build; hatchling.build.build_{form}({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True)
     (file,) = folder.glob("*.whl")
     return zipfile.ZipFile(file)
 
@@ -65,14 +64,6 @@ def test_an_editable_install_runs_no_code_at_every_start(tmp_path: Path) -> None
     editable = built(tmp_path, "editable")
     (name,) = [x for x in editable.namelist() if x.endswith(".pth")]
     assert editable.read(name).decode().split() == [str(ROOT)]
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "build_backend")
-    import meshwright_wheel
-
-    return meshwright_wheel
 
 
 def test_the_wheel_has_every_file_below_one_name(wheel: zipfile.ZipFile) -> None:
@@ -97,7 +88,10 @@ def test_nothing_in_it_names_a_package_of_the_checkout(wheel: zipfile.ZipFile) -
     found = []
     for name in wheel.namelist():
         text = wheel.read(name).decode() if name.endswith((".py", ".yaml")) else ""
-        found += [(name, x) for x in imports.findall(text)] if name.endswith(".py") else []
+        if name.endswith(".py"):
+            found += [(name, x) for x in imports.findall(text)]
+            used = {x.id for x in ast.walk(ast.parse(text)) if isinstance(x, ast.Name)}
+            assert "meshwright" not in used, name  # an attribute that was taken for a module
         if name.startswith("meshwright/conf/"):
             found += [(name, x) for x in re.findall(rf"_target_: (?:{flat})\.\S+", text)]
     assert found == []
@@ -142,12 +136,23 @@ def test_a_config_of_an_installed_run_is_read_in_a_checkout(tmp_path: Path) -> N
     [
         ("import envs", "from meshwright import envs"),
         ("import envs.cost", "import meshwright.envs.cost; from meshwright import envs"),
-        ("import envs.cost as cost, os", "import meshwright.envs.cost as cost; import os"),
+        ("import envs.cost as cost, os", "import meshwright.envs.cost as cost, os"),
+        ("    import envs  # noqa", "    from meshwright import envs  # noqa"),
+        ("from envs import cost", "from meshwright.envs import cost"),
         ("from envs.cost import x", "from meshwright.envs.cost import x"),
+        ("import experiments.plan as plan", "import meshwright.experiments.plan as plan"),
+        ("from experiments.plan import main", "from meshwright.experiments.plan import main"),
         ("from .envs import x", "from .envs import x"),
         ("import environments", "import environments"),
         ("x = 'envs.cost.RooflineCost'", "x = 'meshwright.envs.cost.RooflineCost'"),
         ("x = 'envs.placement.env:toy'", "x = 'meshwright.envs.placement.env:toy'"),
+        ("x = 'partial envs.units:of'", "x = 'partial meshwright.envs.units:of'"),
+        ("x = 'experiments.plan'", "x = 'meshwright.experiments.plan'"),
+        ("x.startswith('envs.cluster.')", "x.startswith('envs.cluster.')"),
+        ("envs.step(actions), self.envs.units", "envs.step(actions), self.envs.units"),
+        ("# see envs.cost.", "# see meshwright.envs.cost."),
+        ("_target_: envs.cost.RooflineCost", "_target_: meshwright.envs.cost.RooflineCost"),
+        ("python -m experiments.study.cells", "python -m meshwright.experiments.study.cells"),
         ("x = 'agents.fifo'", "x = 'agents.fifo'"),
         ("x = f'agents.{name}'", "x = f'agents.{name}'"),
         ("x = 'envs'", "x = 'envs'"),
@@ -158,7 +163,5 @@ def test_a_config_of_an_installed_run_is_read_in_a_checkout(tmp_path: Path) -> N
         ("'our experiments.'", "'our experiments.'"),
     ],
 )  # fmt: skip
-def test_how_a_module_is_led_into_the_namespace(
-    backend: ModuleType, written: str, led: str
-) -> None:
-    assert backend.Tree(ROOT).python(written.encode(), "a.py").decode() == led
+def test_how_a_module_is_named_in_the_wheel(written: str, led: str) -> None:
+    assert renamed(written, str(ROOT)) == led
