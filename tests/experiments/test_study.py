@@ -447,8 +447,10 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
     study = plain_config(composed(f"study={name}"))["study"]
     save_graph(layered_step(6, 2), folder / "graph.npz")
     own, split = one_of_several(folder), overrides(folder)
+    before = study["words"]
     for part in [study, *study["parts"].values()]:
-        verb, words = part["verb"] or study["verb"], list(part["words"] or ())
+        verb = part["verb"] or study["verb"]
+        words = list(before if part["words"] is None else part["words"])
         solvers = part["solvers"] or {}
         if part["problem_sets"] and verb == "plan":
             part["problem_sets"] = {}
@@ -474,7 +476,7 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
             words += [*next((tiny[x] for x in solvers if x in tiny), TRAINING), *own]
         elif verb == "evaluate" and "regime" in (part["problems"] or study["problems"]):
             words = [*own, *REGIME, *words]
-        elif verb == "evaluate" and "split" in (part["problems"] or {}):
+        elif verb == "evaluate":
             words += split
         part["words"] = [x for x in words if verb != "plan" or not x.startswith("graph.")]
     return {**study, "seeds": min(study["seeds"], 2)}

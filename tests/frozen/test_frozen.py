@@ -87,6 +87,11 @@ def test_renamed_words_are_followed() -> None:
         "replay policy=fifo_backfill sub.agent=fifo x={_target_: clusters.A}"
     )
     assert renamed("evaluate env=cluster agent=fifo", table) == "replay policy=first"
-    names = {"commands": {}, "keys": {"a": "alpha", "b.c": "d"}, "values": {"x": "y"}}
+    names = {
+        "commands": {},
+        "keys": {"a": "alpha", "b.c": "d"},
+        "values": {"x": "y"},
+        "patterns": [["r", "q(.)", "\\1"]],
+    }
     assert differences("run", {"z.a": 1, "b.c": "x"}, {"z.alpha": 1, "d": "y"}, names) == []
     assert len(differences("run", {"z.a": 1, "b.c": "x"}, {"z.a": 1, "d": "x"}, names)) == 2
