@@ -37,7 +37,7 @@ def listed(key: str | None, arguments: Sequence[str]) -> list[str]:
 def of_cells(arguments: Sequence[str], own: tuple[str, ...]) -> list[str]:
     """The command line of a study: words of its cells become the list `words`."""
     words, flags, configs = command_words(arguments)
-    mine = [x for x in words if x.lstrip("+~").startswith(own)]
+    mine = [x for x in words if x.lstrip("+~").startswith(own) or "@study." in x.partition("=")[0]]
     theirs = [x for x in words if x not in mine]
     quoted = ",".join("'" + word.replace("'", r"\'") + "'" for word in theirs)
     others = [*flags, *(f"{CONFIG_DIR[0]}={folder}" for folder in configs)]

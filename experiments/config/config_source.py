@@ -20,7 +20,13 @@ from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSou
 from omegaconf import OmegaConf
 
 from experiments.config.command_words import config_folders
-from experiments.config.registry import GROUPS, RECORDS, is_partial, target_of
+from experiments.config.registry import (
+    GROUPS,
+    RECORDS,
+    arguments_of,
+    is_partial,
+    target_of,
+)
 from experiments.config.signatures import NOTHING, OURS, completed, described, knobs, local
 from experiments.config.verbs import JOBS
 
@@ -119,6 +125,10 @@ class CompletedConfigs(ConfigSource):
         if target is None:
             return None
         node = described(target, partial=is_partial(group, name))
+        given = {key: described(row) for key, row in arguments_of(group, name).items()}
+        if given and not is_partial(group, name):
+            node.pop("_partial_", None)  # which it was for want of these
+        node |= given
         return node | ({"name": name} if node.get("name") == "???" else {})
 
 

@@ -54,6 +54,33 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "ring": "agents.synchronisation.classical:Ring",
         "switchml": "agents.synchronisation.in_network:SwitchMl",
         # schedulers of a cluster
+        "afs": (
+            "agents.cluster.rounds:RoundBasedPolicy "
+            "shares=agents.cluster.elastic:ApatheticFutureShare"
+        ),
+        "contiguous_speed": (
+            "agents.placement.baselines:ContiguousSplit "
+            "shares=agents.placement.baselines:SpeedShares"
+        ),
+        "finish_time_fairness": (
+            "agents.cluster.rounds:RoundBasedPolicy shares=agents.cluster.shares:FinishTimeFairness"
+        ),
+        "las_gavel": (
+            "agents.cluster.rounds:RoundBasedPolicy "
+            "shares=agents.cluster.shares:LeastAttainedService"
+        ),
+        "max_min": (
+            "agents.cluster.rounds:RoundBasedPolicy shares=agents.cluster.shares:MaxMinFairness"
+        ),
+        "migrating_srsf": (
+            "agents.cluster.migrating.policy:Migrating "
+            "priority=agents.cluster.migrating.priorities:RemainingService"
+        ),
+        "migrating_srtf": (
+            "agents.cluster.migrating.policy:Migrating "
+            "priority=agents.cluster.migrating.priorities:RemainingTime"
+        ),
+        "optimus": "agents.cluster.rounds:RoundBasedPolicy shares=agents.cluster.elastic:Optimus",
         "checkpoint": "agents.cluster.checkpoint:CheckpointScheduler",
         "easy": "agents.cluster.queue:EASY",
         "fifo": "agents.cluster.queue:FIFO",
@@ -148,6 +175,26 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "best_fit": "agents.cluster.rules.gangs:BestFit",
         "best_fit_fractional": "agents.cluster.rules.shared_gpus:SharedGpuPlacement",
         "count": "agents.cluster.rules.gangs:Count",
+        "dot_product": (
+            "agents.cluster.rules.shared_gpus:SharedGpuPlacement "
+            "rule=agents.cluster.rules.fractional:DotProduct"
+        ),
+        "fgd": (
+            "agents.cluster.rules.shared_gpus:SharedGpuPlacement "
+            "rule=agents.cluster.rules.fragmentation:FragmentationGradientDescent"
+        ),
+        "first_fit_fractional": (
+            "agents.cluster.rules.shared_gpus:SharedGpuPlacement "
+            "rule=agents.cluster.rules.fractional:FirstFit"
+        ),
+        "gpu_packing": (
+            "agents.cluster.rules.shared_gpus:SharedGpuPlacement "
+            "rule=agents.cluster.rules.fractional:GpuPacking"
+        ),
+        "random_fractional": (
+            "agents.cluster.rules.shared_gpus:SharedGpuPlacement "
+            "rule=agents.cluster.rules.fractional:RandomFit"
+        ),
         "first_fit": "agents.cluster.rules.gangs:FirstFit",
         "helios_consolidate": "agents.cluster.rules.gangs:HeliosConsolidate",
         "least_interference": "agents.cluster.rules.gangs:LeastInterference",
@@ -216,14 +263,20 @@ GROUP_HELP: Mapping[str, str] = {
 
 
 def dotted(row: str) -> str:
-    """The dotted name of `module:Class`."""
-    return PREFIX + local(row.removeprefix(PARTIAL)).replace(":", ".")
+    """The dotted name of `module:Class`, behind which arguments may stand."""
+    return PREFIX + local(row.removeprefix(PARTIAL).partition(" ")[0]).replace(":", ".")
 
 
 def target_of(group: str, name: str) -> str | None:
     """The dotted name that a group's name stands for; None: it is none here."""
     row = GROUPS.get(group, {}).get(name)
     return None if row is None else dotted(row)
+
+
+def arguments_of(group: str, name: str) -> dict[str, str]:
+    """The dotted names of the objects that a name gives its class, by argument."""
+    words = GROUPS[group][name].removeprefix(PARTIAL).split(" ")[1:]
+    return {key: dotted(row) for key, _, row in (word.partition("=") for word in words)}
 
 
 def is_partial(group: str, name: str) -> bool:

@@ -51,7 +51,7 @@ class MainClusterConfig(TrainClusterConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.splits:
-            told = "the trace's own windows are trained and compared in: experiments.generalise is"
+            told = "the trace's own windows are trained and compared in: experiments.study study=generalise is"
             raise InputError(f"config key 'splits': {told} for splits")
         if self.comparison.window in (self.window, self.exam_window):
             told = f"{self.comparison.window!r} is not later than training and exams"

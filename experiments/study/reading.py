@@ -33,22 +33,23 @@ SUMMARY: Columns = {
 }  # fmt: skip
 SUMMARY_NOTE = (
     "Ratio: {metric} over that of {against}, mean with its 95 % bootstrap interval over problems "
-    "and seeds. Without: problems on which there is no value. In its time: median ratio to the "
-    "best of the others that was given no more time."
+    "and seeds. Without: problems on which there is no value."
 )
+TIME_NOTE = " In its time: median ratio to the best of the others that was given no more time."
 
 
 def tables_of(found: Comparison) -> list[Table]:
     """A row for each solver; ratios by problem; values; times; what has no result and why."""
     study, shown = found.study, solvers_first(found.shown)
     rows = [found.summary(entry) for entry in shown]
-    columns = dict(SUMMARY)
+    columns, timed = dict(SUMMARY), TIME_NOTE
     if all(row["in_its_time"] is None for row in rows):
         del columns["in its time"]
+        timed = ""
     against = {BEST_PER_PROBLEM: "the best on each", BEST_OVERALL: found.name(found.overall())}
     name = study.against[0]
     note = SUMMARY_NOTE.format(metric=study.metrics[0], against=against.get(name, name))
-    tables = [Table.of("Solvers", columns, rows, note)]
+    tables = [Table.of("Solvers", columns, rows, note + timed)]
     if len(study.against) > 1 or len(study.metrics) > 1:
         tables.append(_yardsticks(found))
     several = len(found.problems) < len(found.items)

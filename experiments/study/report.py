@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def report(config: ReportConfig, run: Run) -> Result:
     page, tables = Page(config.title, about), list[Table]()
     for found in sections:
         page.heading(found.study.title, f"section-{page.tables}")
-        own = tables_of(found)
+        own = [replace(x, title=f"{found.study.title}: {x.title}") for x in tables_of(found)]
         tables += own
         add_pictures(page, found)
         add_tables(page, own)

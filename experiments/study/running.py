@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def run_study(config: StudyConfig, run: Run) -> Result:
     ]
     if config.resume is not None:
         rest = [word for word in run.overrides if word not in where]
-        config = resumed_config(run.folder, config, rest, "study.")
+        config = replace(resumed_config(run.folder, config, rest, "study."), workers=config.workers)
     study = config.study
     left_out = study.left_out()
     if left_out:

@@ -76,14 +76,7 @@ def test_every_recipe_composes_and_is_about_clusters(name: str) -> None:
     )
 
 
-CHANGES = {  # of cluster_unknown, by recipe: key, what it becomes
-    "ablation_no_gnn": {"model.rounds": 0},
-    "ablation_no_hierarchy": {"model.hierarchy": False},
-    "ablation_no_interference_model": {"model.use_interference": False},
-    "ablation_single_agent": {
-        "env.schedulers": 1, "env.observation.running": 512, "env.observation.shares": 2048,
-        "agent.anneal_steps": 200_000,
-    },
+CHANGES: dict[str, dict[str, object]] = {  # of cluster_unknown, by recipe: key, what it becomes
     "cluster_nonpreemptive": {"env.actions.preempt_after_s": None},
 }  # fmt: skip
 
