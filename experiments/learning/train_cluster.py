@@ -6,8 +6,10 @@ python -m experiments.train env=cluster_parallel trace.format=synthetic trace.jo
     clusters='[{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 8, gpus_per_node: 8,
     nodes_per_rack: 2}]'
 python -m experiments.train resume=<run folder>
+python -m experiments.report curves=[<run folder>,<run folder>]
 
-The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpoint.
+The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpoint. The last
+command draws the exams of several runs, seeds of one recipe, together.
 """
 
 from __future__ import annotations
