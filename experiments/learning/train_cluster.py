@@ -1,4 +1,4 @@
-"""Train policies for the schedulers of a cluster: imitate a teacher, then multi-agent PPO.
+"""Train the schedulers of a cluster: imitation, then multi-agent PPO; or draw several exams.
 
 python -m experiments.train env=cluster_mixed +split@splits.itp=itp +split@splits.philly=philly \\
     interference=analytic overheads.restart_s=60 training.budget_s=3600
