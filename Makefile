@@ -46,7 +46,7 @@ joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fa
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")
 	@$(BIN)/python -m experiments.compare $(ARGS)
 
-learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: a minute
+learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: two minutes
 	@$(BIN)/python -m experiments.study study=generalise split=synthetic $(ARGS)
 
 study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
