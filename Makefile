@@ -31,13 +31,13 @@ run: $(STAMP)  ## the main job: capture, learn, compare, export (ARGS="key=value
 seeds: $(STAMP)  ## the main job over five seeds: means and 95 % intervals
 	@$(BIN)/python -m experiments.study study=seeds $(ARGS)
 
-placement: $(STAMP)  ## all planners on all problems: hours (ARGS="study=placement_quick": minutes)
+placement: $(STAMP)  ## all planners on all problems: hours (ARGS="study=placement_quick": a minute)
 	@$(BIN)/python -m experiments.study study=placement $(ARGS)
 
 ratio: $(STAMP)  ## search time without fusion over that with it, four opponents: five hours
 	@$(BIN)/python -m experiments.study study=search_ratio $(ARGS)
 
-gain: $(STAMP)  ## what the order of a plan brings, and what a search brings beyond it: an hour
+gain: $(STAMP)  ## what the order of a plan brings, and what a search brings beyond it: two hours
 	@$(BIN)/python -m experiments.study study=order_gain $(ARGS)
 
 joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fair: 1.5 hours
@@ -46,7 +46,7 @@ joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fa
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")
 	@$(BIN)/python -m experiments.compare $(ARGS)
 
-learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: a minute
+learned: $(STAMP)  ## the shipped cluster scheduler beside every policy, on generated traces: two minutes
 	@$(BIN)/python -m experiments.study study=generalise split=synthetic $(ARGS)
 
 study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to their table: four hours
@@ -55,7 +55,7 @@ study: $(STAMP)  ## learned cluster schedulers, five seeds, from nothing to thei
 # A placement policy from nothing; ARGS are overrides of its last and longest step.
 PLACER ?= outputs/placer
 placer: $(STAMP)  ## a placement policy: labels, imitation, PPO: under three hours (PLACER=<folder>)
-	@$(BIN)/python -m experiments.placement_data folder=$(PLACER)/data problems=1100 \
+	@$(BIN)/python -m experiments.train labels=$(PLACER)/data problems=1100 \
 		distribution.most_groups=128
 	@$(BIN)/python -m experiments.train env=labelled_problems env.folder=$(PLACER)/data \
 		training.cloning.iterations=100000 training.cloning.last_share=0 training.budget_s=420 \

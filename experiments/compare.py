@@ -1,6 +1,5 @@
-"""Replay a trace on a cluster under many scheduling policies: one table, and their pictures.
+"""Replay a trace on a cluster under many scheduling policies: evaluate env=policies.
 
-python -m experiments.compare
 python -m experiments.compare trace.path=jobs.csv trace.format=itp placement=least_interference
 python -m experiments.compare +agent@agents.checkpoint=checkpoint interference=analytic \\
     'cluster.gpu_types=[V100,P100,T4]'

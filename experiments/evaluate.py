@@ -2,9 +2,11 @@
 
 python -m experiments.evaluate agent=heft graph=bert_large topology=mixed_v100_p100 json=true
 python -m experiments.evaluate plan=plan.json graph=bert_large topology=mixed_v100_p100
+python -m experiments.evaluate split=itp agent=srtf placement=yarn
 
-A plan file with bandwidth is simulated through pipes of its rates. With `env=cluster` a trace of
-jobs is replayed under a scheduling policy; `env=cluster --help` shows an example and the keys.
+A plan file with bandwidth is simulated through pipes of its rates. Other words lead to other jobs:
+a trace under one policy or under many, windows of a split or of a regime, flows, coflows. `--help`
+beside such a word shows its examples and keys.
 """
 
 from experiments.run.app import main_of

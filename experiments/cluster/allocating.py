@@ -1,4 +1,11 @@
-"""What `experiments.allocate` does with malleable jobs; with `study=…`, planners beside optima."""
+"""Workers for malleable jobs, slot by slot, beside what no plan can be worth more than.
+
+python -m experiments.allocate agent=gadget speed=parameter_server
+python -m experiments.allocate problem=trace trace.path=cluster04.csv.gz trace.format=itp
+python -m experiments.allocate study=300
+
+With `study=<instances>` every planner stands beside as many proved optima.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
-"""Replay a trace on a cluster under one scheduling policy.
+"""Replay a trace on a cluster under one scheduling policy, or under many side by side.
 
-python -m experiments.evaluate env=cluster agent=srtf trace.path=jobs.csv trace.format=itp \\
-    cluster.nodes=12 cluster.gpus_per_node=8 placement=count interference=none json=true
-python -m experiments.evaluate env=cluster agent=checkpoint \\
-    trace.path=jobs.csv trace.format=itp cluster.nodes=12 cluster.gpu_types=[V100,P100,K80]
+python -m experiments.replay agent=srtf trace.path=jobs.csv trace.format=itp cluster.nodes=12 \\
+    cluster.gpus_per_node=8 placement=count interference=none json=true
+python -m experiments.replay agent=checkpoint trace.path=jobs.csv trace.format=itp \\
+    cluster.nodes=12 'cluster.gpu_types=[V100,P100,K80]'
+python -m experiments.compare trace.path=jobs.csv trace.format=itp 'policies=[fifo,srtf,las_2d]'
+
+`replay` is `evaluate env=cluster`. `compare` gives one table and the pictures of all policies; one
+more, or one with other values, is `+agent@agents.<name>=<agent>`.
 """
 
 from __future__ import annotations

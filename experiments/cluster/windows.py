@@ -1,4 +1,11 @@
-"""A policy on several problems of one kind: windows of a split, maybe changed, or of a regime."""
+"""Replay a policy on every window of a split, as it is or changed, or on windows of a regime.
+
+python -m experiments.evaluate split=itp agent=srtf placement=yarn
+python -m experiments.evaluate split=synthetic agent=checkpoint changes.nodes=0.5
+python -m experiments.evaluate regime=shared agent=joint_choice windows=12
+
+The result has the figures and a proved lower bound of each window.
+"""
 
 from __future__ import annotations
 

@@ -434,6 +434,8 @@ def _fault(
     parsed: Sequence[Override], groups: set[str], config_name: str, error: Exception
 ) -> InputError:
     """Why a command line does not compose: its first unknown key, or else what Hydra says."""
+    if (plugin := missing_plugin(error)) is not None:
+        return plugin
     added = [x for x in parsed if x.is_add() or x.is_force_add() or x.is_delete()]
     chosen = [x for x in parsed if x.key_or_group in groups and x not in added]
     known = job_keys(config_name)
@@ -451,6 +453,14 @@ def _fault(
             if unknown is not None:
                 return InputError(unknown)
     return InputError(_omegaconf_line(error))
+
+
+def missing_plugin(error: Exception) -> InputError | None:
+    """What is told where Hydra lacks a launcher or a sweeper that was asked for."""
+    for group in ("hydra/launcher", "hydra/sweeper"):
+        if f"{group}/" in str(error):
+            return InputError(f"{group}: needs the extra 'sweep': pip install 'meshwright[sweep]'")
+    return None
 
 
 def _unknown(key: str, node: object) -> str | None:

@@ -263,16 +263,25 @@ def no_such_thing(key: str, node: object, thing: str) -> InputError:
     return InputError(f"config key '{key}': {described} is no {thing}")
 
 
-def _check_call(node: Mapping[str, object], key: str) -> None:
-    target = str(node["_target_"])
+def _named(target: str, key: str) -> Any:
+    """What a dotted name of a config stands for.
+
+    Raises:
+        InputError: it cannot be imported.
+    """
     try:
-        function = get_object(name_here(target))
+        return get_object(name_here(target))
     except Exception as error:
         where, told = f"{key}._target_", missing_extra(error)
         if told is not None:
             raise InputError(f"{target!r} {told}", file=where) from error
         cause = in_one_line(error) or type(error).__name__
         raise InputError(f"cannot import {target!r} ({cause})", file=where) from error
+
+
+def _check_call(node: Mapping[str, object], key: str) -> None:
+    target = str(node["_target_"])
+    function = _named(target, key)
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
@@ -374,7 +383,7 @@ def _check_object(value: object, hint: Any, key: str) -> None:
     if not isinstance(value, Mapping) or "_target_" not in value:
         described = "a mapping without _target_" if isinstance(value, Mapping) else repr(value)
         raise InputError(f"config key '{key}': {described} is no {expected}")
-    target = get_object(name_here(str(value["_target_"])))
+    target = _named(str(value["_target_"]), key)
     if inspect.isclass(target) and not _fits(target, hint):
         raise no_such_thing(key, value, expected)
 

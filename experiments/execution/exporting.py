@@ -1,4 +1,7 @@
-"""A hybrid plan as a folder that torch, or torchtitan, runs without this project."""
+"""Write a hybrid plan as a folder that torch, or torchtitan, runs without this project.
+
+python -m experiments.export plan=hybrid_plan.json to=pytorch
+"""
 
 from __future__ import annotations
 

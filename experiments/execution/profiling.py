@@ -1,4 +1,7 @@
-"""What each layer of a model takes on this machine, as a profile that planners read."""
+"""Measure each layer of a model on this machine: a profile that planners read.
+
+python -m experiments.execute profile=layers.txt
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Plans of synchronisation executed by processes, on real links or loopback, beside gloo's ring."""
+"""Execute a plan of synchronisation between processes, on real links or loopback, beside gloo.
+
+python -m experiments.execute synchronisation=plan.json
+python -m experiments.execute synchronisation=plan.json links=namespaces
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""What `experiments.data_pipeline` does: every cache, order and partition, apart and together."""
+"""Data for graph neural networks: caches, orders, partitions and resources, apart and together.
+
+python -m experiments.data_pipeline
+python -m experiments.data_pipeline input=edges.txt labels=labels.txt metis=true
+
+A batch asks for the features of a sampled neighbourhood; eight stages bring it to the GPUs. The run
+folder receives stages.png: what each stage takes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What `experiments.price` does: exact worst ratios of every rule for a problem."""
+"""Prices against an adversary: the exact worst ratio of rules, programs and a learned rule.
+
+python -m experiments.price problem=k_max_search units=[1,2,5] spreads=[5,20,50]
+python -m experiments.price problem=rentals spreads=[5] seeds=2
+"""
 
 from __future__ import annotations
 

@@ -51,8 +51,10 @@ class MainClusterConfig(TrainClusterConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.splits:
-            told = "the trace's own windows are trained and compared in: experiments.study study=generalise is"
-            raise InputError(f"config key 'splits': {told} for splits")
+            told = (
+                "the trace's own windows are trained and compared in; study=generalise has splits"
+            )
+            raise InputError(f"config key 'splits': {told}")
         if self.comparison.window in (self.window, self.exam_window):
             told = f"{self.comparison.window!r} is not later than training and exams"
             raise InputError(f"config key 'comparison.window': {told}")

@@ -1,4 +1,4 @@
-"""Train policies for the schedulers of a cluster: imitate a teacher, then multi-agent PPO.
+"""Train the schedulers of a cluster: imitation, then multi-agent PPO; or draw several exams.
 
 python -m experiments.train env=cluster_mixed +split@splits.itp=itp +split@splits.philly=philly \\
     interference=analytic overheads.restart_s=60 training.budget_s=3600
@@ -6,8 +6,10 @@ python -m experiments.train env=cluster_parallel trace.format=synthetic trace.jo
     clusters='[{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 8, gpus_per_node: 8,
     nodes_per_rack: 2}]'
 python -m experiments.train resume=<run folder>
+python -m experiments.report curves=[<run folder>,<run folder>]
 
-The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpoint.
+The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpoint. The last
+command draws the exams of several runs, seeds of one recipe, together.
 """
 
 from __future__ import annotations

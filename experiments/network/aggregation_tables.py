@@ -1,4 +1,10 @@
-"""What `experiments.aggregation` computes: rows of figures by name, and their tables."""
+"""Sums inside the network: the published figures of SwitchML and OmniReduce, computed again.
+
+python -m experiments.evaluate env=aggregation
+python -m experiments.evaluate env=aggregation layers=layers.csv workers=8
+
+`layers` is a file of measured layers, found below MESHWRIGHT_DATA where it is set.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What `experiments.coflows` does with a file; with `tenants=…`, jobs that share racks."""
+"""Coflows under an order of priorities beside a proved bound; or jobs that share in-network sums.
+
+python -m experiments.coflows input=FB2010-1Hr-150-0.txt.gz agent=bssi rates=madd json=true
+python -m experiments.coflows tenants=300 layers=layers.csv
+
+With `tenants=<jobs>` training jobs on racks run under every scheduler.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Flows over a network, from a file."""
+"""Play the flows of a file over a network: when does each one end?
+
+python -m experiments.evaluate flows=flows.csv.gz json=true
+"""
 
 from __future__ import annotations
 

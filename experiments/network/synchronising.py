@@ -1,4 +1,10 @@
-"""A problem of synchronisation from a config; its plan checked, executed and played."""
+"""Sum gradients over a network by trees: plan, check, execute, time and draw.
+
+python -m experiments.synchronise agent=ring topology=dgx1 bytes=100MB json=true
+python -m experiments.synchronise study=200 bytes=1GB
+
+With `study=<networks>` all planners stand beside each other on so many random networks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A bandwidth plan on real machines: the hosts file that a user writes, the scripts that it gives.
+"""A bandwidth plan on real machines: scripts for tc or Open vSwitch, two for each server.
+
+python -m experiments.export plan=plan.json hosts=hosts.yaml graph=bert_base topology=planes_4x1
+python -m experiments.export plan=plan.json hosts=hosts.yaml graph=bert_base topology=planes_4x1 \\
+    backend=ovs
 
 The hosts file is YAML:
 

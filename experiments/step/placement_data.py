@@ -1,4 +1,12 @@
-"""Labelled placement problems, drawn at random, shard by shard."""
+"""Draw placement problems at random and label them with a planner, shard by shard, for imitation.
+
+python -m experiments.train labels=<dataset folder> problems=2000
+python -m experiments.train labels=<dataset folder> agent@teacher=learned \\
+    teacher.checkpoint=any_step
+
+The same command goes on where it was stopped. `env=labelled_problems env.folder=<dataset folder>`
+learns from the folder.
+"""
 
 from __future__ import annotations
 

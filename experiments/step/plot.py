@@ -1,4 +1,7 @@
-"""A plan played again and drawn."""
+"""Play a plan again and draw it: a Gantt chart, and a trace for Perfetto.
+
+python -m experiments.report plan=plan.json graph=bert_large topology=mixed_v100_p100
+"""
 
 from __future__ import annotations
 

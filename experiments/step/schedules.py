@@ -1,4 +1,8 @@
-"""From the config of a pipeline to its schedule."""
+"""The schedule of a pipeline by name, by search under a memory limit, or the proved optimum.
+
+python -m experiments.plan problem=schedule name=zb_v ranks=4 micro_batches=8 memory_limit=half
+python -m experiments.plan problem=schedule name=exact ranks=3 micro_batches=4
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,12 @@ from experiments.config.command_words import (
     use_command_line,
     use_config_folders,
 )
-from experiments.config.composing import check_command_line, hydra_over_configs, hydra_words
+from experiments.config.composing import (
+    check_command_line,
+    hydra_over_configs,
+    hydra_words,
+    missing_plugin,
+)
 from experiments.config.config_source import job_keys
 from experiments.config.verbs import without_choice
 from experiments.run.app import loaded_job, run_quietly
@@ -252,16 +257,7 @@ def _launch(
             for job in launcher.launch([[f"+cell={n}"] for n in range(len(cells))], 0):
                 job.return_value  # noqa: B018, which raises what the task has raised
         except (HydraException, OmegaConfBaseException, ModuleNotFoundError) as error:
-            raise refused_plugin(error) from error
+            raise missing_plugin(error) or InputError(in_one_line(error)) from error
         finally:
             ended.set()
             telling.join() if telling.is_alive() else None
-
-
-def refused_plugin(error: Exception) -> InputError:
-    """What is told where Hydra lacks a launcher or a sweeper that was asked for."""
-    text = in_one_line(error)
-    for group in ("hydra/launcher", "hydra/sweeper"):
-        if f"{group}/" in text:
-            return InputError(f"{group}: needs the extra 'sweep': pip install 'meshwright[sweep]'")
-    return InputError(text)

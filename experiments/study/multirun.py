@@ -41,6 +41,7 @@ from experiments.config.composing import (
     check_command_line,
     hydra_over_configs,
     hydra_words,
+    missing_plugin,
     plain_groups,
 )
 from experiments.config.verbs import JOBS
@@ -49,7 +50,7 @@ from experiments.run.artifacts import require_own_folder, to_json, write_json
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance, stamp
-from experiments.study.cells import FAILED, record_of, refused_plugin, run_cell
+from experiments.study.cells import FAILED, record_of, run_cell
 from experiments.study.study import Cell, quoted
 
 OBJECTIVES = "objectives.yaml"  # of conf: what a sweep takes of each result
@@ -190,7 +191,7 @@ def _swept(config_name: str, asked: Asked, task: SweepCell) -> tuple[Path, CellF
             again = f"the same command with hydra.sweep.dir={folder} goes on"
             raise InputError(f"a process of the launcher was killed; {again}") from error
         except (HydraException, OmegaConfBaseException, ModuleNotFoundError) as error:
-            raise refused_plugin(error) from error
+            raise missing_plugin(error) or InputError(in_one_line(error)) from error
     return folder, None
 
 

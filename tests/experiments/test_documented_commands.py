@@ -13,9 +13,10 @@ from hydra.utils import get_class
 
 from docs.entries import entries
 from envs.errors import InputError
-from experiments.config.command_words import command_words, listed
+from experiments.config.command_words import command_words, listed, of_cells
 from experiments.config.composing import CONFIG_FILE, check_command_line
-from experiments.config.verbs import LISTED, VERBS
+from experiments.config.config_source import job_keys
+from experiments.config.verbs import LISTED, STUDY, STUDY_WORDS, VERBS, expanded, without_choice
 from experiments.run.app import job_of
 from experiments.study.multirun import check_sweep
 from tests.paths import ROOT
@@ -64,8 +65,11 @@ def words_of(rest: str, folder: Path) -> list[str]:
 
 def fault_of(app: str, rest: list[str]) -> InputError | None:
     """What is wrong with `python -m experiments.<app> <rest>`, as far as composing it tells."""
+    app, rest = expanded(app, rest)
+    rest = of_cells(rest, STUDY_WORDS) if app == STUDY else rest
     words, flags, _ = command_words(listed(LISTED.get(app), rest))
     job = job_of(app, words)
+    words = without_choice(app, words, job_keys(job.config))
     schema = get_class(job.schema)
     try:
         if "-m" in flags:
