@@ -28,7 +28,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from envs.errors import InputError
+from envs.errors import InputError, in_one_line
 from envs.files import read_json
 from experiments.config.command_words import (
     command_words,
