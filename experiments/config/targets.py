@@ -276,7 +276,9 @@ def _named(target: str, key: str) -> Any:
         if told is not None:
             raise InputError(f"{target!r} {told}", file=where) from error
         cause = in_one_line(error) or type(error).__name__
-        raise InputError(f"cannot import {target!r} ({cause})", file=where) from error
+        absent = "No module named" in cause
+        hint = "; PYTHONPATH lists the folders of modules" if absent else ""
+        raise InputError(f"cannot import {target!r} ({cause}){hint}", file=where) from error
 
 
 def _check_call(node: Mapping[str, object], key: str) -> None:

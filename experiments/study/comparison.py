@@ -116,9 +116,21 @@ class Comparison:
         every = np.array([published, *(self.means[entry] for entry in self.rivals)])
         return self._least(every)
 
+    @cached_property
+    def best_known(self) -> FloatArray:
+        """(items,) the best value of anybody, or published."""
+        return self._least(np.array([self.best, *self.means.values()]))
+
     def overall(self, places: Sequence[int] | None = None) -> Entry:
         """The rival with the best mean ratio to the best, over all items or over some."""
-        return min(self.rivals, key=lambda entry: self._score(entry, places))
+        return self._leader(self.rivals, places)
+
+    def leader(self) -> Entry:
+        """The same of everybody."""
+        return self._leader(self.entries)
+
+    def _leader(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> Entry:
+        return min(entries, key=lambda entry: self._score(entry, places))
 
     @cached_property
     def shown(self) -> list[Entry]:
@@ -195,7 +207,7 @@ class Comparison:
         known = over[~np.isnan(over)]
         cells = self._cells(entry)
         interval = self.interval(ratios)
-        near = mean / self.best
+        near = mean / self.best_known
         won = near <= 1.0 + SAME if self.study.sense == "min" else near >= 1.0 - SAME
         times = cells["seconds"].drop_nulls()
         return {

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
+import yaml
 
 from envs.errors import InputError
 from envs.files import check_file, write_atomically
+from experiments.config.command_words import config_folders
 from experiments.study.cells import FAILED
 from experiments.study.study import Cell
 
@@ -26,6 +30,7 @@ CURVES = {
     "cell": pl.String, "seconds": pl.Float64, "value": pl.Float64, "bound": pl.Float64,
 }  # fmt: skip
 INSTANCES, TRAJECTORY, BOUNDS = "instances", "trajectory", ("lower_bound", "lower_bound_s")
+OBJECTIVES, OBJECTIVE = "objectives.yaml", "objective"  # of conf: what each job is judged by
 _ABOUT = frozenset({"schema_version", "seconds", "unit_s"})  # no figures that are compared
 FAILED_STATUS, INFEASIBLE = "failed", "infeasible"
 
@@ -51,7 +56,8 @@ class Frames(NamedTuple):
         rows: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
         for cell, document, folder in records:
             rows[0].append(_row(study, cell, document, folder))
-            rows[1].extend((cell.key, *figure) for figure in _figures(document))
+            judged = objectives().get(cell.job.config)
+            rows[1].extend((cell.key, *figure) for figure in _figures(document, judged))
             rows[2].extend((cell.key, *point) for point in _curve(document))
         schemas = (CELLS, VALUES, CURVES)
         return cls(*(pl.DataFrame(x, y, orient="row") for x, y in zip(rows, schemas, strict=True)))
@@ -104,13 +110,44 @@ def _row(study: str, cell: Cell, document: Mapping[str, Any], folder: Path) -> t
     )  # fmt: skip
 
 
-def _figures(document: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """(instance, metric, value) of every number in a result; none of a plan that breaks a rule."""
+def _figures(document: Mapping[str, Any], judged: str | None) -> Iterator[tuple[str, str, float]]:
+    """(instance, metric, value) of every number in a result; none of a plan that breaks a rule.
+
+    The one that its job is judged by, `judged`, is called `objective` as well.
+    """
     if document.get("feasible") is False or FAILED in document:
         return
     for instance, figures in {"": document, **document.get(INSTANCES, {})}.items():
         for metric, value in _flat(figures):
             yield instance, metric, value
+        if judged is not None and OBJECTIVE not in figures:
+            with suppress(KeyError):
+                if (number := _number(figure_at(figures, judged))) is not None:
+                    yield instance, OBJECTIVE, number
+
+
+@cache
+def objectives() -> Mapping[str, str]:
+    """What each job is judged by unless told: a key of its result, by the name of its config."""
+    text = (config_folders()[0] / OBJECTIVES).read_text(encoding="utf-8")
+    found: Mapping[str, str] = yaml.safe_load(text)
+    return found
+
+
+def figure_at(document: object, key: str) -> object:
+    """What stands under a dotted key, in which the place in a list is a number.
+
+    Raises:
+        KeyError: nothing does.
+    """
+    for part in key.split("."):
+        if isinstance(document, list) and part.isdigit() and int(part) < len(document):
+            document = document[int(part)]
+        elif isinstance(document, Mapping):
+            document = document[part]
+        else:
+            raise KeyError(part)
+    return document
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -32,7 +31,6 @@ from envs.errors import InputError, in_one_line
 from envs.files import read_json
 from experiments.config.command_words import (
     command_words,
-    config_folders,
     own_flags,
     use_command_line,
     use_config_folders,
@@ -51,10 +49,10 @@ from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance, stamp
 from experiments.study.cells import FAILED, record_of, run_cell
+from experiments.study.frames import OBJECTIVE, figure_at, objectives
 from experiments.study.study import Cell, quoted
 
-OBJECTIVES = "objectives.yaml"  # of conf: what a sweep takes of each result
-OBJECTIVE, RECIPES = "objective", "sweep"  # a word of the sweep's own, and the group of its recipes
+RECIPES = "sweep"  # the group of the recipes of sweeps
 CELL_FILE = "cell.json"  # beside a run folder: what it came to
 SWEEP_FILE = "sweep.json"
 OPTUNA = "OptunaSweeper"
@@ -247,24 +245,19 @@ def _objective(config_name: str, words: Sequence[str]) -> tuple[str | None, list
     rest = [word for word in words if _key(word) != OBJECTIVE]
     if asked:
         return asked[-1], rest
-    ours = yaml.safe_load((config_folders()[0] / OBJECTIVES).read_text(encoding="utf-8"))
-    return ours.get(config_name), rest
+    return objectives().get(config_name), rest
 
 
 def _value(document: Mapping[str, Any], key: str | None, folder: Path) -> float | None:
     """The number under a dotted key of a result."""
     if key is None:
         return None
-    node: Any = document
-    for part in key.split("."):
-        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
-        elif isinstance(node, Mapping) and part in node:
-            node = node[part]
-        else:
-            known = ", ".join(x for x, y in document.items() if isinstance(y, int | float))
-            message = f"result.json has no {key!r} (its numbers: {known})"
-            raise InputError(message, file=folder, field=OBJECTIVE)
+    try:
+        node = figure_at(document, key)
+    except KeyError as error:
+        known = ", ".join(x for x, y in document.items() if isinstance(y, int | float))
+        message = f"result.json has no {key!r} (its numbers: {known})"
+        raise InputError(message, file=folder, field=OBJECTIVE) from error
     if node is None:
         return None
     if isinstance(node, bool) or not isinstance(node, int | float) or not math.isfinite(node):

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import yaml
 
 from envs.errors import InputError
-from experiments.config.command_words import config_folders
 from experiments.config.verbs import expanded, jobs_of
 from experiments.reporting.page import Figure, Page
 from experiments.reporting.run_folder import RunFolder
@@ -23,8 +21,7 @@ from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.provenance import file_hash, stamp
 from experiments.run.saved_run import saved_config
 from experiments.study.comparison import Comparison
-from experiments.study.frames import Frames
-from experiments.study.multirun import OBJECTIVES
+from experiments.study.frames import Frames, objectives
 from experiments.study.reading import add_pictures, add_tables, tables_of
 from experiments.study.running import StudyConfig
 from experiments.study.study import Cell, Study
@@ -121,7 +118,7 @@ def comparisons(folders: Sequence[RunFolder]) -> Iterator[Comparison]:
 
 def _metric(verb: str, result: Mapping[str, Any]) -> str | None:
     """The figure that a sweep of the command looks at."""
-    known = yaml.safe_load((config_folders()[0] / OBJECTIVES).read_text(encoding="utf-8"))
+    known = objectives()
     jobs = (job.config for job in jobs_of(expanded(verb, ())[0]))
     named = (known[job] for job in jobs if job in known)
     return next((key for key in named if isinstance(result.get(key), int | float)), None)

@@ -96,13 +96,15 @@ def run_study(config: StudyConfig, run: Run) -> Result:
             "failed": int((frames.cells["status"] == FAILED_STATUS).sum()),
             "left_out": left_out,
             "best_overall": found.name(found.overall()),
+            "best": found.name(found.leader()),
             "table": str(run.folder / TABLE_FILE),
+            "page": str(run.folder / PAGE_FILE),
             "seconds": time.perf_counter() - start,
             "lost_workers": lost,
             **numbers,
         },
         provenance,
-        shown=("table", "best_overall", "seconds"),
+        shown=("table", "page", "best", "seconds"),
     )
 
 

@@ -48,7 +48,7 @@ class Part:
     budgets: list[Positive] | None = None
     budget_key: str | None = None  # of the job, by which it is told a budget
     seeds: Count | None = None  # the study's seed, and those after it
-    words: list[str] | None = None  # of every cell
+    words: list[str] | None = None  # of every cell, before those of levels and solvers
 
 
 @dataclass(kw_only=True)
@@ -121,7 +121,7 @@ class Study:
         """
         made: dict[str, Cell] = {}
         for part in self.whole_parts.values():
-            for cell in _crossed(part, seed, [*(part.words or ()), *common]):
+            for cell in _crossed(part, seed, common):
                 with refused_in(STUDY_KEY, cell.name):
                     check_words([word for word in cell.words if word not in common])
                 whole = cell.reading(list(made.values()))
@@ -240,7 +240,7 @@ def _crossed(part: Part, seed: int, common: Sequence[str]) -> Iterator[Cell]:
         for levels, solver, variant, budget, one in product(*axes):
             named = zip([*factors, *others], [*levels, *variant], strict=True)
             about = [word for x, level in named for word in x[level]]
-            words = _last_of_each([*about, *solvers[solver], *common])
+            words = _last_of_each([*(part.words or ()), *about, *solvers[solver], *common])
             for word in words:
                 if word.lstrip("+~").startswith(OWN):
                     raise InputError(f"{word!r} is the study's own", file=STUDY_KEY, record=solver)

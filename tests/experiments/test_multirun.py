@@ -13,7 +13,7 @@ import yaml
 from experiments import evaluate
 from experiments.config.verbs import JOBS
 from experiments.study import cells
-from experiments.study.multirun import OBJECTIVES
+from experiments.study.frames import OBJECTIVES
 from tests.paths import CONF
 
 

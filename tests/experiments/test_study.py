@@ -63,7 +63,7 @@ def test_cells_are_all_levels_of_all_factors_once(tmp_path: Path) -> None:
     assert {cell.seed for cell in found} == {3, 4}
     first = found[0]
     assert first.words == (
-        "problem.orders=[one_f_one_b]", "agent=contiguous", "env=placement_toy", "budget_s=1",
+        "env=placement_toy", "problem.orders=[one_f_one_b]", "agent=contiguous", "budget_s=1",
         "seed=3",
     )  # fmt: skip
     assert first.name == "one: contiguous: 1 s: seed 3"
@@ -108,7 +108,7 @@ def test_a_cell_reads_that_of_its_seed_and_problem(tmp_path: Path) -> None:
             assert f"agent='{tmp_path}/{read.key}/agent.yaml'" in cell.command(tmp_path)
         if cell.solver == "c":
             assert len(cell.reads) == 4
-            assert cell.words[0].count("$CELL(") == 4
+            assert " ".join(cell.words).count("$CELL(") == 4
     parts["second"] = {"solvers": {"b": ["agent=$CELL(nobody)"]}}
     with refusal("reads 0 cells of 'nobody'"):
         composed(study_file(tmp_path, parts=parts)).study.cells(0)
@@ -338,6 +338,41 @@ def test_a_yardstick_may_be_a_solver_a_level_or_published() -> None:
     assert compared(rows, known={"p": 1.0}).ratios(a)[:, 0].tolist() == [2.0, 2.0]
     assert compared(rows, yardsticks=["b"]).ratios(a)[:, 0].tolist() == [0.5, 2.0]
     assert compared(rows, against=["best_overall"]).yardstick(b).tolist() == [2.0, 6.0]
+
+
+def test_nobody_is_the_best_whom_one_beats_that_is_no_yardstick() -> None:
+    rows = [
+        ("p", "", "a", None, 0, 2.0),
+        ("p", "", "b", None, 0, 3.0),
+        ("p", "", "c", None, 0, 4.0),
+    ]
+    found = compared(rows, yardsticks=["c"])
+    assert [found.summary(entry)["best_on"] for entry in found.entries] == [1, 0, 0]
+    assert (found.leader().solver, found.overall().solver) == ("a", "c")
+
+
+def test_a_level_and_a_solver_have_the_last_word(tmp_path: Path) -> None:
+    levels = {"load": {"high": ["trace.load=2"], "low": []}}
+    words = ["env=cluster", "trace.load=1", "agent=sjf"]
+    told = study_file(tmp_path, verb="evaluate", words=words, problems=levels, solvers=["fifo"])
+    found = composed(told).study.cells(0)
+    first = [x.words[:3] for x in found[:: len(found) // 2]]
+    assert first == [("env=cluster", f"trace.load={load}", "agent=fifo") for load in (2, 1)]
+
+
+def test_the_objective_of_a_cell_is_what_its_job_is_judged_by() -> None:
+    def figures(document: dict[str, Any], *words: str) -> pl.DataFrame:
+        cell = Cell("evaluate", {}, "x", "", None, 0, words)
+        return Frames.of("s", [(cell, document, Path())]).figures("objective")
+
+    of_windows = {"mean_jct_s": 3.0, "instances": {"w": {"mean_jct_s": 4.0}}}
+    found = figures(of_windows, "env=cluster")
+    assert found.select("instance", "value").rows() == [("", 3.0), ("w", 4.0)]
+    found = figures({"policies": [{"mean_jct_s": 5.0}]}, "env=policies")
+    assert found["value"].to_list() == [5.0]
+    found = figures({"objective": 1.0, "mean_jct_s": 2.0}, "env=cluster")
+    assert found["value"].to_list() == [1.0]
+    assert figures({"jobs": 2}, "env=cluster").is_empty()
 
 
 def test_the_best_variant_of_a_solver_is_shown(tmp_path: Path) -> None:
