@@ -368,12 +368,12 @@ FAULTS = (
         "no_node = (~views.node_mask)[:, None, None, :] * 0.0",
     ),
     Fault(
-        "comparison of policies",
-        "The best policy overall has the least mean ratio to the best of each window.",
-        "It has the least mean, which the longest windows decide.",
+        "comparison of solvers",
+        "The best overall has the least mean ratio to the best of each problem.",
+        "It has the least mean, which the longest problems decide.",
         "experiments",
-        "(means / means.min(axis=0)).mean(axis=1).argmin()",
-        "means.mean(axis=1).argmin()",
+        "ratios = self.means[entry] / self.best",
+        "ratios = self.means[entry]",
     ),
     Fault(
         "run folders",
