@@ -47,7 +47,7 @@ def ran(words: list[str], folder: str) -> Figures:
     named = [word.partition("=")[2] for word in words if word.startswith("hydra.run.dir=")]
     folder = named[0] if named else folder
     places = [f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}"]
-    sys.argv = ["meshwright"]
+    sys.argv = ["meshwright", *words]
     code = main([*words, *places[bool(named) :]])
     if code != 0:
         raise RuntimeError(f"exit code {code}")
