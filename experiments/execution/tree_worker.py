@@ -1,6 +1,6 @@
 """A vertex of a synchronisation: its part of every tree, chunk by chunk, point to point over gloo.
 
-Started by `experiments.execution.processes` with a folder and a number; what it saw goes to a file.
+`experiments.execution.processes` starts it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from envs.synchronisation.plan import (
     Way,
 )
 from experiments.execution.namespaces import address, enter
-from experiments.execution.processes import MEETING, PLAN, TASK, report
+from experiments.execution.processes import MEETING, PLAN, TASK
 from experiments.network.plan_file import read_plan
 
 WINDOW = 2  # chunks under way on a connection
@@ -201,7 +201,6 @@ def work(folder: Path, process: int) -> dict[str, Any]:
         enter(task["namespaces"][vertex])
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    torch.set_num_threads(1)
     meeting = c10d.FileStore(str(folder / MEETING), task["processes"])
 
     def group(kind: str, number: int, member: int, size: int, end: int = 0) -> Any:
@@ -253,7 +252,3 @@ def work(folder: Path, process: int) -> dict[str, Any]:
             right[name] += torch.equal(vector[checked], wanted[checked])
     control.barrier().wait()
     return {"seconds": seconds, "equal": {x: right[x] == task["repetitions"] for x in prepared}}
-
-
-if __name__ == "__main__":
-    report(work)
