@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,10 @@ def run_processes(
 
     Raises:
         InputError: a process refused the task, failed, or took longer than the task's `limit_s`.
+        ModuleNotFoundError: torch is not installed.
     """
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(name="torch")
     write_json(folder / TASK, task)
     variables = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
     if sys.platform == "linux":
