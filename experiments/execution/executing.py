@@ -6,7 +6,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import combinations
 from operator import itemgetter
 from statistics import fmean, median
@@ -19,7 +18,7 @@ from envs.errors import InputError
 from envs.hybrid.plan import LETTERS
 from envs.step.pipeline import Bar, Pipeline, Work, play
 from envs.units import MICROSECOND, MILLISECOND
-from experiments.execution.exporting import write_split
+from experiments.execution.exporting import split_files, write_files
 from experiments.execution.processes import run_processes
 from experiments.execution.split import Split, read_split
 from experiments.reporting.tables import Table, write_tables
@@ -73,13 +72,11 @@ def execute(config: ExecuteConfig, run: Run) -> Result:
     names = [split.name for split in splits]
     if len(set(names)) < len(names):
         raise InputError(f"config key 'plan': two files of one name among {', '.join(names)}")
-    if find_spec("torch") is None:
-        raise ModuleNotFoundError(name="torch")
     hashes = dict(zip(names, map(file_hash, files), strict=True))
     provenance = run.provenance.with_inputs(**hashes)
     folder = run.folder / FOLDER
     for split in splits:
-        write_split(folder / split.name, split, provenance)
+        write_files(folder / split.name, split_files(split, provenance))
     task = {
         "layers": config.layers,
         "plans": {

@@ -82,10 +82,10 @@ def export_plan(config: ExportPlanConfig, run: Run) -> Result:
     files = write(folder, split, layers, provenance)
     require_no_input([folder / name for name in files], [config.plan], "output")
     if folder.exists():
-        _write(folder, files)
+        write_files(folder, files)
     else:
         with atomic_folder(folder) as temporary:
-            _write(temporary, files)
+            write_files(temporary, files)
     return Result(
         {
             "folder": str(folder),
@@ -101,17 +101,14 @@ def export_plan(config: ExportPlanConfig, run: Run) -> Result:
     )
 
 
-def write_split(folder: Path, split: Split, provenance: Provenance) -> None:
-    """What `Pipeline` of train.py reads."""
-    _write(folder, _split_files(split, provenance))
-
-
-def _split_files(split: Split, provenance: Provenance) -> dict[str, str]:
+def split_files(split: Split, provenance: Provenance) -> dict[str, str]:
+    """Texts of what `Pipeline` of train.py reads, by the files' names."""
     document = stamp(split.document(), provenance, kind="split")
     return {ORDER_FILE: split.csv, SPLIT_FILE: to_json(document)}
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> None:
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write texts by the files' names."""
     for name, text in files.items():
         write_text(folder / name, text)
 
@@ -120,7 +117,7 @@ def _pytorch(_: Path, split: Split, layers: Any, provenance: Provenance) -> dict
     model = Path(inspect.getfile(type(layers))).read_text(encoding="utf-8")
     script = _PYTORCH.format(processes=split.processes, ranks=split.ranks, replicas=split.replicas)
     return {
-        **_split_files(split, provenance),
+        **split_files(split, provenance),
         TRAIN_FILE: (_HERE / TRAIN_FILE).read_text(encoding="utf-8"),
         MODEL_FILE: f"{model}\n\nMODEL = {layers!r}\n",
         LAUNCH_FILE: script,

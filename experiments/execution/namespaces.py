@@ -43,13 +43,9 @@ def why_not(*programs: str) -> str:
             return f"needs the program {program}"
     try:
         with namespaces(1) as (name,):
-            for command in (
-                ["ip", "link", "add", "name", "a", "type", "bridge"],
-                ["ip", "link", "add", "name", "b", "type", "veth", "peer", "name", "c"],
-                ["tc", "qdisc", "add", "dev", "b", "root", "handle", "1:", "htb"],
-                ["tc", "qdisc", "add", "dev", "c", "root", *bucket(1e6)],
-            ):
-                run("ip", "netns", "exec", name, *command)
+            ip(name, "link add name a type bridge\nlink add name b type veth peer name c")
+            run("tc", "-n", name, "-batch", "-", text=_queues("b", 1e6))
+            run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "c", "root", *bucket(1e6))
     except InputError as error:
         return f"needs network namespaces, and a kernel that shapes their links ({error})"
     return ""
@@ -67,7 +63,7 @@ def namespaces(count: int) -> Iterator[tuple[str, ...]]:
     try:
         for name in names:
             run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
+            ip(name, "link set lo up")
         yield names
     finally:
         for name in names:
@@ -113,6 +109,15 @@ def run(*command: str, check: bool = True, text: str | None = None) -> str:
     return done.stdout
 
 
+def ip(namespace: str, commands: str) -> None:
+    """Do commands of `ip`, a line each, in a namespace.
+
+    Raises:
+        InputError: one fails.
+    """
+    run("ip", "-n", namespace, "-batch", "-", text=commands)
+
+
 def address(kind: str, number: int, end: int = 0) -> str:
     """Of an end of a cable or a way (0: where it begins), of a vertex, of it beside the links."""
     return str(IPv4Address(NETS[kind]) + 2 * number + end)
@@ -133,41 +138,39 @@ def real_links(network: LinkGraph, ways: Sequence[Way]) -> Iterator[tuple[str, .
         raise InputError(f"config key 'links': {fault}")
     remove_leftovers()
     with namespaces(network.num_vertices + 1) as (wires, *names):
-        run("ip", "-n", wires, "link", "add", "hub", "up", "type", "bridge")
-        ip: list[list[str]] = []
+        ip(wires, "link add name hub up type bridge")
+        adding: list[list[str]] = []  # to the namespace of every vertex
         for v, name in enumerate(names):
-            veth = f"link add control type veth peer name v{v} netns {wires}"
-            run("ip", "-n", name, *veth.split())
-            run("ip", "-n", wires, "link", "set", f"v{v}", "master", "hub", "up")
+            ip(name, f"link add control type veth peer name v{v} netns {wires}")
+            ip(wires, f"link set v{v} master hub up")
             both = (f"addr add {address('control', v)}/16 dev control", "link set control up")
-            ip.append([*both, f"addr add {address('own', v)}/32 dev lo"])
+            adding.append([*both, f"addr add {address('own', v)}/32 dev lo"])
         near: dict[tuple[int, int], tuple[str, str]] = {}  # from a to b: a's interface, b's address
         for cable, ends in enumerate(sorted({(min(x), max(x)) for x in network.link})):
             veth = f"link add c{cable} type veth peer name c{cable} netns {names[ends[1]]}"
-            run("ip", "-n", names[ends[0]], *veth.split())
+            ip(names[ends[0]], veth)
             for end, v in enumerate(ends):
                 near[v, ends[1 - end]] = f"c{cable}", address("cable", cable, 1 - end)
                 own = f"addr add {address('cable', cable, end)}/31 dev c{cable}"
-                ip[v] += [own, f"link set c{cable} up"]
+                adding[v] += [own, f"link set c{cable} up"]
         for (a, b), link in network.link.items():
             queues = _queues(near[a, b][0], float(network.capacity[link]))
             run("tc", "-n", names[a], "-batch", "-", text=queues)
         for (v, target), way in fewest_links(network).items():
             hop = f"via {near[v, way[1]][1]} src {address('own', v)}"
-            ip[v].append(f"route add {address('own', target)} {hop} rto_min 2s")
+            adding[v].append(f"route add {address('own', target)} {hop} rto_min 2s")
         for number, way in enumerate(ways):
             for end, along in enumerate((way[::-1], way)):  # towards the beginning, and the end
                 here, there = address("way", number, 1 - end), address("way", number, end)
-                ip[along[-1]].append(f"addr add {there}/32 dev lo")
+                adding[along[-1]].append(f"addr add {there}/32 dev lo")
                 for a, b in pairwise(along):
                     source = here if a == along[0] else address("own", a)
                     hop = f"via {near[a, b][1]} src {source} rto_min 2s"
-                    ip[a].append(f"route add {there} {hop}")
+                    adding[a].append(f"route add {there} {hop}")
         settings = [f"net.ipv4.{key}={value}" for key, value in SETTINGS.items()]
         for v, name in enumerate(names):
             run("ip", "netns", "exec", name, "sysctl", "-qw", *settings)
-            adding = sorted(ip[v], key=lambda line: line.startswith("route"))
-            run("ip", "-n", name, "-batch", "-", text="\n".join(adding))
+            ip(name, "\n".join(sorted(adding[v], key=lambda line: line.startswith("route"))))
         yield tuple(names)
 
 

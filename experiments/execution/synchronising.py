@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from importlib.util import find_spec
 from itertools import pairwise
 from math import ceil
 from statistics import median
@@ -63,8 +62,6 @@ def execute_synchronisation(config: ExecuteSynchronisationConfig, run: Run) -> R
     """
     problem, plan = read_plan(config.synchronisation)
     provenance = run.provenance.with_inputs(plan=file_hash(config.synchronisation))
-    if find_spec("torch") is None:
-        raise ModuleNotFoundError(name="torch")
     if config.bytes is not None:
         size = read_quantity(parse_bytes, config.bytes, key="bytes")
         plan = replace(plan, chunk=plan.chunk * (size / problem.size))

@@ -74,20 +74,17 @@ class Pipeline:
         self._over = mesh.get_group("replica")
         self._within = mesh.get_group("rank")
         ranks: dict[nn.Parameter, set[int]] = {}
-        for stage in split["stages"]:
-            for name in stage["layers"]:
-                for parameter in layers[name].parameters():
-                    ranks.setdefault(parameter, set()).add(stage["rank"])
-        self._tied = [x for x, at in ranks.items() if len(at) > 1]
         self.parts: list[Part] = []
         stages = []
         for number, stage in enumerate(split["stages"]):
+            part = Part({name: layers[name] for name in stage["layers"]}, stage["recompute"])
+            for parameter in part.parameters():
+                ranks.setdefault(parameter, set()).add(stage["rank"])
             if stage["rank"] == mesh.get_local_rank("rank"):
-                named = {name: layers[name] for name in stage["layers"]}
-                part = Part(named, stage["recompute"]).to(device)
+                self.parts.append(part.to(device))
                 count = len(split["stages"])
                 stages.append(stage_type(part, number, count, device, group=self._within))
-                self.parts.append(part)
+        self._tied = [x for x, at in ranks.items() if len(at) > 1]
         self.schedule = _PipelineScheduleRuntime(stages, self.micro_batches, loss_fn=loss)
         self.schedule._load_csv(str(folder / ORDER_FILE), format="compute_only")
         self._ends = any(stage.is_last for stage in stages)

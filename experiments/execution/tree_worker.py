@@ -1,6 +1,6 @@
 """A vertex of a synchronisation: its part of every tree, chunk by chunk, point to point over gloo.
 
-Started by `experiments.execution.processes` with a folder and a number; what it saw goes to a file.
+`experiments.execution.processes` starts it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from envs.synchronisation.plan import (
     Way,
 )
 from experiments.execution.namespaces import address, enter
-from experiments.execution.processes import MEETING, PLAN, TASK, report
+from experiments.execution.processes import MEETING, PLAN, TASK
 from experiments.network.plan_file import read_plan
 
 WINDOW = 2  # chunks under way on a connection
@@ -110,44 +110,38 @@ class TreePart:
         Otherwise a chunk that nobody waits for yet could hold up a line, and lines each other.
         """
         whole = vector[self._part]
-        chunks = whole.split(self._chunk)
-        rooms = [torch.empty_like(whole).split(self._chunk) for _ in self._children]
-        both = zip(self._children, rooms, strict=True)
-        arriving = [(room, line.expect(room, self._tag)) for line, room in both]
-        found: list[Callable[[], None]] = []
-        if self._children or self._parent:
-            found.append(partial(self._reduce, chunks, arriving))
+        chunks, formed = whole.split(self._chunk), self._tag + self.chunks
+        arriving, found = [], list[Callable[[], None]]()
+        for line in self._children:
+            room = torch.empty_like(whole).split(self._chunk)
+            arriving.append((room, line.expect(room, self._tag)))
+        if self._parent:
+            found.append(partial(self._carry, chunks, arriving, self._parent, self._tag))
+        elif self._children:
+            found.append(partial(self._carry, chunks, arriving, self._targets, formed))
         if self._source or (self._targets and not found):
-            formed = [line.expect(chunks, self._tag + self.chunks) for line in self._source]
-            found.append(partial(self._broadcast, chunks, formed))
+            sums = [(chunks, line.expect(chunks, formed)) for line in self._source]
+            found.append(partial(self._carry, chunks, sums, self._targets, formed))
         return found
 
-    def _reduce(
-        self, chunks: Sequence[Tensor], arriving: Sequence[tuple[Sequence[Tensor], list[Work]]]
+    def _carry(
+        self,
+        chunks: Sequence[Tensor],
+        arriving: Sequence[tuple[Sequence[Tensor], list[Work]]],
+        lines: Sequence[Line],
+        tag: int,
     ) -> None:
+        """Send on every chunk once all that arrives is added to it, or has arrived in its place."""
         for c, chunk in enumerate(chunks):
             held = self._own
             for room, works in arriving:
                 works[c].wait()
-                if held:
-                    chunk.add_(room[c])
-                else:
-                    chunk.copy_(room[c])
-                held = True
-            for line in self._parent:
-                line.put(chunk, self._tag, c, self._share)
-            if not self._parent:
-                self._pass_on(chunk, c)
-
-    def _broadcast(self, chunks: Sequence[Tensor], formed: Sequence[list[Work]]) -> None:
-        for c, chunk in enumerate(chunks):
-            for works in formed:
-                works[c].wait()
-            self._pass_on(chunk, c)
-
-    def _pass_on(self, chunk: Tensor, number: int) -> None:
-        for line in self._targets:
-            line.put(chunk, self._tag + self.chunks, number, self._share)
+                if room is not chunks:
+                    combine = chunk.add_ if held else chunk.copy_
+                    combine(room[c])
+                    held = True
+            for line in lines:
+                line.put(chunk, tag, c, self._share)
 
 
 def parts_of(
@@ -201,7 +195,6 @@ def work(folder: Path, process: int) -> dict[str, Any]:
         enter(task["namespaces"][vertex])
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    torch.set_num_threads(1)
     meeting = c10d.FileStore(str(folder / MEETING), task["processes"])
 
     def group(kind: str, number: int, member: int, size: int, end: int = 0) -> Any:
@@ -253,7 +246,3 @@ def work(folder: Path, process: int) -> dict[str, Any]:
             right[name] += torch.equal(vector[checked], wanted[checked])
     control.barrier().wait()
     return {"seconds": seconds, "equal": {x: right[x] == task["repetitions"] for x in prepared}}
-
-
-if __name__ == "__main__":
-    report(work)

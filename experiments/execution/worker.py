@@ -1,6 +1,6 @@
 """One process of a run: its stages of every plan, step after step, beside the unsplit model.
 
-Started by `experiments.execution.processes` with a folder and a number; what it saw goes to a file.
+`experiments.execution.processes` starts it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from envs.files import read_json
 from envs.step.pipeline import Bar, Work
 from experiments.config.targets import build, build_as
 from experiments.execution.captured import CapturedLayers, WithoutDropout
-from experiments.execution.processes import MEETING, TASK, report
+from experiments.execution.processes import MEETING, TASK
 from experiments.execution.train import SPLIT_FILE, Pipeline, mesh_of
 from experiments.step.problem import RunnableSource
 
@@ -168,7 +168,6 @@ def work(folder: Path, process: int) -> Document:
         InputError: a plan is of other layers than the model, or its micro-batches do not divide.
     """
     task = read_json(folder / TASK)
-    torch.set_num_threads(1)
     splits = {name: read_json(folder / name / SPLIT_FILE) for name in task["plans"]}
     models = {name: _model(task, splits[name], *told) for name, told in task["plans"].items()}
     distributed.init_process_group(
@@ -224,7 +223,3 @@ def _model(task: Document, split: Document, file: str, graph: Document | None) -
         fault = f"a micro-batch of {model.micro_batch} does not divide over the replicas"
         raise InputError(fault, file=file, field="stages")
     return model
-
-
-if __name__ == "__main__":
-    report(work)

@@ -120,8 +120,8 @@ def test_a_config_of_an_installed_run_is_read_in_a_checkout(tmp_path: Path) -> N
     assert name_here("meshwright.envs.cost.RooflineCost") == "envs.cost.RooflineCost"
     for of_others in ("envs.of_somebody.Thing", "meshwright.plan", "numpy.array", "agents"):
         assert name_here(of_others) == of_others
-    earlier = "experiments.study.processes.LocalProcess"  # by its module of an earlier version
-    assert name_here(earlier) == "experiments.execution.local.LocalProcess"
+    earlier = "experiments.step.worker.RecordedStage"  # by its module of an earlier version
+    assert name_here(earlier) == "experiments.execution.worker.RecordedStage"
     assert isinstance(build({"_target_": "meshwright.envs.cost.RooflineCost"}), RooflineCost)
     text = (CONF / "topology/t4_pcie.yaml").read_text().replace(": envs.", ": meshwright.envs.")
     (tmp_path / "topology.yaml").write_text(text)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from plans_of_layers import PLANS, write
 
@@ -14,6 +18,7 @@ from experiments.execution.executing import outcome
 from experiments.execution.split import read_split
 from experiments.execution.worker import work
 from experiments.run.app import run_job
+from tests.paths import CONF
 from tests.refusal import refusal
 
 SMALL = [
@@ -95,6 +100,18 @@ def test_processes_end_with_their_time(tmp_path: Path, capsys: pytest.CaptureFix
     words = [f"plan={write(tmp_path, 'gpipe')}", "limit_s=0.1", f"hydra.run.dir={tmp_path / 'run'}"]
     assert run_job("execute", words) == 2
     assert "'limit_s': [0, 1] of the processes still ran" in capsys.readouterr().err
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    words = [f"plan={write(tmp_path, 'gpipe')}", "steps=100000", f"hydra.run.dir={tmp_path}/run"]
+    app = [sys.executable, "-m", "experiments.execute"]
+    command = subprocess.Popen([*app, *words], cwd=CONF.parent)
+    while len(started := psutil.Process(command.pid).children()) < 2:
+        assert command.poll() is None
+        time.sleep(0.05)
+    command.kill()
+    command.wait()
+    assert not psutil.wait_procs(started, timeout=60)[1]
 
 
 def test_planners_read_the_profile_of_layers(tmp_path: Path) -> None:
