@@ -105,7 +105,7 @@ def draw_jct_cdf(jct_s: Mapping[str, FloatArray], title: str) -> Figure:
         look: dict[str, Any] = {"linestyle": DASHES[index % 2]}  # on a like curve both are seen
         if index >= MOST_NAMED:
             label = f"{len(means) - MOST_NAMED} others, slower"
-            look = {"color": GREY, "zorder": 1.5}
+            look = {"color": GREY, "zorder": 1.5, "linestyle": "-"}
         jct = np.quantile(np.maximum(jct_s[name], LEAST_S), SHARES, method="inverted_cdf")
         curves(axes, {label: (jct, SHARES)}, index, linewidth=1.8, **look)
     every = np.maximum(np.concatenate([*jct_s.values()]), LEAST_S)

@@ -194,9 +194,8 @@ def trace_document(problem: StepProblem, timeline: Timeline) -> dict[str, object
 def _events(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
     graph, topology = problem.graph, problem.topology
     devices = [f"{device.name} ({device.spec.name})" for device in topology.devices]
-    for number, name, threads in (
-        (DEVICES, "devices", devices), (PORTS, "ports", topology.port_names),
-    ):  # fmt: skip
+    places = {"devices": devices, "ports": topology.port_names}
+    for number, (name, threads) in enumerate(places.items(), DEVICES):
         yield process(number, name)
         for place, label in enumerate(threads):
             yield thread(number, place, label)

@@ -221,14 +221,11 @@ class TimeUnit(NamedTuple):
     """In which times are shown."""
 
     name: str
-    short: str
     seconds: float
 
 
-UNITS = (
-    TimeUnit("days", "d", 86400.0), TimeUnit("h", "h", 3600.0), TimeUnit("min", "min", 60.0),
-    TimeUnit("s", "s", 1.0),
-)  # fmt: skip
+DAY = 86400.0
+UNITS = TimeUnit("d", DAY), TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)
 LEAST = 3  # of a unit that an axis is to show
 
 
@@ -240,11 +237,10 @@ def unit_for(span_s: float, least: float = LEAST) -> TimeUnit:
 def in_words(seconds: float) -> str:
     """A duration with its unit: "45 s", "2.5 h", "3 d"."""
     unit = unit_for(seconds, 1)
-    return f"{seconds / unit.seconds:.3g} {unit.short}"
+    return f"{seconds / unit.seconds:.3g} {unit.name}"
 
 
-DAY = 86400
-DURATIONS = (0.1, 1, 10, 60, 600, 3600, DAY // 4, DAY, 7 * DAY, 30 * DAY, 365 * DAY, 3650 * DAY)
+DURATIONS = (0.1, 1, 10, 60, 600, 3600, DAY / 4, DAY, 7 * DAY, 30 * DAY, 365 * DAY, 3650 * DAY)
 
 
 def duration_axis(axes: Axes, low_s: float, high_s: float) -> None:
