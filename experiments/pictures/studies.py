@@ -167,9 +167,8 @@ def _draw(
         )  # fmt: skip
     if len(graph) <= _MANY:
         nx.draw_networkx_labels(graph, places, rank, SMALL, ax=axes)
-        nx.draw_networkx_labels(
-            graph, places, between, SMALL - 3, NOTE, verticalalignment="bottom", ax=axes
-        )
+        above = {vertex: (x, y + 0.06) for vertex, (x, y) in places.items()}
+        nx.draw_networkx_labels(graph, above, between, SMALL - 3, NOTE, ax=axes)
     axes.set_axis_off()
 
 
