@@ -47,23 +47,23 @@ def draw_spans(
             )  # fmt: skip
 
 
-def label_rows(axes: Axes, places: Sequence[float], names: Sequence[str], lowest: float) -> None:
-    """Rows from above, without an axis beside them."""
+def label_rows(
+    axes: Axes,
+    places: Sequence[float],
+    names: Sequence[str],
+    lowest: float,
+    ends: Sequence[str] = (),
+) -> None:
+    """Rows from above, without an axis beside them; what is said at the right of the first."""
     axes.set_yticks(places, names)
     axes.set_ylim(lowest, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-
-
-def label_step(
-    axes: Axes, places: Sequence[float], names: Sequence[str], shares: Sequence[str], end: float
-) -> None:
-    """Rows of one step, which ends at a line, and at the right how busy the first of them are."""
-    label_rows(axes, places, names, max(places) + 0.5)
-    axes.set_xlim(0, end * 1.08)
-    axes.axvline(end, color="black", linewidth=0.8)
-    for row, share in enumerate(shares):
-        axes.text(end * 1.006, row, share, va="center", fontsize=SMALL)
+    axes.spines["right"].set_visible(True)
+    for place, text in zip(places, ends, strict=False):
+        axes.annotate(
+            text, (1.005, place), xycoords=("axes fraction", "data"), va="center", fontsize=SMALL
+        )
 
 
 Event = dict[str, object]  # times are in seconds where these are made

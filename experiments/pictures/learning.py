@@ -6,6 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +19,21 @@ from envs.errors import InputError
 from envs.files import check_file
 from experiments.pictures.style import (
     BLUE,
-    GIVEN_UP,
+    DASHES,
     LEVEL,
     LIMIT,
-    MOST_NAMED,
     NOTE,
     ORANGE,
-    OTHERS,
     PALE,
     PALETTE,
+    Panel,
     bars,
     colour,
     curves,
-    legend_below,
-    name_at_end,
+    draw_curves,
+    legend,
     note,
     picture,
-    remarks,
 )
 from experiments.run.artifacts import METRICS_FILE
 from experiments.run.statistics import Interval
@@ -69,7 +68,7 @@ def draw_learning_curve(
     mean, best = 1e3 * np.array([curve.mean, curve.best])
     own = np.array([one for one in curve.own if np.isfinite(one[1])]).reshape(-1, 2) * (1, 1e3)
     axes.plot(curve.seconds, mean, color=PALE, label="PPO, mean plan of an iteration")
-    better = np.flatnonzero(np.diff(best, prepend=np.inf) < 0.0)
+    better = np.flatnonzero(best < np.append(np.inf, best[:-1]))
     axes.plot(
         curve.seconds, best, "-o", drawstyle="steps-post", color=BLUE, linewidth=2.2, markersize=4,
         markevery=better.tolist(), label="PPO, best plan so far",
@@ -77,45 +76,28 @@ def draw_learning_curve(
     if len(own):
         axes.plot(
             *own.T, "-o", markevery=[int(own[:, 1].argmin())], color=ORANGE,
-            label=f"PPO, the policy's most probable plan; at 0 {curve.begun}; dot: exported",
+            label=f"PPO, the policy's most probable plan\n(at 0 {curve.begun}; dot: exported)",
         )  # fmt: skip
-    lines = {name: value * 1e3 for name, value in baselines.items() if np.isfinite(value)}
-    bound = lower_bound * 1e3
-    low, high = _limits(bound, best, mean, own[:, 1], list(lines.values()))
-    axes.set(ylim=(low, high), xlim=(0, max([*curve.seconds, 1.0])))
+    lines = {name: 1e3 * value for name, value in baselines.items() if np.isfinite(value)}
+    bound = 1e3 * lower_bound
+    # far worse baselines and the worst of the iterations lie above the axis
+    every = [*best, *mean, *own[:, 1]]
+    known = [one for one in every if np.isfinite(one)] or [*lines.values(), bound]
+    start = max([np.quantile(known, 0.98), *own[:, 1]])
+    top = max([start, *(value for value in lines.values() if value <= ABOVE_START * start)])
+    low = min([bound, *lines.values(), *known])
+    margin = 0.05 * max(top - low, 0.01 * top)
+    inks = product(DASHES[1:], (ink for ink in PALETTE if ink not in (BLUE, ORANGE)))
+    looks = zip(sorted(lines, key=lines.__getitem__), cycle(inks), strict=False)
+    for name, (dashes, ink) in reversed([*looks]):
+        label = f"{name}  {lines[name]:.1f}" + (", above" if lines[name] > top + margin else "")
+        axes.axhline(lines[name], color=ink, linestyle=dashes, linewidth=1.1, label=label)
+    axes.axhline(bound, label=f"proved lower bound  {bound:.1f}", **LIMIT)
+    axes.set(ylim=(low - margin, top + margin), xlim=(0, max([*curve.seconds, 1.0])))
     axes.set(xlabel="wall time of training (s)", ylabel="step time (ms)")
-    near = sorted((name for name in lines if lines[name] <= high), key=lines.__getitem__)
-    for name in near[MOST_NAMED:]:
-        axes.axhline(lines[name], linewidth=0.8, **OTHERS)
-    inks = [one for one in PALETTE if one not in (BLUE, ORANGE)]
-    named = {name: (lines[name], ink) for name, ink in zip(near, inks, strict=False)}
-    for height, ink in named.values():
-        axes.axhline(height, color=ink, linewidth=1.1, linestyle="--")
-    axes.axhline(bound, **LIMIT)
-    named["proved lower bound"] = (bound, "black")
-    labels = {f"{name}  {at:.1f}": (at, ink) for name, (at, ink) in named.items()}
-    name_at_end(axes, labels, 0.035)
-    told = remarks(
-        above_the_axis=[f"{name} {value:.1f} ms" for name, value in lines.items() if value > high],
-        no_plan=[name for name, value in baselines.items() if not np.isfinite(value)],
-        grey=[f"{name} {lines[name]:.1f} ms" for name in near[MOST_NAMED:]],
-    )
-    note(axes, told)
-    return legend_below(figure, 3)
-
-
-def _limits(
-    bound: float, best: FloatArray, mean: FloatArray, own: FloatArray, baselines: list[float]
-) -> tuple[float, float]:
-    """From just under the bound to just over the curve's start; far worse baselines lie beyond."""
-    curve = np.concatenate([best, mean, own])
-    curve = curve[np.isfinite(curve)]
-    floor = min([bound, *baselines, *curve])
-    start = float(np.quantile(curve, 0.98)) if len(curve) else min(baselines, default=floor)
-    start = max([start, *own])
-    top = max([start, *(value for value in baselines if value <= ABOVE_START * start)])
-    margin = 0.05 * max(top - floor, 0.01 * top)
-    return floor - margin, top + margin
+    if without := [name for name in baselines if name not in lines]:
+        note(axes, f"no plan: {', '.join(without)}")
+    return legend(figure, 1, place="outside right upper")
 
 
 RESAMPLED, QUANTILES = 2_000, (0.025, 0.975)
@@ -140,22 +122,18 @@ def read_exams(run_folder: Path, scores: Sequence[tuple[int, float]] = ()) -> Ex
         InputError: the folder holds no training of schedulers, or one without any exam.
     """
     path = run_folder / METRICS_FILE
+    columns = "charts/global_step", "exam/score", "charts/cloning"
     try:
         check_file(path)
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        read = [
-            (float(row["charts/global_step"]), float(row["exam/score"]), row["charts/cloning"])
-            for row in rows
-        ]
+            rows = [[float(row[name]) for name in columns] for row in csv.DictReader(file)]
     except (InputError, OSError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"holds no exams of schedulers ({error})", file=path) from error
-    at = {0: 0.0, **{number + 1: steps for number, (steps, *_) in enumerate(read)}}
-    known = {steps: score for steps, score, _ in read if not np.isnan(score)}
+    at = [0.0, *(steps for steps, *_ in rows)]
+    known = {steps: score for steps, score, _ in rows if not np.isnan(score)}
     known |= {at[iteration]: score for iteration, score in scores}
-    examined = sorted(known.items())
-    clones = max([steps for steps, _, cloning in read if float(cloning)], default=0.0)
-    at_steps, found = np.array(examined, np.float64).reshape(-1, 2).T
+    clones = max([steps for steps, _, cloning in rows if cloning], default=0.0)
+    at_steps, found = np.array(sorted(known.items()), np.float64).reshape(-1, 2).T
     return Exams(run_folder.name, at_steps, found, clones)
 
 
@@ -195,7 +173,7 @@ def draw_exams(
         failed = run.steps[~np.isfinite(run.scores)]
         if len(failed):
             axes.plot(
-                failed, np.full(len(failed), 0.985), color=BLUE, **GIVEN_UP,
+                failed, np.full(len(failed), 0.985), "x", color=BLUE, clip_on=False,
                 transform=axes.get_xaxis_transform(), label="given up: jobs that never finished",
             )  # fmt: skip
     if len(runs) > 1:
@@ -205,11 +183,10 @@ def draw_exams(
         series = {label: (steps, interquartile_mean(scores), *band)}
         curves(axes, series, color=BLUE, linewidth=2.2, marker=".")
     axes.axhline(1.0, label=reference, **LEVEL)
-    clones = max(run.clones for run in runs)
-    if clones:
+    if clones := max(run.clones for run in runs):
         axes.axvline(clones, color=ORANGE, linewidth=1.0, linestyle=":", label="end of cloning")
     axes.set(xlabel="steps", ylabel=f"{measure} / reference's")
-    return legend_below(figure, 3)
+    return legend(figure, 3)
 
 
 def draw_reliability(
@@ -234,7 +211,7 @@ def draw_reliability(
     losses = zip(ranks, zip(*by_trace.values(), strict=True), strict=True)
     bars(right, [*by_trace], dict(losses), across=True)
     right.set_xlabel("cross entropy (nats)")
-    return legend_below(figure, len(ranks))
+    return legend(figure, len(ranks))
 
 
 def _diagonal(axes: Axes, end: float) -> None:
@@ -257,7 +234,7 @@ def draw_predicted(tables: Mapping[str, Points], title: str) -> Figure:
         _diagonal(axes, 1.02)
         axes.set(xlabel="measured, alone = 1", ylabel="predicted")
         note(axes, f"{table}: mean absolute error {error:.3f}")
-    return legend_below(figure, 3 * len(tables))
+    return legend(figure, 3 * len(tables))
 
 
 def draw_errors(
@@ -270,18 +247,18 @@ def draw_errors(
         ours: the method that stands out.
         title: of the picture.
     """
-    figure, panels = picture(title, 5.4 * len(sources), 4.6, 1, len(sources), sharey=True)
-    methods = list(dict.fromkeys(method for found in sources.values() for method in found))
-    for axes, (source, found) in zip(panels, sources.items(), strict=True):
-        for method, errors in found.items():
-            axes.plot(
-                *zip(*sorted(errors.items()), strict=True), "-o", markersize=3.5, label=method,
-                linewidth=2.6 if method == ours else 1.4, color=colour(methods.index(method)),
-            )  # fmt: skip
-        axes.set_xlabel("probes beside which the unseen job was measured")
-        note(axes, source)
-    panels[0].set(ylabel="mean absolute error, alone = 1", ylim=(0, None))
-    return legend_below(figure, len(methods))
+    labels = {
+        "xlabel": "probes beside which the unseen job was measured",
+        "ylabel": "mean absolute error, alone = 1", "ylim": (0, None),
+    }  # fmt: skip
+    panels = [
+        Panel({x: tuple(zip(*sorted(errors.items()), strict=True)) for x, errors in found.items()},
+              labels, source)
+        for source, found in sources.items()
+    ]  # fmt: skip
+    count = len(panels)
+    size = 5.4 * count, 4.6, count
+    return draw_curves(title, panels, *size, sharey=True, bold=ours, marker=".")
 
 
 def draw_search(
@@ -305,13 +282,8 @@ def draw_search(
     curves(left, {"exams": (rounds, *series)}, color=BLUE, marker=".")
     left.axhline(1.0, **LEVEL)
     left.set(xlabel="rounds", ylabel="mean JCT of an exam / with the weights before")
-    names = [name.replace("_", " ") for name in start]
-    bars(
-        right,
-        names,
-        {"before": [*start.values()], "after": [found[name] for name in start]},
-        across=True,
-    )
+    after = [found[name] for name in start]
+    bars(right, [*start], {"before": [*start.values()], "after": after}, across=True)
     right.axvline(0.0, color=NOTE, linewidth=0.8)
     right.set_xlabel("weight: what is added to a log index")
-    return legend_below(figure, 3)
+    return legend(figure, 3)

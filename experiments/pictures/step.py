@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,23 +13,15 @@ from envs.hybrid.simulation import HybridStep
 from envs.step.pipeline import Pipeline, PlayedPipeline, Work
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
-from experiments.pictures.gantt import (
-    Event,
-    draw_spans,
-    happened,
-    label_step,
-    process,
-    thread,
-)
+from experiments.pictures.gantt import Event, draw_spans, happened, label_rows, process, thread
 from experiments.pictures.style import (
     BLUE,
     GREEN,
     LIMIT,
-    NOTE,
     ORANGE,
     PALETTE,
     PURPLE,
-    legend_of,
+    legend,
     mixed_with_white,
     picture,
 )
@@ -59,7 +50,7 @@ def draw_gantt(
     """
     graph, devices = problem.graph, problem.topology.devices
     scale, unit = (1e3, "ms") if timeline.step_time < 10 else (1.0, "s")
-    end, many = timeline.step_time * scale, graph.num_micro_batches
+    end, last = timeline.step_time * scale, max(graph.num_micro_batches - 1, 0)
     ports = _used_ports(problem, timeline)
     if names is None:
         names = {
@@ -71,49 +62,46 @@ def draw_gantt(
     figure, (axes,) = picture(title, 13, 1.6 + height, grid="x")
 
     def shade(look: int, batch: int) -> str:
-        share = 1 - batch / (many - 1) if many > 1 and look not in (Phase.OPTIMIZER, SUM) else 0.0
-        return mixed_with_white(COLOURS[look], LIGHTEST * share)
+        return mixed_with_white(COLOURS[look], LIGHTEST * (last - batch) / max(last, 1))
 
-    row, batch = np.full(len(devices), -1), np.maximum(graph.micro_batch, 0)
+    row = np.full(len(devices), -1)
     row[[*names]] = range(len(names))
-    row = row[timeline.device]
     look = np.where(graph.kind == Kind.COLLECTIVE, SUM, graph.phase)
-    numbered = look < Phase.OPTIMIZER
-    drawn = np.flatnonzero((timeline.op_finish > 0) & (row >= 0))
-    drawn = drawn[np.lexsort((timeline.op_start[drawn], look[drawn], row[drawn]))]
-    kind = np.stack([row, look, batch * numbered])[:, drawn]
+    batch = np.where(look < Phase.OPTIMIZER, np.maximum(graph.micro_batch, 0), last)
+    kind = np.stack([row[timeline.device], look, batch])
+    drawn = np.flatnonzero((timeline.op_finish > 0) & (kind[0] >= 0))
+    drawn = drawn[np.lexsort((timeline.op_start[drawn], *kind[1::-1, drawn]))]
     start, finish = timeline.op_start[drawn] * scale, timeline.op_finish[drawn] * scale
-    first = np.ones(len(drawn), dtype=bool)  # operators that begin a bar
-    first[1:] = (kind[:, 1:] != kind[:, :-1]).any(axis=0)
-    first[1:] |= start[1:] - finish[:-1] > MERGE_GAP * end
-    if first.any():
-        bar = np.flatnonzero(first)
-        rows, looks, batches = kind[:, bar]
-        draw_spans(
-            axes, start[bar], np.maximum.reduceat(finish, bar), rows - DEVICE_HEIGHT,
-            rows + DEVICE_HEIGHT, [shade(*one) for one in zip(looks, batches, strict=True)],
-            [str(b) if many > 1 and k < Phase.OPTIMIZER else ""
-             for k, b in zip(looks, batches, strict=True)], end, edgecolors="white",
-        )  # fmt: skip
+    gaps = start - np.concatenate([start[:1], finish[:-1]])
+    others = (np.diff(kind[:, drawn], prepend=-1) != 0).any(axis=0)
+    bar = np.flatnonzero(others | (gaps > MERGE_GAP * end))  # operators that begin one
+    rows, looks, batches = kind[:, drawn[bar]]
+    draw_spans(
+        axes, start[bar], np.maximum.reduceat(finish, bar), rows - DEVICE_HEIGHT,
+        rows + DEVICE_HEIGHT, [shade(*one) for one in zip(looks, batches, strict=True)],
+        np.where(looks < Phase.OPTIMIZER, batches.astype(str), "").tolist() if last else (), end,
+        edgecolors="white",
+    )  # fmt: skip
     places = [*range(len(names)), *(len(names) - 0.07 + 0.46 * np.arange(len(ports)))]
     for place, (_, begin, ends, tensor) in zip(places[len(names) :], ports, strict=True):
         colours = [shade(TRANSFER, batch[graph.producer[t]]) for t in tensor]
         low, high = place - PORT_HEIGHT, place + PORT_HEIGHT
         draw_spans(axes, begin * scale, ends * scale, low, high, colours)
     busy = timeline.busy_seconds(len(devices)) / max(timeline.step_time, 1e-30)
+    labels = [*names.values(), *(port for port, *_ in ports)]
     shares = [f"{busy[device]:.0%} busy" for device in names]
-    label_step(axes, places, [*names.values(), *(port for port, *_ in ports)], shares, end)
+    label_rows(axes, places, labels, max(places) + 0.5, shares)
+    axes.set(xlim=(0, end), xlabel=f"time since the start of the step ({unit})")
     if bound_s > 0:
         axes.axvline(bound_s * scale, **LIMIT)
-    axes.set_xlabel(f"time since the start of the step ({unit})")
     what = {phase.name.lower(): COLOURS[phase] for phase in Phase}
     if ports:
         what["transfer on a port"] = PURPLE
     if SUM in look:
         what["sum of gradients"] = SUM_COLOUR
-    if many > 1:
-        what[f"number and shade: micro-batch 0 (light) to {many - 1} (dark)"] = "none"
-    return legend_of(figure, what)
+    if last:
+        what[f"number and shade: micro-batch 0 (light) to {last} (dark)"] = "none"
+    return legend(figure, len(what), what)
 
 
 def draw_stages(step: HybridStep, title: str) -> Figure:
@@ -145,28 +133,27 @@ def draw_pipeline(played: PlayedPipeline, pipeline: Pipeline, title: str) -> Fig
     """
     ranks, end = range(len(played.bars)), played.makespan
     figure, (axes,) = picture(title, 13, 1.8 + 0.5 * len(ranks), grid="x")
-    shares = []
+    turn = [pipeline.rank[:stage].count(rank) for stage, rank in enumerate(pipeline.rank)]
+    paler = LIGHTEST / max(*turn, 1)
+    shares, used = [], set()
     for rank, bars in enumerate(played.bars):
-        stages = [s for s, r in enumerate(pipeline.rank) if r == rank]
-        start, finish = (np.array([bar[k] for bar in bars], dtype=np.float64) for k in (3, 4))
-        paler = LIGHTEST / max(len(stages) - 1, 1)
-        colours = [
-            mixed_with_white(WORK_COLOURS[bar.work], paler * stages.index(bar.stage))
-            for bar in bars
-        ]
+        works, stages, batches, *times = zip(*bars, strict=True)
+        start, finish = np.array(times)
+        looks = zip(works, stages, strict=True)
         draw_spans(
-            axes, start, finish, rank - DEVICE_HEIGHT, rank + DEVICE_HEIGHT, colours,
-            [str(bar.micro_batch) for bar in bars], end, edgecolors="white",
+            axes, start, finish, rank - DEVICE_HEIGHT, rank + DEVICE_HEIGHT,
+            [mixed_with_white(WORK_COLOURS[work], paler * turn[stage]) for work, stage in looks],
+            [str(batch) for batch in batches], end, edgecolors="white",
         )  # fmt: skip
+        used |= {*works}
         span = finish.max() - start.min()
         shares.append(f"{(finish - start).sum() / span if span else 0.0:.1%} of its span")
-    label_step(axes, [*ranks], [f"rank {rank}" for rank in ranks], shares, end)
-    axes.set_xlabel("time")
-    used = {bar.work for row in played.bars for bar in row}
+    label_rows(axes, ranks, [f"rank {rank}" for rank in ranks], len(ranks) - 0.5, shares)
+    axes.set(xlim=(0, end), xlabel="time")
     what = {WORK_NAMES[work]: WORK_COLOURS[work] for work in Work if work in used}
     if len(pipeline.rank) > len(ranks):
         what["paler: a later stage of the rank"] = "none"
-    return legend_of(figure, what)
+    return legend(figure, len(what), what)
 
 
 def _used_ports(
@@ -207,9 +194,8 @@ def trace_document(problem: StepProblem, timeline: Timeline) -> dict[str, object
 def _events(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
     graph, topology = problem.graph, problem.topology
     devices = [f"{device.name} ({device.spec.name})" for device in topology.devices]
-    for number, name, threads in (
-        (DEVICES, "devices", devices), (PORTS, "ports", topology.port_names),
-    ):  # fmt: skip
+    places = {"devices": devices, "ports": topology.port_names}
+    for number, (name, threads) in enumerate(places.items(), DEVICES):
         yield process(number, name)
         for place, label in enumerate(threads):
             yield thread(number, place, label)
@@ -232,11 +218,3 @@ def _events(problem: StepProblem, timeline: Timeline) -> Iterator[Event]:
                 timeline.transfer_finish[index], bytes=float(graph.tensor_bytes[tensor]),
                 source=source, destination=destination,
             )  # fmt: skip
-
-
-BEST: dict[str, Any] = {"color": NOTE, "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.0}
-EARLIEST_S = 1e-3  # where the axis of seconds begins at the earliest
-COLUMNS = 3  # panels side by side
-LOGARITHMIC = 4.0  # ratio of the ends of the axis of values from which it is logarithmic
-NEAR = 0.6  # a bound below this part of the best value is named, not drawn
-_SAME = 1e-9  # relative difference of two equal qualities

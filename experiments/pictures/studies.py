@@ -19,17 +19,15 @@ from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
 from experiments.pictures.style import (
     BLUE,
-    LEVEL,
     LIMIT,
     NOTE,
     ORANGE,
     SMALL,
     TEXT,
+    Panel,
     colour,
-    curves,
-    legend_below,
+    draw_curves,
     mixed_with_white,
-    note,
     picture,
 )
 
@@ -49,32 +47,30 @@ def draw_workers(workers: IntArray, done: BoolArray, capacity: float, title: str
 
 def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, title: str) -> Figure:
     """A panel per setting, a line per policy; dashed: the loss at which runs end."""
-    count = len(played)
-    figure, panels = picture(title, max(5.0, 3.2 * count), 3.4, 1, count, sharey=True)
-    for axes, (name, runs) in zip(panels, played.items(), strict=True):
-        curves(axes, {policy: (run.times, run.losses) for policy, run in runs.items()})
-        axes.axhline(target, **LEVEL)
-        axes.set_xlabel("virtual seconds")
-        note(axes, name)
-    panels[0].set_ylabel("loss, nats")
-    return legend_below(figure, 5)
+    labels = {"xlabel": "virtual seconds", "ylabel": "loss, nats"}
+    panels = [
+        Panel(
+            {policy: (run.times, run.losses) for policy, run in runs.items()}, labels, name, target
+        )
+        for name, runs in played.items()
+    ]
+    width = max(5.0, 3.2 * len(panels))
+    return draw_curves(title, panels, width, 3.4, len(panels), sharey=True)
 
 
 def draw_dynamic(played: Mapping[str, Played], title: str) -> Figure:
     """Three panels over the slots, a line per policy: time, rent so far, the queue of rent."""
-    figure, panels = picture(title, 9.0, 7.0, 3, sharex=True)
-    time, spent, queue = panels
     rent, slots = COSTS.index("rent"), np.arange(1, 1 + len(next(iter(played.values())).seconds))
-    look = {"drawstyle": "steps-mid"}
-    curves(time, {name: (slots, own.seconds) for name, own in played.items()}, **look)
-    so_far = {name: np.cumsum(own.spent[:, rent]) / slots for name, own in played.items()}
-    curves(spent, {name: (slots, mean) for name, mean in so_far.items()}, **look)
-    curves(queue, {name: (slots, own.queue[:, rent]) for name, own in played.items()}, **look)
-    spent.axhline(1.0, **LEVEL)
-    time.set(yscale="log", ylabel="batch time, s")
-    spent.set_ylabel("mean rent so far / budget")
-    queue.set(yscale="symlog", ylim=(0.0, None), ylabel="queue of rent, budgets", xlabel="slot")
-    return legend_below(figure, len(played))
+    seconds = {name: (slots, own.seconds) for name, own in played.items()}
+    spent = {name: (slots, np.cumsum(own.spent[:, rent]) / slots) for name, own in played.items()}
+    queue = {name: (slots, own.queue[:, rent]) for name, own in played.items()}
+    below = {"yscale": "symlog", "ylim": (0.0, None), "xlabel": "slot"}
+    panels = [
+        Panel(seconds, {"yscale": "log", "ylabel": "batch time, s"}),
+        Panel(spent, {"ylabel": "mean rent so far / budget"}, level=1.0),
+        Panel(queue, {"ylabel": "queue of rent, budgets", **below}),
+    ]
+    return draw_curves(title, panels, 9.0, 7.0, drawstyle="steps-mid")
 
 
 NEAR_FULL = 80.0  # percent of the GPUs from which the second panel shows the curves
@@ -88,26 +84,28 @@ def draw_packing(demand: FloatArray, rules: Mapping[str, FloatArray], title: str
         rules: by rule, (R, P) percent allocated in R runs; drawn are mean, least and most.
         title: of the figure.
     """
-    figure, (whole, near) = picture(title, 11, 5.0, 1, 2)
-    means = {rule: runs.mean(axis=0) for rule, runs in rules.items()}
     series = {
-        f"{rule}  {means[rule][-1]:.1f} %": (
-            demand,
-            means[rule],
-            runs.min(axis=0),
-            runs.max(axis=0),
+        f"{rule}  {runs[:, -1].mean():.1f} %": (
+            demand, runs.mean(axis=0), runs.min(axis=0), runs.max(axis=0)
         )
         for rule, runs in rules.items()
-    }
-    for axes in (whole, near):
+    }  # fmt: skip
+    near = NEAR_FULL if demand[-1] > NEAR_FULL else 0.0
+    panels = [
+        Panel(
+            series,
+            {
+                "xlim": (low, demand[-1]), "ylim": (low, 100.5),
+                "xlabel": "GPUs asked for so far (% of the cluster)",
+                "ylabel": "GPUs allocated (% of the cluster)",
+            },
+        )
+        for low in (0, near)
+    ]  # fmt: skip
+    figure = draw_curves(title, panels, 11, 5.0, 2)
+    for axes in figure.axes:
         axes.plot(demand, np.minimum(demand, 100.0), **LIMIT)
-        curves(axes, series)
-        axes.set_xlabel("GPUs asked for so far (% of the cluster)")
-        axes.set_ylabel("GPUs allocated (% of the cluster)")
-    whole.set(xlim=(0, demand[-1]), ylim=(0, 101))
-    if demand[-1] > NEAR_FULL:
-        near.set(xlim=(NEAR_FULL, demand[-1]), ylim=(NEAR_FULL, 100.5))
-    return legend_below(figure, 4)
+    return figure
 
 
 TREES = 3  # shown
@@ -126,15 +124,15 @@ def draw_trees(problem: SynchronisationProblem, plan: SynchronisationPlan, title
     else:
         places = nx.kamada_kawai_layout(graph.to_undirected())
     load = plan.link_bytes(problem) / network.capacity
-    shares = (load / load.max()).tolist()
-    shades = [mixed_with_white("black", 0.9 * (1.0 - share)) for share in shares]
-    _vertices(first, network, graph, places)
-    _arrows(first, graph, places, network.link, shades, [0.6 + 1.6 * x for x in shares], 0.12)
+    shares = load / load.max()
+    shades = [mixed_with_white("black", 0.9 * (1.0 - share)) for share in shares.tolist()]
+    _draw(first, network, graph, places)
+    _arrows(first, graph, places, network.link, shades, 0.6 + 1.6 * shares, 0.12)
     first.set_title("load of links: black is the busiest", fontsize=TEXT)
     for axes, tree in zip(others, _chosen(plan), strict=False):
-        _vertices(axes, network, graph, places, tree.root)
-        _arrows(axes, graph, places, sorted(_steps(tree.reduce)), ORANGE, 1.4, 0.12)
-        _arrows(axes, graph, places, sorted(_steps(tree.broadcast)), BLUE, 1.4, 0.24)
+        _draw(axes, network, graph, places, tree.root)
+        _arrows(axes, graph, places, _steps(tree.reduce), ORANGE, 1.4, 0.12)
+        _arrows(axes, graph, places, _steps(tree.broadcast), BLUE, 1.4, 0.24)
         root = network.vertices[tree.root]
         axes.set_title(f"{tree.share} of the vector, root {root}", fontsize=TEXT)
     figure.supxlabel("orange: sums, blue: results", fontsize=TEXT, color=NOTE)
@@ -143,12 +141,12 @@ def draw_trees(problem: SynchronisationProblem, plan: SynchronisationPlan, title
 
 def _chosen(plan: SynchronisationPlan) -> list[Tree]:
     """Trees that show the most links not yet shown, the largest share first."""
-    shown, left, seen = list[Tree](), list(plan.trees), set[tuple[int, int]]()
-    while left and len(shown) < TREES:
-        steps = {tree: _steps((*tree.reduce, *tree.broadcast)) for tree in left}
-        shown.append(max(left, key=lambda tree: (len(steps[tree] - seen), tree.share)))
-        seen |= steps[shown[-1]]
-        left.remove(shown[-1])
+    steps = {tree: _steps((*tree.reduce, *tree.broadcast)) for tree in plan.trees}
+    shown, seen = list[Tree](), set[tuple[int, int]]()
+    while steps and len(shown) < TREES:
+        best = max(steps, key=lambda tree: (len(steps[tree] - seen), tree.share))
+        shown.append(best)
+        seen |= steps.pop(best)
     return shown
 
 
@@ -156,7 +154,7 @@ def _steps(ways: tuple[Way, ...]) -> set[tuple[int, int]]:
     return {pair for way in ways for pair in pairwise(way)}
 
 
-def _vertices(
+def _draw(
     axes: Axes, network: LinkGraph, graph: nx.DiGraph, places: Any, root: int | None = None
 ) -> None:
     """Participants as numbered circles, the root's in orange, and what else there is as squares."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from experiments.run.statistics import Interval
@@ -30,11 +30,8 @@ GRID = "#e5e5e5"
 IDLE = "#ededed"
 LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}  # a proved bound
 LEVEL: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0}  # what 1 stands for
-OTHERS: dict[str, Any] = {"color": "#bdbdbd", "linestyle": "-", "zorder": 1.5}
-GIVEN_UP: dict[str, Any] = {"marker": "x", "markersize": 6, "linestyle": "", "clip_on": False}
 
 SMALL, TEXT, TITLE = 8, 9, 11  # points: ticks and legends; axes; the picture
-MOST_NAMED = 8  # lines of a picture that have a colour and a name; the rest is grey
 
 
 def picture(
@@ -60,30 +57,26 @@ def picture(
     return figure, panels
 
 
-def legend_below(figure: Figure, columns: int, handles: Sequence[Any] = ()) -> Figure:
-    """Below the picture: the handles, or all that its panels name, each name once."""
+def legend(
+    figure: Figure,
+    columns: int,
+    colours: Mapping[str, str] | None = None,
+    place: Literal["outside lower center", "outside right upper"] = "outside lower center",
+) -> Figure:
+    """Outside the panels: what colours stand for, or all that the panels name, each name once."""
     labelled = (axes.get_legend_handles_labels() for axes in figure.axes)
     named = {name: one for found, names in labelled for one, name in zip(found, names, strict=True)}
+    if colours is not None:
+        named = {name: Patch(color=shade) for name, shade in colours.items()}
     figure.legend(
-        handles=handles or [*named.values()], loc="outside lower center", ncols=columns,
-        frameon=False, fontsize=SMALL,
+        [*named.values()], [*named], loc=place, ncols=columns, frameon=False,
+        fontsize=SMALL,
     )  # fmt: skip
     return figure
 
 
-def legend_of(figure: Figure, colours: Mapping[str, str]) -> Figure:
-    """Below the picture, what colours stand for."""
-    patches = [Patch(color=shade, label=name) for name, shade in colours.items()]
-    return legend_below(figure, len(patches), patches)
-
-
 def colour(number: int) -> str:
     return PALETTE[number % len(PALETTE)]
-
-
-def line(number: int) -> dict[str, Any]:
-    """Colour and dashes of the curve with this number."""
-    return {"color": colour(number), "linestyle": DASHES[number // len(PALETTE) % len(DASHES)]}
 
 
 @cache
@@ -96,13 +89,57 @@ def mixed_with_white(of: str, share: float) -> str:
 Series = Mapping[str, tuple[ArrayLike, ...]]  # by name: x and y, and the ends of a band around y
 
 
-def curves(axes: Axes, series: Series, **look: Any) -> None:
+def curves(axes: Axes, series: Series, first: int = 0, **look: Any) -> None:
     """A curve for each name, in the next colour, with a band where its ends are given."""
-    for number, (name, (x, y, *ends)) in enumerate(series.items()):
-        own = {"linewidth": 1.3, **line(number), **look}
-        axes.plot(x, y, label=name.replace("_", " "), **own)
+    for number, (name, (x, y, *ends)) in enumerate(series.items(), first):
+        dashes = DASHES[number // len(PALETTE) % len(DASHES)]
+        own = {"linewidth": 1.3, "color": colour(number), "linestyle": dashes, **look}
+        axes.plot(x, y, label=name, **own)
         if ends:
             axes.fill_between(x, *ends, color=own["color"], alpha=0.2, linewidth=0)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves over the same axes.
+
+    Args:
+        series: the curves; those of one name have one place in the order of all panels.
+        axes: what is set of the axes: labels, limits, scales.
+        remark: above them.
+        level: of a dashed line.
+    """
+
+    series: Series
+    axes: Mapping[str, Any]
+    remark: str = ""
+    level: float | None = None
+
+
+def draw_curves(
+    title: str,
+    panels: Sequence[Panel],
+    width: float,
+    height: float,
+    columns: int = 1,
+    *,
+    sharey: bool = False,
+    bold: str = "",
+    **look: Any,
+) -> Figure:
+    """Panels of curves, `columns` side by side, with one legend below; one may stand out."""
+    rows = len(panels) // columns
+    figure, places = picture(title, width, height, rows, columns, sharex="col", sharey=sharey)
+    order = list(dict.fromkeys(name for panel in panels for name in panel.series))
+    for axes, panel in zip(places, panels, strict=True):
+        for name, one in panel.series.items():
+            own = {**look, "linewidth": 2.6} if name == bold else look
+            curves(axes, {name: one}, order.index(name), **own)
+        if panel.level is not None:
+            axes.axhline(panel.level, **LEVEL)
+        axes.set(**panel.axes)
+        note(axes, panel.remark)
+    return legend(figure, min(len(order), 5))
 
 
 def bars(
@@ -117,12 +154,13 @@ def bars(
     places, width = np.arange(len(groups)), 0.84 / len(series)
     for number, (name, values) in enumerate(series.items()):
         at = places + (number - (len(series) - 1) / 2) * width
-        look: dict[str, Any] = {"color": colour(number), "label": name.replace("_", " ")}
-        (axes.barh if across else axes.bar)(at, np.asarray(values) - base, width, base, **look)
-    axes.set(**{f"{'y' if across else 'x'}ticks": places})
-    axes.set(**{f"{'y' if across else 'x'}ticklabels": groups})
+        draw = axes.barh if across else axes.bar
+        draw(at, np.asarray(values) - base, width, base, color=colour(number), label=name)
     if across:
+        axes.set_yticks(places, groups)
         axes.invert_yaxis()
+    else:
+        axes.set_xticks(places, groups)
 
 
 def draw_bars(
@@ -137,8 +175,10 @@ def draw_bars(
     figure, (axes,) = picture(title, 9.0, 3.6, grid="y")
     bars(axes, groups, series, base=base)
     axes.set(yscale="log", ylabel=label)
-    plain_log(axes.yaxis)
-    return legend_below(figure, len(series))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    return legend(figure, len(series))
 
 
 def draw_rows(
@@ -146,68 +186,30 @@ def draw_rows(
     series: Mapping[str, Sequence[Interval | float]],
     label: str,
     title: str,
-    *,
-    bound: ArrayLike | None = None,
-    level: float = 1.0,
-    beside: Sequence[str] = (),
 ) -> Figure:
-    """Rows of means with their intervals.
+    """Rows of means with their intervals, around a dashed line at 1.
 
     Args:
         rows: names, from above.
         series: by name, one for each row, some without an interval; nothing is drawn for NaN.
         label: of the axis.
         title: of the picture.
-        bound: for each row, what no value can be below.
-        level: of the dashed line.
-        beside: remarks at the right of the rows.
     """
-    height = max(0.3, 0.11 * len(series))
-    figure, (axes,) = picture(title, 9.0, 1.6 + height * len(rows), grid="x")
+    height = max(0.3, 0.11 * len(series)) * len(rows)
+    figure, (axes,) = picture(title, 9.0, 1.6 + height, grid="x")
     places = np.arange(len(rows))
-    axes.axvline(level, **LEVEL)
-    if bound is not None:
-        axes.hlines(places, bound, level, color=GRID, linewidth=48.0 * height)
-        axes.plot(bound, places, "|", color=NOTE, markersize=11, label="proved lower bound")
+    axes.axvline(1.0, **LEVEL)
     for number, (name, found) in enumerate(series.items()):
         values = [(x.mean, x.low, x.high) if isinstance(x, Interval) else (x,) * 3 for x in found]
         mean, low, high = np.array(values).T
         axes.errorbar(
             mean, places + (number - (len(series) - 1) / 2) * 0.8 / len(series),
             xerr=np.maximum([mean - low, high - mean], 0.0), fmt="o", markersize=5, capsize=3,
-            color=colour(number) if len(series) > 1 else BLUE, label=name.replace("_", " "),
+            color=colour(number), label=name,
         )  # fmt: skip
-    for place, remark in enumerate(beside):
-        write_beside(axes, place, remark)
     axes.set_yticks(places, rows)
     axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=label)
-    return legend_below(figure, 4) if len(series) > 1 or bound is not None else figure
-
-
-def write_beside(axes: Axes, height: float, text: str, ink: str = "black") -> None:
-    """Right of the axes, at a height of the data."""
-    axes.annotate(
-        text, (1.01, height), xycoords=("axes fraction", "data"), va="center", fontsize=SMALL,
-        color=ink, annotation_clip=False,
-    )  # fmt: skip
-
-
-def name_at_end(axes: Axes, names: Mapping[str, tuple[float, str]], gap: float) -> None:
-    """Write names right of the axes, whose limits are final, each at its height or just above it.
-
-    Args:
-        axes: of the curves.
-        names: height in data and colour of each.
-        gap: least share of the axes between two names.
-    """
-    into = axes.transData + axes.transAxes.inverted()
-    places = {name: float(into.transform((1.0, at))[1]) for name, (at, _) in names.items()}
-    previous = -np.inf
-    for name in sorted(places, key=places.__getitem__):
-        previous = max(places[name], previous + gap)
-        write_beside(
-            axes, float(into.inverted().transform((0.0, previous))[1]), name, names[name][1]
-        )
+    return legend(figure, 4)
 
 
 def note(axes: Axes, text: str) -> None:
@@ -215,54 +217,35 @@ def note(axes: Axes, text: str) -> None:
     axes.set_title(text, fontsize=SMALL, loc="right", color=NOTE)
 
 
-def remarks(**lists: Sequence[str]) -> str:
-    """What is not drawn: a heading and its names, for each list that is not empty."""
-    found = {what.replace("_", " "): names for what, names in lists.items() if names}
-    return "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
-
-
-def plain_log(axis: Axis) -> None:
-    """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, as plain numbers."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 class TimeUnit(NamedTuple):
     """In which times are shown."""
 
     name: str
-    short: str
     seconds: float
 
 
-UNITS = (
-    TimeUnit("days", "d", 86400.0), TimeUnit("h", "h", 3600.0), TimeUnit("min", "min", 60.0),
-    TimeUnit("s", "s", 1.0),
-)  # fmt: skip
+DAY = 86400.0
+UNITS = TimeUnit("d", DAY), TimeUnit("h", 3600.0), TimeUnit("min", 60.0), TimeUnit("s", 1.0)
 LEAST = 3  # of a unit that an axis is to show
 
 
-def unit_for(span_s: float) -> TimeUnit:
+def unit_for(span_s: float, least: float = LEAST) -> TimeUnit:
     """The largest unit of which `span_s` seconds hold a few."""
-    return next((unit for unit in UNITS if span_s >= LEAST * unit.seconds), UNITS[-1])
+    return next((unit for unit in UNITS if span_s >= least * unit.seconds), UNITS[-1])
 
 
 def in_words(seconds: float) -> str:
     """A duration with its unit: "45 s", "2.5 h", "3 d"."""
-    unit = next((unit for unit in UNITS if seconds >= unit.seconds), UNITS[-1])
-    return f"{seconds / unit.seconds:.3g} {unit.short}"
+    unit = unit_for(seconds, 1)
+    return f"{seconds / unit.seconds:.3g} {unit.name}"
 
 
-def duration_ticks(low_s: float, high_s: float) -> list[float]:
-    """Round durations from `low_s` to `high_s` seconds, for a logarithmic axis."""
-    day = 86400
-    steps = (0.1, 1, 10, 60, 600, 3600, 6 * 3600, day, 7 * day, 30 * day, 365 * day, 3650 * day)
-    return [float(step) for step in steps if low_s <= step <= high_s]
+DURATIONS = (0.1, 1, 10, 60, 600, 3600, DAY / 4, DAY, 7 * DAY, 30 * DAY, 365 * DAY, 3650 * DAY)
 
 
 def duration_axis(axes: Axes, low_s: float, high_s: float) -> None:
-    """A logarithmic axis of seconds, each tick in its own unit."""
-    axes.set(xscale="log", xlim=(low_s, high_s), xticks=duration_ticks(low_s, high_s))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_words(float(value))))
+    """A logarithmic axis of seconds with round durations as ticks, each in its own unit."""
+    axes.set_xscale("log")
+    axes.set_xticks(DURATIONS, [in_words(one) for one in DURATIONS])
     axes.minorticks_off()
+    axes.set_xlim(low_s, high_s)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 from PIL import Image
 
 from agents.pipeline.published import gpipe
 from envs.cost import RooflineCost
-from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
 from envs.hardware.servers import PcieServer
@@ -26,38 +25,21 @@ from envs.step.timeline import Timeline
 from experiments.pictures.learning import Curve, draw_learning_curve
 from experiments.pictures.step import (
     DEVICES,
-    PORTS,
-    SUM_COLOUR,
     draw_gantt,
     draw_stages,
     trace_document,
 )
+from experiments.pictures.style import draw_rows
 from experiments.reporting.tables import Table, markdown_table, read_tables
-from experiments.run.artifacts import write_figure, write_json
+from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance
+from experiments.run.statistics import Interval
 from tests.agents.hybrid.test_sbp import shared
 
 
 @pytest.fixture
 def timeline(problem: StepProblem, plan: Plan) -> Timeline:
     return StepSimulator(problem).run(plan.placement.device, plan.order)
-
-
-def test_gantt_names_every_device_and_every_port_that_is_used(
-    problem: StepProblem, timeline: Timeline
-) -> None:
-    axes = draw_gantt(problem, timeline, "title").axes[0]
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    for device in problem.topology.devices:
-        assert device.name in labels
-    topology = problem.topology
-    used = {
-        topology.port_names[port]
-        for pair in zip(timeline.transfer_source, timeline.transfer_destination, strict=True)
-        for port in (topology.send_port[pair], topology.receive_port[pair])
-    }
-    assert used == set(labels[topology.num_devices :])
-    assert axes.get_xlim()[1] > timeline.step_time * 1e3
 
 
 def test_a_pipe_is_one_row_of_the_gantt() -> None:
@@ -90,23 +72,13 @@ def test_gantt_bars_cover_the_busy_time_of_each_device(
     np.testing.assert_allclose(drawn, busy, rtol=1e-2)
 
 
-def test_shards_work_as_their_replica_does_and_sums_have_a_colour() -> None:
+def test_shards_work_as_their_replica_does() -> None:
     stages = (Stage(0, 1, (0, 1), shards=2), Stage(1, 2, (2, 3)))
     step = simulate(shared(300.0, 60.0), ordered(stages, 3, gpipe))
     axes = draw_stages(step, "title").axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    first, last = (step.problem.topology.devices[d].name for d in (0, 1))
-    assert labels[0] == f"{first} to\n{last}"
-    assert last not in labels
-    assert "0% busy" not in [text.get_text() for text in axes.texts]
-    row = labels.index("all-reduce 1")
-    bars = axes.collections[0]
-    shades = {
-        to_hex(shade)
-        for path, shade in zip(bars.get_paths(), bars.get_facecolor(), strict=True)
-        if round(path.get_extents().y0) == row
-    }
-    assert shades == {SUM_COLOUR}
+    first, last, *others = (device.name for device in step.problem.topology.devices[:4])
+    assert labels[:4] == [f"{first} to\n{last}", *others, "all-reduce 1"]
 
 
 def test_a_picture_carries_its_provenance(
@@ -125,43 +97,46 @@ def test_a_picture_carries_its_provenance(
 
 
 def test_trace_has_every_operator_once_and_every_transfer_on_both_ports(
-    problem: StepProblem, timeline: Timeline, tmp_path: Path
-) -> None:
-    write_json(tmp_path / "trace.json", trace_document(problem, timeline))
-    events = read_json(tmp_path / "trace.json")["traceEvents"]
-    spans = [event for event in events if event["ph"] == "X"]
-    operators = [event for event in spans if event["pid"] == DEVICES]
-    transfers = [event for event in spans if event["pid"] == PORTS]
-    assert sorted(event["name"] for event in operators) == sorted(problem.graph.op_names)
-    assert len(transfers) == 2 * len(timeline.transfer_tensor)
-    end = max(event["ts"] + event["dur"] for event in operators)
-    assert end == pytest.approx(timeline.step_time * 1e6)
-
-
-def test_no_thread_of_a_trace_does_two_things_at_once(
     problem: StepProblem, timeline: Timeline
 ) -> None:
-    events = trace_document(problem, timeline)["traceEvents"]
-    assert isinstance(events, list)
+    events: Any = trace_document(problem, timeline)["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    operators = [event for event in spans if event["pid"] == DEVICES]
+    assert sorted(event["name"] for event in operators) == sorted(problem.graph.op_names)
+    assert len(spans) - len(operators) == 2 * len(timeline.transfer_tensor)
+    end = max(event["ts"] + event["dur"] for event in operators)
+    assert end == pytest.approx(timeline.step_time * 1e6)
     threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in events:
-        if event["ph"] == "X" and event["dur"] > 0:
-            span = (event["ts"], event["ts"] + event["dur"])
-            threads.setdefault((event["pid"], event["tid"]), []).append(span)
-    for spans in threads.values():
-        spans.sort()
-        for (_, finish), (start, _) in pairwise(spans):
+    for event in spans:
+        times = event["ts"], event["ts"] + event["dur"]
+        threads.setdefault((event["pid"], event["tid"]), []).append(times)
+    for held in threads.values():  # none does two things at once
+        for (_, finish), (start, _) in pairwise(sorted(held)):
             assert start >= finish - 1e-6
 
 
 def test_a_learning_curve_begins_with_the_untrained_policy() -> None:
     own = [(0.0, 0.9), *((float(k), 0.3) for k in range(1, 100))]
-    curve = Curve([1.0, 2.0], [0.4, 0.3], [0.4, 0.3], own)
-    axes = draw_learning_curve(curve, {}, 0.2, "title").axes[0]
+    axes = draw_learning_curve(Curve([1.0], [0.4], [0.4], own), {}, 0.2, "title").axes[0]
     assert axes.get_ylim()[1] > 900.0
-    line = axes.lines[2]
-    assert line.get_xydata()[0].tolist() == [0.0, 900.0]
-    assert line.get_markevery() == [1]  # the best exam
+    assert axes.lines[2].get_xydata()[0].tolist() == [0.0, 900.0]
+
+
+def test_a_learning_curve_of_nothing_that_fits_is_drawn() -> None:
+    nothing = [np.inf, np.nan]
+    curve = Curve([1.0, 2.0], nothing, nothing, [(0.0, np.inf)])
+    for baselines in ({}, {"none": np.inf}, {f"method {k}": 1.0 + k for k in range(100)}):
+        draw_learning_curve(curve, baselines, 0.2, "title").canvas.draw()
+
+
+def test_rows_show_their_intervals_and_nothing_for_what_is_not_known() -> None:
+    series: dict[str, list[Interval | float]] = {
+        "a": [Interval(1.2, 1.1, 1.5), np.nan],
+        "b": [1.0, 2.0],
+    }
+    bars = draw_rows(["x", "y"], series, "ratio", "title").axes[0].containers
+    ends = [one[2][0].get_segments()[0][:, 0].tolist() for one in bars]
+    assert ends == [pytest.approx([1.1, 1.5]), [1.0, 1.0]]
 
 
 def test_cells_have_words_where_there_is_no_number() -> None:
