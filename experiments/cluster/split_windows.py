@@ -24,8 +24,8 @@ from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from envs.files import check_file
 from experiments.cluster.problem import ClusterProblem
-from experiments.cluster.trace_source import SyntheticTrace
-from experiments.config.targets import build, build_as, no_such_thing
+from experiments.cluster.trace_source import SyntheticTrace, source_of
+from experiments.config.targets import build_as
 from experiments.run.provenance import content_hash
 
 TEST = "test"
@@ -89,9 +89,9 @@ class SplitConfig:
         for path in paths:
             check_file(Path(str(self.data), path))
 
-    def require_window(self, window: str) -> None:
+    def require_window(self, window: str, key: str = "window") -> None:
         """Refuse what is no window of this split, which a config has under `key`."""
-        require_one_of(window, self.shares, file=f"config key 'window', split {self.name}")
+        require_one_of(window, self.shares, file=f"config key '{key}', split {self.name}")
 
     def cluster(self, nodes: int) -> Cluster:
         """Equal nodes, the GPU types in equal consecutive shares."""
@@ -234,15 +234,13 @@ class Split:
     def _source(self, name: str) -> TraceReader | SyntheticTrace:
         """What reads a trace, or makes one that has no file."""
         chosen = self.config.traces[name]
-        where, node = f"split.formats.{chosen.format}", self.config.formats[chosen.format]
-        made = build(node, where)
-        if isinstance(made, SyntheticTrace) and chosen.path is None:
-            return made
-        if chosen.path is None:
-            message = f"is missing, and {where} reads a file"
-            raise InputError(f"config key 'split.traces.{name}.path' {message}")
-        if not isinstance(made, TraceReader):
-            raise no_such_thing(where, node, "trace format")
+        made = source_of(self.config.formats, chosen.format, "split")
+        key = f"config key 'split.traces.{name}.path'"
+        if isinstance(made, SyntheticTrace):
+            if chosen.path is not None:
+                raise InputError(f"{key}: split.formats.{chosen.format} reads no file")
+        elif chosen.path is None:
+            raise InputError(f"{key} is missing, and split.formats.{chosen.format} reads a file")
         return made
 
     def _trace(self, name: str, chosen: SplitTrace, trace: Trace) -> TracePart:
@@ -314,10 +312,7 @@ class Source:
     split: Split
 
 
-def check_windows(
-    splits: Mapping[str, SplitConfig], window: str, exam_window: str,
-    keys: tuple[str, str] = ("window", "exam_window"),
-) -> None:  # fmt: skip
+def check_windows(splits: Mapping[str, SplitConfig], window: str, exam_window: str) -> None:
     """Refuse to learn from nothing, or to examine on what was learned from.
 
     Raises:
@@ -326,13 +321,10 @@ def check_windows(
     if not splits:
         raise InputError("config key 'splits': no split")
     if window == exam_window:
-        raise InputError(f"config key '{keys[1]}': is the window of training")
+        raise InputError("config key 'exam_window': is the window of training")
     for split in splits.values():
-        for key, name in zip(keys, (window, exam_window), strict=True):
-            if name not in split.shares:
-                known = ", ".join(split.shares)
-                told = f"{name!r} is unknown in split {split.name} (known: {known})"
-                raise InputError(f"config key '{key}': {told}")
+        split.require_window(window)
+        split.require_window(exam_window, "exam_window")
 
 
 def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:

@@ -253,8 +253,7 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         config = replace(config, format=SYNTHETIC)
     formats = {name: node for name, node in config.formats.items() if node is not None}
     require_one_of(config.format, formats, field="format")
-    where = f"trace.formats.{config.format}"
-    source = build(formats[config.format], where)
+    source = source_of(formats, config.format, "trace")
     generates = isinstance(source, SyntheticTrace)
     gpus = None if cluster is None else cluster.num_gpus
     if generates:
@@ -272,8 +271,6 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         trace = _generated(source, target, config)
         inputs = {f"trace {trace.name}": source.sha256}
         read = ReadTrace(trace, len(trace), (), 0)
-    elif not isinstance(source, TraceReader):
-        raise no_such_thing(where, formats[config.format], "trace format")
     elif config.path is None:
         raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
     else:
@@ -289,6 +286,21 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     if config.gpu_milli is not None:
         part = replace(part, gpu_milli=np.full(len(part), config.gpu_milli, np.int32))
     return LoadedTrace(part.canonical(), left_out, factor, target, origin_s, inputs, read, config)
+
+
+def source_of(
+    formats: Mapping[str, Mapping[str, object]], name: str, group: str
+) -> TraceReader | SyntheticTrace:
+    """What reads a trace, or makes one: a name of the `formats` that a config group has.
+
+    Raises:
+        InputError: it describes something else, or what cannot be.
+    """
+    where = f"{group}.formats.{name}"
+    made = build(formats[name], where)
+    if not isinstance(made, TraceReader | SyntheticTrace):
+        raise no_such_thing(where, formats[name], "trace format")
+    return made
 
 
 def _target(config: TraceConfig, gpus: int | None) -> TargetLoad | None:

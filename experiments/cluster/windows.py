@@ -55,12 +55,8 @@ def changed(part: TracePart, changes: Changes, window: str) -> TracePart:
 
     The window is as long as in the split, and none of its jobs is in another.
     """
-    asked = {
-        "gpus_per_node": changes.gpus_per_node,
-        "nodes_per_rack": changes.nodes_per_rack,
-        "gpu_types": changes.gpu_types,
-    }
-    shape: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
+    asked = {key: getattr(changes, key) for key in ("gpus_per_node", "nodes_per_rack", "gpu_types")}
+    shape = {key: value for key, value in asked.items() if value is not None}
     if shape.get("nodes_per_rack") == 0:
         shape["nodes_per_rack"] = None
     nodes = round(part.config.traces[part.name].nodes * changes.nodes)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
+from importlib.resources import as_file, files
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from agents.synchronisation.classical import DoubleTree, Hierarchical, Ring
 from agents.synchronisation.forest import Forest
@@ -34,7 +33,8 @@ from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_bl
 from envs.synchronisation.switch_aggregation import ELEMENT
 from envs.units import parse_bytes, parse_seconds, read_quantity
 from experiments.config.command_words import CONFIG_MODULE
-from experiments.config.targets import build, build_as, no_such_thing
+from experiments.config.targets import build, build_as, no_such_thing, object_in_file
+from experiments.config.yaml_files import yaml_document
 from experiments.network.plan_file import primitive_of, read_plan, write_plan
 from experiments.pictures.gantt import Event, happened, process, thread
 from experiments.pictures.studies import draw_trees
@@ -122,14 +122,9 @@ OTHERS: dict[str, Synchroniser] = {
 
 def published_networks() -> list[LinkGraph]:
     """Those of `conf/topology/published`."""
-    folder = files(CONFIG_MODULE).joinpath("topology", "published")
-    found = []
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        node = OmegaConf.to_container(OmegaConf.create(file.read_text("utf-8")))
-        if isinstance(node, dict) and "seed" not in node:
-            options = {str(key): value for key, value in node.items()}
-            found.append(build_as(LinkGraph, options, "topology", "network"))
-    return found
+    with as_file(files(CONFIG_MODULE).joinpath("topology", "published")) as folder:
+        paths = [path for path in sorted(folder.iterdir()) if "seed" not in yaml_document(path)]
+        return [object_in_file(str(path), "topology", LinkGraph) for path in paths]
 
 
 def row_of(network: LinkGraph, size: float) -> dict[str, Any]:
@@ -180,9 +175,9 @@ MOST_TRACED = 200_000  # messages of a trace
 _ELEMENTS = 1 << 22  # of all vectors on which a plan is executed
 
 
-@dataclass
-class Asked:
-    """The keys of `conf/synchronise.yaml` that make the problem."""
+@dataclass(kw_only=True)
+class SynchroniseConfig:
+    """`conf/synchronise.yaml`; groups are objects by `_target_`."""
 
     topology: Any
     primitive: str
@@ -195,6 +190,15 @@ class Asked:
     period: Any
     sparsity: dict[str, Any] | None
     seed: int
+    agent: Any
+    chunk: Any = None  # bytes sent in one piece; null: the planner's choice
+    summing: Any = 0  # seconds to add one byte: 3 passes at 1.6e12 bytes/s are 1.875e-12
+    overhead: Any = 0  # seconds that a connection spends on each chunk before it sends
+    optimum: bool = True  # the exact highest algorithm bandwidth beside that of the plan
+    # instead: forests against ring, double_tree and hierarchical, on the published networks
+    # and on so many random uneven ones
+    study: int | None = None
+    json: bool
 
     def problem(self) -> SynchronisationProblem:
         """What is to be synchronised.
@@ -244,21 +248,6 @@ class Asked:
             sums=made.sums | (switch & self.aggregation),
             forwards=made.forwards | (takes & self.relay),
         )
-
-
-@dataclass(kw_only=True)
-class SynchroniseConfig(Asked):
-    """`conf/synchronise.yaml`; groups are objects by `_target_`."""
-
-    agent: Any
-    chunk: Any = None  # bytes sent in one piece; null: the planner's choice
-    summing: Any = 0  # seconds to add one byte: 3 passes at 1.6e12 bytes/s are 1.875e-12
-    overhead: Any = 0  # seconds that a connection spends on each chunk before it sends
-    optimum: bool = True  # the exact highest algorithm bandwidth beside that of the plan
-    # instead: forests against ring, double_tree and hierarchical, on the published networks
-    # and on so many random uneven ones
-    study: int | None = None
-    json: bool
 
 
 def largest_error(problem: SynchronisationProblem, plan: SynchronisationPlan) -> float:

@@ -1,7 +1,7 @@
 """Models outside the zoo, brought as a user brings one: by the name of a class of one's own.
 
-That is graph=experiments.step.suites.models.Captured graph.model=swin graph.batch=64
-graph.micro_batches=4.
+That is graph=experiments.step.captured_models.Captured graph.model=swin
+graph.batch=64 graph.micro_batches=4.
 """
 
 from __future__ import annotations

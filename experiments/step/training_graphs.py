@@ -78,7 +78,7 @@ def _contracted(items: tuple[tuple[str, Any], ...], groups: int) -> OpGraph:
     model = dict(items)
     key = {"training": model, "groups": groups, "version": _VERSION}
     if model["name"] not in ZOO:
-        key["source"] = file_hash(Path(__file__).parent / "suites" / "models.py")
+        key["source"] = file_hash(Path(__file__).with_name("captured_models.py"))
 
     def build() -> OpGraph:
         graph = _captured(**model)

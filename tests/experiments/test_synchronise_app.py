@@ -11,7 +11,7 @@ import pytest
 
 from envs.files import read_json
 from experiments.network.plan_file import read_plan
-from experiments.network.synchronising import Asked
+from experiments.network.synchronising import SynchroniseConfig
 from experiments.run.app import run_job
 from tests.refusal import refusal
 
@@ -71,7 +71,11 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
     assert run("participants=[a,z]", "hydra.run.dir=bad") == 2
     assert "'z' is none of a, b, c" in capsys.readouterr().err
     node = {"_target_": "experiments.step.problem.network_file", "path": "links.yaml"}
-    asked = Asked(node, "all_reduce", "3MB", None, True, True, None, [], "6.4ms", None, 0)
+    asked = SynchroniseConfig(
+        topology=node, primitive="all_reduce", bytes="3MB", media=None, aggregation=True,
+        relay=True, participants=None, beside=[], period="6.4ms", sparsity=None, seed=0,
+        agent=None, json=True,
+    )  # fmt: skip
     whole = asked.problem().network
     assert whole.sums.all()
     left = replace(asked, beside=[found["plan"]]).problem().network  # 4 MB on a way in 6.4 ms
