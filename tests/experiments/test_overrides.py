@@ -83,6 +83,11 @@ def test_an_agent_of_any_package_takes_arguments() -> None:
     assert config.agent == {"_target_": target, "groups": 8, "samples": 3, "seed": 1}
 
 
+def test_a_network_that_is_a_text_is_refused_when_it_is_built() -> None:
+    with refusal():
+        build(check("topology.network=3 4").topology)
+
+
 def test_only_what_fits_is_named() -> None:
     with refusal("did you mean srtf") as caught:
         check_command_line(["+agent@agents.mine=srft"], "compare", CompareConfig)
