@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -28,10 +27,8 @@ def listed(key: str | None, arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     words, flags, configs = command_words(arguments)
     items = [x for x in words if "=" not in x or Path(x).is_dir()]
-    others = [*(x for x in words if x not in items), *flags]
-    others += [f"{CONFIG_DIR[0]}={folder}" for folder in configs]
-    quoted = ",".join("'" + item.replace("'", r"\'") + "'" for item in items)
-    return [f"{key}=[{quoted}]", *others] if items else others
+    others = [x for x in words if x not in items]
+    return [*_as_list(key, items), *others, *flags, *_folder_flags(configs)]
 
 
 def of_cells(arguments: Sequence[str], own: tuple[str, ...]) -> list[str]:
@@ -39,9 +36,17 @@ def of_cells(arguments: Sequence[str], own: tuple[str, ...]) -> list[str]:
     words, flags, configs = command_words(arguments)
     mine = [x for x in words if x.lstrip("+~").startswith(own) or "@study." in x.partition("=")[0]]
     theirs = [x for x in words if x not in mine]
-    quoted = ",".join("'" + word.replace("'", r"\'") + "'" for word in theirs)
-    others = [*flags, *(f"{CONFIG_DIR[0]}={folder}" for folder in configs)]
-    return [*mine, *([f"words=[{quoted}]"] if theirs else []), *others]
+    return [*mine, *_as_list("words", theirs), *flags, *_folder_flags(configs)]
+
+
+def _as_list(key: str, items: Sequence[str]) -> list[str]:
+    """The word that gives `key` these items, if there are any."""
+    quoted = ",".join("'" + item.replace("'", r"\'") + "'" for item in items)
+    return [f"{key}=[{quoted}]"] if items else []
+
+
+def _folder_flags(folders: Iterable[str | Path]) -> list[str]:
+    return [f"{CONFIG_DIR[0]}={folder}" for folder in folders]
 
 
 def with_recipes(arguments: Sequence[str]) -> list[str]:
@@ -55,13 +60,16 @@ def with_recipes(arguments: Sequence[str]) -> list[str]:
 
 def recipe_choices(name: str) -> Iterator[str]:
     """`group=option` of the groups that a recipe overrides; those of the recipes in it first."""
-    for item in defaults_of(_recipe(name)):
+    files = [folder / RECIPE / f"{name}.yaml" for folder in config_folders() if ".." not in name]
+    file = next((file for file in files if file.is_file()), None)
+    found = None if file is None else yaml.safe_load(file.read_text(encoding="utf-8"))
+    items = found.get("defaults") if isinstance(found, Mapping) else None
+    for item in items if isinstance(items, list) else ():
         if isinstance(item, str) and item != "_self_":
             yield from recipe_choices(item)
-        elif isinstance(item, Mapping):
-            for group, option in item.items():
-                if str(group).startswith(_OVERRIDE):
-                    yield f"{str(group).removeprefix(_OVERRIDE)}={option}"
+        for group, option in item.items() if isinstance(item, Mapping) else ():
+            if str(group).startswith(_OVERRIDE):
+                yield f"{str(group).removeprefix(_OVERRIDE)}={option}"
 
 
 def config_folders() -> list[Path]:
@@ -81,8 +89,7 @@ def use_command_line(words: Sequence[str]) -> None:
 
 def own_flags() -> list[str]:
     """The user's own folders and names, for the apps that this process starts."""
-    folders = [f"{CONFIG_DIR[0]}={folder}" for folder in _given]
-    return [*folders, *(word for word in _typed if word.startswith(TRUST))]
+    return [*_folder_flags(_given), *(word for word in _typed if word.startswith(TRUST))]
 
 
 def given_keys(words: Iterable[str]) -> dict[str, str]:
@@ -116,15 +123,3 @@ def command_words(arguments: Sequence[str]) -> tuple[list[str], list[str], list[
             word = f"{TRUST}={value}" if name == TRUST else argument
             (flags if argument.startswith("-") else words).append(word)
     return words, flags, folders
-
-
-def defaults_of(document: Any) -> list[Any]:
-    """The defaults list of a config."""
-    found = document.get("defaults", []) if isinstance(document, Mapping) else []
-    return found if isinstance(found, list) else []
-
-
-def _recipe(name: str) -> Any:
-    files = [folder / RECIPE / f"{name}.yaml" for folder in config_folders() if ".." not in name]
-    found = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
-    return found[0] if found else {}

@@ -125,12 +125,12 @@ def composed_words(arguments: Sequence[str], config_name: str) -> DictConfig:
         InputError: an unknown key, option or file.
     """
     with hydra_over_configs() as loader:
-        overrides, groups = hydra_words(arguments, loader, config_name), _groups(loader)
+        overrides = hydra_words(arguments, loader, config_name)
         parsed = _parse(overrides)
         try:
             whole = compose(config_name, overrides=overrides, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, ValueError) as error:
-            raise _fault(parsed, groups, config_name, error) from error
+            raise _fault(parsed, _groups(loader), config_name, error) from error
         for key in plain_groups(loader, config_name):
             if isinstance(whole[key], DictConfig) and list(whole[key]) == [PLAIN]:
                 whole[key] = whole[key][PLAIN]
@@ -231,12 +231,7 @@ def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str
     Raises:
         InputError: there is no such option, file or name.
     """
-    groups, plain = _groups(loader), plain_groups(loader, config_name)
-    return [
-        word
-        for argument in arguments
-        for word in _option(argument, groups, plain, loader, config_name)
-    ]
+    return [word for x in arguments for word in _option(x, loader, config_name)]
 
 
 def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
@@ -256,13 +251,12 @@ def typed(config: DictConfig, schema: type[Schema]) -> Schema:
         InputError: a key is unknown, missing, of the wrong type or out of its declared bounds.
     """
     known = [field.name for field in fields(schema)]  # type: ignore[arg-type]
-    for key in config:
-        if key not in known:
-            raise InputError(unknown_key(str(key), known))
+    if unknown := [str(key) for key in config if key not in known]:
+        raise InputError(unknown_key(unknown[0], known))
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
-            raise InputError(f"config key '{missing[0]}' is missing: give {missing[0]}=<value>")
+            raise InputError(_missing(missing[0]))
         plain = targets_here(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         raise InputError(_omegaconf_line(error)) from error
@@ -293,7 +287,7 @@ def validated(plain: Mapping[str, Any], schema: type[Schema]) -> Schema:
 
 def _as_text(plain: Any, fault: Mapping[str, Any]) -> bool:
     """Write a number as the text that is asked for, as of a queue that is called 103959."""
-    *above, last = (part for part in fault["loc"])
+    *above, last = fault["loc"]
     node, value = plain, fault["input"]
     try:
         for part in above:
@@ -311,18 +305,19 @@ def _fault_of(error: ValidationError, schema: Any) -> str:
     unknown = {"unexpected_keyword_argument", "extra_forbidden"}
     fault = min(error.errors(), key=lambda one: one["type"] not in unknown)
     parts = [str(x) for x in fault["loc"]]
+    key = ".".join(parts)
     if fault["type"] in unknown:
-        return unknown_key(".".join(parts), _names_at(schema, parts[:-1]))
+        for part in parts[:-1]:
+            schema = get_type_hints(schema).get(part) if is_dataclass(schema) else None
+        known = fields(schema) if is_dataclass(schema) else ()
+        return unknown_key(key, [field.name for field in known])
     if fault["type"] in {"missing", "missing_argument"}:
-        return f"config key '{'.'.join(parts)}' is missing: give {'.'.join(parts)}=<value>"
+        return _missing(key)
     return type_fault(error, "")
 
 
-def _names_at(schema: Any, path: Sequence[str | int]) -> list[str]:
-    """The fields of the dataclass that a key leads to."""
-    for part in path:
-        schema = get_type_hints(schema).get(str(part)) if is_dataclass(schema) else None
-    return [field.name for field in fields(schema)] if is_dataclass(schema) else []
+def _missing(key: str) -> str:
+    return f"config key '{key}' is missing: give {key}=<value>"
 
 
 def saved_keys(folder: str | Path) -> set[str] | None:
@@ -340,15 +335,13 @@ def plain_config(config: Any) -> dict[str, Any]:
     return found
 
 
-def _option(
-    argument: str, groups: set[str], plain: set[str], loader: ConfigLoader, config_name: str
-) -> list[str]:
+def _option(argument: str, loader: ConfigLoader, config_name: str) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
     group, package = key.lstrip("+").partition("@")[::2]
-    if group not in groups or not equals:
+    if group not in _groups(loader) or not equals:
         return [argument]
-    if group in plain:
+    if group in plain_groups(loader, config_name):
         return [argument if value.startswith("{") else f"{key}={{{PLAIN}:{value}}}"]
     options = sorted(name for name in loader.get_group_options(group) if "." not in name)
     if value in options or ("/" in value and _is_inner(value, group)):
@@ -465,17 +458,16 @@ def missing_plugin(error: Exception) -> InputError | None:
 
 def _unknown(key: str, node: object) -> str | None:
     """What is told of a key that is not in a config; None where it is, or is below a scalar."""
-    walked: list[str] = []
-    for part in key.split("."):
-        if isinstance(node, list):
-            node = {str(index): item for index, item in enumerate(node)}
+    parts = key.split(".")
+    for number, part in enumerate(parts, 1):
+        node = dict(enumerate(node)) if isinstance(node, list) else node
         if not isinstance(node, Mapping):
             return None
-        node = {str(name): item for name, item in node.items()}
-        walked.append(part)
-        if part not in node:
-            return unknown_key(".".join(walked), (x for x in node if not x.startswith("_")))
-        node = node[part]
+        inner = {str(name): item for name, item in node.items()}
+        if part not in inner:
+            known = (x for x in inner if not x.startswith("_"))
+            return unknown_key(".".join(parts[:number]), known)
+        node = inner[part]
     return None
 
 

@@ -22,9 +22,10 @@ from omegaconf import OmegaConf
 from experiments.config.command_words import config_folders
 from experiments.config.registry import (
     GROUPS,
+    PARTIAL,
     RECORDS,
     arguments_of,
-    is_partial,
+    dotted,
     target_of,
 )
 from experiments.config.signatures import NOTHING, OURS, completed, described, knobs, local
@@ -121,12 +122,13 @@ class CompletedConfigs(ConfigSource):
             return None
         if not group:
             return {} if name in JOBS else None
-        target = target_of(group, name)
-        if target is None:
+        row = GROUPS.get(group, {}).get(name)
+        if row is None:
             return None
-        node = described(target, partial=is_partial(group, name))
-        given = {key: described(row) for key, row in arguments_of(group, name).items()}
-        if given and not is_partial(group, name):
+        partial = row.startswith(PARTIAL)
+        node = described(dotted(row), partial=partial)
+        given = {key: described(target) for key, target in arguments_of(row).items()}
+        if given and not partial:
             node.pop("_partial_", None)  # which it was for want of these
         node |= given
         return node | ({"name": name} if node.get("name") == "???" else {})
@@ -230,12 +232,12 @@ def _record(schema: str) -> dict[str, Any]:
     for knob in knobs(schema) or ():
         if knob.name == "seed":
             found["seed"] = "${seed}"
-        elif knob.default is NOTHING:
-            found |= {knob.name: "???"} if knob.required else {}
-        else:
+        elif knob.default is not NOTHING:
             found[knob.name] = completed(knob.default)
             if isinstance(knob.default, dict):  # a part of the config, and no object
                 found[knob.name].pop("_target_", None)
+        elif knob.required:
+            found[knob.name] = "???"
     return found
 
 

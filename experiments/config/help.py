@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.config.command_words import (
@@ -19,6 +19,7 @@ from experiments.config.command_words import (
 )
 from experiments.config.config_source import (
     SHIPPED_CONFIGS,
+    Choice,
     choices,
     fitting,
     job_config,
@@ -111,17 +112,15 @@ def verb_help(shown: Job, words: Sequence[str], command: str) -> str:
 
 def candidates(line: str) -> list[str]:
     """Whole words that the last word of `line`, which begins with the command, may be meant as."""
-    _, *words = line.split(" ") if " " in line else [line, line]
-    words = [word for word in words[:-1] if word] + words[-1:]
-    last = words[-1]
-    if len(words) == 1:
+    words, _, last = line.rpartition(" ")
+    verb, *before = words.split()[1:] or [""]
+    found: Iterable[str] = ()
+    if not verb:
         found = [*(f"{name} " for name in COMMANDS), "--help ", "--version ", "--completion "]
-    elif words[0] == "--completion":
-        found = list(SCRIPTS)
-    elif words[0] in COMMANDS:
-        found = list(_of_verb(words[0], words[1:-1], last))
-    else:
-        found = []
+    elif verb == "--completion":
+        found = SCRIPTS
+    elif verb in COMMANDS:
+        found = _of_verb(verb, before, last)
     return [word for word in dict.fromkeys(found) if word.startswith(last)]
 
 
@@ -159,20 +158,18 @@ def _completed(prefix: str, node: Mapping[str, Any], last: str) -> Iterator[str]
 
 
 def _groups(shown: Job, width: int) -> list[str]:
-    lines, seen = [], set()
+    lines: list[str] = []
+    places: dict[tuple[str, str], list[Choice]] = {}
     for choice in choices(shown.config):
-        stem = choice.package.partition(".")[0]
-        if (choice.group, stem) in seen:
-            continue
-        seen.add((choice.group, stem))
-        same = [x for x in choices(shown.config) if (x.group, x.package.partition(".")[0]) ==
-                (choice.group, stem)]  # fmt: skip
-        word = f"{choice.group}@{stem}.<name>" if "." in choice.package else choice.word
+        places.setdefault((choice.group, choice.package.partition(".")[0]), []).append(choice)
+    others = [job for job in jobs_of(shown.verb) if job.words and job is not shown]
+    for (group, stem), same in places.items():
+        choice = same[0]
+        word = f"{group}@{stem}.<name>" if "." in choice.package else choice.word
         chosen = ", ".join(dict.fromkeys(x.option for x in same))
-        lines += _entry(f"{word}={chosen}", GROUP_HELP.get(choice.group, ""), width)
-        others = [job for job in jobs_of(shown.verb) if job.words and job is not shown]
-        alike = fitting(choice.group, shown.config, choice.package)
-        taken = {x for x in alike for job in others if job.is_meant(x, choice.group)}
+        lines += _entry(f"{word}={chosen}", GROUP_HELP.get(group, ""), width)
+        alike = fitting(group, shown.config, choice.package)
+        taken = {x for x in alike for job in others if job.is_meant(x, group)}
         fit = [x for x in alike if choice.package or x not in taken]
         lines += _wrapped(", ".join(fit), "      ", width)
     if found := _recipes(shown):

@@ -273,12 +273,12 @@ def target_of(group: str, name: str) -> str | None:
     return None if row is None else dotted(row)
 
 
-def arguments_of(group: str, name: str) -> dict[str, str]:
-    """The dotted names of the objects that a name gives its class, by argument."""
-    words = GROUPS[group][name].removeprefix(PARTIAL).split(" ")[1:]
-    return {key: dotted(row) for key, _, row in (word.partition("=") for word in words)}
+def arguments_of(row: str) -> dict[str, str]:
+    """The dotted names of the objects that a row gives its class, by argument."""
+    words = (word.partition("=") for word in row.split(" "))
+    return {key: dotted(value) for key, _, value in words if value}
 
 
-def is_partial(group: str, name: str) -> bool:
-    """Whether the program calls what a name stands for, with arguments of its own."""
-    return GROUPS[group][name].startswith(PARTIAL)
+def names_in_row(row: str) -> list[str]:
+    """Every dotted name of a row."""
+    return [dotted(row), *arguments_of(row).values()]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +22,9 @@ PREFIX = __name__.rpartition("experiments.")[0]  # before their names where the 
 NOTHING: Final = object()  # a default that no config can say, or none
 SCALARS = re.compile(r"\b(bool|int|float|str|Path|Count|Positive|NonNegative|Share)\b")
 _TREE = Path(__file__).parents[2]
-_ENTRY = re.compile(r"^(?P<indent> *(?:\* )?)(?P<names>`?\w+`?(?:, `?\w+`?)*): (?P<text>.*)$")
+_ENTRY = re.compile(r"^(?P<indent> +(?:\* )?|\* )(?P<names>`?\w+`?(?:, `?\w+`?)*): (?P<text>.*)$")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+DEFINED = ast.ClassDef | Function
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ class Definition:
 
     module: str
     name: str  # within it, `ClusterEnv.of_trace` for example
-    node: ast.ClassDef | Function
+    node: DEFINED
 
     @property
     def dotted(self) -> str:
@@ -162,10 +164,15 @@ def _file(module: str) -> Path | None:
 
 
 @cache
-def _tree(module: str) -> ast.Module:
+def _source(module: str) -> str:
     path = _file(module)
     assert path is not None
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_source(module))
 
 
 @cache
@@ -173,44 +180,39 @@ def _names(module: str) -> dict[str, ast.AST]:
     """What the names at the top of a module stand for: definitions, imports, constants."""
     found: dict[str, ast.AST] = {}
     for node in _tree(module).body:
-        if isinstance(node, ast.ClassDef | Function):
+        if isinstance(node, DEFINED):
             found[node.name] = node
         elif isinstance(node, ast.ImportFrom):
             found |= {alias.asname or alias.name: node for alias in node.names}
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                names = target.elts if isinstance(target, ast.Tuple) else [target]
-                values = node.value.elts if isinstance(node.value, ast.Tuple) and (
-                    isinstance(target, ast.Tuple)
-                ) else [node.value] * len(names)  # fmt: skip
-                found |= {
-                    name.id: value
-                    for name, value in zip(names, values, strict=False)
-                    if isinstance(name, ast.Name)
-                }
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            found[node.target.id] = node.value
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                found |= {name.id: value for name, value in pairs if isinstance(name, ast.Name)}
     return found
+
+
+def _original(node: ast.ImportFrom, name: str) -> tuple[str, str]:
+    """The module and the name there of what an import calls `name`."""
+    found = next(x.name for x in node.names if name in (x.asname, x.name))
+    return local(str(node.module)), found
 
 
 def _within(module: str, parts: list[str]) -> Definition | None:
     """The definition that names in a module lead to, through imports."""
     node = _names(module).get(parts[0])
     if isinstance(node, ast.ImportFrom):
-        original = next(x.name for x in node.names if parts[0] in (x.asname, x.name))
-        return definition(".".join([str(node.module), original, *parts[1:]]))
+        return definition(".".join([*_original(node, parts[0]), *parts[1:]]))
     for name in parts[1:]:
         inner = node.body if isinstance(node, ast.ClassDef) else ()
-        same = [x for x in inner if isinstance(x, ast.ClassDef | Function) and x.name == name]
-        node = same[0] if same else None
-    return Definition(module, ".".join(parts), node) if isinstance(
-        node, ast.ClassDef | Function
-    ) else None  # fmt: skip
+        same = (x for x in inner if isinstance(x, DEFINED) and x.name == name)
+        node = next(same, None)
+    return Definition(module, ".".join(parts), node) if isinstance(node, DEFINED) else None
 
 
 def _bases(found: Definition) -> Iterator[Definition]:
-    assert isinstance(found.node, ast.ClassDef)
-    for base in found.node.bases:
+    for base in found.node.bases if isinstance(found.node, ast.ClassDef) else ():
         name = base.value if isinstance(base, ast.Subscript) else base
         if isinstance(name, ast.Name) and (above := _within(found.module, [name.id])) is not None:
             yield above
@@ -223,17 +225,14 @@ def _knobs(found: Definition) -> Iterator[Knob]:
         yield from _arguments(found, node, skipped=int(bound), about=found.about)
         return
     inits = [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
-    is_record = any(_called(x) == "dataclass" for x in node.decorator_list)
-    is_record = is_record or any(_called(x) == "NamedTuple" for x in node.bases)
     if inits:
         told = "\n".join(_docs(found))
         yield from _arguments(found, inits[0], skipped=1, about=told)
-    elif is_record:
-        own = list(_fields(found))
-        names = {knob.name for knob in own}
+    elif {"dataclass", "NamedTuple"} & set(map(_called, (*node.decorator_list, *node.bases))):
+        own = {knob.name: knob for knob in _fields(found)}
         for base in _bases(found):
-            yield from (knob for knob in _knobs(base) if knob.name not in names)
-        yield from own
+            yield from (knob for knob in _knobs(base) if knob.name not in own)
+        yield from own.values()
     else:
         for base in _bases(found):
             if inherited := list(_knobs(base)):
@@ -243,22 +242,20 @@ def _knobs(found: Definition) -> Iterator[Knob]:
 
 def _docs(found: Definition) -> Iterator[str]:
     yield found.about
-    if isinstance(found.node, ast.ClassDef):
-        for base in _bases(found):
-            yield from _docs(base)
+    for base in _bases(found):
+        yield from _docs(base)
 
 
 def _arguments(found: Definition, node: Function, skipped: int, about: str) -> Iterator[Knob]:
     given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
-    pairs = list(zip(positional, defaults, strict=True))[skipped:]
-    pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    for argument, default in pairs:
+    arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs][skipped:]
+    values = [*given.defaults, *given.kw_defaults]
+    defaults = [None] * (len(arguments) - len(values)) + values
+    for argument, default in zip(arguments, defaults, strict=True):
         line, alone = argument.lineno, argument in given.kwonlyargs
         yield _knob(found, argument.arg, argument.annotation, default, about, line, alone)
     if given.kwarg is not None:
-        yield from _handed_on(found, node, {argument.arg for argument, _ in pairs})
+        yield from _handed_on(found, node, {argument.arg for argument in arguments})
 
 
 def _handed_on(found: Definition, node: Function, given: set[str]) -> Iterator[Knob]:
@@ -313,8 +310,7 @@ def _entries(about: str) -> dict[str, str]:
     names: list[str] = []
     indent = -1
     for line in inspect.cleandoc(about).splitlines():
-        entry = _ENTRY.match(line)
-        if entry and entry["indent"]:
+        if entry := _ENTRY.match(line):
             names = [name.strip("` ") for name in entry["names"].split(",")]
             indent = len(entry["indent"])
             for name in names:
@@ -329,22 +325,13 @@ def _entries(about: str) -> dict[str, str]:
 
 def _comment(module: str, line: int) -> str:
     """What stands behind an argument or a field on its line, or in the lines above it."""
-    path = _file(module)
-    assert path is not None
-    lines = _lines(path)
+    lines = _source(module).splitlines()
     _, _, told = lines[line - 1].partition("  # ")
     if told and not told.startswith(("noqa", "type:", "fmt:")):
         return told.strip()
-    above: list[str] = []
-    while line > 1 and lines[line - 2].strip().startswith("# "):
-        line -= 1
-        above.insert(0, lines[line - 1].strip()[2:])
-    return " ".join(above)
-
-
-@cache
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+    before = (text.strip() for text in reversed(lines[: line - 1]))
+    above = takewhile(lambda text: text.startswith("# "), before)
+    return " ".join(text[2:] for text in reversed(list(above)))
 
 
 def _called(node: ast.expr) -> str:
@@ -359,11 +346,14 @@ def _value(node: ast.AST, found: Definition) -> Any:  # noqa: PLR0911
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str | int | float | None) else NOTHING
     if isinstance(node, ast.Tuple | ast.List):
-        return _all([_value(item, found) for item in node.elts])
+        items = [_value(item, found) for item in node.elts]
+        return NOTHING if NOTHING in items else items
     if isinstance(node, ast.Dict):
-        keys = [NOTHING if key is None else _value(key, found) for key in node.keys]
-        values = _all([_value(value, found) for value in node.values])
-        return NOTHING if NOTHING in (*keys, values) else dict(zip(keys, values, strict=True))
+        keys, values = (
+            [NOTHING if item is None else _value(item, found) for item in side]
+            for side in (node.keys, node.values)
+        )
+        return NOTHING if NOTHING in (*keys, *values) else dict(zip(keys, values, strict=True))
     if isinstance(node, ast.UnaryOp | ast.BinOp):
         try:
             return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
@@ -372,10 +362,6 @@ def _value(node: ast.AST, found: Definition) -> Any:  # noqa: PLR0911
     if isinstance(node, ast.Name | ast.Attribute):
         return _named(node, found)
     return _made(node, found) if isinstance(node, ast.Call) else NOTHING
-
-
-def _all(items: list[Any]) -> Any:
-    return NOTHING if any(item is NOTHING for item in items) else items
 
 
 def _named(node: ast.Name | ast.Attribute, found: Definition) -> Any:
@@ -387,11 +373,10 @@ def _named(node: ast.Name | ast.Attribute, found: Definition) -> Any:
         return {"_target_": target.dotted, "_partial_": True}
     value = _names(found.module).get(_called(node))
     if isinstance(value, ast.ImportFrom):
-        module = local(value.module or "")
+        module, name = _original(value, _called(node))
         if _file(module) is None:
             return NOTHING
-        original = next(x.name for x in value.names if _called(node) in (x.asname, x.name))
-        value, found = _names(module).get(original), Definition(module, original, found.node)
+        value, found = _names(module).get(name), Definition(module, name, found.node)
     return NOTHING if value is None or isinstance(value, ast.ImportFrom) else _value(value, found)
 
 
@@ -411,7 +396,6 @@ def _made(node: ast.Call, found: Definition) -> Any:
     words = {knob.name: value for knob, value in zip(taken, inner, strict=False)}
     words |= {word.arg: word.value for word in node.keywords if word.arg}
     values = {key: _value(value, found) for key, value in words.items()}
-    if any(value is NOTHING for value in values.values()):
-        return NOTHING
     partial = {"_partial_": True} if is_partial else {}
-    return {"_target_": target.dotted, **partial, **values}
+    whole = {"_target_": target.dotted, **partial, **values}
+    return NOTHING if NOTHING in values.values() else whole

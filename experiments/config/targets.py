@@ -10,7 +10,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,9 +22,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from envs.errors import InputError, in_one_line, meant
 from experiments.config.command_words import TRUST, config_folders, names_in, names_typed
-from experiments.config.registry import GROUPS, OF_FILES, dotted
+from experiments.config.registry import GROUPS, OF_FILES, dotted, names_in_row
 from experiments.config.signatures import DISTRIBUTION, PREFIX, described, is_ours, local, present
-from experiments.config.yaml_files import yaml_document
+from experiments.config.yaml_files import parts_of, yaml_document
 
 EXTRAS = {  # module: the extra of pyproject.toml that brings it
     "fastapi": "serve",
@@ -46,15 +46,21 @@ EXTRAS = {  # module: the extra of pyproject.toml that brings it
 
 def missing_extra(error: BaseException | None) -> str | None:
     """What an error says if a module of an extra is not there: `needs the extra ...`."""
+    for cause in causes(error):
+        if isinstance(cause, ModuleNotFoundError):
+            extra = EXTRAS.get(str(cause.name).partition(".")[0])
+            if extra is not None:
+                return f"needs the extra '{extra}': pip install 'meshwright[{extra}]'"
+    return None
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came from, each once."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, ModuleNotFoundError) and error.name is not None:
-            extra = EXTRAS.get(error.name.partition(".")[0])
-            if extra is not None:
-                return f"needs the extra '{extra}': pip install 'meshwright[{extra}]'"
+        yield error
         error = error.__cause__ or error.__context__
-    return None
 
 
 SPECIAL_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_", "_args_"})
@@ -113,28 +119,25 @@ def check_names(node: object, file: str | Path, key: str = "", given: Collection
     Raises:
         InputError: naming the file and the key.
     """
-    if isinstance(node, Mapping):
-        for name, value in node.items():
-            where = f"{key}.{name}" if key else str(name)
-            last = where.rpartition(".")[2]
-            address = last in ADDRESSES and "_target_" in node and not where.startswith(UNUSED)
+    for around, part in parts_of(node, key):
+        if isinstance(part, str) and "${" in part and around not in given:
+            raise InputError("${...} is not resolved in a file", file=file, field=around)
+        for name, value in part.items() if isinstance(part, Mapping) else ():
+            where = f"{around}.{name}" if around else str(name)
+            last, fault = where.rpartition(".")[2], ""
             if last == "_args_":
-                raise InputError("arguments in a file have names", file=file, field=where)
-            if address and value is not None and where not in given:
-                raise InputError(f"is not taken from a file: give {where}=", file=file, field=where)
-            if last == "_target_" and where not in given and not may_be_named(str(value)):
+                fault = "arguments in a file have names"
+            elif "${" in str(name):
+                fault = "${...} is not resolved in a file"
+            elif where in given:
+                continue
+            elif last == "_target_" and not may_be_named(str(value)):
                 near = meant(str(value), _names_of(*config_folders()))
-                message = (
-                    f"{value!r} is not of conf: {near}a class of your own takes {TRUST} {value}"
-                )
-                raise InputError(message, file=file, field=where)
-            check_names(f"{name}", file, where)
-            check_names(value, file, where, given)
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            check_names(value, file, f"{key}[{index}]", given)
-    elif isinstance(node, str) and "${" in node and key not in given:
-        raise InputError("${...} is not resolved in a file", file=file, field=key)
+                fault = f"{value!r} is not of conf: {near}a class of your own takes {TRUST} {value}"
+            elif last in ADDRESSES and "_target_" in part and not where.startswith(UNUSED):
+                fault = "" if value is None else f"is not taken from a file: give {where}="
+            if fault:
+                raise InputError(fault, file=file, field=where)
 
 
 def may_be_named(name: str) -> bool:
@@ -153,22 +156,11 @@ def _names_of(ours: Path, *theirs: Path) -> frozenset[str]:
          for x in names_in(path.read_text(encoding="utf-8", errors="replace"))}
         for folders in ([ours], theirs)
     )  # fmt: skip
-    rows = {dotted(row) for names in GROUPS.values() for row in names.values()}
-    rows |= set(map(dotted, OF_FILES))
-    begun = {name for name in {*shipped, *rows} if is_ours(local(name))}
-    return frozenset(own | begun | {name for x in begun for name in _built(described(x))})
-
-
-def _built(node: object) -> Iterator[str]:
-    """The names in a plain config that objects are made of."""
-    inner: Iterable[object] = ()
-    if isinstance(node, Mapping):
-        yield from (str(value) for key, value in node.items() if key == "_target_")
-        inner = node.values()
-    elif isinstance(node, list):
-        inner = node
-    for item in inner:
-        yield from _built(item)
+    rows = {x for names in GROUPS.values() for row in names.values() for x in names_in_row(row)}
+    begun = {x for x in {*shipped, *rows, *map(dotted, OF_FILES)} if is_ours(local(x))}
+    parts = (part for name in begun for _, part in parts_of(described(name)))
+    inner = {str(x["_target_"]) for x in parts if isinstance(x, Mapping) and "_target_" in x}
+    return frozenset(own | begun | inner)
 
 
 def check_targets(node: object, key: str = "") -> None:
@@ -177,17 +169,12 @@ def check_targets(node: object, key: str = "") -> None:
     Raises:
         InputError: naming the config key, and the alternatives where it is unknown.
     """
-    if isinstance(node, Mapping):
-        if "_target_" in node:
-            _check_call(node, key)
-        for name, value in node.items():
-            where = f"{key}.{name}" if key else str(name)
-            if name == "seed" and isinstance(value, int) and not 0 <= value < SEEDS:
-                raise InputError(f"config key '{where}': {value} is not in 0..{SEEDS - 1}")
-            check_targets(value, where)
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            check_targets(value, f"{key}[{index}]")
+    for where, part in parts_of(node, key):
+        if isinstance(part, Mapping) and "_target_" in part:
+            _check_call(part, where)
+        is_seed = where.rpartition(".")[2] == "seed"
+        if is_seed and isinstance(part, int) and not 0 <= part < SEEDS:
+            raise InputError(f"config key '{where}': {part} is not in 0..{SEEDS - 1}")
 
 
 def build(node: Mapping[str, object], key: str | None = None) -> Any:
@@ -208,8 +195,7 @@ def build(node: Mapping[str, object], key: str | None = None) -> Any:
         raise InputError(str(error).splitlines()[0]) from error
     except InstantiationException as error:
         cause: BaseException = error
-        while cause.__cause__ or cause.__context__:
-            cause = cause.__cause__ or cause.__context__ or cause
+        for cause in causes(error):
             if isinstance(cause, InputError):
                 raise _refusal(cause, node, key, error) from error
         if isinstance(cause, MemoryError):
@@ -289,18 +275,15 @@ def _check_call(node: Mapping[str, object], key: str) -> None:
     except (TypeError, ValueError) as error:
         raise InputError(f"{target!r} cannot be called", file=f"{key}._target_") from error
     given = [str(name) for name in node if name not in SPECIAL_KEYS]
-    known = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
-    ]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    known = {name: one.default for name, one in parameters.items() if one.kind in named}
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     unknown = [name for name in given if name not in known]
     if unknown and not takes_any:
         raise InputError(unknown_key(f"{key}.{unknown[0]}", known))
     if not node.get("_partial_") and "_args_" not in node:
-        for name in known:
-            if name not in given and parameters[name].default is inspect.Parameter.empty:
+        for name, default in known.items():
+            if name not in given and default is inspect.Parameter.empty:
                 raise InputError(f"config key '{key}.{name}' is missing: {target} needs it")
     hints = _hints(function)
     for name in given:

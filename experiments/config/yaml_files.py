@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,17 @@ from envs.files import read_content
 
 MOST_NODES = 1_000_000  # of a YAML file, each counted as often as it is meant
 MOST_DEEP = 32  # mappings and lists inside one another
+
+
+def parts_of(node: object, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, part) of plain data and of everything in it, what is outside first."""
+    yield key, node
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from parts_of(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from parts_of(value, f"{key}[{index}]")
 
 
 def yaml_document(path: str | Path) -> Any:

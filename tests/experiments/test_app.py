@@ -151,19 +151,6 @@ def test_free_communication_is_never_slower(here: Path) -> None:
     assert free["step_time_s"] < ports["step_time_s"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["agent=ppo_plans"], ["does not plan", "agent=learned"]),
-        (["agent=somebody.Noisy", "topology=graph.npz"], ["graph.npz"]),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    here: Path, arguments: list[str], words: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    run_refused("evaluate", ["graph=graph.npz", *arguments, "json=true"], words, here, capfd)
-
-
 def test_a_model_that_does_not_fit_is_told_with_the_bound_it_violates(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ reading a file. One run of each family shows the line, the exit code and the fol
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ import numpy as np
 import pytest
 import yaml
 from layered_step import layered_step
-from refusals import command_refused, option_of, option_refused, run_refused, told
+from refusals import (
+    command_refused,
+    option_of,
+    option_refused,
+    run_refused,
+    told,
+    write_traces,
+)
 
 from agents.step.problems import require_fit
 from envs.files import read_json
@@ -37,11 +45,14 @@ Edit = Callable[[Document], object]
 ENV = option_of("env=placement")["env"]
 NODES = {"env": ENV, **option_of("topology=mixed_v100_p100"), **option_of("cost=by_graph")}
 OTHER = {"_target_": "fractions.Fraction"}  # an object that is nothing here
+REFUSED: dict[str, dict[str, list[str]]] = yaml.safe_load(
+    Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture
 def work(work: Path) -> Path:
-    """A folder with a graph in two forms, a topology file and a plan; the working directory."""
+    """A folder with a graph in two forms, a topology file, a plan and traces; the working one."""
     graph = layered_step(3, 2)
     save_graph(graph, work / "graph.npz")
     save_graph(graph, work / "graph.json")
@@ -50,6 +61,7 @@ def work(work: Path) -> Path:
     plan = {"kind": "meshwright.plan", "schema_version": 1, "placement": placement}
     (work / "plan.json").write_text(json.dumps(plan))
     (work / "folder.npz").mkdir()
+    write_traces(work)
     return work
 
 
@@ -59,122 +71,24 @@ def loaded(path: str = "graph.npz", **nodes: object) -> LoadedProblem:
     return load_problem(**{"graph": stored, **NODES, **nodes})  # type: ignore[arg-type]
 
 
-RUNS: dict[str, list[str]] = {
-    "evaluate --frobnicate": ["--frobnicate", "--help"],
-    "evaluate hydra.run.dir=plan.json": ["plan.json", "run folder"],
-    "evaluate graph=graph.npz agent=checkpoint agent.checkpoint=folder.npz": [
-        "no checkpoint in", "folder.npz", "spec.json",
-    ],
-    "plot graph=graph.npz plan=absent.json": ["absent.json", "cannot be read"],
-    "capture graph=graph.npz": ["'graph'", "no model"],
-    "evaluate grph=gpt2": ["'grph'", "graph", "topology"],
-    "train graph=graph.npz env=placement": ["'env'", "take env=one_problem"],
-    "main ~quick.learned": ["'quick.learned'", "missing"],
-    "evaluate graph=graph.npz agent=checkpoint": ["'agent'", "does not plan"],
-    "train resume=absent": ["absent", "config.yaml"],
-    "export run=absent": ["absent", "config.yaml"],
-    "evaluate graph=graph.npz agent=fractions.Fraction": ["'agent'", "does not plan"],
-    "plan graph=graph.npz agent=heft problem=latency": ["'agent'", "does not plan", "latency"],
-    "study resume=absent": ["absent", "config.yaml"],
-    "plan graph=graph.npz agent=fractions.Fraction": ["'agent'", "does not plan"],
-    "study study=placement study.known=[]": ["known"],
-    "study study=order_gain study.budgets=[-1]": ["budgets", "-1"],
-    "study study=seeds study.verb=train budget_s=3": ["'budget_s'", "baseline_"],
-    "study study=seeds grph=x": ["'grph'", "graph"],
-    "study study=seeds graph=x": ["graph=x", "bert_large"],
-    "study study=plan.json": ["plan.json"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("command", RUNS)
+@pytest.mark.parametrize("command", REFUSED["runs"])
 def test_a_run_is_refused_by_name(
     command: str, work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    app, *arguments = command.split()
-    run_refused(app, arguments, RUNS[command], work, capfd)
+    app, *arguments = shlex.split(command)
+    run_refused(app, arguments, REFUSED["runs"][command], work, capfd)
+    assert not list(work.glob("outputs/*/*"))
 
 
-COMMANDS: dict[str, list[str]] = {
-    "evaluate env.starts.complete=1": ["'env.starts.complete'", "completed"],
-    "evaluate topology.servers.0.cout=1": ["'topology.servers.0.cout'", "count"],
-    "evaluate topology.servers.9.count=1": ["'topology.servers.9'", "0, 1"],
-    "evaluate topology.servers[0].count=1": ["topology.servers[0].count=1", "key=value"],
-    "evaluate seed=1,2": ["'seed=1,2'", "several"],
-    "evaluate agent=null": ["agent=null", "alternation", "more"],
-    "train model=nope": ["model=nope", "placer"],
-    "main agent@quick.heft=nope": ["agent@quick.heft=nope", "contiguous"],
-    "main quick.heft=nope": ["'quick.heft'", "'nope'"],
-    "main single_device=nope": ["'single_device'", "contiguous_speed"],
-    "main budget_s=inf": ["'budget_s'", "inf"],
-    "evaluate seed=-1": ["'seed'", "-1", "4294967295"],
-    "evaluate hydra.foo=1": ["hydra.foo"],
-    "evaluate agent=checkpoint agent.checkpoint=null": ["'agent.checkpoint'", "None"],
-    "evaluate agent=agents.placement.milp.Nope": ["agent._target_", "agents.placement.milp.Nope"],
-    "capture graph.batch=": ["'graph.batch'", "integer"],
-    "evaluate graph=folder.npz": ["folder.npz", "is a folder"],
-    "evaluate graph=file": ["'graph.path'", "missing"],
-    "plot": ["'plan'", "missing"],
-    "train agent=heft": ["'training.ppo'", "Heft", "PPO"],
-    "train training.ppo=null": ["'training.ppo'", "None"],
-    "export": ["'run'", "missing"],
-    "train baseline_budget_s=0": ["'baseline_budget_s'", "0"],
-    "plan problem=": ["problem=", "max_load", "latency"],
-    "plan budget_s=nan": ["'budget_s'", "nan"],
-    "plan budget_s=null": ["'budget_s'", "None"],
-    "plan deterministic_limit=0.5": ["'deterministic_limit'", "0.5"],
-    "plan problem.memory=null": ["'problem.memory'", "None", "true or false"],
-    "plan topology=own_devices topology.otherwise=3": ["'topology.otherwise'", "3", "Topology"],
-    "study study=nope": ["study=nope", "generalise", "more"],
-    "study workers=0": ["'workers'", "0"],
-    "study workers=nan": ["'workers'", "nan"],
-    "plan agent=milp agent.warm_start={_target_:fractions.Fraction}": [
-        "'agent.warm_start'", "fractions.Fraction", "StepPlanning",
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", REFUSED["commands"])
 def test_a_command_is_refused_by_name(command: str, work: Path) -> None:
-    app, *arguments = command.split()
-    command_refused(app, arguments, COMMANDS[command])
+    app, *arguments = shlex.split(command)
+    command_refused(app, arguments, REFUSED["commands"][command])
 
 
-OPTIONS: dict[str, list[str]] = {
-    "agent=random agent.seed=-1": ["'agent.seed'", "-1"],
-    "agent=heft agent.groups=[0]": ["groups", "0 is below 1"],
-    "agent=dp agent.ideals=0": ["ideals", "0 is below 1"],
-    "agent=cp_sat agent.workers=257": ["workers", "between 1 and 256"],
-    "agent=cp_sat agent.hint_seconds=nan": ["hint_seconds", "nan"],
-    "agent=cp_sat agent.hint_limit=0": ["hint_limit", "0 is below 1"],
-    "agent=local_search agent.workers=0": ["workers", "between 1 and 256"],
-    "agent=milp agent.formulation.gap=nan": ["gap", "nan"],
-    "agent=milp agent.formulation.at_once=0": ["at_once", "0 is below 1"],
-    "graph=bert_large graph.micro_batches=0": ["micro_batches", "0 is less than 1"],
-    "graph=bert_large graph.micro_batches=3": ["micro_batches", "does not divide", "32"],
-    "graph=bert_large graph.sequence=0": ["sequence", "0"],
-    "graph=bert_large graph.sequence=600": ["sequence", "600", "512"],
-    "graph=bert_large graph.dtype=int8": ["dtype", "int8", "bfloat16"],
-    "agent=dp agent.groups=2.5": ["'agent.groups'", "2.5", "integer"],
-    "agent=m_sct agent.lp_seconds=[]": ["'agent.lp_seconds'", "[]", "number"],
-    "agent=fusion_milp agent.levels=8": ["'agent.levels'", "8", "list"],
-    "agent=fusion_milp agent.starts.heft=heft": ["'agent.starts.heft'", "'heft'", "StepPlanning"],
-    "agent=fusion_milp agent.polish=heft": ["'agent.polish'", "'heft'", "LocalSearch"],
-    "agent=fusion_milp agent.polish_share=2": ["'agent.polish_share'", "2"],
-    "agent=fusion_milp agent.levels=[a]": ["'agent.levels[0]'", "'a'", "integer"],
-    "agent=milp agent.formulation=abc": ["'agent.formulation'", "'abc'", "function"],
-    "agent=milp agent.formulation=null": ["'agent.formulation'", "None", "function"],
-    "agent=milp agent.warm_start=heft": ["'agent.warm_start'", "'heft'", "StepPlanning"],
-    "agent=cp_sat agent.partition_hint=1": ["'agent.partition_hint'", "Partition"],
-    "agent=cp_sat agent.workers=true": ["'agent.workers'", "True", "integer"],
-    "agent=local_search agent.partitions._target_=agents.placement.list_planners.Heft": [
-        "'agent.partitions'", "Heft", "Partition",
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("text", OPTIONS)
+@pytest.mark.parametrize("text", REFUSED["options"])
 def test_an_option_is_refused_by_name(text: str) -> None:
-    option_refused(text, OPTIONS[text])
+    option_refused(text, REFUSED["options"][text])
 
 
 def test_what_describes_something_else_is_refused_by_its_key(work: Path) -> None:

@@ -20,6 +20,7 @@ from experiments.config.registry import GROUPS, target_of
 from experiments.config.signatures import NOTHING, described, knobs
 from experiments.config.targets import build
 from experiments.config.verbs import JOBS
+from experiments.config.yaml_files import parts_of
 from tests.paths import CONF
 
 EMPTY = {  # what one has to give stands empty in the config
@@ -30,16 +31,10 @@ EMPTY = {  # what one has to give stands empty in the config
 ROWS = [(group, name) for group, names in GROUPS.items() for name in names]
 
 
-def targets(node: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def targets(node: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every `_target_` in a plain config, with its mapping."""
-    if isinstance(node, Mapping):
-        if "_target_" in node:
-            yield str(node["_target_"]), node
-        for value in node.values():
-            yield from targets(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from targets(item)
+    mappings = (part for _, part in parts_of(node) if isinstance(part, Mapping))
+    return ((str(part["_target_"]), part) for part in mappings if "_target_" in part)
 
 
 def agree(read: Any, said: Any) -> bool:
