@@ -63,13 +63,18 @@ def legend(
     colours: Mapping[str, str] | None = None,
     place: Literal["outside lower center", "outside right upper"] = "outside lower center",
 ) -> Figure:
-    """Outside the panels: what colours stand for, or all that the panels name, each name once."""
+    """Outside the panels: what colours stand for, or all that the panels name, each name once.
+
+    In as many columns, or in those that the figure has room for.
+    """
     labelled = (axes.get_legend_handles_labels() for axes in figure.axes)
     named = {name: one for found, names in labelled for one, name in zip(found, names, strict=True)}
     if colours is not None:
         named = {name: Patch(color=shade) for name, shade in colours.items()}
+    column = SMALL * (0.6 * max(map(len, named), default=1) + 4)  # points: a letter, and the line
+    fitting = max(int(72 * figure.get_figwidth() / column), 1)
     figure.legend(
-        [*named.values()], [*named], loc=place, ncols=columns, frameon=False,
+        [*named.values()], [*named], loc=place, ncols=min(columns, fitting), frameon=False,
         fontsize=SMALL,
     )  # fmt: skip
     return figure

@@ -119,7 +119,7 @@ def test_a_learning_curve_begins_with_the_untrained_policy() -> None:
     own = [(0.0, 0.9), *((float(k), 0.3) for k in range(1, 100))]
     axes = draw_learning_curve(Curve([1.0], [0.4], [0.4], own), {}, 0.2, "title").axes[0]
     assert axes.get_ylim()[1] > 900.0
-    assert axes.lines[2].get_xydata()[0].tolist() == [0.0, 900.0]
+    assert np.asarray(axes.lines[2].get_xydata())[0].tolist() == [0.0, 900.0]
 
 
 def test_a_learning_curve_of_nothing_that_fits_is_drawn() -> None:
