@@ -2,7 +2,6 @@
 
 python -m experiments.evaluate agent=heft graph=bert_large topology=mixed_v100_p100 json=true
 python -m experiments.evaluate plan=plan.json graph=bert_large topology=mixed_v100_p100
-python -m experiments.evaluate split=itp agent=srtf placement=yarn
 
 A plan file with bandwidth is simulated through pipes of its rates. Other words lead to other jobs:
 a trace under one policy or under many, windows of a split or of a regime, flows, coflows. `--help`
