@@ -513,7 +513,11 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
             words = [*own, *REGIME, *words]
         elif verb == "evaluate":
             words += split
-        part["words"] = [x for x in words if verb != "plan" or not x.startswith("graph.")]
+        words = [x for x in words if verb != "plan" or not x.startswith("graph.")]
+        if isinstance(solvers, dict) and solvers:  # those of a solver have the last word
+            part["solvers"] = {x: [*told, *words] for x, told in solvers.items()}
+            words = []
+        part["words"] = words
     return {**study, "seeds": min(study["seeds"], 2)}
 
 
