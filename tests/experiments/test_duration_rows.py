@@ -59,7 +59,6 @@ def split(tmp_path: Path) -> Split:
                 path=path.name, format="canonical", queue=None, max_gpus=16, nodes=8, load=1.0
             )
         },
-        facts={},
     )
     return Split(config)
 

@@ -6,6 +6,7 @@ import io
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,12 +39,16 @@ def written(console: RunConsole) -> list[str]:
 
 
 @pytest.fixture
-def said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def said_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of what was compiled; no compiling is too short."""
     monkeypatch.setenv(compilation.SAID, "")
     monkeypatch.setattr(compilation._watch, "told", compilation._watch.told[:1])
     monkeypatch.setattr(compilation, "SHORT_S", 0.0)
     monkeypatch.setattr(compilation, "STILL_S", 0.001)
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "compiling":
+            thread.join()
 
 
 @pytest.mark.usefixtures("said_nothing")
