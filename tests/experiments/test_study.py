@@ -458,8 +458,9 @@ PRIORITY = [
     "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "exam_parts=1", "samples=20", "workers=1",
 ]  # fmt: skip
 TRAINING = [
-    "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]", "env.windows.stages.first_gpus=16",
-    "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
+    "traces=itp", "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]",
+    "env.windows.stages.first_gpus=16", "env.windows.stages.gpus=16",
+    "env.windows.max_share=0.5", "env.observation.window=6",
     "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
     "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
     "training.exam_episodes=1", "training.exam_every=1", "training.max_steps=32",
@@ -473,6 +474,7 @@ REGIME = [
     "~split@splits.philly", "usual.splits=[itp]", "usual.jobs=[5,8]", "usual.nodes_per_type=[2,2]",
     "usual.load=[1.2,1.2]", "usual.gpu_types=[V100,P100]", "usual.rollouts=1", "windows=2",
 ]  # fmt: skip
+SMALL = {"jobs": "[5,8]", "nodes_per_type": "[2,2]"}  # in place of what a regime says itself
 RULE = ["model.drawn=2", "model.rounds=1", "model.near=1", "exam_windows=2"]
 ONE = {"graph": {"layers": ["graph=graph.npz"]}, "topology": ["planes_4x1"]}
 
@@ -500,24 +502,30 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
             part["problems"] = {"regime": part["problems"]["regime"][:1]}
         part["budgets"] = [0.3, 0.6][: len(part["budgets"])] if part["budgets"] else part["budgets"]
         part["variants"] = {"placement": ["yarn"]} if part["variants"] else part["variants"]
+        tiny: list[str] = []
         if part is study and study["parts"]:
             words = ([x for x in words if x.startswith("split=")] and [*words, *split]) or words
         elif verb == "main":
-            words += MAIN
+            tiny = MAIN
         elif verb == "train" and "numbers" in solvers:
-            words += [*own, *REGIME[:-1], "windows=2", *RULE]
+            tiny = [*own, *REGIME[:-1], "windows=2", *RULE]
         elif verb == "train":
-            tiny = {"durations": DURATIONS, "priority": PRIORITY}
-            words += [*next((tiny[x] for x in solvers if x in tiny), TRAINING), *own]
-        elif verb == "evaluate" and "regime" in (part["problems"] or study["problems"]):
-            words = [*own, *REGIME, *words]
+            made = {"durations": DURATIONS, "priority": PRIORITY}
+            tiny = [*next((made[x] for x in solvers if x in made), TRAINING), *own]
+        elif verb == "evaluate" and (
+            regimes := (part["problems"] or study["problems"]).get("regime")
+        ):
+            known = yaml.safe_load((CONF / "regimes.yaml").read_text())["known"][regimes[0]]
+            small = [f"known.{regimes[0]}.{key}={x}" for key, x in SMALL.items() if key in known]
+            words = [*own, *REGIME, *small, *words]
         elif verb == "evaluate":
-            words += split
+            tiny = split
         words = [x for x in words if verb != "plan" or not x.startswith("graph.")]
-        if isinstance(solvers, dict) and solvers:  # those of a solver have the last word
-            part["solvers"] = {x: [*told, *words] for x, told in solvers.items()}
-            words = []
-        part["words"] = words
+        if isinstance(solvers, dict) and solvers:  # whose own words come after those of all
+            part["solvers"] = {x: [*told, *tiny] for x, told in solvers.items()}
+            part["words"] = words
+        else:
+            part["words"] = [*words, *tiny]
     return {**study, "seeds": min(study["seeds"], 2)}
 
 
