@@ -41,8 +41,7 @@ def of_cells(arguments: Sequence[str], own: tuple[str, ...]) -> list[str]:
 
 def _as_list(key: str, items: Sequence[str]) -> list[str]:
     """The word that gives `key` these items, if there are any."""
-    quoted = ",".join("'" + item.replace("'", r"\'") + "'" for item in items)
-    return [f"{key}=[{quoted}]"] if items else []
+    return [f"{key}=[{','.join(map(quoted, items))}]"] if items else []
 
 
 def _folder_flags(folders: Iterable[str | Path]) -> list[str]:
@@ -87,9 +86,21 @@ def use_command_line(words: Sequence[str]) -> None:
     _typed[:] = words
 
 
+def use_flags(flags: Sequence[str]) -> None:
+    """Take the `own_flags` of the process that started this one."""
+    _, names, folders = command_words(flags)
+    use_config_folders(folders)
+    use_command_line(names)
+
+
 def own_flags() -> list[str]:
     """The user's own folders and names, for the apps that this process starts."""
     return [*_folder_flags(_given), *(word for word in _typed if word.startswith(TRUST))]
+
+
+def quoted(text: str | Path) -> str:
+    """A text as the value of a word."""
+    return "'" + str(text).replace("'", r"\'") + "'"
 
 
 def given_keys(words: Iterable[str]) -> dict[str, str]:

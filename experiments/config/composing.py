@@ -33,6 +33,7 @@ from experiments.config.command_words import (
     CONFIG_DIR,
     RECIPE,
     config_folders,
+    quoted,
     use_config_folders,
 )
 from experiments.config.config_source import SCHEME, fitting, job_config, job_keys, with_defaults
@@ -354,8 +355,7 @@ def _option(argument: str, loader: ConfigLoader, config_name: str) -> list[str]:
             fault = "is a folder, not a file" if os.path.isdir(path) else fault
             raise InputError(fault, file=value)
         if FILE_OPTION in options and not package:
-            quoted = str(path.resolve()).replace("'", r"\'")
-            return [f"{group}={FILE_OPTION}", f"{group}.path='{quoted}'"]
+            return [f"{group}={FILE_OPTION}", f"{group}.path={quoted(path.resolve())}"]
         if path.suffix in {".yaml", ".yml"} and group not in _RECIPES:
             return [f"{key}={_stored_file(path.resolve(), group)}"]
     elif _DOTTED.fullmatch(value):

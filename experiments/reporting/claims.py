@@ -25,7 +25,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 
 from envs.errors import InputError, refused_in
-from experiments.config.command_words import CONFIG_MODULE
+from experiments.config.command_words import CONFIG_MODULE, quoted
 from experiments.config.composing import check_words, typed
 from experiments.config.verbs import EXPERIMENTS
 from experiments.config.yaml_files import yaml_text
@@ -224,8 +224,8 @@ def _number_of(command: str, read: str, folder: Path) -> float:
             raise InputError("the claim needs public data: set MESHWRIGHT_DATA", file=command)
     check_words(words)
     module = f"{EXPERIMENTS}.{match[1]}"  # of this installation
-    quoted = str(folder.resolve()).replace("'", r"\'")
-    arguments = [sys.executable, "-m", module, *words, "json=true", f"hydra.run.dir='{quoted}'"]
+    place = f"hydra.run.dir={quoted(folder.resolve())}"
+    arguments = [sys.executable, "-m", module, *words, "json=true", place]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["without a word"])[-1]

@@ -27,13 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError, in_one_line
 from envs.files import read_json
-from experiments.config.command_words import (
-    TRUST,
-    command_words,
-    own_flags,
-    use_command_line,
-    use_config_folders,
-)
+from experiments.config.command_words import TRUST, own_flags, quoted, use_flags
 from experiments.config.composing import (
     check_command_line,
     hydra_over_configs,
@@ -48,7 +42,7 @@ from experiments.run.display import ProgressDisplay
 from experiments.run.interrupts import end_with_children
 from experiments.run.one_run import RESULT_FILE
 from experiments.run.provenance import Provenance, stamp
-from experiments.study.study import STUDY_KEY, Cell, quoted
+from experiments.study.study import STUDY_KEY, Cell
 
 CONFIG = "study"  # of conf
 FAILURE_FILE = "failure.json"
@@ -160,9 +154,7 @@ class Task:
     def __call__(self, config: Any) -> None:
         if os.getpid() != self.driver:
             _end_with_parent()
-            _, names, folders = command_words(self.flags)
-            use_config_folders(folders)
-            use_command_line(names)
+            use_flags(self.flags)
         run_cell(self.cells[int(config.cell)], self.folder, self.flags)
 
 
@@ -260,4 +252,5 @@ def _launch(
             raise missing_plugin(error) or InputError(in_one_line(error)) from error
         finally:
             ended.set()
-            telling.join() if telling.is_alive() else None
+            if telling.is_alive():
+                telling.join()

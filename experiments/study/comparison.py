@@ -150,6 +150,11 @@ class Comparison:
             found.setdefault(item.problem, []).append(number)
         return found
 
+    @property
+    def several(self) -> bool:
+        """Whether a problem has several instances."""
+        return len(self.problems) < len(self.items)
+
     def yardsticks(self, entry: Entry, against: str) -> list[Entry | None]:
         """Whose value an entry's is divided by, for each item; None: there is none.
 
@@ -163,13 +168,10 @@ class Comparison:
                 None if np.isnan(x) else self.rivals[n] for x, n in zip(best, near, strict=True)
             ]
         if against == BEST_OVERALL:
-            several = len(self.problems) < len(self.items)
-            groups = self.problems if several else {"": list(range(len(self.items)))}
+            groups = self.problems if self.several else {"": list(range(len(self.items)))}
             best_of = {n: self.overall(places) for places in groups.values() for n in places}
             return [best_of[n] for n in range(len(self.items))]
-        same = [x for x in self.shown if x.solver == against]
-        one = next((x for x in same if x.budget == entry.budget), same[-1])
-        return [one] * len(self.items)
+        return [self._beside(entry, against)] * len(self.items)
 
     def yardstick(self, entry: Entry, against: str = "", metric: str = "") -> FloatArray:
         """(items,) what the values of an entry are divided by, as `against` or the study says."""
@@ -178,21 +180,26 @@ class Comparison:
             return self._at_level(entry, *against.split("=", 1))
         if against == BEST_PER_PROBLEM and not metric:
             return self.best
-        means = self._of(metric).means if metric else self.means
+        means = self._of(metric or self.metric).means
         chosen = self.yardsticks(entry, against)
         return np.array([np.nan if x is None else means[x][n] for n, x in enumerate(chosen)])
 
     def ratios(self, entry: Entry, against: str = "", metric: str = "") -> FloatArray:
         """(items, seeds) values over the yardstick, which the first metric chooses."""
-        values = self._of(metric).values if metric else self.values
+        values = self._of(metric or self.metric).values
         ratios: FloatArray = values[entry] / self.yardstick(entry, against, metric)[:, None]
         return ratios
 
     def _of(self, metric: str) -> Comparison:
-        """Another metric on the same items."""
-        found = Comparison(self.study, self.frames, metric)
-        found.__dict__["items"] = self.items
-        return found
+        """A metric on the same items."""
+        if metric not in self._others:
+            self._others[metric] = Comparison(self.study, self.frames, metric)
+            self._others[metric].__dict__["items"] = self.items
+        return self._others[metric]
+
+    @cached_property
+    def _others(self) -> dict[str, Comparison]:
+        return {self.metric: self}
 
     def interval(self, ratios: FloatArray) -> Interval | None:
         """Of the mean over the items, and seeds, that have a value; None: there is none."""
@@ -200,13 +207,21 @@ class Comparison:
         known = known[~np.isnan(known).any(axis=1)] if known.size else known
         return bootstrap(known, self.study.samples, self.seeds[0]) if known.size else None
 
+    def mean_ratios(self, entry: Entry) -> FloatArray:
+        """(items,) `ratios`, over the seeds that have one."""
+        return _mean(self.ratios(entry), axis=1)
+
+    @cached_property
+    def summaries(self) -> Mapping[Entry, dict[str, Any]]:
+        """A row for each of those shown."""
+        return {entry: self.summary(entry) for entry in self.shown}
+
     def summary(self, entry: Entry) -> dict[str, Any]:
         """A row for an entry: how often it has the best value, and ratios to the yardstick."""
-        ratios, mean = self.ratios(entry), self.means[entry]
-        over = _mean(ratios, axis=1)
+        over, mean = self.mean_ratios(entry), self.means[entry]
         known = over[~np.isnan(over)]
         cells = self._cells(entry)
-        interval = self.interval(ratios)
+        interval = self.interval(self.ratios(entry))
         near = mean / self.best_known
         won = near <= 1.0 + SAME if self.study.sense == "min" else near >= 1.0 - SAME
         times = cells["seconds"].drop_nulls()
@@ -225,14 +240,21 @@ class Comparison:
             "in_its_time": self.in_its_time(entry),
         }  # fmt: skip
 
-    def by_problem(self) -> dict[str, Any]:
+    @cached_property
+    def by_problem(self) -> Mapping[str, Mapping[Entry, Interval | None]]:
+        """Mean ratios over the instances of each problem; empty: no problem has several."""
+        places = self.problems if self.several else {}
+        return {
+            problem: {x: self.interval(self.ratios(x)[some]) for x in self.shown}
+            for problem, some in places.items()
+        }
+
+    def by_problem_document(self) -> dict[str, Any]:
         """Of problems of several instances the best overall, and mean ratios with intervals."""
-        found: dict[str, Any] = {}
-        if len(self.problems) == len(self.items):
-            return found
-        for problem, places in self.problems.items():
-            intervals = {x: self.interval(self.ratios(x)[places]) for x in self.shown}
+        found = {}
+        for problem, intervals in self.by_problem.items():
             means = {self.name(x): asdict(y) for x, y in intervals.items() if y is not None}
+            places = self.problems[problem]
             best = self.name(self.overall(places))
             found[problem] = {"best_overall": best, "instances": len(places), "ratios": means}
         return found
@@ -279,7 +301,8 @@ class Comparison:
 
         Where only the entry never comes so near, its ratio is at least the one that is counted.
         """
-        own, other = self.time_to(entry, within), self.time_to(self._yardstick_entry(entry), within)
+        yardstick = self._beside(entry, self.study.against[0])
+        own, other = self.time_to(entry, within), self.time_to(yardstick, within)
         pairs = [(a, b) for a, b in zip(own, other, strict=True) if not b[1]]
         ratios = np.array([a[0] / max(b[0], 1e-3) for a, b in pairs])
         censored = sum(a[1] for a, _ in pairs)
@@ -362,8 +385,9 @@ class Comparison:
         reached = curve.filter(pl.col("seconds") <= seconds)["value"].min()
         return np.inf if reached is None else float(reached)  # type: ignore[arg-type]
 
-    def _yardstick_entry(self, entry: Entry) -> Entry:
-        same = [x for x in self.shown if x.solver == self.study.against[0]]
+    def _beside(self, entry: Entry, solver: str) -> Entry:
+        """A solver at the budget of an entry, or else at its last."""
+        same = [x for x in self.shown if x.solver == solver]
         return next((x for x in same if x.budget == entry.budget), same[-1])
 
 

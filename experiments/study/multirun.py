@@ -29,12 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from envs.errors import InputError, in_one_line
 from envs.files import read_json
-from experiments.config.command_words import (
-    command_words,
-    own_flags,
-    use_command_line,
-    use_config_folders,
-)
+from experiments.config.command_words import own_flags, quoted, use_flags
 from experiments.config.composing import (
     check_command_line,
     hydra_over_configs,
@@ -50,7 +45,7 @@ from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance, stamp
 from experiments.study.cells import FAILED, record_of, run_cell
 from experiments.study.frames import OBJECTIVE, figure_at, objectives
-from experiments.study.study import Cell, quoted
+from experiments.study.study import Cell
 
 RECIPES = "sweep"  # the group of the recipes of sweeps
 CELL_FILE = "cell.json"  # beside a run folder: what it came to
@@ -86,9 +81,7 @@ class SweepCell:
         Raises:
             CellFailed: the run has failed, or its result has no such key.
         """
-        _, names, folders = command_words(self.flags)
-        use_config_folders(folders)
-        use_command_line(names)
+        use_flags(self.flags)
         hydra = HydraConfig.get()
         mine = {RECIPES, *(_key(word) for word in self.fixed)}
         swept = [word for word in hydra.overrides.task if _key(word) not in mine]

@@ -8,7 +8,6 @@ from html import escape
 import numpy as np
 import polars as pl
 
-from envs.arrays import FloatArray
 from experiments.reporting.page import Figure, Page
 from experiments.reporting.tables import Columns, Table
 from experiments.run.statistics import Interval
@@ -41,7 +40,7 @@ TIME_NOTE = " In its time: median ratio to the best of the others that was given
 def tables_of(found: Comparison) -> list[Table]:
     """A row for each solver; ratios by problem; values; times; what has no result and why."""
     study, shown = found.study, solvers_first(found.shown)
-    rows = [found.summary(entry) for entry in shown]
+    rows = [found.summaries[entry] for entry in shown]
     columns, timed = dict(SUMMARY), TIME_NOTE
     if all(row["in_its_time"] is None for row in rows):
         del columns["in its time"]
@@ -52,8 +51,7 @@ def tables_of(found: Comparison) -> list[Table]:
     tables = [Table.of("Solvers", columns, rows, note + timed)]
     if len(study.against) > 1 or len(study.metrics) > 1:
         tables.append(_yardsticks(found))
-    several = len(found.problems) < len(found.items)
-    if several and len(found.problems) > 1:
+    if found.several and len(found.problems) > 1:
         tables.append(_by_problem(found))
     tables.append(_values_table(found))
     for within in study.within:
@@ -98,13 +96,10 @@ def _by_problem(found: Comparison) -> Table:
     """Mean ratios over the instances of each problem."""
     shown = solvers_first(found.shown)
     rows = []
-    for problem, places in found.problems.items():
-        cells = []
-        for entry in shown:
-            interval = found.interval(found.ratios(entry)[places])
-            cells.append(interval.text() if interval else "")
-        best = found.overall(places)
-        rows.append((problem, str(len(places)), found.name(best), *cells))
+    for problem, intervals in found.by_problem.items():
+        places = found.problems[problem]
+        cells = [one.text() if (one := intervals[entry]) else "" for entry in shown]
+        rows.append((problem, str(len(places)), found.name(found.overall(places)), *cells))
     columns = ("problem", "instances", "best overall", *map(found.name, shown))
     return Table("By problem", columns, rows, on_console=len(shown) <= WIDEST)
 
@@ -152,10 +147,10 @@ def add_pictures(page: Page, found: Comparison) -> None:
         {
             "problem": escape(item.name),
             "solver": escape(found.name(entry)),
-            "ratio": mean_ratio(row),
+            "ratio": ratio,
         }
         for entry in shown
-        for item, row in zip(found.items, found.ratios(entry), strict=True)
+        for item, ratio in zip(found.items, found.mean_ratios(entry), strict=True)
     ).drop_nans("ratio")
     height = 120 + 34 * len(shown)
     drawn = px.strip(ratios, x="ratio", y="solver", hover_name="problem", height=height)
@@ -171,11 +166,6 @@ def add_pictures(page: Page, found: Comparison) -> None:
         )  # fmt: skip
         drawn.update_yaxes(matches=None, showticklabels=True)
         page.figure(Figure("The best value so far", drawn))
-
-
-def mean_ratio(row: FloatArray) -> float:
-    known = row[~np.isnan(row)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 def _number(value: float | None, digits: int = 4) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from envs.bounds import Count
@@ -27,7 +26,7 @@ from experiments.study.comparison import (
     solvers_first,
 )
 from experiments.study.frames import FAILED_STATUS, Frames
-from experiments.study.reading import MOST_DRAWN, WIDEST, mean_ratio, page_of, tables_of
+from experiments.study.reading import MOST_DRAWN, WIDEST, page_of, tables_of
 from experiments.study.study import Study
 
 CELLS_FOLDER, LATEX_FILE, CSV_FILE, PAGE_FILE = "cells", "table.tex", "table.csv", "study.html"
@@ -79,10 +78,11 @@ def run_study(config: StudyConfig, run: Run) -> Result:
     found = Comparison(study, frames, study.metrics[0])
     tables = tables_of(found)
     figures = {PICTURE_FILE: picture} if (picture := _picture(found)) else {}
-    summaries = [found.summary(entry) for entry in found.shown]
     numbers = {
-        "solvers": summaries, "by_problem": found.by_problem(), "values": values_of(found)
-    }  # fmt: skip
+        "solvers": [*found.summaries.values()],
+        "by_problem": found.by_problem_document(),
+        "values": values_of(found),
+    }
     write_tables(
         run, study.title, tables, provenance, caption=study.note, numbers=numbers, figures=figures
     )
@@ -110,12 +110,8 @@ def run_study(config: StudyConfig, run: Run) -> Result:
 
 def values_of(found: Comparison) -> dict[str, Any]:
     """problem -> solver -> metric -> value, or one for each seed; a level more with instances."""
-    several, frames = len(found.seeds) > 1, found.frames
-    values: dict[str, Any] = {}
-    wanted = frames.values.filter(pl.col("metric").is_in(found.study.metrics)).join(
-        frames.cells, "cell"
-    )
-    for row in wanted.iter_rows(named=True):
+    several, values = len(found.seeds) > 1, dict[str, Any]()
+    for row in _long(found).iter_rows(named=True):
         name = found.name(Entry(row["solver"], row["variant"], row["budget"]))
         place = values.setdefault(row["problem"], {}).setdefault(name, {})
         if row["instance"]:
@@ -138,9 +134,6 @@ def _picture(found: Comparison) -> Any:
     shown = solvers_first(found.shown)[:WIDEST]
     if not 0 < len(found.items) <= MOST_DRAWN:
         return None
-    series: Mapping[str, Any] = {
-        found.name(entry): np.array([mean_ratio(row) for row in found.ratios(entry)])
-        for entry in shown
-    }
+    series: Mapping[str, Any] = {found.name(entry): found.mean_ratios(entry) for entry in shown}
     names = [item.name for item in found.items]
     return draw_rows(names, series, f"{found.metric} over the yardstick", found.study.title)

@@ -20,7 +20,7 @@ from annotated_types import MinLen
 
 from envs.bounds import Count, NonNegative, Positive
 from envs.errors import InputError, refused_in, require_one_of
-from experiments.config.command_words import with_recipes
+from experiments.config.command_words import quoted, with_recipes
 from experiments.config.composing import check_words
 from experiments.config.verbs import COMMANDS, Job, chosen_job, expanded
 from experiments.run.provenance import content_hash, text_hash
@@ -272,8 +272,3 @@ def _levels(name: str, factor: Factor) -> Levels:
 
 def _lacks_data(words: Sequence[str]) -> bool:
     return not os.environ.get(DATA_VARIABLE) and any(f"${DATA_VARIABLE}" in x for x in words)
-
-
-def quoted(path: str | Path) -> str:
-    """A path as the value of a word."""
-    return "'" + str(path).replace("'", r"\'") + "'"

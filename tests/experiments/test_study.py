@@ -458,7 +458,7 @@ PRIORITY = [
     "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "exam_parts=1", "samples=20", "workers=1",
 ]  # fmt: skip
 TRAINING = [
-    "traces=itp", "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]",
+    "~splits.philly", "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]",
     "env.windows.stages.first_gpus=16", "env.windows.stages.gpus=16",
     "env.windows.max_share=0.5", "env.observation.window=6",
     "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
