@@ -137,6 +137,7 @@ def test_levels_without_their_data_are_left_out(
         ({"solvers": {"evil": ["agent=os.system"]}}, "os.system"),
         ({"solvers": {"x": ["agent=contigous"]}}, "did you mean contiguous"),
         ({"solvers": {"x": ["agnt=dp"]}}, "'agnt'"),
+        ({"parts": {"a": {}, "b": {"solvers": {"x": ["agnt=$CELL(dp)/a"]}}}}, "'agnt'"),
         ({"titel": "x"}, "did you mean title"),
         ({"budgets": [-1]}, "budgets"),
         ({"against": ["nobody"]}, "'nobody' is none of best_per_problem"),
@@ -221,7 +222,7 @@ def test_a_cell_that_fails_is_a_row_and_stops_those_that_read_it(work: Path) -> 
         "bad": {
             "solvers": {"bad": ["agent=dp", "graph=gpt2", "env=placement", "topology=from_graph"]}
         },
-        "reads": {"solvers": {"reads": ["agent=dp", "env.x=$CELL(bad)/plan.json"]}},
+        "reads": {"solvers": {"reads": ["agent=learned", "agent.checkpoint=$CELL(bad)/x"]}},
     }
     told = study_file(work, parts=parts, problems={}, seeds=1, words=[])
     assert main([told, "hydra.run.dir=run", "graph=gpt2", "graph.micro_batches=2"]) == 0
