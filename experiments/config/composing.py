@@ -232,7 +232,8 @@ def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str
     Raises:
         InputError: there is no such option, file or name.
     """
-    return [word for x in arguments for word in _option(x, loader, config_name)]
+    groups, plain = _groups(loader), plain_groups(loader, config_name)
+    return [word for x in arguments for word in _option(x, loader, config_name, groups, plain)]
 
 
 def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
@@ -336,13 +337,15 @@ def plain_config(config: Any) -> dict[str, Any]:
     return found
 
 
-def _option(argument: str, loader: ConfigLoader, config_name: str) -> list[str]:
+def _option(
+    argument: str, loader: ConfigLoader, config_name: str, groups: set[str], plain: set[str]
+) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
     group, package = key.lstrip("+").partition("@")[::2]
-    if group not in _groups(loader) or not equals:
+    if group not in groups or not equals:
         return [argument]
-    if group in plain_groups(loader, config_name):
+    if group in plain:
         return [argument if value.startswith("{") else f"{key}={{{PLAIN}:{value}}}"]
     options = sorted(name for name in loader.get_group_options(group) if "." not in name)
     if value in options or ("/" in value and _is_inner(value, group)):

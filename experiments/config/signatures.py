@@ -171,6 +171,11 @@ def _source(module: str) -> str:
 
 
 @cache
+def _lines(module: str) -> list[str]:
+    return _source(module).splitlines()
+
+
+@cache
 def _tree(module: str) -> ast.Module:
     return ast.parse(_source(module))
 
@@ -325,11 +330,11 @@ def _entries(about: str) -> dict[str, str]:
 
 def _comment(module: str, line: int) -> str:
     """What stands behind an argument or a field on its line, or in the lines above it."""
-    lines = _source(module).splitlines()
+    lines = _lines(module)
     _, _, told = lines[line - 1].partition("  # ")
     if told and not told.startswith(("noqa", "type:", "fmt:")):
         return told.strip()
-    before = (text.strip() for text in reversed(lines[: line - 1]))
+    before = (lines[at].strip() for at in range(line - 2, -1, -1))
     above = takewhile(lambda text: text.startswith("# "), before)
     return " ".join(text[2:] for text in reversed(list(above)))
 
