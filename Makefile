@@ -59,11 +59,11 @@ placer: $(STAMP)  ## a placement policy: labels, imitation, PPO: under three hou
 		distribution.most_groups=128
 	@$(BIN)/python -m experiments.train env=labelled_problems env.folder=$(PLACER)/data \
 		training.cloning.iterations=100000 training.cloning.last_share=0 training.budget_s=420 \
-		training.exam_every=150 agent.num_envs=32 agent.alike=1 agent.learned=null \
+		training.evaluate_every=150 agent.num_envs=32 agent.group_size=1 agent.group_kept=null \
 		agent.normalise_advantages=batch hydra.run.dir=$(PLACER)/imitation
 	@$(BIN)/python -m experiments.train env=problems model=placer_continued \
 		model.checkpoint=$(PLACER)/imitation/checkpoint training.budget_s=4500 \
-		training.exam_every=60 training.exam_episodes=64 hydra.run.dir=$(PLACER)/ppo $(ARGS)
+		training.evaluate_every=60 training.evaluation_episodes=64 hydra.run.dir=$(PLACER)/ppo $(ARGS)
 
 claims: $(STAMP)  ## what is claimed and what was measured (ARGS="rerun=[flow_times]" runs one again)
 	@$(BIN)/python -m experiments.claims $(ARGS)

@@ -7,7 +7,7 @@ python -m experiments.report curves=[<run folder>,<run folder>]
 
 The run folder receives report.html, which needs no network, and the same tables as report.md and
 report.tex. A study brings its own tables; other runs are compared by command, seeds of one config
-together. With `plan=<file>` a plan is drawn, with `curves=[...]` the exams of several trainings.
+together. With `plan=<file>` a plan is drawn, with `curves=[...]` the curves of several trainings.
 """
 
 from experiments.run.app import main_of

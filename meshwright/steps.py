@@ -30,7 +30,7 @@ from experiments.step.hybrid import Pipeline
 from experiments.step.objectives import Objective
 from experiments.step.plan import PlanConfig
 from experiments.step.plan_file import write_plan
-from experiments.step.planning import Planned, ask, rehearse
+from experiments.step.planning import Planned, ask, warm_up
 from experiments.step.problem import GraphSource, LoadedProblem, problem_of
 from meshwright.composition import composed, drawn, provenance, word, writing
 
@@ -393,7 +393,7 @@ def plan(
     name = planner if isinstance(planner, str) else type(agent).__name__
     loaded = _loaded(graph, topology, config)
     budget = Budget(config.budget_s, config.deterministic_limit)
-    planned = ask(rehearse(agent, objective, name), objective, loaded, budget, name)
+    planned = ask(warm_up(agent, objective, name), objective, loaded, budget, name)
     alone = None
     if objective.name == "makespan":
         alone = SingleDevice().solve(StepPlanning(loaded.problem), budget)

@@ -184,13 +184,13 @@ class _Instant:
 
     def __init__(self, scheduler: CheckpointScheduler, arrays: StateArrays) -> None:
         self.scheduler, self.arrays = scheduler, arrays
-        state, midst = arrays.state, arrays.midst
+        state, snapshot = arrays.state, arrays.snapshot
         self.setting: dict[str, Any] = {
             "rates": arrays,
             "overheads": Overheads(state.get("restart_s", scheduler.trained.restart_s), 0.0),
             "incidents": np.array([] if state.get("closed") else [(np.inf, 0, 1)], INCIDENT),
         }
-        self.jobs = np.concatenate([midst.waiting, midst.running])
+        self.jobs = np.concatenate([snapshot.waiting, snapshot.running])
         self.actions: list[dict[str, Any]] = []
         self.estimates: dict[int, dict[str, Any]] = {}
 
@@ -204,7 +204,7 @@ class _Instant:
                 simulator, complete = self._by_plan(plan, most_actions)
             outcomes = list(self._outcomes(simulator))
         waits = {"decision": "wait", "on": None, **UNKNOWN}
-        longest, now = self.scheduler.trained.actions.longest_wait_s, arrays.midst.now
+        longest, now = self.scheduler.trained.actions.longest_wait_s, arrays.snapshot.now
         content = {
             "kind": "meshwright.cluster_decision",
             "schema_version": 1,
@@ -219,13 +219,13 @@ class _Instant:
         return Decision(self.actions, content, arrays.warnings)
 
     def _resume(self, simulator: ClusterSimulator, book: Bookkeeping | None = None) -> None:
-        resume(simulator, self.arrays.midst)
+        resume(simulator, self.arrays.snapshot)
         for field, kind in zip(("cpu", "memory"), LIMITS, strict=True):
             over = np.flatnonzero(simulator.state.nodes[field] < 0).tolist()
             if over:
                 raise StateError((("nodes", over[0], kind), "the running jobs hold more than that"))
         if book is not None and len(book.gang):
-            for job in self.arrays.midst.finished:
+            for job in self.arrays.snapshot.finished:
                 remember(simulator.state, book, job)
 
     def _by_plan(self, plan: Migrating, most_actions: int | None) -> tuple[ClusterSimulator, bool]:
@@ -258,7 +258,7 @@ class _Instant:
 
         labels = {  # of the GPUs that fractional jobs share, by their number
             gpu(job): arrays.jobs[job]["shared_gpu"]
-            for job in arrays.midst.running
+            for job in arrays.snapshot.running
             if "shared_gpu" in arrays.jobs[job]
         }
         while True:
@@ -319,7 +319,7 @@ class _Instant:
         stopped = {action["job"] for action in self.actions if action["action"] == "stop"}
         for job in np.sort(self.jobs).tolist():
             runs = bool(simulator.state.jobs[job]["status"] == RUNNING)
-            name, left = arrays.job_ids[job], float(arrays.midst.remaining[job])
+            name, left = arrays.job_ids[job], float(arrays.snapshot.remaining[job])
             if "holds" in arrays.jobs[job]:
                 decision = "stop" if not runs else "move" if name in stopped else "keep"
             else:

@@ -21,7 +21,7 @@ from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import NONE
-from envs.cluster.simulation.resumed import Midst
+from envs.cluster.simulation.resumed import Snapshot
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
 from envs.errors import InputError
 
@@ -194,7 +194,7 @@ class StateArrays:
             queue=Labels.of([job.get("queue") for job in self.jobs]),
             gpu_type=permitted.take(self._place),
         )
-        self.midst = self._midst()
+        self.snapshot = self._snapshot()
 
     def _cluster(self, kinds: list[str]) -> Cluster:
         self.types = self.state.get("gpu_types") or dict.fromkeys(kinds, 1.0)  # speed of each
@@ -263,14 +263,14 @@ class StateArrays:
         missing = knows_durations & ~given.over & ~_has(self.jobs, "duration_s")
         yield "duration_s", missing, "is missing: the policy goes by how long jobs take"
 
-    def _midst(self) -> Midst:
+    def _snapshot(self) -> Snapshot:
         now, given = self.state["now_s"], self._jobs
         over, since = np.flatnonzero(given.over), _either(given.since_s, given.submit_s)
         attained = _either(given.attained_s, given.held_s)
         left = _either(given.remaining_s, np.maximum(given.duration_s - attained, 0.0))
         waiting, running = np.flatnonzero(~given.runs & ~given.over), np.flatnonzero(given.runs)
         running = self._in_order("running", running, since)
-        return Midst(
+        return Snapshot(
             now=now,
             finished=over[np.argsort(given.finish_s[over], kind="stable")],
             waiting=self._in_order("waiting", waiting, since),
@@ -306,7 +306,7 @@ class StateArrays:
         return np.array(order, np.int64)
 
     def _shares(self, running: IntArray) -> dict[str, NDArray[Any]]:
-        """What running jobs hold, and what is left of nodes for others, as `Midst` has it."""
+        """What running jobs hold, and what is left of nodes for others, as `Snapshot` has it."""
         held, nodes, given = [self.jobs[job]["holds"] for job in running], self._nodes, self._jobs
         sizes = np.array([*map(len, held)], np.int64)
         first, job = sums_before(sizes), np.repeat(running, sizes)

@@ -66,17 +66,28 @@ class NumberSearch:
         rng: np.random.Generator,
     ) -> list[Tried]:
         """`start` and all else that was tried, the best first; `costs` are of many at a time."""
-        asked = [start]
-        asked += [
-            {name: self._drawn(name, rng) for name in self.numbers} for _ in range(self.drawn)
-        ]
         found: list[Tried] = []
-        for left in range(self.rounds, -1, -1):
-            found += map(Tried, costs(asked).tolist(), asked)
-            found.sort(key=lambda one: one.cost)
-            spread = self.spread * left / self.rounds
-            asked = [self._near(found[0].numbers, spread, rng) for _ in range(self.near)]
+        for number in range(self.rounds + 1):
+            found = self.round(number, start, found, costs, rng)
         return found
+
+    def round(
+        self,
+        number: int,
+        start: Numbers,
+        found: Sequence[Tried],
+        costs: Callable[[Sequence[Numbers]], FloatArray],
+        rng: np.random.Generator,
+    ) -> list[Tried]:
+        """`found` and what a round tries, the best first; round 0: `start` and what is drawn."""
+        if number == 0:
+            asked = [start]
+            asked += [{x: self._drawn(x, rng) for x in self.numbers} for _ in range(self.drawn)]
+        else:
+            spread = self.spread * (self.rounds - number + 1) / self.rounds
+            asked = [self._near(found[0].numbers, spread, rng) for _ in range(self.near)]
+        tried = map(Tried, costs(asked).tolist(), asked)
+        return sorted([*found, *tried], key=lambda one: one.cost)
 
     def _drawn(self, name: str, rng: np.random.Generator) -> Any:
         among = self.numbers[name]

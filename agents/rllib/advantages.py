@@ -99,8 +99,8 @@ class PerTime:
 def advantages(
     rewards: FloatArray,
     values: FloatArray,
-    after: FloatArray,
-    times: FloatArray,
+    next_values: FloatArray,
+    elapsed: FloatArray,
     ends: BoolArray,
     decides: BoolArray,
     discounting: Discounting,
@@ -109,27 +109,26 @@ def advantages(
     """(T, B) generalised advantages of T steps of B agents, and (T, B) what is to be expected.
 
     A step in which an agent has no choice is not a decision but a part of what comes of the one
-    before: nobody needs to know what to expect there. It is what the step brings and what is to be
-    expected after it.
+    before: its value is not needed. It is what the step brings and what is to be expected after it.
 
     Args:
         rewards: (T, B), discounted to the start of their step.
         values: (T, B) expected at the start of every step; read where there is a decision.
-        after: (T, B) expected at the end of the last step of an episode or of the fragment: 0 where
-            it has ended, the value of its last observation where it goes on or was cut; not read
-            elsewhere.
-        times: (T, B) that each step takes.
-        ends: (T, B) whether the episode ends with the step, or is cut there.
+        next_values: (T, B) expected at the end of the last step of an episode or of the rollout: 0
+            where it is terminated, the value of its last observation where it goes on or is
+            truncated; not read elsewhere.
+        elapsed: (T, B) time that each step takes.
+        ends: (T, B) whether the episode is terminated or truncated with the step.
         decides: (T, B) whether the agent has a choice.
         discounting: how the future counts.
-        observed: whether advantages are what was observed, the critic asked at the cut alone.
+        observed: whether advantages are what was observed, the critic asked at the end alone.
     """
-    discounts = discounting.discounts(times)
-    carried = discounts * discounting.kept(times, observed) * ~ends
+    discounts = discounting.discounts(elapsed)
+    carried = discounts * discounting.kept(elapsed, observed) * ~ends
     gains, expected = np.empty((2, *rewards.shape))
-    gain, value = np.zeros(rewards.shape[1]), after[-1]
+    gain, value = np.zeros(rewards.shape[1]), next_values[-1]
     for t in reversed(range(len(rewards))):
-        ahead = rewards[t] + discounts[t] * np.where(ends[t], after[t], value)
+        ahead = rewards[t] + discounts[t] * np.where(ends[t], next_values[t], value)
         value = np.where(decides[t], values[t], ahead)
         gain = ahead - value + carried[t] * gain
         gains[t], expected[t] = gain, value
@@ -141,12 +140,12 @@ class Scale:
 
     kept: ClassVar[tuple[str, ...]]
 
-    def document(self) -> dict[str, object]:
+    def state(self) -> dict[str, object]:
         return {name: np.asarray(getattr(self, name)).tolist() for name in self.kept}
 
-    def restore(self, document: Mapping[str, object]) -> None:
+    def load(self, state: Mapping[str, object]) -> None:
         for name in self.kept:
-            value = np.array(document[name], np.float64)
+            value = np.array(state[name], np.float64)
             setattr(self, name, value if value.ndim else float(value))
 
 
@@ -249,14 +248,10 @@ def standardised(gains: FloatArray) -> FloatArray:
     return np.asarray((gains - gains.mean()) / max(float(gains.std()), 1e-8))
 
 
-def without_shared(
-    gains: FloatArray,
-    now: FloatArray,
-    episode: IntArray,
-    rows: int,
-    alike: int,
+def less_group_mean(
+    gains: FloatArray, time: FloatArray, episode: IntArray, rows: int, group_size: int
 ) -> FloatArray:
-    """(T, B) advantages less those of the others with the same jobs at the same time.
+    """(T, B) advantages less those of the rest of the group, with the same jobs at the same time.
 
     What befell all of them was not earned. Mao et al., "Variance reduction for reinforcement
     learning in input-driven environments" (ICLR 2019): an advantage may be taken against anything
@@ -270,74 +265,70 @@ def without_shared(
 
     Args:
         gains: (T, B) advantages.
-        now: (T, B) time of the episode at each step, ascending within an episode.
+        time: (T, B) of the episode at each step, ascending within an episode.
         episode: (T, B) its number.
-        rows: agents of the environments with the same jobs, which stand side by side.
-        alike: those environments; agent s of one and agent s of another are compared.
+        rows: agents of the environments of a group, which stand side by side.
+        group_size: those environments; agent s of one and agent s of another are compared.
     """
-    found = gains.copy()
-    schedulers = rows // alike
-    for first in range(0, gains.shape[1], rows):
-        for scheduler in range(schedulers):
-            columns = [first + scheduler + schedulers * k for k in range(alike)]
-            for column in columns:
-                total, count = np.zeros((2, len(gains)))
-                for other in columns:
-                    if other == column:
-                        continue
-                    level, there = _level(gains, now, episode, column, other)
-                    total += np.where(there, level, 0.0)
-                    count += there
-                found[:, column] -= total / np.maximum(count, 1.0)
+    found, agents = gains.copy(), rows // group_size
+    for column in range(gains.shape[1]):
+        first = column - column % rows + column % agents
+        total, count = np.zeros((2, len(gains)))
+        for other in range(first, first + rows, agents):
+            if other != column:
+                level, there = _level(gains, time, episode, column, other)
+                total += np.where(there, level, 0.0)
+                count += there
+        found[:, column] -= total / np.maximum(count, 1.0)
     return found
 
 
-def ranked(returns: FloatArray, rows: int, alike: int) -> FloatArray:
-    """(T, B) places among alike episodes, with mean 0 and deviation 1; equal returns share theirs.
+def group_ranks(returns: FloatArray, rows: int, group_size: int) -> FloatArray:
+    """(T, B) places within groups, with mean 0 and deviation 1; equal returns share theirs.
 
     What a return of another size, such as that of a plan that does not fit, cannot outweigh
     (Wierstra et al., "Natural evolution strategies", JMLR 15, 2014, section 3.1).
 
     Args:
         returns: (T, B) what follows a step.
-        rows: agents of the environments with the same problem, which stand side by side.
-        alike: those environments.
+        rows: agents of the environments of a group, which stand side by side.
+        group_size: those environments.
     """
-    beside = returns.reshape(len(returns), -1, alike, 1, rows // alike)
+    beside = returns.reshape(len(returns), -1, group_size, 1, rows // group_size)
     other = beside.swapaxes(2, 3)
     place = (beside > other).sum(axis=3) - (beside < other).sum(axis=3).astype(np.float64)
     spread = np.sqrt((place**2).mean(axis=2, keepdims=True))
     return np.asarray((place / np.maximum(spread, 1.0)).reshape(returns.shape))
 
 
-def telling(gains: FloatArray, rows: int, alike: int, count: int) -> BoolArray:
-    """(T, B) the `count` of alike episodes whose advantages are the largest, whatever their sign.
+def largest_of_group(gains: FloatArray, rows: int, group_size: int, count: int) -> BoolArray:
+    """(T, B) whether an advantage is of the `count` largest of its group, whatever their sign.
 
     They are nearly all of a gradient's length for part of its cost (Xu et al., "Not all rollouts
     are useful: down-sampling rollouts in LLM reinforcement learning", arXiv:2504.13818, 2025).
 
     Args:
         gains: (T, B) advantages.
-        rows: agents of the environments with the same problem, which stand side by side.
-        alike: those environments.
+        rows: agents of the environments of a group, which stand side by side.
+        group_size: those environments.
         count: of them.
     """
-    beside = np.abs(gains).reshape(len(gains), -1, alike, rows // alike)
+    beside = np.abs(gains).reshape(len(gains), -1, group_size, rows // group_size)
     rank = np.argsort(np.argsort(-beside, axis=2, kind="stable"), axis=2)
     return np.asarray((rank < count).reshape(gains.shape))
 
 
 def _level(
-    gains: FloatArray, now: FloatArray, episode: IntArray, column: int, other: int
+    gains: FloatArray, time: FloatArray, episode: IntArray, column: int, other: int
 ) -> tuple[FloatArray, BoolArray]:
     """(T,) where `other` stood at the times of `column`, and whether it is known."""
     level, there = np.zeros(len(gains)), np.zeros(len(gains), np.bool_)
     for number in np.intersect1d(episode[:, column], episode[:, other]):
         mine = np.flatnonzero(episode[:, column] == number)
         theirs = np.flatnonzero(episode[:, other] == number)
-        times = now[theirs, other]
-        last = np.searchsorted(times, now[mine, column], side="right") - 1
-        known = (last >= 0) & (now[mine, column] <= times[-1])
+        times = time[theirs, other]
+        last = np.searchsorted(times, time[mine, column], side="right") - 1
+        known = (last >= 0) & (time[mine, column] <= times[-1])
         level[mine] = gains[theirs[np.maximum(last, 0)], other]
         there[mine] = known
     return level, there

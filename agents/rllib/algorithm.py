@@ -1,7 +1,8 @@
-"""PPO as an RLlib `Algorithm`: our runner samples, RLlib's learner group learns ready batches."""
+"""PPO as an RLlib `Algorithm`: our runner samples, RLlib's learner group learns."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,26 +20,48 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 from torch import Tensor
 
-from agents.rllib.batch import BatchMaker
 from agents.rllib.config import TRAINING, Learner, Training
 from agents.rllib.connection import connect
-from agents.rllib.metrics import NAN, loss_columns, mean
-from agents.rllib.module import Foresighted, PolicyModule
-from agents.rllib.ppo import Instruction, Metrics, PPOLearner, parts_of
-from agents.rllib.runner import (
-    SUBJECT,
-    Fragment,
-    LockStepRunner,
-    Order,
-    Shared,
-    policies,
-    specs,
-)
-from agents.rllib.subject import Numbers, Solution, Subject
+from agents.rllib.connector import LearnerConnector
+from agents.rllib.module import PolicyModule, WithAuxiliaryHead, module_specs, modules_of
+from agents.rllib.ppo import Metrics, PPOLearner, UpdateRequest, num_minibatches
+from agents.rllib.runner import TASK, Rollout, SampleRequest, Shared, VectorRunner
+from agents.rllib.task import Numbers, RLTask, Solution
 from envs.errors import InputError
-from models.architecture import Policy
 
 RESTART_S = 120.0  # seconds within which some runner must come back when all have died
+CHARTS = (  # of an iteration, besides those of the task's metrics
+    "charts/global_step",  # steps of environments so far
+    "charts/episodes",  # so far
+    "charts/SPS",  # steps per second, learning included
+    "charts/sample_seconds",
+    "charts/learn_seconds",
+    "charts/gradient_steps",
+    "charts/cloning",  # 1: the teacher is imitated, 0: PPO
+    "charts/student_share",  # of the actions of cloning; nan in PPO
+    "charts/curriculum",  # progress, 0 to 1
+    "charts/learning_rate",
+    "charts/entropy_coefficient",
+    "charts/episodic_return",  # mean over the episodes that ended and over agents
+    "charts/episodic_length",  # mean, steps
+    "charts/best_objective",  # of the decisions met in training; inf before any
+)
+LOSSES = (  # all of the last minibatch of the iteration; nan where there is none
+    "policy_loss",
+    "value_loss",
+    "total_loss",
+    "entropy",  # nats
+    "old_approx_kl",  # from the sampling policy, nats; unbiased and may be negative
+    "approx_kl",  # the same, never negative
+    "clipfrac",  # share of the decisions beyond the clip
+    "explained_variance",
+    "gradient_norm",  # before clipping
+    "cross_entropy",  # of the expert's actions, nats
+    "agreement",  # share of the expert's actions that are the most probable ones
+    "auxiliary_loss",  # cross entropy of the auxiliary head, nats
+    "reference_kl",  # from the policy that PPO began with, nats
+)
+NAN = float("nan")
 
 R = TypeVar("R")
 
@@ -60,17 +83,17 @@ class LockStepPPO(rllib_ppo.PPO):
     With no remote actor nothing of Ray runs: one runner and one learner of this process share their
     modules. That is what `setup` is overridden for: RLlib's puts the config into Ray's object store
     even then, which starts a cluster on this machine. With remote actors RLlib's own groups hold
-    them; weights travel with each order to sample, so that a runner that was restarted is no
-    different from the others. `training_step` is all that is asked of it: `training.train` is the
-    loop, and saves a run, which Tune and `Algorithm.save_to_path` do not know how to.
+    them; weights travel with each request to sample, so that a runner that was restarted is no
+    different from the others. `training_step` is all that is asked of it: the trainer is the loop,
+    and saves a run, which Tune and `Algorithm.save_to_path` do not know how to.
     """
 
     def setup(self, config: PPOConfig) -> None:
         """Make runners and learners."""
         self.training: Training = config.env_config[TRAINING].value
-        self.subject: Subject = config.env_config[SUBJECT].value
+        self.task: RLTask = config.env_config[TASK].value
         self.counters = Counters()
-        self.documents: dict[int, Numbers] = {}  # of remote runners, by number
+        self.runner_states: dict[int, Numbers] = {}  # of remote ones, by number
         self.row: dict[str, float] = {}  # metrics of the last training step
         self.best: Solution | None = None  # of the decisions met in it, or before
         if self.training.learner.remote:
@@ -81,16 +104,17 @@ class LockStepPPO(rllib_ppo.PPO):
                     "no runner could start: workers need the package, installed or on PYTHONPATH"
                 )
                 raise InputError(message, field="learner.num_env_runners") from error
-            local: LockStepRunner = self.env_runner_group.local_env_runner
+            local: VectorRunner = self.env_runner_group.local_env_runner
             self.runner = None if self.training.learner.num_env_runners else local
         else:
-            spec = MultiRLModuleSpec(rl_module_specs=specs(self.subject, self.training.model))
+            specs = module_specs(self.task, self.training.model)
+            spec = MultiRLModuleSpec(rl_module_specs=specs)
             self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
-            self.runner = LockStepRunner(config=config, worker_index=0)
+            self.runner = VectorRunner(config=config, worker_index=0)
         self.modules = self._modules()
         self._refresh()
-        agents = Counter(map(self.subject.module_of, self.subject.agents))
-        self.batches = BatchMaker(self.training.ppo, agents)
+        agents = Counter(map(self.task.module_of, self.task.agents))
+        self.connector = LearnerConnector(self.training.ppo, agents)
 
     @property
     def cloning(self) -> bool:
@@ -98,7 +122,7 @@ class LockStepPPO(rllib_ppo.PPO):
         return self.counters.iteration < self.training.cloning.iterations
 
     @property
-    def stage(self) -> float:
+    def progress(self) -> float:
         """Of the curriculum, from 0 to 1."""
         whole = self.training.curriculum_steps
         return 1.0 if whole is None else min(self.counters.steps / whole, 1.0)
@@ -108,18 +132,18 @@ class LockStepPPO(rllib_ppo.PPO):
         if self.training.learner.remote:  # runners that died come back
             self.env_runner_group.probe_unhealthy_env_runners()
         start = time.perf_counter()
-        cloning, stage = self.cloning, self.stage
-        pupil = self.training.cloning.share(self.counters.iteration) if cloning else None
-        fragments = self._sample(stage, pupil)
+        cloning, progress = self.cloning, self.progress
+        share = self.training.cloning.share(self.counters.iteration) if cloning else None
+        rollouts = self._sample(progress, share)
         sampled = time.perf_counter()
-        instruction, losses = self._learn(fragments)
+        request, losses = self._learn(rollouts)
         learned = time.perf_counter()
         before = self.counters.steps
-        self._count(fragments)
-        known = [fragment.best for fragment in fragments if fragment.best is not None]
+        self._count(rollouts)
+        known = [rollout.best for rollout in rollouts if rollout.best is not None]
         self.best = min(known, key=lambda solution: solution.objective, default=None)
-        ended = [episode for fragment in fragments for episode in fragment.ended]
-        names = ("episodic_return", "episodic_length", *self.subject.charts)
+        ended = [episode for rollout in rollouts for episode in rollout.ended]
+        names = ("episodic_return", "episodic_length", *self.task.metrics)
         self.row = {
             "charts/global_step": self.counters.steps,
             "charts/episodes": self.counters.episodes,
@@ -128,56 +152,51 @@ class LockStepPPO(rllib_ppo.PPO):
             "charts/learn_seconds": learned - sampled,
             "charts/gradient_steps": max(own.get("gradient_steps", 0) for own in losses.values()),
             "charts/cloning": float(cloning),
-            "charts/pupil_share": NAN if pupil is None else pupil,
-            "charts/curriculum": stage,
-            "charts/learning_rate": instruction.learning_rate,
-            "charts/entropy_coefficient": instruction.entropy_coefficient,
-            **{f"charts/{name}": mean([one[name] for one in ended]) for name in names},
+            "charts/student_share": NAN if share is None else share,
+            "charts/curriculum": progress,
+            "charts/learning_rate": request.learning_rate,
+            "charts/entropy_coefficient": request.entropy_coefficient,
+            **{f"charts/{name}": known_mean([one[name] for one in ended]) for name in names},
             **loss_columns(losses),
         }
 
-    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
+    def sampling_state(self) -> tuple[Numbers, dict[str, Tensor]]:
         """What sampling needs to go on: plain numbers, and arrays by name."""
-        numbers: Numbers = {"counters": asdict(self.counters), "scales": self.batches.document()}
+        numbers: Numbers = {"counters": asdict(self.counters), "scales": self.connector.state()}
         if self.runner is not None:
-            found = [self.runner.document()]
+            found = [self.runner.state()]
         else:
-            found = self._asked(dict.fromkeys(self._runners(), LockStepRunner.document))
-        runners = self.documents | {own["number"]: own for own, _ in found}
+            found = self._asked(dict.fromkeys(self._runners(), VectorRunner.state))
+        runners = self.runner_states | {own["number"]: own for own, _ in found}
         numbers["runners"] = [runners[number] for number in sorted(runners)]
         return numbers, {name: x for _, arrays in found for name, x in arrays.items()}
-
-    def restore_sampling(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
-        """Go on from what `document` gave."""
-        self.counters = Counters(**numbers["counters"])
-        self.batches.restore(numbers["scales"])
-        if self.runner is not None:
-            self.runner.restore(numbers["runners"][0], arrays)
-            return
-        self.documents = {own["number"]: own for own in numbers["runners"]}
-        self._asked(
-            {
-                number: partial(LockStepRunner.restore, numbers=own, arrays=arrays)
-                for number, own in self.documents.items()
-            }
-        )
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """What learning needs to go on, as of `PPOLearner.tensors`."""
         return self._of_learners(PPOLearner.tensors)[0]
 
-    def restore_learning(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Go on from what `tensors` gave.
+    def restore_run(
+        self, numbers: Numbers, arrays: Mapping[str, Tensor], files: Mapping[str, Any]
+    ) -> None:
+        """Go on from what `sampling_state` and `tensors` gave.
 
         Raises:
-            RuntimeError: they are another policy's.
+            RuntimeError: the weights are another policy's.
         """
         self._of_learners(partial(PPOLearner.restore, files=files))
         self._refresh()
-
-    def policies(self) -> dict[str, Policy]:
-        """The policies as they are now, by module."""
-        return {name: module.policy for name, module in self.modules.items()}
+        self.counters = Counters(**numbers["counters"])
+        self.connector.load(numbers["scales"])
+        if self.runner is not None:
+            self.runner.load(numbers["runners"][0], arrays)
+            return
+        self.runner_states = {own["number"]: own for own in numbers["runners"]}
+        self._asked(
+            {
+                number: partial(VectorRunner.load, numbers=own, arrays=arrays)
+                for number, own in self.runner_states.items()
+            }
+        )
 
     def cleanup(self) -> None:
         """Let go of remote actors, if there are any."""
@@ -192,7 +211,7 @@ class LockStepPPO(rllib_ppo.PPO):
             (found,) = self._of_learners(lambda one: dict(one.module.items()))
             modules: dict[str, PolicyModule] = found
         else:
-            modules = policies(self.subject, self.training.model)
+            modules = modules_of(self.task, self.training.model)
         if self.runner is not None:
             self.runner.modules = modules
         self.shared = shared
@@ -206,64 +225,64 @@ class LockStepPPO(rllib_ppo.PPO):
         for name, module in self.modules.items():
             module.policy.load_state_dict(weights[name])
 
-    def _sample(self, stage: float, pupil: float | None) -> list[Fragment]:
-        """A fragment of every runner that is alive."""
+    def _sample(self, progress: float, student_share: float | None) -> list[Rollout]:
+        """A rollout of every runner that is alive."""
         ppo, counters = self.training.ppo, self.counters
         steps = ppo.steps or (ppo.episodes or 1) * counters.horizon
-        order = Order(counters.iteration, stage, steps, pupil)
+        request = SampleRequest(counters.iteration, progress, steps, student_share)
         if self.runner is not None:
-            return [self.runner.sample(order)]
-        stored = ray.put({name: one.state_dict() for name, one in self.policies().items()})
+            return [self.runner.sample(request)]
+        stored = ray.put({name: one.policy.state_dict() for name, one in self.modules.items()})
         deadline = time.monotonic() + RESTART_S
         while time.monotonic() < deadline:
-            sent = replace(order, weights=stored)
-            calls = {
-                number: partial(
-                    LockStepRunner.sample, order=replace(sent, document=self.documents.get(number))
-                )
+            requests = {
+                number: replace(request, weights=stored, state=self.runner_states.get(number))
                 for number in self._runners()
             }
-            fragments: list[Fragment] = self._asked(calls)
-            if fragments:
-                for fragment in fragments:
-                    self.documents[fragment.document["number"]] = fragment.document
-                return fragments
+            rollouts: list[Rollout] = self._asked(
+                {k: partial(VectorRunner.sample, request=own) for k, own in requests.items()}
+            )
+            if rollouts:
+                self.runner_states |= {own.state["number"]: own.state for own in rollouts}
+                return rollouts
             time.sleep(1.0)
             self.env_runner_group.probe_unhealthy_env_runners()
         raise RuntimeError(f"no env runner came back within {RESTART_S:.0f} s")
 
-    def _learn(self, fragments: Sequence[Fragment]) -> tuple[Instruction, dict[str, Metrics]]:
+    def _learn(self, rollouts: Sequence[Rollout]) -> tuple[UpdateRequest, dict[str, Metrics]]:
         ppo, counters, cloning = self.training.ppo, self.counters, self.training.cloning
         learners = max(self.training.learner.num_learners, 1)
-        ready = self.batches.ready(fragments, learners)
+        ready = self.connector(rollouts, learners)
         seed = np.random.SeedSequence((self.training.seed, counters.iteration, 1))
         size = ppo.minibatch_size if learners == 1 else -(-ppo.minibatch_size // learners)
-        rate = ppo.fallen(ppo.learning_rate, ppo.final_learning_rate, counters.learned)
-        bonus = ppo.fallen(ppo.entropy_coefficient, ppo.final_entropy_coefficient, counters.learned)
-        instruction = Instruction(
+        done = counters.learned
+        rate = ppo.annealed(ppo.learning_rate, ppo.final_learning_rate, done)
+        request = UpdateRequest(
             seed=int(seed.generate_state(1)[0]),
             num_epochs=cloning.num_epochs if self.cloning else ppo.num_epochs,
-            parts=parts_of(ready.fewest, size),
+            num_minibatches=num_minibatches(ready.fewest, size),
             learning_rate=cloning.learning_rate if self.cloning else rate,
-            entropy_coefficient=bonus,
+            entropy_coefficient=ppo.annealed(
+                ppo.entropy_coefficient, ppo.final_entropy_coefficient, done
+            ),
         )
         losses: dict[str, Metrics] = {name: {} for name in self.modules}
         if ready.fewest:
             given = {"batch": ready.batches[0]} if learners == 1 else {"batches": ready.batches}
-            results = self.learner_group.update(**given, instruction=instruction)
+            results = self.learner_group.update(**given, request=request)
             losses |= _mean_of(results)
             self._refresh()
-        return instruction, losses
+        return request, losses
 
-    def _count(self, fragments: Sequence[Fragment]) -> None:
+    def _count(self, rollouts: Sequence[Rollout]) -> None:
         counters, cloning = self.counters, self.cloning
-        steps = sum(fragment.steps for fragment in fragments)
+        steps = sum(rollout.steps for rollout in rollouts)
         counters.iteration += 1
         counters.steps += steps
         counters.learned += 0 if cloning else steps
-        for fragment in fragments:
-            counters.episodes += len(fragment.ended)
-            counters.horizon = longer_horizon(counters.horizon, fragment)
+        for rollout in rollouts:
+            counters.episodes += len(rollout.ended)
+            counters.horizon = longer_horizon(counters.horizon, rollout)
 
     def _of_learners(self, call: Callable[[PPOLearner], R]) -> list[R]:
         found = self.learner_group.foreach_learner(func=call)
@@ -273,7 +292,7 @@ class LockStepPPO(rllib_ppo.PPO):
         """Numbers of the remote ones that are alive; those of their actors count from 1."""
         return [actor - 1 for actor in self.env_runner_group.healthy_env_runner_ids()]
 
-    def _asked(self, calls: Mapping[int, Callable[[LockStepRunner], Any]]) -> list[Any]:
+    def _asked(self, calls: Mapping[int, Callable[[VectorRunner], Any]]) -> list[Any]:
         """One call of every runner, by its number; what those return that survive it.
 
         Raises:
@@ -293,11 +312,26 @@ class LockStepPPO(rllib_ppo.PPO):
         return list(found)
 
 
-def _tried(runner: LockStepRunner, call: Callable[[LockStepRunner], R]) -> R | Exception:
+def _tried(runner: VectorRunner, call: Callable[[VectorRunner], R]) -> R | Exception:
     try:
         return call(runner)
     except Exception as error:
         return error
+
+
+def loss_columns(losses: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Losses by module as columns; with several modules these say whose."""
+    return {
+        f"losses/{name}" if len(losses) == 1 else f"losses/{module}/{name}": own.get(name, NAN)
+        for module, own in losses.items()
+        for name in LOSSES
+    }
+
+
+def known_mean(values: Sequence[float]) -> float:
+    """Over those that are known; nan without any."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else NAN
 
 
 def _mean_of(results: Sequence[Mapping[str, Metrics]]) -> dict[str, Metrics]:
@@ -308,34 +342,30 @@ def _mean_of(results: Sequence[Mapping[str, Metrics]]) -> dict[str, Metrics]:
     }
 
 
-def longer_horizon(horizon: int, fragment: Fragment) -> int:
-    """Steps per episode of the next fragment: those of the longest met.
+def longer_horizon(horizon: int, rollout: Rollout) -> int:
+    """Steps per episode of the next rollout: those of the longest met.
 
-    Twice as many as before when one was cut at the horizon itself.
+    Twice as many as before when one was truncated at the horizon itself.
     """
-    ended = [int(episode["episodic_length"]) for episode in fragment.ended]
-    over = fragment.terminated | fragment.cut
-    reached = False
-    for lane in range(over.shape[1]):
-        (ends,) = np.nonzero(over[:, lane])
-        last = int(ends[-1]) + 1 if len(ends) else 0
-        reached |= len(over) - last >= horizon
-    return max([2 * horizon if reached else horizon, *ended])
+    ended = [int(episode["episodic_length"]) for episode in rollout.ended]
+    over = rollout.terminated | rollout.truncated
+    running = np.where(over.any(axis=0), over[::-1].argmax(axis=0), len(over))
+    return max([2 * horizon if (running >= horizon).any() else horizon, *ended])
 
 
-def algorithm(training: Training, subject: Subject) -> LockStepPPO:
+def algorithm(training: Training, task: RLTask) -> LockStepPPO:
     """The algorithm of a run, built.
 
     Raises:
         InputError: the policy is not for these environments, or the config asks for something that
-            policy, subject, machine or Ray cluster do not have.
+            policy, task, machine or Ray cluster do not have.
     """
-    learner, modules = training.learner, specs(subject, training.model)
-    if training.cloning.iterations and subject.teacher is None:
+    learner, modules = training.learner, module_specs(task, training.model)
+    if training.cloning.iterations and task.teacher is None:
         raise InputError("there is no teacher to imitate: 0 it must be", field="iterations")
     if training.ppo.auxiliary_coefficient:
-        for policy in (module.policy for module in policies(subject, training.model).values()):
-            if not isinstance(policy, Foresighted):
+        for policy in (module.policy for module in modules_of(task, training.model).values()):
+            if not isinstance(policy, WithAuxiliaryHead):
                 message = f"{type(policy).__name__} has no auxiliary head: 0 it must be"
                 raise InputError(message, field="auxiliary_coefficient")
     if learner.device == "cuda" and not torch.cuda.is_available():
@@ -345,7 +375,7 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
     config = (
         PPOConfig(algo_class=LockStepPPO)
         .environment(
-            env_config={TRAINING: Shared(training), SUBJECT: Shared(subject)},
+            env_config={TRAINING: Shared(training), TASK: Shared(task)},
             disable_env_checking=True,
         )
         .framework(
@@ -353,7 +383,7 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
             torch_ddp_kwargs={"find_unused_parameters": True},  # heads that nothing is taught
         )
         .env_runners(
-            env_runner_cls=LockStepRunner,
+            env_runner_cls=VectorRunner,
             num_env_runners=learner.num_env_runners,
         )
         .learners(
@@ -365,7 +395,7 @@ def algorithm(training: Training, subject: Subject) -> LockStepPPO:
         )
         .multi_agent(
             policies={name: PolicySpec() for name in modules},  # a mapping: a set has no order
-            policy_mapping_fn=lambda agent, *_, **__: subject.module_of(agent),
+            policy_mapping_fn=lambda agent, *_, **__: task.module_of(agent),
         )
         .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=modules))
     )

@@ -29,7 +29,7 @@ class PPO:
         What the environment shows, and its rewards.
 
     Guarantees:
-        None; exams apart from training say what the policy alone has learned.
+        None; evaluations apart from training say what the policy alone has learned.
 
     Source:
         Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms",
@@ -39,8 +39,9 @@ class PPO:
     num_envs: Count = 16  # environments stepped together
     steps: Count | None = 64  # of each per iteration; episodes are whole
     episodes: Count | None = None  # whole ones of each per iteration
-    alike: Count = 1  # environments in turn that share episodes and a baseline; 1: none do
-    learned: Count | None = None  # of alike episodes, those with the largest advantages; null: all
+    group_size: Count = 1  # environments in turn that share episodes and a baseline; 1: none do
+    # episodes of a group that are learned from, those with the largest advantages; null: all
+    group_kept: Count | None = None
     minibatch_size: Count = 512  # decisions per gradient step
     num_epochs: Count = 3  # passes over each batch
     learning_rate: Positive = 0.0003  # Adam's step at the start
@@ -51,7 +52,7 @@ class PPO:
     discounting: Discounting = PerTime()  # what a later reward counts for
     clip: Annotated[float, Gt(0.0)] = 0.2  # how far a probability ratio may move
     # nats from the sampling policy beyond which an iteration learns no further
-    most_kl: Annotated[float, Gt(0.0)] | None = 0.02
+    target_kl: Annotated[float, Gt(0.0)] | None = 0.02
     reference_kl: NonNegative = 0.0  # weight of the divergence from the first policy; 0: none
     value_coefficient: NonNegative = 0.5  # weight of the critic's squared error
     # iterations over which a scale of values is a mean; null: they have none
@@ -59,21 +60,21 @@ class PPO:
     # whether rewards are divided by the running deviation of their sums
     normalise_rewards: bool = True
     normalise_advantages: Literal["batch", "rank"] = "batch"  # all of an iteration together
-    auxiliary_coefficient: NonNegative = 0.1  # there is no auxiliary head
+    auxiliary_coefficient: NonNegative = 0.1  # weight of the auxiliary head's loss; 0: none
     max_gradient_norm: Annotated[float, Gt(0.0)] = 0.5  # global norm to which gradients are clipped
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.episodes is None):
             raise InputError("set this or steps, and the other to null", field="episodes")
-        if self.num_envs % self.alike:
-            message = f"{self.alike} does not divide num_envs {self.num_envs}"
-            raise InputError(message, field="alike")
-        if self.normalise_advantages == "rank" and self.alike == 1:
-            raise InputError("ranks are those of alike episodes", field="normalise_advantages")
-        if self.learned is not None and self.learned > self.alike:
-            raise InputError(f"there are {self.alike} alike", field="learned")
+        if self.num_envs % self.group_size:
+            message = f"{self.group_size} does not divide num_envs {self.num_envs}"
+            raise InputError(message, field="group_size")
+        if self.normalise_advantages == "rank" and self.group_size == 1:
+            raise InputError("ranks are those within a group", field="normalise_advantages")
+        if self.group_kept is not None and self.group_kept > self.group_size:
+            raise InputError(f"a group has {self.group_size}", field="group_kept")
 
-    def fallen(self, start: float, end: float, steps: int) -> float:
+    def annealed(self, start: float, end: float, steps: int) -> float:
         """What falls linearly from `start` to `end`, after so many steps."""
         return start + min(steps / self.anneal_steps, 1.0) * (end - start)
 
@@ -86,11 +87,11 @@ class Cloning:
     iterations: Annotated[int, Ge(0)] = 0  # of imitating the teacher before PPO; 0: none
     learning_rate: Positive = 0.001  # Adam's step
     num_epochs: Count = 2  # passes over each iteration's decisions
-    first_share: Share = 0.0  # of the decisions that the pupil drives in the first iteration
+    first_share: Share = 0.0  # of the actions that are the student's in the first iteration
     last_share: Share = 0.5  # the same in the last; linear in between
 
     def share(self, iteration: int) -> float:
-        """Of the decisions that the pupil drives in an iteration, from 0 on."""
+        """Of the actions that are the student's in an iteration, from 0 on."""
         way = iteration / max(self.iterations - 1, 1)
         return self.first_share + way * (self.last_share - self.first_share)
 
@@ -116,7 +117,7 @@ class Learner:
         return self.num_env_runners > 0 or self.num_learners > 0
 
 
-class Patience:
+class BudgetGuard:
     """The budget of a run, for the parts of its first iteration, which is not cut at the budget.
 
     What would take it far beyond is refused, by the pace of the part once it has begun; its first
@@ -172,10 +173,10 @@ class Training:
     # steps after which the curriculum of the windows has ended; null: all at once
     curriculum_steps: Count | None = None
     checkpoint_every: Count = 10  # iterations
-    exam_every: Count | None = 20  # iterations; null: an exam before training and one after it
-    exam_episodes: Count = 8  # windows of an exam
-    # times the reference's mean JCT beyond which a window is given up: infinite
-    exam_give_up: Annotated[float, Gt(1.0)] = 5.0
+    evaluate_every: Count | None = 20  # iterations; null: before training and after it
+    evaluation_episodes: Count = 8
+    # times the reference's objective beyond which an episode is given up: infinite
+    evaluation_give_up: Annotated[float, Gt(1.0)] = 5.0
     # threads of torch; two are faster only where no other process wants one
     torch_threads: Count = 1
     min_iterations: Annotated[int, Ge(0)] = 0  # done even when the budget is over
@@ -184,9 +185,9 @@ class Training:
         if self.budget_s is None and self.max_steps is None:
             raise InputError("set budget_s or max_steps: training needs an end", field="budget_s")
         runners = self.learner.num_env_runners
-        if runners and self.ppo.num_envs % (runners * self.ppo.alike):
+        if runners and self.ppo.num_envs % (runners * self.ppo.group_size):
             raise InputError(
-                f"{runners} does not divide the {self.ppo.num_envs // self.ppo.alike} groups of "
-                "environments evenly",
+                f"{runners} does not divide the {self.ppo.num_envs // self.ppo.group_size} groups "
+                "of environments evenly",
                 field="num_env_runners",
             )

@@ -1,4 +1,4 @@
-"""The update: PPO's loss on ready batches, imitation of a teacher, gradient steps."""
+"""PPO's loss and its gradient steps, on batches whose advantages are worked out already."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor, nn
 from torch.nn import functional
 
-from agents.rllib.config import TRAINING, Patience, Training
+from agents.rllib.config import TRAINING, BudgetGuard, Training
 from agents.rllib.module import (
-    AUXILIARY,
+    AUXILIARY_LOGITS,
     ENTROPIES,
-    KNOWN,
+    EXPERT_ACTIONS,
     LABELS,
     NO_LABEL,
-    TAUGHT,
-    Composer,
+    TOKEN_MASK,
+    Autoregressive,
 )
 from models.architecture import Policy
 
@@ -35,20 +35,20 @@ Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Instruction:
+class UpdateRequest:
     """How one batch is learned.
 
     Attributes:
         seed: of the shuffling.
         num_epochs: passes over all decisions.
-        parts: gradient steps of a pass.
+        num_minibatches: gradient steps of a pass.
         learning_rate: Adam's step.
         entropy_coefficient: weight of the entropy bonus.
     """
 
     seed: int
     num_epochs: int
-    parts: int
+    num_minibatches: int
     learning_rate: float
     entropy_coefficient: float
 
@@ -58,10 +58,10 @@ class PPOLearner(TorchLearner):
 
     A batch of a module has a row for every step of every agent; `Columns.LOSS_MASK` says which of
     them are decisions. A minibatch holds the same share of the decisions of every module, so that
-    all are passed over equally often. Where decisions come with what a teacher would have done, the
-    loss is the cross entropy of that and the critic's squared error.
+    all are passed over equally often. Where decisions come with an expert's, the loss is the cross
+    entropy of those and the critic's squared error.
 
-    Of policies that compose, every token has a ratio, an entropy and a divergence of its own, all
+    Of autoregressive policies, every token has a ratio, an entropy and a divergence of its own, all
     with the advantage of the whole action; means are over the tokens that exist.
 
     `update` is RLlib's interface, its body is not: RLlib's passes over a batch take equally many
@@ -73,7 +73,7 @@ class PPOLearner(TorchLearner):
         self.metrics_of: dict[str, dict[str, Tensor]] = {}
         self.reference: dict[str, Policy] | None = None
         self.entropy_coefficient = 0.0
-        self.patience = Patience(self.training.budget_s)
+        self.guard = BudgetGuard(self.training.budget_s)
         if self.config.num_learners > 0:  # this is an actor
             torch.set_num_threads(self.training.torch_threads)
         if self.training.learner.remote:  # batches lie in Ray's object store
@@ -89,7 +89,7 @@ class PPOLearner(TorchLearner):
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters)
 
     def update(
-        self, *, training_data: TrainingData, instruction: Instruction, **_: Any
+        self, *, training_data: TrainingData, request: UpdateRequest, **_: Any
     ) -> dict[str, Metrics]:
         """Gradient steps on minibatches, shuffled anew in every pass.
 
@@ -100,87 +100,84 @@ class PPOLearner(TorchLearner):
             FloatingPointError: a gradient is not finite.
         """
         batches = {name: dict(own) for name, own in training_data.batch.policy_batches.items()}
-        rows = {name: _decisions(own) for name, own in batches.items()}
+        rows = {
+            name: torch.as_tensor(own[Columns.LOSS_MASK]).nonzero().squeeze(1)
+            for name, own in batches.items()
+        }
         for name in batches:
             for group in self.get_optimizer(name).param_groups:
-                group["lr"] = instruction.learning_rate
-        self.entropy_coefficient = instruction.entropy_coefficient
-        cloning = any(TAUGHT in own for own in batches.values())
+                group["lr"] = request.learning_rate
+        self.entropy_coefficient = request.entropy_coefficient
+        cloning = any(EXPERT_ACTIONS in own for own in batches.values())
         if self.training.ppo.reference_kl > 0.0 and self.reference is None and not cloning:
-            self.refer_to_present()
-        generator = torch.Generator().manual_seed(instruction.seed)
-        made = 0
-        patience, self.patience = self.patience, Patience(None)  # it is for the first iteration
-        for _epoch in range(instruction.num_epochs):
+            self.keep_reference()
+        generator = torch.Generator().manual_seed(request.seed)
+        made, parts = 0, request.num_minibatches
+        guard, self.guard = self.guard, BudgetGuard(None)  # it is for the first iteration
+        for _epoch in range(request.num_epochs):
             shuffled = {
-                name: numbers[torch.randperm(len(numbers), generator=generator)].tensor_split(
-                    instruction.parts
-                )
+                name: numbers[torch.randperm(len(numbers), generator=generator)].tensor_split(parts)
                 for name, numbers in rows.items()
             }
-            for k in range(instruction.parts):
-                patience.check("num_epochs", made, instruction.num_epochs * instruction.parts)
-                self._step({x: self._taken(own, shuffled[x][k]) for x, own in batches.items()})
+            for k in range(parts):
+                guard.check("num_epochs", made, request.num_epochs * parts)
+                self._step({x: self._minibatch(own, shuffled[x][k]) for x, own in batches.items()})
                 made += 1
-                if self._far():
+                if self._too_far():
                     return self._reported(made)
-        self.patience.over = True
+        self.guard.over = True
         return self._reported(made)
 
     def compute_loss_for_module(
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
         """The loss of one minibatch of a module."""
-        ppo = self.training.ppo
+        ppo, tokens = self.training.ppo, fwd_out.get(TOKEN_MASK)
         terms = self.metrics_of[module_id] = {}
-        values = fwd_out[Columns.EMBEDDINGS]
-        present = None if KNOWN in fwd_out else self._distribution(module_id, fwd_out)
-        if present is None:
-            logs, known = fwd_out[Columns.ACTION_LOGP], fwd_out[KNOWN]
-            entropy = _mean(fwd_out[ENTROPIES], known)
+        expert = batch.get(EXPERT_ACTIONS)
+        distribution = None if tokens is not None else self._distribution(module_id, fwd_out)
+        if distribution is None:
+            logs, entropy = fwd_out[Columns.ACTION_LOGP], _mean(fwd_out[ENTROPIES], tokens)
         else:
-            asked = batch[TAUGHT if TAUGHT in batch else Columns.ACTIONS]
-            logs, known = present.logp(asked), None
-            entropy = present.entropy().mean()
+            logs = distribution.logp(batch[Columns.ACTIONS] if expert is None else expert)
+            entropy = distribution.entropy().mean()
         terms["entropy"] = entropy
-        if TAUGHT in batch:
-            taught = batch[TAUGHT]
-            loss = -_mean(logs, None if known is None else known & (taught != NO_LABEL))
+        if expert is not None:
+            loss = -_mean(logs, None if tokens is None else tokens & (expert != NO_LABEL))
             terms["cross_entropy"] = loss
-            if known is None:
+            if tokens is None:
                 likely = fwd_out[Columns.ACTION_DIST_INPUTS].argmax(dim=-1)
-                terms["agreement"] = (likely == taught).float().mean()
+                terms["agreement"] = (likely == expert).float().mean()
         else:
-            moved = logs - batch[Columns.ACTION_LOGP]
-            ratio, gains = moved.exp(), batch[Postprocessing.ADVANTAGES]
-            if known is not None:
+            log_ratio = logs - batch[Columns.ACTION_LOGP]
+            ratio, gains = log_ratio.exp(), batch[Postprocessing.ADVANTAGES]
+            if tokens is not None:
                 gains = gains.unsqueeze(1)
             clipped = ratio.clamp(1.0 - ppo.clip, 1.0 + ppo.clip)
-            policy_loss = -_mean(torch.min(gains * ratio, gains * clipped), known)
+            policy_loss = -_mean(torch.min(gains * ratio, gains * clipped), tokens)
             loss = policy_loss - self.entropy_coefficient * entropy
             terms["policy_loss"] = policy_loss
-            with torch.no_grad():  # how far the policy has gone (Schulman 2020, "Approximating KL")
-                terms["old_approx_kl"] = -_mean(moved, known)
-                terms["approx_kl"] = _mean(ratio - 1.0 - moved, known)
-                terms["clipfrac"] = _mean(((ratio - 1.0).abs() > ppo.clip).float(), known)
+            with torch.no_grad():  # Schulman 2020, "Approximating KL divergence"
+                terms["old_approx_kl"] = -_mean(log_ratio, tokens)
+                terms["approx_kl"] = _mean(ratio - 1.0 - log_ratio, tokens)
+                terms["clipfrac"] = _mean(((ratio - 1.0).abs() > ppo.clip).float(), tokens)
             if self.reference is not None:
-                divergence = self._divergence(module_id, batch, present, logs, known)
-                terms["reference_kl"] = divergence
-                loss = loss + ppo.reference_kl * divergence
-        targets = batch[Postprocessing.VALUE_TARGETS]
-        off = (values - targets).square().mean()
-        loss = loss + ppo.value_coefficient * off
-        terms["value_loss"] = off
+                kl = self._reference_kl(module_id, batch, distribution, logs, tokens)
+                terms["reference_kl"] = kl
+                loss = loss + ppo.reference_kl * kl
+        values, targets = fwd_out[Columns.EMBEDDINGS], batch[Postprocessing.VALUE_TARGETS]
+        value_loss = (values - targets).square().mean()
+        loss = loss + ppo.value_coefficient * value_loss
+        terms["value_loss"] = value_loss
         with torch.no_grad():
             spread = targets.var().clamp(min=1e-12)
             terms["explained_variance"] = 1.0 - (targets - values).var() / spread
         if LABELS in batch:
-            auxiliary = _cross_entropy(fwd_out[AUXILIARY], batch[LABELS])
-            loss = loss + ppo.auxiliary_coefficient * auxiliary
-            terms["auxiliary_loss"] = auxiliary
+            auxiliary_loss = _cross_entropy(fwd_out[AUXILIARY_LOGITS], batch[LABELS])
+            loss = loss + ppo.auxiliary_coefficient * auxiliary_loss
+            terms["auxiliary_loss"] = auxiliary_loss
         terms["total_loss"] = loss
-        total: Tensor = loss
-        return total
+        return torch.as_tensor(loss)
 
     def weights(self) -> dict[str, dict[str, Tensor]]:
         """Of every policy, by module and name, on the CPU."""
@@ -214,55 +211,50 @@ class PPOLearner(TorchLearner):
         Raises:
             RuntimeError: they are another policy's.
         """
+        optimizer = files["optimizer"]
         for module, policy in self.policies().items():
             policy.load_state_dict(under(files["weights"], f"{module}/"))
             state = self.get_optimizer(module).state
             for name, parameter in policy.named_parameters():
-                if f"step/{module}/{name}" in files["optimizer"]:
+                if f"step/{module}/{name}" in optimizer:
                     state[parameter] = {
-                        key: files["optimizer"][f"{key}/{module}/{name}"].to(
-                            parameter.device, copy=True
-                        )
+                        key: optimizer[f"{key}/{module}/{name}"].to(parameter.device, copy=True)
                         for key in _ADAM_STATE
                     }
         if files["reference"]:
-            self.refer_to_present()
-            for module, past in (self.reference or {}).items():
+            for module, past in self.keep_reference().items():
                 past.load_state_dict(under(files["reference"], f"{module}/"))
 
-    def refer_to_present(self) -> None:
+    def keep_reference(self) -> dict[str, Policy]:
         """Policies are from now on kept near what they are now."""
         self.reference = {
             name: copy.deepcopy(policy).requires_grad_(False)
             for name, policy in self.policies().items()
         }
+        return self.reference
 
     def _distribution(self, module_id: str, outputs: Mapping[str, Tensor]) -> Any:
         """Of actions."""
         found = self.module[module_id].unwrapped().get_train_action_dist_cls()
         return found.from_logits(outputs[Columns.ACTION_DIST_INPUTS])
 
-    def _divergence(
-        self,
-        module_id: str,
-        batch: dict[str, Any],
-        present: Any,
-        logs: Tensor,
-        known: Tensor | None,
-    ) -> Tensor:
+    def _reference_kl(
+        self, module_id: str, batch: dict[str, Any], distribution: Any, logs: Tensor,
+        tokens: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         """From the reference; of tokens by Schulman's estimate ("Approximating KL", 2020)."""
         assert self.reference is not None
         policy, seen = self.reference[module_id], batch[Columns.OBS]
-        if isinstance(policy, Composer):
-            with torch.no_grad():
-                before = policy.appraise(seen, batch[Columns.ACTIONS]).log_probabilities
-            back = before - logs
-            return _mean(back.exp() - 1.0 - back, known)
         with torch.no_grad():
-            inputs, _ = policy.decide(seen)
-        past = self._distribution(module_id, {Columns.ACTION_DIST_INPUTS: inputs})
-        divergence: Tensor = present.kl(past).mean()
-        return divergence
+            if isinstance(policy, Autoregressive):
+                past = policy.appraise(seen, batch[Columns.ACTIONS]).log_probabilities
+            else:
+                inputs, _ = policy.decide(seen)
+                past = self._distribution(module_id, {Columns.ACTION_DIST_INPUTS: inputs})
+        if tokens is None:
+            return torch.as_tensor(distribution.kl(past).mean())
+        back = past - logs
+        return _mean(back.exp() - 1.0 - back, tokens)
 
     def _step(self, minibatch: dict[str, dict[str, Any]]) -> None:
         """One step of Adam for every module, each with a gradient of limited norm."""
@@ -279,9 +271,9 @@ class PPOLearner(TorchLearner):
             self.metrics_of[name]["gradient_norm"] = norm
             self.get_optimizer(name).step()
 
-    def _far(self) -> bool:
+    def _too_far(self) -> bool:
         """Whether a policy is farther from the sampling one than it may go."""
-        limit = self.training.ppo.most_kl
+        limit = self.training.ppo.target_kl
         if limit is None:
             return False
         zero = torch.zeros(())
@@ -292,12 +284,12 @@ class PPOLearner(TorchLearner):
             farthest = float(shared) / torch.distributed.get_world_size()
         return farthest > limit
 
-    def _taken(self, batch: Mapping[str, Any], numbers: Tensor) -> dict[str, Any]:
+    def _minibatch(self, batch: Mapping[str, Any], numbers: Tensor) -> dict[str, Any]:
         """Some rows of a batch, on the learner's device."""
         taken: dict[str, Any] = {}
         for key, column in batch.items():
             if isinstance(column, Mapping):
-                taken[key] = self._taken(column, numbers)
+                taken[key] = self._minibatch(column, numbers)
             elif key != Columns.LOSS_MASK:
                 rows = torch.as_tensor(column).index_select(0, numbers)
                 taken[key] = rows.to(self.device, non_blocking=True)
@@ -331,11 +323,6 @@ def under(arrays: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
     return {name.removeprefix(start): x for name, x in arrays.items() if name.startswith(start)}
 
 
-def _decisions(batch: Mapping[str, Any]) -> Tensor:
-    """The rows of a batch that are decisions."""
-    return torch.as_tensor(batch[Columns.LOSS_MASK]).nonzero().squeeze(1)
-
-
-def parts_of(decisions: int, minibatch_size: int) -> int:
+def num_minibatches(decisions: int, minibatch_size: int) -> int:
     """Gradient steps of a pass over so many decisions, of at most `minibatch_size` each."""
     return max(-(-decisions // minibatch_size), 1)

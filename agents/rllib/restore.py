@@ -6,8 +6,8 @@
     reference.safetensors    the policies that PPO began with, where it stays near them
     episodes.safetensors     the episodes that are running, where they go on
     state.json               progress, counters and the hash of each file
-<run folder>/best/           weights.safetensors of the best exam, and its score.json
-<run folder>/untrained/      the same of the first exam, before training
+<run folder>/best/           weights.safetensors of the best evaluation, and its score.json
+<run folder>/untrained/      the same of the first evaluation, before training
 
 Randomness needs no file: every draw is seeded by the run's seed and a counter.
 """
@@ -88,12 +88,12 @@ def restore(run_folder: Path, identity: Mapping[str, Any]) -> tuple[dict[str, An
 def save_best(
     run_folder: Path, weights: Mapping[str, Tensor], score: Mapping[str, Any], which: str = BEST
 ) -> None:
-    """Write the policies of the best exam, or of another, and its score, whole or not at all."""
+    """Write weights and score of the best evaluation, or of another, whole or not at all."""
     _write(run_folder / which, SCORE_FILE, score, {WEIGHTS: weights})
 
 
 def load_best(run_folder: Path, policies: Mapping[str, Policy], which: str = BEST) -> None:
-    """Give policies, by module, the weights of the run's best exam, or of another.
+    """Give policies, by module, the weights of the run's best evaluation, or of another.
 
     Raises:
         InputError: there are none, they were damaged, or are another policy's.

@@ -24,7 +24,7 @@ from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 
 INF = float("inf")
-_EXAM = 1 << 40  # numbers of the problems of exams, beyond all seeds
+_EVALUATION = 1 << 40  # numbers of the problems of evaluations, beyond all seeds
 _ATTEMPTS = 100  # draws of a problem that fits the layout
 _BY_SPEED = 4  # the start that is a split by speed
 _AGAIN = 5  # turns from a plan made before, beside one from each of the starts
@@ -158,8 +158,8 @@ class WholeProblem:
         return self._simple[1] if self._reference_s is None else self._reference_s
 
     @property
-    def advice(self) -> IntArray:
-        """(A,) tokens of the plan that plans are measured by: the teacher's, or a simple one."""
+    def expert_action(self) -> IntArray:
+        """(A,) tokens of the plan that plans are measured by: the expert's, or a simple one."""
         return self._simple[0] if self.taught is None else self.taught
 
     @cached_property
@@ -191,7 +191,7 @@ class WholeProblem:
 
 @bounded
 class DrawnProblems:
-    """Problems from a distribution; those of exams are drawn apart, at the end of the curriculum.
+    """Problems from a distribution; those of evaluations are drawn apart, without a curriculum.
 
     Args:
         problems: draws a fused problem by a generator and the stage of the curriculum, 0 to 1.
@@ -215,7 +215,7 @@ class DrawnProblems:
         self.problems, self.layout, self.unfit = problems, layout, unfit
         self.kept = kept
         self._known: dict[int, WholeProblem] = {}
-        self._left: dict[int, Met] = {}  # of problems that are not known again since `restore`
+        self._left: dict[int, Met] = {}  # of problems that are not known again since `load`
         self._stage = 1.0
         self.tokens = Tokens(sweeps, layout.groups, layout.devices)
         self.observation_space, self.action_space = layout.space(), self.tokens.space
@@ -232,19 +232,19 @@ class DrawnProblems:
             known.met, self._known[number] = self._left.pop(number, known.met), known
         return self._known[number].again(seed // self.kept)
 
-    def exam(self, number: int) -> WholeProblem:
-        """The problem of the exam's episode with this number."""
-        found = self._drawn(_EXAM + number, np.random.default_rng([number, _EXAM]), 1.0)
+    def evaluation(self, number: int) -> WholeProblem:
+        """The problem of the evaluation's episode with this number."""
+        found = self._drawn(_EVALUATION + number, np.random.default_rng([number, _EVALUATION]), 1.0)
         return found.at(number % STARTS)
 
-    def document(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The best plans of problems that are met again, for a checkpoint."""
         met = self._left | {number: one.met for number, one in self._known.items()}
         kept = [[number, *one.kept()] for number, one in met.items() if one.device is not None]
         return {"stage": self._stage, "met": kept}
 
-    def restore(self, numbers: dict[str, Any]) -> None:
-        """Go on from what `document` gave."""
+    def load(self, numbers: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
         self._known, self._stage = {}, numbers["stage"]
         self._left = {number: Met.of(kept) for number, *kept in numbers["met"]}
 
@@ -300,16 +300,16 @@ class OneProblem:
         """The problem, at any start."""
         return self.only.again(seed)
 
-    def exam(self, number: int) -> WholeProblem:
+    def evaluation(self, number: int) -> WholeProblem:
         """The problem."""
         return self.only
 
-    def document(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Its best plan and its fastest, for a checkpoint."""
         return {"met": self.only.met.kept(), "fastest": self.only.fastest[0]}
 
-    def restore(self, numbers: dict[str, Any]) -> None:
-        """Go on from what `document` gave."""
+    def load(self, numbers: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
         self.only.met, self.only.fastest[0] = Met.of(numbers["met"]), numbers["fastest"]
 
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
-from agents.cluster.rule_numbers import Numbers, NumberSearch, Tried
+from agents.cluster.rule_numbers import Numbers
 from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, bounded
 from envs.cluster.workload.slicing import at_most_gpus
 from envs.cluster.workload.trace import WHOLE_GPU
-from envs.errors import InputError, require_one_of
+from envs.errors import require_one_of
 from experiments.cluster.problem import ClusterProblem, built_policy
 from experiments.cluster.split_windows import (
     SampledWindows,
@@ -127,25 +127,6 @@ class RegimesConfig:
             trace = replace(problem.trace, gpu_milli=milli, name=f"{window} {number} of {name}")
             problems.append(replace(problem, trace=trace))
         return problems
-
-
-def tuned(
-    search: NumberSearch, rule: Node, problems: Sequence[ClusterProblem], seed: int
-) -> list[Tried]:
-    """All numbers of a rule that were tried, the best first, by the mean log of the mean JCT.
-
-    Raises:
-        InputError: the rule has no such number.
-    """
-    if missing := [name for name in search.numbers if name not in rule]:
-        raise InputError(f"config key 'model.numbers.{missing[0]}': is no number of the rule")
-
-    def costs(asked: Sequence[Numbers]) -> FloatArray:
-        logs: FloatArray = np.log(mean_jcts(rule, asked, problems)).mean(axis=1)
-        return logs
-
-    start = {name: rule[name] for name in search.numbers}
-    return search.tried(start, costs, np.random.default_rng(seed))
 
 
 def mean_jcts(

@@ -312,19 +312,19 @@ class Source:
     split: Split
 
 
-def check_windows(splits: Mapping[str, SplitConfig], window: str, exam_window: str) -> None:
-    """Refuse to learn from nothing, or to examine on what was learned from.
+def check_windows(splits: Mapping[str, SplitConfig], window: str, evaluation_window: str) -> None:
+    """Refuse to learn from nothing, or to evaluate on what was learned from.
 
     Raises:
         InputError: naming the config key.
     """
     if not splits:
         raise InputError("config key 'splits': no split")
-    if window == exam_window:
-        raise InputError("config key 'exam_window': is the window of training")
+    if window == evaluation_window:
+        raise InputError("config key 'evaluation_window': is the window of training")
     for split in splits.values():
         split.require_window(window)
-        split.require_window(exam_window, "exam_window")
+        split.require_window(evaluation_window, "evaluation_window")
 
 
 def inputs_of(splits: Mapping[str, SplitConfig]) -> dict[str, str]:

@@ -153,10 +153,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "channels": "models.step.channels:ChannelPolicyConfig",
         "durations": "models.durations.network:DurationConfig",
         "hierarchical": "models.cluster.hierarchical:HierarchicalConfig",
+        "perceptron": "models.perceptron:PerceptronConfig",
         "interference": "models.interference.fit:FitConfig",
         "pairs": "models.cluster.pairs:PairsConfig",
         "placer": "models.step.placer:PlacerConfig",
-        "placer_continued": "agents.rllib.step.problems:Continued",
+        "placer_continued": "agents.rllib.step.plans:Continued",
         "priority": "agents.cluster.migrating.weight_search:WeightSearchConfig",
     },
     "order": {
@@ -213,13 +214,15 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "file": "envs.hybrid.slots:SlotFile",
         "markov": "envs.hybrid.slots:GeneratedSlots",
     },
+    "task": {"environment": "agents.rllib.environments:EnvironmentTask"},
     "topology": {
         "file": "experiments.step.problem:network_file",
         "from_graph": "experiments.step.problem:FromGraph",
     },
     "tracking": {
-        "files": "agents.rllib.metrics:TensorBoard",
-        "mlflow": "agents.rllib.metrics:MLflow",
+        "files": "experiments.learning.tracking:TensorBoard",
+        "mlflow": "experiments.learning.tracking:MLflow",
+        "wandb": "experiments.learning.tracking:WandB",
     },
     "workload": {"file": "experiments.cluster.trace_source:read_workload"},
 }
@@ -255,10 +258,11 @@ GROUP_HELP: Mapping[str, str] = {
     "problem": "what is to be small, and what is decided",
     "split": "traces, clusters, windows",
     "study": "what is run and compared",
+    "task": "what is trained: environment, or a task of your own by its dotted name",
     "topology": "a name, from_graph, or the path of a topology file",
     "trace": "the jobs: trace.path and trace.format, or trace.format=synthetic",
     "tracking": "where metrics go",
-    "training": "how long it is learned, imitation, the exams",
+    "training": "how long it is learned, imitation, the evaluations",
 }
 
 

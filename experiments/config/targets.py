@@ -41,6 +41,7 @@ EXTRAS = {  # module: the extra of pyproject.toml that brings it
     "torch_geometric": "train",
     "transformers": "train",
     "uvicorn": "serve",
+    "wandb": "wandb",
 }
 
 

@@ -60,6 +60,7 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
          "env=allocation*"),
         ("train_decisions", "learning.train_decisions:TrainDecisionsConfig:train_decisions",
          "env=decisions"),
+        ("train_task", "learning.train_task:TrainTaskConfig:train_task", "task=?*"),
         ("placement_data", "step.placement_data:PlacementDataConfig:placement_data", "labels=?*"),
         ("train_problems", "learning.train_problems:TrainProblemsConfig:train_problems",
          "env=*problems"),

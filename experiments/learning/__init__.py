@@ -1,1 +1,1 @@
-"""What is learned, how it is trained, examined and exported."""
+"""What is learned, how it is trained, evaluated and exported."""

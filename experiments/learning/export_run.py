@@ -18,7 +18,7 @@ from experiments.learning.exporting import (
     Verification,
     adviser_inputs,
     card_of,
-    exam_score,
+    evaluation_score,
     export_trained,
     named,
     same_inputs,
@@ -28,7 +28,7 @@ from experiments.learning.exporting import (
 )
 from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.outcome import Outcome
-from experiments.learning.train_cluster import TrainClusterConfig, subject_of
+from experiments.learning.train_cluster import TrainClusterConfig, task_of
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
 from experiments.run.saved_run import saved_config, saved_nodes
@@ -50,7 +50,7 @@ class ExportConfig:
 
 
 def export_run(config: ExportConfig, run: Run) -> Result:
-    """Write the checkpoint folder of the policy of the run's best exam.
+    """Write the checkpoint folder of the policy of the run's best evaluation.
 
     Raises:
         InputError: the run has none that is exported, or a file of it is missing or another.
@@ -62,7 +62,7 @@ def export_run(config: ExportConfig, run: Run) -> Result:
         return export_scheduler_of(config, run)
 
     from agents.rllib.restore import load_best
-    from agents.rllib.step.problems import PLANNER, Continued, sweeps_of
+    from agents.rllib.step.plans import PLANNER, Continued, sweeps_of
     from models.export.placer import export_placer
     from models.step.placer import PlacerConfig, PlacerPolicy
 
@@ -83,16 +83,16 @@ def export_run(config: ExportConfig, run: Run) -> Result:
     policy = model.policy(problems.observation_space, problems.action_space)
     load_best(source, {PLANNER: policy})
     assert isinstance(policy, PlacerPolicy)
-    outcome = Outcome.of(source, "the score in exams of the most probable plans is")
+    outcome = Outcome.of(source, "the score in evaluations of the most probable plans is")
     card = card_of(title, f"{outcome.sentence}.", nodes, provenance)
     checkpoint = export_placer(policy, output_of(config, run).resolve(), card)
-    seen = problems.exam(0).observation
+    seen = problems.evaluation(0).observation
     verification = verify_placement(policy, checkpoint, seen, run.folder, provenance)
     return verified(checkpoint, verification, provenance, outcome)
 
 
 def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
-    """The same of a run that trained schedulers: the policy of its best exam.
+    """The same of a run that trained schedulers: the policy of its best evaluation.
 
     Raises:
         InputError: the run has no such policy, or it, the traces or what its adviser reads is
@@ -103,19 +103,19 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
     source = Path(config.run)
     compares = "comparison" in (saved_keys(source) or ())
     saved = saved_config(source, MainClusterConfig if compares else TrainClusterConfig)
-    training, found, subject = subject_of(saved)
+    training, found, task = task_of(saved)
     if training.parameters != "shared":
         raise InputError("a checkpoint folder holds one policy", file=source, field="parameters")
-    env = subject.make_exam(0)
+    env = task.make_evaluation(0)
     shown = described(env.observation.adviser)
     provenance = run.provenance.with_inputs(
         **found.inputs, **adviser_inputs(shown), run=file_hash(source / CONFIG_FILE)
     )
     same_inputs(source, shown)
-    ((name, architecture),) = subject.architectures(training.model).items()
-    policy = architecture.policy(*subject.spaces_of(subject.agents[0]))
+    ((name, architecture),) = task.architectures(training.model).items()
+    policy = architecture.policy(*task.spaces_of(task.agents[0]))
     load_best(source, {name: policy})
-    reference = named(subject.reference, env.observation.adviser)
+    reference = named(task.reference, env.observation.adviser)
     checkpoint = export_trained(
         policy,
         output_of(config, run),
@@ -127,7 +127,9 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
         provenance=provenance,
     )
     verification = verify_schedulers(policy, checkpoint, env, run.folder, provenance)
-    return verified(checkpoint, verification, provenance, Outcome.of(source, exam_score(reference)))
+    return verified(
+        checkpoint, verification, provenance, Outcome.of(source, evaluation_score(reference))
+    )
 
 
 def output_of(config: ExportConfig, run: Run) -> Path:

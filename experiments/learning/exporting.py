@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 CHECKPOINT_FOLDER = "checkpoint"
 
 
-def exam_score(reference: str) -> str:
-    """What exams of schedulers measure, by whom."""
+def evaluation_score(reference: str) -> str:
+    """What evaluations of schedulers measure, by whom."""
     return f"mean JCT over that of {reference}"
 
 
 def named(reference: Adviser, shown: Adviser | None) -> str:
-    """What tables call the one whom exams are measured by, where schedulers are `shown` a plan."""
+    """What tables call the reference of evaluations, where schedulers are `shown` a plan."""
     if isinstance(reference, FirstFit):
         return "first fit"
     plan = described(shown) if isinstance(reference, ShownAdvice) else None
@@ -162,7 +162,7 @@ def replayed(
     return Verification(len(expected), int(same.sum()), tuple(decided))
 
 
-VERIFIED_STEPS = 64  # of an exam's episode
+VERIFIED_STEPS = 64  # of an evaluation's episode
 
 
 def require_exportable(model: object, adviser: Adviser | None) -> None:
@@ -213,16 +213,16 @@ def export_trained(
     reference: str,
     provenance: Provenance,
 ) -> Path:
-    """Write the checkpoint folder of the policy of a run's best exam; returns its absolute path.
+    """Write the checkpoint folder of a run's best policy; returns its absolute path.
 
     Args:
         policy: it.
         folder: the checkpoint folder.
-        env: one that it was trained or examined in.
+        env: one that it was trained or evaluated in.
         run_folder: of the training run, with `best/`.
         config: of the training run, resolved.
         traces: names of those it was trained on.
-        reference: whom exams are measured by.
+        reference: whom evaluations are measured by.
         provenance: of this export.
 
     Raises:
@@ -234,15 +234,15 @@ def export_trained(
 
     if not isinstance(policy, HierarchicalPolicy):
         raise InputError(f"{type(policy).__name__} cannot be exported", field="policy")
-    score = exam_score(reference)
+    score = evaluation_score(reference)
     outcome = Outcome.of(run_folder, score)
-    examined = (outcome.best, outcome.untrained)[: 1 + bool(outcome.best.iteration)]
+    evaluated = (outcome.best, outcome.untrained)[: 1 + bool(outcome.best.iteration)]
     origin = read_json_object(run_folder / ENVIRONMENT_FILE)
-    cells = [one.cells() for one in examined]
+    cells = [one.cells() for one in evaluated]
     text = (
         f"## Evaluation\n\n{markdown_table(list(cells[0]), [list(x.values()) for x in cells])}\n"
-        f"{outcome.sentence}; a score is the {score}, mean over the windows of the exam; every "
-        "action is the most probable one.\n\nReproduce with\n\n"
+        f"{outcome.sentence}; a score is the {score}, mean over the windows of the evaluation; "
+        "every action is the most probable one.\n\nReproduce with\n\n"
         f"    {without_absolute_paths(origin['provenance']['command'])}"
     )
     title = f"Scheduler of clusters trained on {', '.join(traces)}"
@@ -252,8 +252,10 @@ def export_trained(
         return export_scheduler(policy, folder.resolve(), card, shown)
 
 
-def export_migrating(policy: Migrating, folder: Path, exams: str, provenance: Provenance) -> Path:
-    """Write the checkpoint folder of a plan, a table of `exams` in its card; its absolute path.
+def export_migrating(
+    policy: Migrating, folder: Path, evaluations: str, provenance: Provenance
+) -> Path:
+    """Write the checkpoint folder of a plan, with a table of `evaluations`; its absolute path.
 
     Raises:
         InputError: its order is of a kind that is not exported.
@@ -264,7 +266,7 @@ def export_migrating(policy: Migrating, folder: Path, exams: str, provenance: Pr
         "# Scheduler of clusters: jobs in an order of priority, on the fastest GPUs they can get",
         f"`{SPEC_FILE}` describes the plan, its numbers and its order; there is no network. It "
         "takes clusters of any size and any GPU types.",
-        f"## Evaluation\n\n{exams}\nMean JCT over that of the order before the search, 95 %.",
+        f"## Evaluation\n\n{evaluations}\nMean JCT over that of the order before the search, 95 %.",
         f"Reproduce with\n\n    {provenance.command}\n",
     ]
     with tempfile.TemporaryDirectory() as copies:

@@ -55,8 +55,8 @@ class MainClusterConfig(TrainClusterConfig):
                 "the trace's own windows are trained and compared in; study=generalise has splits"
             )
             raise InputError(f"config key 'splits': {told}")
-        if self.comparison.window in (self.window, self.exam_window):
-            told = f"{self.comparison.window!r} is not later than training and exams"
+        if self.comparison.window in (self.window, self.evaluation_window):
+            told = f"{self.comparison.window!r} is not later than training and evaluations"
             raise InputError(f"config key 'comparison.window': {told}")
         for name in (LEARNED, UNTRAINED):
             if name in self.agents:

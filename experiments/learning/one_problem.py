@@ -18,7 +18,6 @@ import numpy as np
 
 from agents.placement.shipped import placer_folder
 from agents.rllib.config import Training
-from agents.rllib.metrics import Row, Tracking
 from agents.solver import Result as Found
 from agents.step.problems import require_fit
 from envs.bounds import Positive
@@ -38,7 +37,9 @@ from experiments.learning.exporting import (
 )
 from experiments.learning.outcome import Outcome, by_step_time
 from experiments.learning.replay import PLANS, tokens
-from experiments.learning.training import CURVE_FILE, PolicyConfig, begun, trained
+from experiments.learning.tracking import Tracking
+from experiments.learning.trainer import Row
+from experiments.learning.training import CURVE_FILE, PolicyConfig, Trained, begun, trained
 from experiments.pictures.learning import Curve, draw_learning_curve
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.reporting.tables import write_markdown
@@ -55,7 +56,6 @@ from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.tasks import LearnedTask, StepTask
 
 if TYPE_CHECKING:
-    from agents.rllib.training import Trained
     from models.step.decoding import Network
 
 LEARNER, MET = "ppo", "met"  # the best plan of training, in tables and on consoles
@@ -81,6 +81,7 @@ WORDS = {  # of baselines, as `conf/main.yaml` has them
 class OneProblemConfig(PolicyConfig):
     """What is learned on; groups are objects by `_target_`."""
 
+    env: Any
     graph: Any
     topology: Any
     cost: Any
@@ -102,7 +103,7 @@ class Learned:
         return (*self.outcome.warnings, *self.training.warnings)
 
     @property
-    def exam(self) -> dict[str, object]:
+    def evaluation(self) -> dict[str, object]:
         """Seconds of the most probable plan, before training and of the policy exported."""
         before, after = self.outcome.untrained, self.outcome.best
         return {"untrained_s": list(before.outcomes), "trained_s": list(after.outcomes)}
@@ -114,16 +115,18 @@ def learn(
 ) -> Learned:  # fmt: skip
     """Train on `task`, as `experiments.learning.training.trained`."""
     found = trained(
-        config, tracking, training, task.subject(training), run, display, provenance, news, ended,
-        LEARNER,
+        config, tracking, training, task.rl_task(training), run, display, provenance, news, LEARNER,
     )  # fmt: skip
+    measure = "its most probable plan, simulated on groups of operators and not on each, takes"
+    outcome = Outcome.of(run.folder, measure, by_step_time, training.model)
+    curve = read_curve(run.folder / METRICS_FILE, outcome)
     result: Found[Plan] = Found(
         None,
         "limit",
         seconds=found.seconds,
         evaluations=found.steps,
         reason=NO_PLAN,
-        history=found.trajectory,
+        history=curve.improvements,
     )
     if found.best is not None:
         plan = task.plan_of(found.best)
@@ -131,9 +134,7 @@ def learn(
         assert evaluation is not None
         time_s = evaluation.step_time
         result = replace(result, solution=plan, status="feasible", value=time_s, reason="")
-    measure = "its most probable plan, simulated on groups of operators and not on each, takes"
-    outcome = Outcome.of(run.folder, measure, by_step_time, training.model)
-    return Learned(found, result, read_curve(run.folder / METRICS_FILE, outcome), outcome)
+    return Learned(found, result, curve, outcome)
 
 
 def news(row: Row) -> str:
@@ -142,12 +143,6 @@ def news(row: Row) -> str:
         f"mean {row['charts/step_time_s_mean'] * 1e3:.1f} ms, "
         f"best {row['charts/best_objective'] * 1e3:.1f} ms, {row['charts/SPS']:.0f} steps/s"
     )
-
-
-def ended(found: Trained) -> str:
-    """What training came to in a few words."""
-    best = NO_PLAN if found.best is None else f"{found.best.objective * 1e3:.1f} ms"
-    return f"{best} in {found.seconds:.1f} s"
 
 
 def draw_curve(
@@ -164,20 +159,20 @@ def draw_curve(
 def read_curve(path: Path, outcome: Outcome) -> Curve:
     """The learning curve of a run, all its sessions together, from its metrics.
 
-    It begins with the first exam, before training; the one of the policy exported may be the last,
-    after the last row.
+    It begins with the first evaluation, before training; that of the policy exported may be the
+    last, after the last row.
     """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     if outcome.best.iteration:
-        rows[outcome.best.iteration - 1]["exam/outcome"] = str(np.mean(outcome.best.outcomes))
+        rows[outcome.best.iteration - 1]["evaluation/outcome"] = str(np.mean(outcome.best.outcomes))
     return Curve(
         seconds=[float(row["charts/seconds"]) for row in rows],
         mean=[float(row["charts/step_time_s_mean"]) for row in rows],
         best=[float(row["charts/best_objective"]) for row in rows],
         own=[
             (0.0, float(np.mean(outcome.untrained.outcomes))),
-            *((float(row["charts/seconds"]), float(row["exam/outcome"])) for row in rows),
+            *((float(row["charts/seconds"]), float(row["evaluation/outcome"])) for row in rows),
         ],
         begun=outcome.begun,
     )
@@ -216,7 +211,7 @@ def most_probable(network: Network, kinds: Sequence[str], task: LearnedTask) -> 
     torch.set_num_threads(1)  # as planners have it
     start = clock()
     source = task.env(task.step, sweeps=len(kinds))
-    asked: WholeProblem = source.exam(0)
+    asked: WholeProblem = source.evaluation(0)
     seen = {name: array[None] for name, array in asked.observation.items()}
     made = tokens(network, kinds, seen)
     device, order = asked.tokens.plan(made[: len(made) // PLANS], asked.fusion.num_groups)
@@ -253,7 +248,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         config.placer,
         config.baseline_budget_s,
     )
-    task.subject(training).architectures(training.model)  # before the baselines take their time
+    task.rl_task(training).architectures(training.model)  # before the baselines take their time
     words = {**WORDS, **own_words(not hasattr(training.model, "checkpoint"))}
     budget_s = config.baseline_budget_s
     with ProgressDisplay(run.console, words) as display:
@@ -284,7 +279,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
         "steps": result.steps,
         "episodes": result.episodes,
         "seconds": result.seconds,
-        "exam": learned.exam,
+        "evaluation": learned.evaluation,
         "lower_bound_s": bound.seconds,
         "methods": comparison.document(),
         "checkpoint": None if checkpoint is None else str(checkpoint),
@@ -355,7 +350,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     bound = require_fit(problem)
     training = build(config.training, "training")
     task = placement_task(config.env, problem, communication)
-    task.subject(training).architectures(training.model)  # before the planners take their time
+    task.rl_task(training).architectures(training.model)  # before the planners take their time
     shipped = OnnxPlacer(placer_folder(config.shipped))
     own = own_words(fresh=isinstance(training.model, PlacerConfig))
     words = {**own, MET: BEST_MET, SHIPPED: "shipped policy", **config.words}
@@ -396,7 +391,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
     text = "\n\n".join((comparison.markdown(), *notes))
     card = card_of(title_of(problem), text, plain_config(config), provenance)
     checkpoint = export_placer(policy, run.folder.resolve() / CHECKPOINT_FOLDER, card)
-    seen = task.env(problem, sweeps=len(policy.config.sweeps)).exam(0).observation
+    seen = task.env(problem, sweeps=len(policy.config.sweeps)).evaluation(0).observation
     verification = verify_placement(policy, checkpoint, seen, run.folder, provenance)
     console.print(comparison.rich(name))
     for note in notes:
@@ -433,7 +428,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
             "shipped_step_time_s": times[SHIPPED],
             "learned_step_time_s": times[LEARNED],
             "learned_search_step_time_s": times[SEARCHED],
-            "exam": learned.exam,
+            "evaluation": learned.evaluation,
             "checkpoint": str(checkpoint),
             "verification": verification.document(),
             "seconds": time.perf_counter() - start,

@@ -16,8 +16,8 @@ FRESH, TRAINED_BEFORE = "the untrained policy", "the policy it began with"
 
 
 @dataclass(frozen=True)
-class Examined:
-    """A policy in an exam."""
+class Evaluated:
+    """A policy in an evaluation."""
 
     iteration: int  # after which it was
     steps: int  # of environments until then
@@ -25,7 +25,7 @@ class Examined:
     outcomes: tuple[float, ...]  # of the episodes
 
     @classmethod
-    def of(cls, folder: Path) -> Examined:
+    def of(cls, folder: Path) -> Evaluated:
         """What `agents.rllib.restore.save_best` wrote there."""
         from agents.rllib.restore import SCORE_FILE
 
@@ -34,23 +34,25 @@ class Examined:
             steps, outcomes = int(found["steps"]), tuple(map(float, found["outcomes"]))
             return cls(int(found["iteration"]), steps, float(found["score"]), outcomes)
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"is no exam's ({error})", file=folder / SCORE_FILE) from error
+            raise InputError(f"is no evaluation's ({error})", file=folder / SCORE_FILE) from error
 
     def cells(self) -> Mapping[str, str]:
         """As a row of a table."""
         return {
-            "exam after iteration": str(self.iteration) if self.iteration else "0 (untrained)",
+            "evaluation after iteration": str(self.iteration)
+            if self.iteration
+            else "0 (untrained)",
             "steps": f"{self.steps:,}",
             "score": by_score(self),
         }
 
 
-def by_score(one: Examined) -> str:
+def by_score(one: Evaluated) -> str:
     """How good a policy is, for a reader."""
     return f"{one.score:.4f}" if math.isfinite(one.score) else "none (a job was never finished)"
 
 
-def by_step_time(one: Examined) -> str:
+def by_step_time(one: Evaluated) -> str:
     """The same where outcomes are seconds of a step."""
     seconds = math.fsum(one.outcomes) / len(one.outcomes)
     return f"{seconds * 1e3:.1f} ms" if math.isfinite(seconds) else "none (does not fit)"
@@ -71,10 +73,10 @@ class Outcome:
     """
 
     iterations: int
-    best: Examined
-    untrained: Examined
+    best: Evaluated
+    untrained: Evaluated
     measure: str
-    told: Callable[[Examined], str] = by_score
+    told: Callable[[Evaluated], str] = by_score
     begun: str = FRESH
     cloned: int = 0
 
@@ -83,17 +85,17 @@ class Outcome:
         cls,
         run_folder: Path,
         measure: str,
-        told: Callable[[Examined], str] = by_score,
+        told: Callable[[Evaluated], str] = by_score,
         model: object = None,
     ) -> Outcome:
         """Of the run in a folder, of a `model`.
 
         Raises:
-            InputError: it examined nothing.
+            InputError: it evaluated nothing.
         """
         from agents.rllib.restore import BEST, UNTRAINED
 
-        best, untrained = (Examined.of(run_folder / name) for name in (BEST, UNTRAINED))
+        best, untrained = (Evaluated.of(run_folder / name) for name in (BEST, UNTRAINED))
         with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         cloned = sum(float(row.get("charts/cloning") or 0.0) > 0.0 for row in rows)
@@ -102,7 +104,7 @@ class Outcome:
 
     @property
     def learned(self) -> bool:
-        """Whether an exam was better than the first one."""
+        """Whether an evaluation was better than the first one."""
         return self.best.score < self.untrained.score
 
     @property
@@ -113,12 +115,12 @@ class Outcome:
         if self.learned:
             found = (
                 f"{done}; exported is the policy after iteration {last}: {self.measure} "
-                f"{self.told(self.best)}, of {self.begun} in the same exams {before}"
+                f"{self.told(self.best)}, of {self.begun} in the same evaluations {before}"
             )
             imitates = last <= self.cloned < self.iterations
             return f"{found}; it is the imitation: PPO did not improve on it" if imitates else found
         return (
-            f"{done} and nothing was learned: no exam was better than that of {self.begun} "
+            f"{done} and nothing was learned: no evaluation was better than that of {self.begun} "
             f"({self.measure} {before}); exported is "
             + (f"the policy after iteration {last}" if last else self.begun)
         )

@@ -3,12 +3,12 @@
 python -m experiments.train env=allocation +split@splits.itp=itp training.budget_s=300
 python -m experiments.train env=allocation +split@splits.itp=itp training.cloning.iterations=20 \\
     'teacher={_target_: agents.cluster.allocation.gadget.Gadget}' model.head_start=0
-python -m experiments.train env=allocation +split@splits.itp=itp exam_window=test \\
+python -m experiments.train env=allocation +split@splits.itp=itp evaluation_window=test \\
     'policies=[<run folder>/checkpoint]'
 
-The policy of the best exam becomes a folder, <run folder>/checkpoint, which
-`agents.cluster.allocation.learned.LearnedAllocation` follows. In exams counts the rule's utility
-over that of the policy.
+The policy of the best evaluation becomes a folder, <run folder>/checkpoint, which
+`agents.cluster.allocation.learned.LearnedAllocation` follows. A score is the rule's utility over
+that of the policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from agents.cluster.allocation.learned import LearnedAllocation
 from agents.cluster.allocation.sizes import AllocationSolver
 from agents.cluster.allocation.smd import Smd
 from agents.rllib.config import Training
-from agents.rllib.metrics import Row
 from agents.solver import Budget
 from envs.bounds import Count
 from envs.cluster.allocation.env import AllocationEnv
@@ -41,7 +40,7 @@ from experiments.run.one_run import Result, Run
 from experiments.run.statistics import bootstrap
 
 if TYPE_CHECKING:
-    from agents.rllib.cluster.allocation import Allocations
+    from agents.rllib.cluster.allocation import AllocationRLTask
 
 RULE = "rule"
 
@@ -50,8 +49,9 @@ RULE = "rule"
 class TrainAllocationConfig(WindowsConfig, PolicyConfig):
     """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
 
+    env: Any
     problems: Any
-    # checkpoint folders of earlier runs that are compared on exam_window; []: one is
+    # checkpoint folders of earlier runs that are compared on evaluation_window; []: one is
     # trained
     policies: Sequence[str] = ()
     windows: Count = 12  # problems on which they are
@@ -59,16 +59,16 @@ class TrainAllocationConfig(WindowsConfig, PolicyConfig):
 
 
 def problems_of(
-    splits: dict[str, SplitConfig], window: str, exam_window: str, problems: Any
+    splits: dict[str, SplitConfig], window: str, evaluation_window: str, problems: Any
 ) -> list[TraceProblems]:
-    """Problems to train on, and for exams, from all traces of the splits.
+    """Problems to train on, and for evaluations, from all traces of the splits.
 
     Raises:
         InputError: naming the config key.
     """
     parts = [part for one in splits.values() for part in Split(one).traces.values()]
     found = []
-    for name in (window, exam_window):
+    for name in (window, evaluation_window):
         made = build(problems, "problems")
         try:
             found.append(made([part.windows[name].trace.canonical() for part in parts]))
@@ -78,22 +78,22 @@ def problems_of(
     return found
 
 
-def subject_of(config: TrainAllocationConfig) -> tuple[Training, Allocations]:
+def task_of(config: TrainAllocationConfig) -> tuple[Training, AllocationRLTask]:
     """What a config trains, how, and on what.
 
     Raises:
         InputError: naming the config key.
     """
-    from agents.rllib.cluster.allocation import Allocations
+    from agents.rllib.cluster.allocation import AllocationRLTask
 
     training = training_of_pairs(config)
     teacher = None
     if config.teacher is not None:
         teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
     make = build(config.env, "env")
-    sources = problems_of(config.splits, config.window, config.exam_window, config.problems)
-    first, exam = (partial(_queues, make, source) for source in sources)
-    return training, Allocations(first, exam, teacher)
+    sources = problems_of(config.splits, config.window, config.evaluation_window, config.problems)
+    first, evaluation = (partial(_queues, make, source) for source in sources)
+    return training, AllocationRLTask(first, evaluation, teacher)
 
 
 def _queues(make: Callable[[TraceProblems], Any], source: TraceProblems) -> AllocationParallelEnv:
@@ -105,18 +105,15 @@ def _queues(make: Callable[[TraceProblems], Any], source: TraceProblems) -> Allo
 
 
 def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
-    """Train (on), then write the checkpoint, the learning curve and what the exams say."""
+    """Train (on), then write the checkpoint, the learning curve and what the evaluations say."""
     if config.policies:
         return compared(config, run)
-    return learned(
-        config, run, subject_of, news, title="A policy that gives workers to malleable jobs",
-        what="worths at once / utilities", unit="worth at once / utility",
-    )  # fmt: skip
+    return learned(config, run, task_of)
 
 
 def compared(config: TrainAllocationConfig, run: Run) -> Result:
-    """Policies and all that decide online, on the same problems from the window of exams."""
-    _, source = problems_of(config.splits, config.window, config.exam_window, config.problems)
+    """Policies and all that decide online, on the same problems from the window of evaluations."""
+    _, source = problems_of(config.splits, config.window, config.evaluation_window, config.problems)
     policies: dict[str, AllocationSolver] = {
         path: Gadget(weights=path) if path.endswith(".json") else LearnedAllocation(path)
         for path in config.policies
@@ -150,11 +147,3 @@ def compared(config: TrainAllocationConfig, run: Run) -> Result:
         "utility": utility,
     }
     return Result(values, run.provenance, ("best", "of_best", "of_rule"))
-
-
-def news(row: Row) -> str:
-    """One iteration in a few words."""
-    return (
-        f"{row['charts/utility_share']:.1%} gained, best exam {row['exam/best_score']:.4f}, "
-        f"{row['charts/SPS']:,.0f} decisions/s"
-    )

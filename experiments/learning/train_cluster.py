@@ -1,4 +1,4 @@
-"""Train the schedulers of a cluster: imitation, then multi-agent PPO; or draw several exams.
+"""Train the schedulers of a cluster: imitation, then multi-agent PPO; or draw several evaluations.
 
 python -m experiments.train env=cluster_mixed +split@splits.itp=itp +split@splits.philly=philly \\
     interference=analytic overheads.restart_s=60 training.budget_s=3600
@@ -8,8 +8,8 @@ python -m experiments.train env=cluster_parallel trace.format=synthetic trace.jo
 python -m experiments.train resume=<run folder>
 python -m experiments.report curves=[<run folder>,<run folder>]
 
-The policy of the best exam becomes a scheduler checkpoint, <run folder>/checkpoint. The last
-command draws the exams of several runs, seeds of one recipe, together.
+The policy of the best evaluation becomes a scheduler checkpoint, <run folder>/checkpoint. The last
+command draws the evaluations of several runs, seeds of one recipe, together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from agents.cluster.checkpoint_adviser import described
 from agents.cluster.migrating.adviser import MigrationAdviser
 from agents.cluster.teachers import FirstFit, ShownAdvice
 from agents.rllib.config import Training
-from agents.rllib.metrics import Row
 from envs.cluster.environment.generator import ClusterGenerator, FixedCluster
 from envs.cluster.environment.observation import Adviser
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
@@ -42,13 +41,14 @@ from experiments.config.targets import build, build_as, no_such_thing
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     adviser_inputs,
-    exam_score,
+    evaluation_score,
     export_trained,
     named,
     require_exportable,
     same_inputs,
 )
 from experiments.learning.outcome import Outcome
+from experiments.learning.trainer import Row
 from experiments.learning.training import (
     CURVE_FILE,
     PolicyConfig,
@@ -59,9 +59,9 @@ from experiments.learning.training import (
 )
 from experiments.pictures.learning import (
     common,
-    draw_exams,
+    draw_evaluations,
     interquartile_mean,
-    read_exams,
+    read_evaluations,
 )
 from experiments.run.artifacts import METRICS_FILE, write_figure
 from experiments.run.display import ProgressDisplay
@@ -69,8 +69,7 @@ from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 
 if TYPE_CHECKING:
-    from agents.rllib.cluster.lane import Schedulers
-    from agents.rllib.training import Trained
+    from agents.rllib.cluster.scheduling import SchedulingRLTask
 
 
 Factory = Callable[[], ClusterParallelEnv]
@@ -84,7 +83,7 @@ class Jobs:
 
     clusters: list[Cluster]
     traces: list[Trace] = field(default_factory=list)  # of training
-    exams: list[Trace] = field(default_factory=list)  # windows drawn from,
+    evaluations: list[Trace] = field(default_factory=list)  # windows drawn from,
     windows: list[FixedCluster] = field(default_factory=list)  # or those there are
     inputs: dict[str, str] = field(default_factory=dict)  # SHA-256 by name
     loaded: dict[str, LoadedTrace] = field(default_factory=dict)  # by window, without splits
@@ -93,7 +92,8 @@ class Jobs:
     def of(cls, config: TrainClusterConfig) -> Jobs:
         """Two windows of one trace, or of all traces of the splits, whose clusters come first.
 
-        The exams of splits are their own parts of `exam_window`, on their clusters, at their load.
+        Splits are evaluated on their own parts of `evaluation_window`, on their clusters, at their
+        load.
 
         Raises:
             InputError: naming the config key or the file.
@@ -104,13 +104,16 @@ class Jobs:
             for part in split.traces.values():
                 found.traces.append(part.windows[config.window].trace.canonical())
                 clusters.setdefault(part.cluster.name, part.cluster)
-            for chosen in split.windows(config.exam_window):
+            for chosen in split.windows(config.evaluation_window):
                 found.windows.append(FixedCluster(chosen.problem.cluster, chosen.problem.trace))
         if not config.splits:
             if config.trace.window is not None:
-                message = "the windows are given by 'window' and 'exam_window'"
+                message = "the windows are given by 'window' and 'evaluation_window'"
                 raise InputError(f"config key 'trace.window': {message}")
-            for name, traces in ((config.window, found.traces), (config.exam_window, found.exams)):
+            for name, traces in (
+                (config.window, found.traces),
+                (config.evaluation_window, found.evaluations),
+            ):
                 loaded = load_trace(replace(config.trace, window=name))
                 traces.append(loaded.trace)
                 found.inputs |= loaded.inputs
@@ -124,12 +127,12 @@ class Jobs:
 
 
 def environments(
-    config: TrainClusterConfig, found: Jobs, exam_episodes: int
+    config: TrainClusterConfig, found: Jobs, evaluation_episodes: int
 ) -> tuple[Factory, ExamFactory]:
-    """What makes environments to train in, and the k-th to be examined in, of the same spaces.
+    """What makes environments to train in, and the k-th to be evaluated in, of the same spaces.
 
-    What a generator holds of the traces is held once. Of more windows than are asked for, exams
-    take every so many.
+    What a generator holds of the traces is held once. Of more windows than are asked for,
+    evaluations take every so many.
 
     Raises:
         InputError: a node describes something else, or what cannot be; the adviser looks at
@@ -155,19 +158,23 @@ def environments(
         another: ClusterParallelEnv = make(clusters, None, windows=lambda *_: generator, **given)
         return another
 
-    exams: list[ClusterGenerator]
+    evaluations: list[ClusterGenerator]
     if found.windows:
         windows = found.windows
-        if exam_episodes > len(windows):
-            message = f"{exam_episodes}, the splits have {len(windows)}"
-            raise InputError(f"config key 'training.exam_episodes': {message}")
-        chosen = [number * len(windows) // exam_episodes for number in range(exam_episodes)]
-        exams = [windows[number] for number in chosen]
+        if evaluation_episodes > len(windows):
+            message = f"{evaluation_episodes}, the splits have {len(windows)}"
+            raise InputError(f"config key 'training.evaluation_episodes': {message}")
+        chosen = [
+            number * len(windows) // evaluation_episodes for number in range(evaluation_episodes)
+        ]
+        evaluations = [windows[number] for number in chosen]
         for window in windows:  # within those of other episodes
             window.bounds = first.generator.bounds
     else:
-        exams = [make.keywords["windows"](clusters, _one_or_all(found.exams))] * exam_episodes
-    return partial(with_generator, first.generator), lambda k: with_generator(exams[k])
+        evaluations = [
+            make.keywords["windows"](clusters, _one_or_all(found.evaluations))
+        ] * evaluation_episodes
+    return partial(with_generator, first.generator), lambda k: with_generator(evaluations[k])
 
 
 def _one_or_all(things: Sequence[Any]) -> Any:
@@ -176,7 +183,7 @@ def _one_or_all(things: Sequence[Any]) -> Any:
 
 
 def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser | None, Adviser]:
-    """Who is imitated, and who the exams are measured by: the adviser shown, if nobody is named."""
+    """Who is imitated, and who is the reference: the adviser shown, if nobody is named."""
     teacher = None if shown is None else ShownAdvice()
     given = [
         None if node is None else build_as(Adviser, node, key, "adviser of schedulers")
@@ -185,33 +192,33 @@ def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser
     return given[0] or teacher, given[1] or teacher or FirstFit()
 
 
-def subject_of(config: TrainClusterConfig) -> tuple[Training, Jobs, Schedulers]:
+def task_of(config: TrainClusterConfig) -> tuple[Training, Jobs, SchedulingRLTask]:
     """What a config trains, how, and on what.
 
     Raises:
         InputError: naming the config key or the file.
     """
-    from agents.rllib.cluster.lane import Schedulers, Staged
+    from agents.rllib.cluster.scheduling import SchedulingRLTask, Staged
 
     training = build_as(Training, config.training, "training", "training run")
     found = Jobs.of(config)
-    make, make_exam = environments(config, found, training.exam_episodes)
+    make, make_evaluation = environments(config, found, training.evaluation_episodes)
     generator = make().generator
     if training.curriculum_steps and not isinstance(generator, Staged):
         message = f"{type(generator).__name__} has no curriculum: null it must be"
         raise InputError(f"config key 'training.curriculum_steps': {message}")
-    shown = make_exam(0).observation.adviser
+    shown = make_evaluation(0).observation.adviser
     require_exportable(training.model, shown)
     teacher, reference = teachers(config, shown)
-    subject = Schedulers(
+    task = SchedulingRLTask(
         make,
-        make_exam,
+        make_evaluation,
         parameters=training.parameters,
         per_gpu=config.per_gpu,
         teacher=teacher,
         reference=reference,
     )
-    return training, found, subject
+    return training, found, task
 
 
 CURVES_FILE = "learning_curves.png"
@@ -226,6 +233,7 @@ SHOWN = (
 class TrainClusterConfig(WindowsConfig, PolicyConfig):
     """`conf/train_cluster.yaml`; groups are objects by `_target_`."""
 
+    env: Any
     interference: Any
     adviser: Any
     trace: TraceConfig
@@ -235,7 +243,7 @@ class TrainClusterConfig(WindowsConfig, PolicyConfig):
     # who is imitated first, an adviser by _target_; null: the one that is shown, where
     # there is one
     teacher: Any = None
-    # whose mean JCT the exams are measured by, the same; null: the one that is shown, or
+    # whose mean JCT the evaluations are measured by, the same; null: the one that is shown, or
     # else agents.cluster.teachers.FirstFit
     reference: Any = None
     # rewards are divided by the GPUs of the cluster, so that all sizes weigh alike
@@ -246,32 +254,32 @@ class TrainClusterConfig(WindowsConfig, PolicyConfig):
             raise InputError("config key 'trace.path': the splits bring their own traces")
         if self.splits:
             super().__post_init__()
-        elif self.window == self.exam_window:
-            raise InputError("config key 'exam_window': is the window of training")
+        elif self.window == self.evaluation_window:
+            raise InputError("config key 'evaluation_window': is the window of training")
 
 
 def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None) -> Result:
-    """Train (on), then write the learning curve and what the exams say.
+    """Train (on), then write the learning curve and what the evaluations say.
 
     Where something was learned, the untrained policy is exported too, into the folder `twin`.
     """
     config, tracking = begun(config, run)
     run.begin("reading the jobs")
-    training, found, subject = subject_of(config)
+    training, found, task = task_of(config)
     for name, loaded in found.loaded.items():
         for line in loaded.changes():
             run.console.say(f"{name}: {line}")
-    env = subject.make_exam(0)
+    env = task.make_evaluation(0)
     advises = described(env.observation.adviser)
     if config.resume is not None:
         same_inputs(run.folder, advises)
     provenance = run.provenance.with_inputs(**found.inputs, **adviser_inputs(advises))
     with ProgressDisplay(run.console) as display:
         result = trained(
-            config, tracking, training, subject, run, display, provenance, news, ended
+            config, tracking, training, task, run, display, provenance, news
         )  # fmt: skip
-    reference = named(subject.reference, env.observation.adviser)
-    outcome = Outcome.of(run.folder, exam_score(reference))
+    reference = named(task.reference, env.observation.adviser)
+    outcome = Outcome.of(run.folder, evaluation_score(reference))
     run.console.say(outcome.sentence)
     run.begin("exporting the policy, asking it again in a process without Ray and PyG")
     checkpoint: Path | None = None
@@ -293,10 +301,12 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
 
             restore.load_best(run.folder, {module: policy}, restore.UNTRAINED)
             export(policy, run.folder / twin)
-    exams = read_exams(run.folder, result.exams)
+    evaluations = read_evaluations(run.folder, result.evaluations)
     names = ", ".join(cluster.name for cluster in found.clusters)
-    figure = draw_exams(
-        [exams], f"exams of a scheduler in training on {names}", reference=f"reference: {reference}"
+    figure = draw_evaluations(
+        [evaluations],
+        f"evaluations of a scheduler in training on {names}",
+        reference=f"reference: {reference}",
     )
     write_figure(run.folder / CURVE_FILE, figure, provenance)
     values: dict[str, object] = {
@@ -317,15 +327,11 @@ def news(row: Row) -> str:
     """One iteration in a few words."""
     jct = row["charts/mean_jct_s"]
     told = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
-    best = row["exam/best_score"]
-    exam = f"best exam {best:.3f}" if np.isfinite(best) else "no exam was finished"
-    return f"{told}, {exam}, {row['charts/SPS']:,.0f} steps/s"
-
-
-def ended(found: Trained) -> str:
-    """What training came to in a few words."""
-    best = f"mean JCT {found.best_score:.3f} times the reference's at best"
-    return ", ".join((best, *found.warnings))
+    best = row["evaluation/best_score"]
+    evaluation = (
+        f"best evaluation {best:.3f}" if np.isfinite(best) else "no evaluation was finished"
+    )
+    return f"{told}, {evaluation}, {row['charts/SPS']:,.0f} steps/s"
 
 
 @dataclass(kw_only=True)
@@ -339,15 +345,15 @@ class CurvesConfig:
 
 
 def curves(config: CurvesConfig, run: Run) -> Result:
-    """Read the exams of every run and draw them together."""
+    """Read the evaluations of every run and draw them together."""
     folders = [Path(name) for name in config.curves]
-    runs = [read_exams(folder) for folder in folders]
+    runs = [read_evaluations(folder) for folder in folders]
     steps, scores = common(runs)
     if not len(steps):
-        raise InputError("config key 'curves': were never examined after equally many steps")
+        raise InputError("config key 'curves': were never evaluated after equally many steps")
     hashes = {f"run_{k}": file_hash(path / METRICS_FILE) for k, path in enumerate(folders)}
     provenance = run.provenance.with_inputs(**hashes)
-    write_figure(run.folder / CURVES_FILE, draw_exams(runs, f"{len(runs)} seeds"), provenance)
+    write_figure(run.folder / CURVES_FILE, draw_evaluations(runs, f"{len(runs)} seeds"), provenance)
     values: dict[str, object] = {
         "runs": config.curves,
         "steps": steps.tolist(),

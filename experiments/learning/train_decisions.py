@@ -6,9 +6,9 @@ python -m experiments.train env=decisions base.scorer='{_target_: \\
     agents.cluster.joint_choice.PairScorer, path: <run folder>/checkpoint, first: 8, sure: 2.0, \\
     patience_s: 172800.0}'
 
-The policy of the best exam becomes a folder, <run folder>/checkpoint, which any policy of this
-kind follows by such a scorer, and with which the next one may begin. In exams and charts a decision
-counts by what its window takes in all.
+The policy of the best evaluation becomes a folder, <run folder>/checkpoint, which any policy of
+this kind follows by such a scorer, and with which the next one may begin. A decision counts by what
+its window takes in all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 
 from agents.cluster.joint_choice import JointChoice
 from agents.rllib.config import Training
-from agents.rllib.metrics import Row
 from envs.bounds import Count
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.errors import InputError
@@ -34,40 +33,41 @@ from experiments.run.one_run import Result, Run
 
 if TYPE_CHECKING:
     from agents.cluster.paired_futures import PairedFutures
-    from agents.rllib.cluster.decisions import Decisions, DecisionsConfig, Worlds
+    from agents.rllib.cluster.decisions import DecisionRLTask, DecisionsConfig, Worlds
 
 
 @dataclass(kw_only=True)
 class TrainDecisionsConfig(RegimesConfig, WindowsConfig, PolicyConfig):
     """`conf/train_decisions.yaml`; groups are objects by `_target_`."""
 
+    env: Any
     base: Any
     # names of known, mixed evenly
     regimes: Sequence[str] = ("shared", "shared_by_4", "shared_by_16")
     windows: Count = 200  # of each regime
-    exam_windows: Count = 40
+    evaluation_windows: Count = 40
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.chosen = [self.named(name, "regimes") for name in self.regimes]
 
 
-def subject_of(config: TrainDecisionsConfig) -> tuple[Training, Decisions]:
+def task_of(config: TrainDecisionsConfig) -> tuple[Training, DecisionRLTask]:
     """What a config trains, how, and on what.
 
     Raises:
         InputError: naming the config key.
     """
-    from agents.rllib.cluster.decisions import Decisions, DecisionsConfig
+    from agents.rllib.cluster.decisions import DecisionRLTask, DecisionsConfig
 
     training = training_of_pairs(config)
     env = build_as(DecisionsConfig, config.env, "env", "kind of decisions")
-    subject = Decisions(
+    task = DecisionRLTask(
         env,
         _worlds(config, env, config.window, LEARNING, config.windows),
-        _worlds(config, env, config.exam_window, JUDGING, config.exam_windows),
+        _worlds(config, env, config.evaluation_window, JUDGING, config.evaluation_windows),
     )
-    return training, subject
+    return training, task
 
 
 def _worlds(
@@ -98,17 +98,5 @@ def _drawn(
 
 
 def train_decisions(config: TrainDecisionsConfig, run: Run) -> Result:
-    """Train (on), then write the checkpoint, the learning curve and what the exams say."""
-    return learned(
-        config, run, subject_of, news, title="A policy over pairs of a job and a place",
-        what="seconds that windows take after one decision", unit="seconds of all jobs",
-    )  # fmt: skip
-
-
-def news(row: Row) -> str:
-    """One iteration in a few words."""
-    return (
-        f"{row['charts/other_share']:.0%} other than the base's, "
-        f"{row['charts/saved_percent_mean']:.4f} % saved by each, "
-        f"{row['charts/SPS']:.0f} decisions/s"
-    )
+    """Train (on), then write the checkpoint, the learning curve and what the evaluations say."""
+    return learned(config, run, task_of)

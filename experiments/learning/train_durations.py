@@ -9,14 +9,15 @@ takes. With MESHWRIGHT_DATA unset: splits.itp.data=<folder> splits.philly.data=<
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from annotated_types import Gt, Lt, MinLen
 from numpy.typing import NDArray
+from torch import Tensor
 
 from agents.cluster.hidden_durations import simulator_for
 from agents.cluster.policy import Scheduler
@@ -37,19 +38,18 @@ from experiments.cluster.split_windows import (
     sources,
 )
 from experiments.config.targets import build_as, no_such_thing
-from experiments.learning.training import WindowsConfig
+from experiments.learning.trainer import Files, Rounds, Row, Task
+from experiments.learning.training import WindowsConfig, begun, run_rounds
 from experiments.pictures.learning import draw_reliability
 from experiments.reporting.tables import TABLE_FILE, Table, write_tables
-from experiments.run.artifacts import METRICS_FILE, write_figure, write_sidecar, write_text
+from experiments.run.artifacts import write_figure
+from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable
 from experiments.run.statistics import bootstrap
-from models.durations.bins import BINS, DurationConfig, upper_edges_s
-from models.durations.network import (
-    DurationPosterior,
-    fit,
-    save_durations,
-)
+from models.durations.bins import DurationConfig
+from models.durations.network import DurationFit, save_durations
+from models.durations.scores import Marginal, Scores, predicted
 
 
 @dataclass
@@ -58,7 +58,7 @@ class SamplingConfig(SampledWindows):
 
     KEY: ClassVar[str] = "sampling"
     windows: Count
-    exam_windows: Count
+    evaluation_windows: Count
     instants: Positive
     jobs_at_once: Count
 
@@ -162,107 +162,13 @@ def replayed_rows(
     return Rows(tuple(names), *map(np.concatenate, zip(*collected, strict=True)))
 
 
-AT_ONCE = 8192  # rows given to the network at a time
-
-
-@dataclass(frozen=True, eq=False)
-class Marginal:
-    """The durations of jobs that were seen, whatever is known of the job in question but its work.
-
-    Args:
-        duration_s: (J,) of jobs.
-        gpus: (J,) that they asked for.
-        smoothing: jobs, spread evenly over the bins, counted beside them; for the jobs of a gang
-            size, spread as those of all gang sizes are.
-    """
-
-    duration_s: NDArray[np.int64]
-    gpus: NDArray[np.int32]
-    smoothing: float
-
-    def given_done(self, done_s: FloatArray) -> FloatArray:
-        """(A, 26) chances of the bins, of the jobs that took longer than `done_s`."""
-        return _posterior(self.duration_s, done_s, np.full(BINS, 1.0 / BINS), self.smoothing)
-
-    def given_gang(self, done_s: FloatArray, gpus: NDArray[np.int64]) -> FloatArray:
-        """(A, 26) the same, of those that asked for as many GPUs."""
-        chance = self.given_done(done_s)
-        for size in np.unique(gpus):
-            rows = gpus == size
-            alike = self.duration_s[self.gpus == size]
-            chance[rows] = _posterior(alike, done_s[rows], chance[rows], self.smoothing)
-        return chance
-
-
-def _posterior(
-    duration_s: NDArray[np.int64], done_s: FloatArray, prior: FloatArray, smoothing: float
-) -> FloatArray:
-    """(A, 26) of the jobs that took longer than `done_s`; `prior` counts as `smoothing` jobs."""
-    limits = np.append(0.0, upper_edges_s())
-    within = np.searchsorted(np.sort(duration_s), done_s[:, None] + limits, side="right")
-    last = len(duration_s) - within[:, -1:]
-    counts = np.concatenate([np.diff(within, axis=1), last], axis=1)
-    counted = counts + smoothing * prior
-    chance: FloatArray = counted / counted.sum(axis=1, keepdims=True)
-    return chance
-
-
-def predicted(posterior: DurationPosterior, rows: NDArray[np.float32]) -> FloatArray:
-    """(A, 26) chances of the bins by the network."""
-    with torch.inference_mode():
-        parts = map(posterior, torch.from_numpy(rows).split(AT_ONCE))
-        found = [part.double().softmax(dim=1).numpy() for part in parts]  # sums to 1 exactly
-    return np.concatenate(found)
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """One method on A rows.
-
-    Attributes:
-        method: its name.
-        loss: (A,) negative logarithm of the chance of the bin that was true, in nats.
-        rank: (A,) chance that the work left is at most what it was: evenly spread over 0 to 1 if
-            the chances are true (Dawid, J. R. Stat. Soc. A 147, 1984).
-    """
-
-    method: str
-    loss: FloatArray
-    rank: FloatArray
-
-    @classmethod
-    def of(cls, method: str, chance: FloatArray, remaining_s: FloatArray) -> Scores:
-        """Of (A, 26) chances and (A,) seconds that were left.
-
-        Within a bin chances are evenly spread over time; the last bin, which has no end, is taken
-        to be as wide, in the logarithm, as the others.
-        """
-        upper = upper_edges_s()
-        upper = np.append(upper, upper[-1] * upper[-1] / upper[-2])
-        lower = np.append(0.0, upper[:-1])
-        row, true = np.arange(len(chance)), np.searchsorted(upper_edges_s(), remaining_s)
-        part = np.minimum((remaining_s - lower[true]) / (upper - lower)[true], 1.0)
-        below = np.cumsum(chance, axis=1)[row, true] - chance[row, true]
-        return cls(method, -np.log(chance[row, true]), below + part * chance[row, true])
-
-    def held(self, level: float) -> float:
-        """The share of the rows inside the central interval that is to hold `level`."""
-        return float((np.abs(self.rank - 0.5) <= level / 2.0).mean())
-
-    def by_part(self, part: NDArray[np.int64]) -> FloatArray:
-        """(P,) mean loss of each part that has rows."""
-        _, which = np.unique(part, return_inverse=True)
-        means: FloatArray = np.bincount(which, self.loss) / np.bincount(which)
-        return means
-
-
 DURATIONS = "durations"
 
 PICTURE_FILE = "reliability.png"
 
 NETWORK, ALL_JOBS, GANG = "network", "all jobs", "jobs of the gang size"
 
-TRAINING, EXAM = 0, 1  # second word of the seed of a part
+TRAINING, EVALUATION = 0, 1  # second word of the seed of a part
 
 WIDTH = 100  # columns of the tables where the console is none
 
@@ -292,85 +198,128 @@ class TrainDurationsConfig(WindowsConfig):
     threads: Count = 1  # of torch
 
 
+class DurationTask(Task):
+    """A step is one pass over the rows of training.
+
+    Args:
+        fitting: the network and how it is fitted.
+        rows: of training.
+        later: rows that it is judged on.
+        seed: of the fit.
+    """
+
+    columns: Sequence[str] = ("losses/cross_entropy",)
+    identity: Mapping[str, Any] = {}
+    steps = 0
+    outcomes: Sequence[float] = ()
+
+    def __init__(self, fitting: DurationConfig, rows: Rows, later: Rows, seed: int) -> None:
+        self.later = later
+        self.fitted = DurationFit(fitting, rows.features, rows.remaining_s, seed)
+        self.identity = {"model": asdict(fitting), "seed": seed, "rows": len(rows.features)}
+
+    def step(self) -> Row:
+        """One epoch."""
+        self.steps += 1
+        return {"losses/cross_entropy": self.fitted.epoch()}
+
+    def score(self) -> float:
+        """Cross entropy of the work left of later jobs, in nats."""
+        self.fitted.network.eval()
+        chance = predicted(self.fitted.network, self.later.features)
+        score = float(Scores.of(NETWORK, chance, self.later.remaining_s).loss.mean())
+        self.outcomes = (score,)
+        return score
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return self.fitted.network.state_dict()
+
+    def state(self) -> tuple[dict[str, Any], Files]:
+        numbers, files = self.fitted.state()
+        return {"steps": self.steps, "fit": numbers}, files
+
+    def load(self, numbers: dict[str, Any], files: Files) -> None:
+        self.steps = numbers["steps"]
+        self.fitted.load(numbers["fit"], files)
+
+
 def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     """Replay, fit, save, compare, draw."""
     start = time.perf_counter()
+    config, tracking = begun(config, run)
     fitting = build_as(DurationConfig, config.model, "model", "model of durations")
     torch.set_num_threads(config.threads)
     splits = [Split(chosen) for chosen in config.splits.values()]
     provenance = run.provenance.with_inputs(**inputs_of(config.splits))
     found = sources(splits, config.window, config.sampling)
-    later = sources(splits, config.exam_window, config.sampling)
+    sources_later = sources(splits, config.evaluation_window, config.sampling)
     rows = rows_of(found, config, fitting.history, TRAINING, run)
-    exam = rows_of(later, config, fitting.history, EXAM, run)
-    posterior, losses = fit(fitting, rows.features, rows.remaining_s, config.seed)
-    run.console.say(f"fitted, {time.perf_counter() - start:.0f} s so far")
+    later = rows_of(sources_later, config, fitting.history, EVALUATION, run)
+    task = DurationTask(fitting, rows, later, config.seed)
+    with ProgressDisplay(run.console) as display:
+        run_rounds(
+            config, tracking, task, Rounds(fitting.epochs), run, display, provenance,
+            lambda row: f"cross entropy {row['losses/cross_entropy']:.3f}",
+        )  # fmt: skip
+    posterior = task.fitted.network
     save_durations(posterior, run.folder / DURATIONS, portable(provenance).document())
-    message = "".join(f"{epoch},{loss:.6f}\n" for epoch, loss in enumerate(losses, start=1))
-    write_text(run.folder / METRICS_FILE, f"epoch,cross_entropy\n{message}")
-    write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     marginal = Marginal(
         np.concatenate([source.jobs.duration_s for source in found]),
         np.concatenate([source.jobs.num_gpus for source in found]),
         config.evaluation.smoothing,
     )
     scores = [
-        Scores.of(method, chance, exam.remaining_s)
+        Scores.of(method, chance, later.remaining_s)
         for method, chance in (
-            (NETWORK, predicted(posterior, exam.features)),
-            (ALL_JOBS, marginal.given_done(exam.done_s)),
-            (GANG, marginal.given_gang(exam.done_s, exam.gpus)),
+            (NETWORK, predicted(posterior, later.features)),
+            (ALL_JOBS, marginal.given_done(later.done_s)),
+            (GANG, marginal.given_gang(later.done_s, later.gpus)),
         )
     ]
-    of_gang, levels = scores[-1].by_part(exam.part), config.evaluation.levels
+    of_gang, levels = scores[-1].by_part(later.part), config.evaluation.levels
+    samples = config.evaluation.samples
     ratios = [
-        bootstrap(
-            (one.by_part(exam.part) / of_gang)[:, None], config.evaluation.samples, config.seed
-        )
+        bootstrap((one.by_part(later.part) / of_gang)[:, None], samples, config.seed)
         for one in scores
     ]
-    names = np.array(exam.names)[exam.part]
+    names = np.array(later.names)[later.part]
     by_trace = {
-        str(name): [float(one.loss[names == name].mean()) for one in scores]
+        str(name): {one.method: float(one.loss[names == name].mean()) for one in scores}
         for name in np.unique(names)
     }
+    methods = [
+        {
+            "method": one.method,
+            "cross_entropy": float(one.loss.mean()),
+            "ratio": vars(interval),
+            "held": {f"{level:g}": one.held(level) for level in levels},
+        }
+        for one, interval in zip(scores, ratios, strict=True)
+    ]
     cells = [
         (one.method, f"{one.loss.mean():.3f}", interval.text(),
          *(f"{one.held(level):.1%}" for level in levels))
         for one, interval in zip(scores, ratios, strict=True)
     ]  # fmt: skip
     heads = ("method", "cross entropy", "ratio", *(f"{level:.0%} held" for level in levels))
-    traces = [(name, *(f"{loss:.3f}" for loss in row)) for name, row in by_trace.items()]
-    sections = [
+    traces = [(name, *(f"{x:.3f}" for x in losses.values())) for name, losses in by_trace.items()]
+    tables = [
         Table("All traces", heads, cells),
         Table("By trace", ("trace", *(one.method for one in scores)), traces),
     ]
-    write_tables(
-        run, "Work that jobs still need", sections, provenance, caption=CAPTION, width=WIDTH
-    )
-    title = f"Work left of jobs of the {config.exam_window} windows"
-    ranks = {method.method: method.rank for method in scores}
-    write_figure(run.folder / PICTURE_FILE, draw_reliability(ranks, by_trace, title), provenance)
-    methods = [
-        {
-            "method": method.method,
-            "cross_entropy": float(method.loss.mean()),
-            "ratio": vars(interval),
-            "held": {f"{level:g}": method.held(level) for level in levels},
-        }
-        for method, interval in zip(scores, ratios, strict=True)
-    ]
+    write_tables(run, "Work that jobs still need", tables, provenance, caption=CAPTION, width=WIDTH)
+    title = f"Work left of jobs of the {config.evaluation_window} windows"
+    ranks = {one.method: one.rank for one in scores}
+    losses = {name: list(own.values()) for name, own in by_trace.items()}
+    write_figure(run.folder / PICTURE_FILE, draw_reliability(ranks, losses, title), provenance)
     values: dict[str, object] = {
         "rows": len(rows.features),
-        "exam_rows": len(exam.features),
+        "evaluation_rows": len(later.features),
         "cross_entropy": float(scores[0].loss.mean()),
         "cross_entropy_of_gang_size": float(scores[-1].loss.mean()),
         "ratio": ratios[0].mean,
         "methods": methods,
-        "by_trace": {
-            name: dict(zip((s.method for s in scores), row, strict=True))
-            for name, row in by_trace.items()
-        },
+        "by_trace": by_trace,
         "durations": str(run.folder / DURATIONS),
         "table": str(run.folder / TABLE_FILE),
         "picture": str(run.folder / PICTURE_FILE),
@@ -383,7 +332,7 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
 def rows_of(
     found: Sequence[Source], config: TrainDurationsConfig, history: int, purpose: int, run: Run
 ) -> Rows:
-    """The rows of all parts for one purpose, TRAINING or EXAM.
+    """The rows of all parts for one purpose, TRAINING or EVALUATION.
 
     Raises:
         InputError: there are none, or the config has no policy of that kind.
@@ -392,7 +341,7 @@ def rows_of(
     policy = built_policy(config.policy, "policy")
     if isinstance(policy, Player):
         raise no_such_thing("policy", config.policy, "policy that decides at events")
-    parts = sampling.windows if purpose == TRAINING else sampling.exam_windows
+    parts = sampling.windows if purpose == TRAINING else sampling.evaluation_windows
     seeds = [(config.seed, purpose, part) for part in range(parts)]
     rows = replayed_rows(found, sampling, policy, history, seeds)
     if not len(rows.features):

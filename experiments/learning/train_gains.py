@@ -8,7 +8,6 @@ untrained twin; `gains.json` in the run folder is what `Gadget(weights=<file>)` 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,11 +23,12 @@ from envs.bounds import Count
 from envs.cluster.allocation.problem import AllocationProblem
 from experiments.config.targets import build_as
 from experiments.learning.train_allocation import problems_of
-from experiments.learning.train_rule import kept
-from experiments.learning.training import WindowsConfig
+from experiments.learning.train_rule import NumberTask, searched
+from experiments.learning.training import WindowsConfig, begun
 from experiments.run.one_run import Result, Run
 
 GAINS_FILE = "gains.json"
+OWN_WEIGHTS: Numbers = asdict(OWN)
 
 
 @dataclass(kw_only=True)
@@ -38,35 +38,34 @@ class TrainGainsConfig(WindowsConfig):
     model: Any
     problems: Any
     windows: Count = 8  # problems of the search, the same for all weights
-    exam_windows: Count = 8  # problems on which the best are checked
-    exams: Count = 3  # of the best that are
+    evaluation_windows: Count = 8  # problems on which the best are checked
+    evaluations: Count = 3  # of the best that are
 
 
 def train_gains(config: TrainGainsConfig, run: Run) -> Result:
-    """Search, examine the best beside GADGET's own weights, and save the best of them."""
-    began = time.perf_counter()
+    """Search, evaluate the best beside GADGET's own weights, and save the best of them."""
+    config, tracking = begun(config, run)
     search = build_as(NumberSearch, config.model, "model", "search for numbers")
-    first, exam = problems_of(config.splits, config.window, config.exam_window, config.problems)
+    windows = config.window, config.evaluation_window
+    sources = problems_of(config.splits, *windows, config.problems)
+    counts = config.windows, config.evaluation_windows
     drawn = [
-        [source(np.random.default_rng((config.seed, k))) for k in range(windows)]
-        for source, windows in ((first, config.windows), (exam, config.exam_windows))
+        [source(np.random.default_rng((config.seed, k))) for k in range(count)]
+        for source, count in zip(sources, counts, strict=True)
     ]
-    searched, judged = (partial(utilities, problems=one, seed=config.seed) for one in drawn)
-    own = searched([OWN_WEIGHTS])[0]
+    searching, judging = (partial(utilities, problems=one, seed=config.seed) for one in drawn)
+    own = searching([OWN_WEIGHTS])[0]
 
     def costs(numbers: Sequence[Numbers]) -> FloatArray:
-        ratios: FloatArray = (searched(numbers) / own).mean(axis=1)
+        ratios: FloatArray = (searching(numbers) / own).mean(axis=1)
         return -np.log(ratios)
 
-    tried = search.tried(OWN_WEIGHTS, costs, np.random.default_rng(config.seed))
     caption = "Utility over that with GADGET's own weights: mean over problems, 95 % bootstrap."
-    return kept(
-        run, config, config.exams, tried, OWN_WEIGHTS, judged, began, GAINS_FILE,
-        "Learned gains", caption, more=True,
+    task = NumberTask(search, OWN_WEIGHTS, costs, config.seed)
+    return searched(
+        config, tracking, run, task, judging, config.evaluations, GAINS_FILE, "Learned gains",
+        caption, more=True,
     )  # fmt: skip
-
-
-OWN_WEIGHTS: Numbers = asdict(OWN)
 
 
 def utilities(

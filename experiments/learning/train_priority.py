@@ -2,8 +2,8 @@
 
 python -m experiments.train model=priority agent.priority.path=<folder of model=durations>/durations
 
-The folder `checkpoint` in the run folder is the plan with the weights of the best exam and the
-posterior of durations that they were sought with: `agent=checkpoint` replays with it,
+The folder `checkpoint` in the run folder is the plan with the weights of the best evaluation and
+the posterior of durations that they were sought with: `agent=checkpoint` replays with it,
 `experiments.serve` asks it. The file `priority.json` is what `adviser.priority.weights=...` takes,
 and `agent=migrating_learned agent.priority.weights=...` likewise. With MESHWRIGHT_DATA unset:
 splits.itp.data=<folder> splits.philly.data=<folder>.
@@ -11,22 +11,23 @@ splits.itp.data=<folder> splits.philly.data=<folder>.
 
 from __future__ import annotations
 
-import csv
-import io
 import multiprocessing
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from agents.cluster.migrating.learned_priority import NAMES, LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
+from agents.rllib import restore
 from envs.arrays import FloatArray
 from envs.bounds import Count
 from experiments.cluster.problem import built_policy
@@ -40,14 +41,13 @@ from experiments.cluster.split_windows import (
 )
 from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
-from experiments.learning.training import WindowsConfig
+from experiments.learning.trainer import Files, Rounds, Row, Task
+from experiments.learning.training import WindowsConfig, begun, run_rounds
 from experiments.pictures.learning import draw_search
 from experiments.reporting.tables import TABLE_FILE, Table, markdown_table, write_tables
 from experiments.run.artifacts import (
-    METRICS_FILE,
     to_json,
     write_figure,
-    write_sidecar,
     write_text,
 )
 from experiments.run.display import ProgressDisplay
@@ -114,13 +114,13 @@ def replays(replayer: Replayer, workers: int) -> Iterator[Replays]:
 
 WEIGHTS_FILE, PICTURE_FILE = "priority.json", "search.png"
 
-SEARCH, EXAM = 0, 1  # second word of the seed of a part
+SEARCH, EVALUATION = 0, 1  # second word of the seed of a part
 
 WIDTH = 100  # columns of the tables where the console is none
 
 CAPTION = (
-    "What is added to the log Gittins index of a job, before and after. Exams: mean JCT on parts "
-    "of later windows / that of the weights before, mean over parts, 95 % bootstrap interval."
+    "What is added to the log Gittins index of a job, before and after. Evaluations: mean JCT on "
+    "parts of later windows / that of the weights before, mean over parts, 95 % bootstrap interval."
 )
 
 
@@ -131,75 +131,152 @@ class TrainPriorityConfig(WindowsConfig):
     model: Any
     agent: Any
     parts: SampledWindows
-    exam_parts: Count = 24  # of an exam
-    exam_every: Count = 5  # rounds
-    samples: Count = 2000  # of the bootstrap over the parts of an exam
+    evaluation_parts: Count = 24  # of an evaluation
+    evaluate_every: Count = 5  # rounds
+    samples: Count = 2000  # of the bootstrap over the parts of an evaluation
     workers: Count = 2  # processes; what is found does not depend on their number
 
 
-@dataclass(frozen=True)
-class Exam:
-    """How weights did on parts of later windows."""
+class WeightTask(Task):
+    """A step is a round of a search for weights.
 
-    round: int
-    weights: FloatArray  # (D,)
-    ratio: Interval  # of mean JCTs, to those of the weights before
+    Args:
+        config: of the command.
+        settings: of the search.
+        start: (D,) weights to begin with.
+        replay: plays requests.
+    """
+
+    columns: Sequence[str] = ("search/slope",)
+    identity: Mapping[str, Any] = {}
+    steps = 0
+    outcomes: Sequence[float] = ()  # of the last score: of every part
+
+    def __init__(
+        self,
+        config: TrainPriorityConfig,
+        settings: WeightSearchConfig,
+        start: FloatArray,
+        replay: Replays,
+    ) -> None:
+        self.config, self.search, self.replay = config, WeightSearch(settings, start), replay
+        chosen = asdict(config.parts), config.evaluation_parts, config.agent
+        self.identity = {"search": asdict(settings), "seed": config.seed, "chosen": chosen}
+        self.start = start
+        self.ratios: list[tuple[int, Interval]] = []  # by round, of every evaluation
+
+    def begin(self) -> None:
+        """Play the parts of evaluations with the weights before."""
+        self.before = self._evaluated(self.start)
+
+    def step(self) -> Row:
+        """Try weights on either side of those of now, and go down the slope."""
+        config, number = self.config, self.steps
+        offsets = self.search.offsets(np.random.default_rng((config.seed, SEARCH, number)))
+        requests = [
+            Request(
+                config.window,
+                (config.seed, SEARCH, number, pair),
+                self.search.weights + np.stack([offset, -offset]),
+            )
+            for pair, offset in enumerate(offsets)
+        ]
+        above, below = np.log(np.stack(self.replay(requests))).T
+        self.search.learn(offsets, above, below)
+        self.steps += 1
+        return {"search/slope": float(np.linalg.norm(self.search.slope()))}
+
+    def score(self) -> float:
+        """Mean JCT on parts of later windows / that of the weights before, mean over parts."""
+        weights, config = self.search.weights, self.config
+        same = np.array_equal(weights, self.start)
+        ratios = (self.before if same else self._evaluated(weights)) / self.before
+        self.outcomes = ratios.ravel().tolist()
+        found = Interval(1.0, 1.0, 1.0) if same else bootstrap(ratios, config.samples, config.seed)
+        self.ratios.append((self.steps, found))
+        return found.mean
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return {"weights": torch.from_numpy(self.search.weights.copy())}
+
+    def state(self) -> tuple[dict[str, Any], Files]:
+        numbers = {
+            "search": self.search.state(),
+            "steps": self.steps,
+            "before": self.before.tolist(),
+            "ratios": [(number, *asdict(ratio).values()) for number, ratio in self.ratios],
+        }
+        return numbers, {}
+
+    def load(self, numbers: dict[str, Any], files: Files) -> None:
+        self.search.load(numbers["search"])
+        self.steps, self.before = numbers["steps"], np.array(numbers["before"])
+        self.ratios = [(number, Interval(*ratio)) for number, *ratio in numbers["ratios"]]
+
+    def _evaluated(self, weights: FloatArray) -> FloatArray:
+        """(parts, 1) mean JCTs on the parts of the evaluation."""
+        config = self.config
+        requests = [
+            Request(config.evaluation_window, (config.seed, EVALUATION, part), weights[None])
+            for part in range(config.evaluation_parts)
+        ]
+        return np.stack(self.replay(requests))
 
 
 def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
-    """Search, examine, save the best, draw."""
-    began = time.perf_counter()
+    """Search, evaluate, save the best, draw."""
+    config, tracking = begun(config, run)
     settings = build_as(WeightSearchConfig, config.model, "model", "search for weights")
     start = start_of(config.agent)
     posterior = sha256_of(Path(config.agent["priority"]["path"]) / SPEC_FILE)
     provenance = run.provenance.with_inputs(**inputs_of(config.splits), durations=posterior)
     splits = [Split(one) for one in config.splits.values()]
-    windows = (config.window, config.exam_window)
+    windows = (config.window, config.evaluation_window)
     replayer = Replayer(
         config.agent, {x: sources(splits, x, config.parts) for x in windows}, config.parts
     )
+    rounds = Rounds(settings.rounds, config.evaluate_every)
     with replays(replayer, config.workers) as replay, ProgressDisplay(run.console) as display:
-        exams = searched(config, settings, start, replay, display)
-    best = min(exams, key=lambda exam: exam.ratio.mean)
-    before, found = (dict(zip(NAMES, row.tolist(), strict=True)) for row in (start, best.weights))
+        task = WeightTask(config, settings, start, replay)
+        progress = run_rounds(
+            config, tracking, task, rounds, run, display, provenance,
+            lambda row: f"mean JCT / before {task.ratios[-1][1].text()}", "search",
+        )  # fmt: skip
+    tensors = load_file(run.folder / restore.BEST / f"{restore.WEIGHTS}.safetensors")
+    weights = tensors["weights"].numpy()
+    best = dict(task.ratios)[progress.best_iteration]
+    before, found = (dict(zip(NAMES, row.tolist(), strict=True)) for row in (start, weights))
     document = stamp(
-        {"weights": found, "exam": vars(best.ratio)}, portable(provenance), kind="priority_weights"
+        {"weights": found, "evaluation": vars(best)}, portable(provenance), kind="priority_weights"
     )
     write_text(run.folder / WEIGHTS_FILE, to_json(document))
-    rows = [(str(exam.round), exam.ratio.text()) for exam in exams]
-    examined = Table("Exams", ("round", "mean JCT / before"), rows)
-    card = markdown_table(examined.columns, examined.rows)
-    policy = built_policy(weighted(config.agent, best.weights), "agent")
+    rows = [(str(number), ratio.text()) for number, ratio in task.ratios]
+    evaluations = Table("Evaluations", ("round", "mean JCT / before"), rows)
+    policy = built_policy(weighted(config.agent, weights), "agent")
     assert isinstance(policy, Migrating)
+    card = markdown_table(evaluations.columns, evaluations.rows)
     checkpoint = export_migrating(policy, run.folder / CHECKPOINT_FOLDER, card, provenance)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["round", "ratio", "ratio_low", "ratio_high", *NAMES])
-    for exam in exams:
-        writer.writerow([exam.round, *vars(exam.ratio).values(), *exam.weights.tolist()])
-    write_text(run.folder / METRICS_FILE, out.getvalue())
-    write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
     title = f"What counts for a job: {settings.rounds} rounds of {settings.pairs} pairs of replays"
-    figure = draw_search(
-        [exam.round for exam in exams], [exam.ratio for exam in exams], before, found, title
+    numbers, ratios = zip(*task.ratios, strict=True)
+    write_figure(
+        run.folder / PICTURE_FILE, draw_search(numbers, ratios, before, found, title), provenance
     )
-    write_figure(run.folder / PICTURE_FILE, figure, provenance)
     cells = [(name, f"{before[name]:.2f}", f"{found[name]:.2f}") for name in NAMES]
-    sections = [Table("Weights", ("of", "before", "after"), cells), examined]
-    write_tables(run, "What counts for a job", sections, provenance, caption=CAPTION, width=WIDTH)
+    tables = [Table("Weights", ("of", "before", "after"), cells), evaluations]
+    write_tables(run, "What counts for a job", tables, provenance, caption=CAPTION, width=WIDTH)
     values: dict[str, object] = {
         "rounds": settings.rounds,
         "replays": 2 * settings.rounds * settings.pairs,
-        "best_round": best.round,
-        "exam": best.ratio.mean,
-        "exam_low": best.ratio.low,
-        "exam_high": best.ratio.high,
+        "best_round": progress.best_iteration,
+        "evaluation": best.mean,
+        "evaluation_low": best.low,
+        "evaluation_high": best.high,
         "found": found,
         "weights": str(run.folder / WEIGHTS_FILE),
         "checkpoint": str(checkpoint),
         "table": str(run.folder / TABLE_FILE),
         "picture": str(run.folder / PICTURE_FILE),
-        "seconds": time.perf_counter() - began,
+        "seconds": progress.seconds,
     }
     return Result(values, provenance, [key for key in values if key != "found"])
 
@@ -214,45 +291,3 @@ def start_of(agent: Mapping[str, Any]) -> FloatArray:
     if not isinstance(policy, Migrating) or not isinstance(policy.priority, LearnedPriority):
         raise no_such_thing("agent", agent, "policy with a learned priority")
     return np.array([policy.priority.weights[name] for name in NAMES])
-
-
-def searched(
-    config: TrainPriorityConfig,
-    settings: WeightSearchConfig,
-    start: FloatArray,
-    replay: Replays,
-    display: ProgressDisplay,
-) -> list[Exam]:
-    """Exams before the first round, every so many, and after the last."""
-    search, task = WeightSearch(settings, start), display.begin("search", float(settings.rounds))
-    exams = [Exam(0, start, Interval(1.0, 1.0, 1.0))]
-    before = examined(config, start, replay)
-    for number in range(settings.rounds):
-        rng = np.random.default_rng((config.seed, SEARCH, number))
-        offsets = search.offsets(rng)
-        requests = [
-            Request(
-                config.window,
-                (config.seed, SEARCH, number, pair),
-                search.weights + np.stack([offset, -offset]),
-            )
-            for pair, offset in enumerate(offsets)
-        ]
-        above, below = np.log(np.stack(replay(requests))).T
-        search.learn(offsets, above, below)
-        if (number + 1) % config.exam_every == 0 or number + 1 == settings.rounds:
-            ratios = examined(config, search.weights, replay) / before
-            ratio = bootstrap(ratios, config.samples, config.seed)
-            exams.append(Exam(number + 1, search.weights, ratio))
-        display.update(task, number + 1.0, f"mean JCT / before {exams[-1].ratio.text()}")
-    display.end(task, f"best {min(exam.ratio.mean for exam in exams):.3f}")
-    return exams
-
-
-def examined(config: TrainPriorityConfig, weights: FloatArray, replay: Replays) -> FloatArray:
-    """(parts, 1) mean JCTs on the parts of the exam."""
-    requests = [
-        Request(config.exam_window, (config.seed, EXAM, part), weights[None])
-        for part in range(config.exam_parts)
-    ]
-    return np.stack(replay(requests))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.rllib.config import Training
-from agents.rllib.metrics import Row, Tracking
 from envs.errors import InputError
 from experiments.cluster.split_windows import SplitConfig, check_windows
 from experiments.config.composing import plain_config
 from experiments.config.targets import build_as
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
 from experiments.learning.outcome import Outcome
-from experiments.pictures.learning import draw_exams, read_exams
+from experiments.learning.tracking import Tracking
+from experiments.learning.trainer import Progress, Rounds, Row, Task, train
+from experiments.pictures.learning import draw_evaluations, read_evaluations
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -23,12 +26,9 @@ from experiments.run.provenance import Provenance, stamp
 from experiments.run.saved_run import resumed_config
 
 if TYPE_CHECKING:
-    from agents.rllib.subject import Subject
-    from agents.rllib.training import Trained
+    from agents.rllib.task import RLTask, Solution
     from models.architecture import Policy
-    from models.export.checkpoint import ModelCard
 
-ALLOCATOR_FOLDER = "allocator"  # beside the placer's
 CURVE_FILE = "learning_curve.png"
 SHOWN = (
     "iterations", "steps", "seconds", "best_score", "best_iteration", "untrained_score",
@@ -39,36 +39,40 @@ News = Callable[[Row], str]  # of an iteration, in a few words
 
 
 @dataclass(kw_only=True)
-class PolicyConfig:
-    """What the trainers of policies are told; groups are objects by `_target_`."""
+class TrainingConfig:
+    """What every training is told."""
 
-    env: Any
-    agent: Any
-    model: Any
-    learner: Any
     tracking: Any
-    ray: Any = field(default_factory=lambda: {"address": None})
-    training: Any
     resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
     seed: int
     json: bool
 
 
 @dataclass(kw_only=True)
-class WindowsConfig:
+class PolicyConfig(TrainingConfig):
+    """What the trainings of policies are told; groups are objects by `_target_`."""
+
+    agent: Any
+    model: Any
+    learner: Any
+    ray: Any = field(default_factory=lambda: {"address": None})
+    training: Any
+
+
+@dataclass(kw_only=True)
+class WindowsConfig(TrainingConfig):
     """What those who learn from windows of splits are told."""
 
     splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
     window: str = "train"  # of the splits, or the trace: whose jobs are learned from
-    exam_window: str = "validation"  # and whose, later in time, are for exams
-    seed: int
-    json: bool
+    evaluation_window: str = "validation"  # and whose, later in time, are for evaluations
 
     def __post_init__(self) -> None:
-        check_windows(self.splits, self.window, self.exam_window)
+        check_windows(self.splits, self.window, self.evaluation_window)
 
 
-AnyConfig = TypeVar("AnyConfig", bound=PolicyConfig)
+AnyConfig = TypeVar("AnyConfig", bound=TrainingConfig)
+AnyPolicy = TypeVar("AnyPolicy", bound=PolicyConfig)
 
 
 def begun(config: AnyConfig, run: Run) -> tuple[AnyConfig, Tracking]:
@@ -97,42 +101,117 @@ def training_of_pairs(config: PolicyConfig) -> Training:
     return training
 
 
-def trained(
-    config: PolicyConfig, tracking: Tracking, training: Training, subject: Subject, run: Run,
-    display: ProgressDisplay, provenance: Provenance, news: News,
-    ended: Callable[[Trained], str], name: str = "training",
-) -> Trained:  # fmt: skip
-    """Train (on); metrics and checkpoints go to the run's folder, and where they come from.
+@dataclass(kw_only=True, eq=False)
+class Trained(Progress):
+    """What a run found and learned, all its sessions together."""
+
+    policies: Mapping[str, Policy]  # of the best evaluation, by module
+    steps: int
+    episodes: int
+    reference: Sequence[float]  # objectives of the evaluation's episodes; () where there is none
+    outcomes: Sequence[float]  # those of the last policies; inf: failed
+    best: Solution | None  # of the decisions met in training
+
+    @property
+    def iterations(self) -> int:
+        return self.iteration
+
+
+def train_policies(
+    training: Training,
+    task: RLTask,
+    run_folder: Path,
+    on_iteration: Callable[[Row], None] = lambda row: None,
+    *,
+    resume: bool = False,
+    tracking: Tracking | None = None,
+) -> Trained:
+    """Train by PPO, as `experiments.learning.trainer.train`; the best policies, and the run."""
+    from agents.rllib.restore import load_best
+    from agents.rllib.training import ppo_task
+
+    with ppo_task(training, task) as ppo:
+        progress = train(ppo, training, run_folder, on_iteration, resume=resume, tracking=tracking)
+        load_best(run_folder, ppo.policies)
+        counters = ppo.algorithm.counters
+        return Trained(
+            **vars(progress),
+            policies=ppo.policies,
+            steps=counters.steps,
+            episodes=counters.episodes,
+            reference=ppo.reference,
+            outcomes=ppo.outcomes,
+            best=ppo.best,
+        )
+
+
+@contextmanager
+def shown(
+    config: TrainingConfig, run: Run, display: ProgressDisplay, provenance: Provenance, news: News,
+    name: str = "training", seconds: float | None = None, iterations: int = 0,
+) -> Iterator[Callable[[Row], None]]:  # fmt: skip
+    """What to call with each iteration's metrics; where they come from is written beside them.
 
     Args:
         config: whether a run goes on.
-        tracking: where metrics go beside the file.
-        training: how it is learned.
-        subject: about what.
         run: its folder.
         display: shows how far it is.
         provenance: of the checkpoints.
         news: of an iteration.
-        ended: what came of it, in a few words.
-        name: of the task on the display.
+        name: of the training on the display.
+        seconds: that it will take.
+        iterations: least.
     """
-    resume = config.resume is not None
-    if not resume:
+    if config.resume is None:
         origin = stamp({}, provenance, kind="training_checkpoints")
         write_json(run.folder / "checkpoints" / "provenance.json", origin)
-
-    from agents.rllib.training import train
-
-    task = display.begin(name, training.budget_s, training.min_iterations)
+    task, last = display.begin(name, seconds, iterations), ["no iteration was done"]
 
     def on_iteration(row: Row) -> None:
-        what = "imitation" if row["charts/cloning"] else "PPO"
-        told = f"iteration {row['iteration']:.0f} ({what}), {news(row)}"
-        display.update(task, row["charts/seconds"], told)
+        last[0] = f"iteration {row['iteration']:.0f}, {news(row)}"
+        display.update(task, row["charts/seconds"], last[0])
 
-    found = train(training, subject, run.folder, on_iteration, resume=resume, tracking=tracking)
-    display.end(task, ended(found))
+    yield on_iteration
+    display.end(task, last[0])
     write_sidecar(run.folder / METRICS_FILE, provenance, kind="metrics")
+
+
+def run_rounds(
+    config: TrainingConfig, tracking: Tracking, task: Task, rounds: Rounds, run: Run,
+    display: ProgressDisplay, provenance: Provenance, news: News, name: str = "training",
+) -> Progress:  # fmt: skip
+    """Train (on) for so many steps, and show it, as `shown`."""
+    with shown(config, run, display, provenance, news, name) as on_iteration:
+        return train(
+            task, rounds, run.folder, on_iteration,
+            resume=config.resume is not None, tracking=tracking,
+        )  # fmt: skip
+
+
+def trained(
+    config: PolicyConfig, tracking: Tracking, training: Training, task: RLTask, run: Run,
+    display: ProgressDisplay, provenance: Provenance, news: News, name: str = "training",
+) -> Trained:  # fmt: skip
+    """Train policies (on), as `train_policies`, and show it, as `shown`."""
+
+    def told(row: Row) -> str:
+        return f"{'imitation' if row['charts/cloning'] else 'PPO'}, {news(row)}"
+
+    limits = training.budget_s, training.min_iterations
+    with shown(config, run, display, provenance, told, name, *limits) as on_iteration:
+        resume = config.resume is not None
+        return train_policies(
+            training, task, run.folder, on_iteration, resume=resume, tracking=tracking
+        )
+
+
+def improvements(run_folder: Path, first: float) -> list[tuple[float, float]]:
+    """(seconds of training, score) of the first evaluation and of each that was the best so far."""
+    found = [(0.0, first)]
+    with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if float(row["evaluation/score"]) < found[-1][1]:
+                found.append((float(row["charts/seconds"]), float(row["evaluation/score"])))
     return found
 
 
@@ -141,71 +220,43 @@ def counts_of(found: Trained, *more: str) -> dict[str, object]:
     keys = ("iterations", "steps", "seconds", "best_score", "best_iteration", *more)
     return {
         **{key: getattr(found, key) for key in keys},
-        "untrained_score": found.exams[0][1],
-        "exams": [{"iteration": k, "score": score} for k, score in found.exams],
+        "untrained_score": found.evaluations[0][1],
+        "evaluations": [{"iteration": k, "score": score} for k, score in found.evaluations],
     }
 
 
 def learned(
-    config: AnyConfig,
+    config: AnyPolicy,
     run: Run,
-    subject_of: Callable[[AnyConfig], tuple[Training, Subject]],
-    news: News,
-    title: str,
-    what: str,
-    unit: str,
+    task_of: Callable[[AnyPolicy], tuple[Training, RLTask]],
 ) -> Result:
-    """Train (on), then write the checkpoint, the learning curve and what the exams say.
+    """Train (on), then write the checkpoint, the learning curve and what the evaluations say.
 
     Args:
         config: of the app.
         run: its folder.
-        subject_of: how it is learned, and about what.
-        news: of an iteration.
-        title: of the checkpoint's card.
-        what: of the exams, in the plural.
-        unit: of their outcomes, in the picture.
+        task_of: how it is learned, and what.
     """
     config, tracking = begun(config, run)
-    training, subject = subject_of(config)
+    training, task = task_of(config)
     with ProgressDisplay(run.console) as display:
-        found = trained(
-            config, tracking, training, subject, run, display, run.provenance, news,
-            lambda found: f"{found.best_score:.4f} times the reference at best",
-        )  # fmt: skip
+        found = trained(config, tracking, training, task, run, display, run.provenance, task.news)
     checkpoint = run.folder.resolve() / CHECKPOINT_FOLDER
-    outcome = Outcome.of(run.folder, f"{what} over the reference's")
+    outcome = Outcome.of(run.folder, f"{task.measure} over the reference's")
     run.console.say(outcome.sentence)
-    text = f"Of {len(found.trained)} exams of the most probable actions, in the mean: "
-    card = card_of(title, f"{text}{outcome.sentence}.", plain_config(config), run.provenance)
-    for policy in found.policies.values():
-        _export(policy, checkpoint, card)
-    figure = draw_exams([read_exams(run.folder, found.exams)], "exams in training", unit)
+    text = f"Of {len(found.outcomes)} evaluations of the most probable actions, in the mean: "
+    card = card_of(task.title, f"{text}{outcome.sentence}.", plain_config(config), run.provenance)
+    task.export(found.policies, checkpoint, card)
+    scores = read_evaluations(run.folder, found.evaluations)
+    figure = draw_evaluations([scores], "evaluations in training", task.unit)
     write_figure(run.folder / CURVE_FILE, figure, run.provenance)
     values = {
         **counts_of(found),
-        "outcomes": list(found.trained),
+        "outcomes": list(found.outcomes),
         "reference": list(found.reference),
+        "trajectory": improvements(run.folder, found.evaluations[0][1]),
         "checkpoint": str(checkpoint),
+        "checkpoint_bytes": sum(x.stat().st_size for x in checkpoint.rglob("*") if x.is_file()),
         "resumed": config.resume is not None,
     }
     return Result(values, run.provenance, SHOWN, (*outcome.warnings, *found.warnings))
-
-
-def _export(policy: Policy, checkpoint: Path, card: ModelCard) -> None:
-    """Write a policy of one action an episode as a folder."""
-    from models.cluster.pairs import PairsPolicy
-    from models.export.allocator import export_allocator
-    from models.export.pairs import export_pairs
-    from models.export.placer import export_placer
-    from models.step.channels import PipesPolicy
-    from models.step.placer import PlacerPolicy
-
-    if isinstance(policy, PairsPolicy):
-        export_pairs(policy, checkpoint, card)
-    elif isinstance(policy, PipesPolicy):
-        title = "A policy that allocates bandwidth"
-        export_allocator(policy, checkpoint.with_name(ALLOCATOR_FOLDER), replace(card, title=title))
-    else:
-        assert isinstance(policy, PlacerPolicy)
-        export_placer(policy, checkpoint, card)

@@ -1,4 +1,4 @@
-"""What was learned: curves of training and exams, posteriors, interference, a priority."""
+"""What was learned: curves of training and evaluations, posteriors, interference, a priority."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Curve:
         seconds: (I,) wall time at the end of each iteration.
         mean: (I,) mean step time of the iteration's episodes, seconds.
         best: (I,) best step time found so far, seconds.
-        own: (wall time, step time of the policy's most probable plan) of every exam, seconds.
+        own: (wall time, step time of the policy's most probable plan) of every evaluation, seconds.
         begun: whose the first of them is.
     """
 
@@ -58,6 +58,13 @@ class Curve:
     best: Sequence[float]
     own: Sequence[tuple[float, float]] = ()
     begun: str = ""
+
+    @property
+    def improvements(self) -> list[tuple[float, float]]:
+        """(wall time, step time) of every plan that was the best so far."""
+        before = np.minimum.accumulate([np.inf, *self.best])
+        rows = zip(self.seconds, self.best, before[:-1], strict=True)
+        return [(at, one) for at, one, least in rows if one < least]
 
 
 def draw_learning_curve(
@@ -104,37 +111,37 @@ RESAMPLED, QUANTILES = 2_000, (0.025, 0.975)
 
 
 @dataclass(frozen=True, eq=False)
-class Exams:
-    """The exams of one run."""
+class Evaluations:
+    """The evaluations of one run."""
 
     name: str
-    steps: FloatArray  # (K,) of environments, when it was examined
+    steps: FloatArray  # (K,) of environments, when it was evaluated
     scores: FloatArray  # (K,) mean JCT / the reference's
     clones: float  # steps of cloning; 0 without
 
 
-def read_exams(run_folder: Path, scores: Sequence[tuple[int, float]] = ()) -> Exams:
-    """The exams of a run, from its metrics.
+def read_evaluations(run_folder: Path, scores: Sequence[tuple[int, float]] = ()) -> Evaluations:
+    """The evaluations of a run, from its metrics.
 
     `scores`, by iteration, adds those that are no iteration's: the first and the last.
 
     Raises:
-        InputError: the folder holds no training of schedulers, or one without any exam.
+        InputError: the folder holds no training of schedulers, or one without any evaluation.
     """
     path = run_folder / METRICS_FILE
-    columns = "charts/global_step", "exam/score", "charts/cloning"
+    columns = "charts/global_step", "evaluation/score", "charts/cloning"
     try:
         check_file(path)
         with path.open(encoding="utf-8", newline="") as file:
             rows = [[float(row[name]) for name in columns] for row in csv.DictReader(file)]
     except (InputError, OSError, KeyError, ValueError, TypeError) as error:
-        raise InputError(f"holds no exams of schedulers ({error})", file=path) from error
+        raise InputError(f"holds no evaluations of schedulers ({error})", file=path) from error
     at = [0.0, *(steps for steps, *_ in rows)]
     known = {steps: score for steps, score, _ in rows if not np.isnan(score)}
     known |= {at[iteration]: score for iteration, score in scores}
     clones = max([steps for steps, _, cloning in rows if cloning], default=0.0)
     at_steps, found = np.array(sorted(known.items()), np.float64).reshape(-1, 2).T
-    return Exams(run_folder.name, at_steps, found, clones)
+    return Evaluations(run_folder.name, at_steps, found, clones)
 
 
 def interquartile_mean(scores: FloatArray) -> FloatArray:
@@ -155,15 +162,15 @@ def interval(scores: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, 
     return low, high
 
 
-def common(runs: Sequence[Exams]) -> tuple[FloatArray, FloatArray]:
-    """(K,) steps at which all runs were examined, and (S, K) scores there."""
+def common(runs: Sequence[Evaluations]) -> tuple[FloatArray, FloatArray]:
+    """(K,) steps at which all runs were evaluated, and (S, K) scores there."""
     shared = reduce(np.intersect1d, [run.steps for run in runs])
     scores = [run.scores[np.searchsorted(run.steps, shared)] for run in runs]
     return shared, np.stack(scores)
 
 
-def draw_exams(
-    runs: Sequence[Exams], title: str, measure: str = "mean JCT", reference: str = "reference"
+def draw_evaluations(
+    runs: Sequence[Evaluations], title: str, measure: str = "mean JCT", reference: str = "reference"
 ) -> Figure:
     """Scores, `measure` over the reference's, over steps; 1 is the reference."""
     figure, (axes,) = picture(title, 8, 5)
@@ -263,25 +270,27 @@ def draw_errors(
 
 def draw_search(
     rounds: Sequence[int],
-    exams: Sequence[Interval],
+    evaluations: Sequence[Interval],
     start: Mapping[str, float],
     found: Mapping[str, float],
     title: str,
 ) -> Figure:
-    """The exams, and the weights before and after.
+    """The evaluations, and the weights before and after.
 
     Args:
-        rounds: (E,) after which the exams were.
-        exams: (E,) mean JCT / that of the weights before.
+        rounds: (E,) after which the evaluations were.
+        evaluations: (E,) mean JCT / that of the weights before.
         start: weights before.
         found: weights after.
         title: of the picture.
     """
     figure, (left, right) = picture(title, 11.0, 5.2, 1, 2, ("both", "x"))
-    series = np.array([(exam.mean, exam.low, exam.high) for exam in exams]).T
-    curves(left, {"exams": (rounds, *series)}, color=BLUE, marker=".")
+    series = np.array(
+        [(evaluation.mean, evaluation.low, evaluation.high) for evaluation in evaluations]
+    ).T
+    curves(left, {"evaluations": (rounds, *series)}, color=BLUE, marker=".")
     left.axhline(1.0, **LEVEL)
-    left.set(xlabel="rounds", ylabel="mean JCT of an exam / with the weights before")
+    left.set(xlabel="rounds", ylabel="mean JCT of an evaluation / with the weights before")
     after = [found[name] for name in start]
     bars(right, [*start], {"before": [*start.values()], "after": after}, across=True)
     right.axvline(0.0, color=NOTE, linewidth=0.8)

@@ -83,7 +83,7 @@ def serving(config: ServeConfig, run: Run) -> Result:
     token = read_token(config.token_file, config.host)
     require_hosts(config.hosts)
     with listening(config.host, config.port) as at:
-        limits = asdict(config.limits)[decider_kind(config.checkpoint)]
+        limits = asdict(config.limits).get(decider_kind(config.checkpoint), {})
         decider = load_decider(config.checkpoint, **limits)
         decider.warm()  # compiles, which the console tells
         service = Service(decider, config, token, run.provenance.package_version)

@@ -38,7 +38,7 @@ from experiments.step.tasks import (
     begun,
 )
 
-TOY_SECONDS = 0.1  # of the split that a rehearsal starts from, which needs less
+TOY_SECONDS = 0.1  # of the split that a toy starts from, which needs less
 
 
 class Objective(ABC):
@@ -54,7 +54,7 @@ class Objective(ABC):
         """SHA-256 of the files it takes from, by name."""
         return {}
 
-    def rehearsal(self) -> Task:
+    def toy(self) -> Task:
         """The objective on a toy, for the first search of a process, which is not counted."""
         return self.of(toy_pipeline())
 
@@ -119,7 +119,7 @@ class Joint(Objective):
     def of(self, step: StepProblem) -> Task:
         return JointTask(step)
 
-    def rehearsal(self) -> Task:
+    def toy(self) -> Task:
         return self.of(_two_servers())
 
 
@@ -142,7 +142,7 @@ class Bandwidth(Objective):
     def inputs(self) -> dict[str, str]:
         return {} if self.plan is None else {"plan": file_hash(self.plan)}
 
-    def rehearsal(self) -> Task:
+    def toy(self) -> Task:
         step = _two_servers()
         return BandwidthTask(step, _even_split(step))
 
@@ -167,7 +167,7 @@ class Shared(Objective):
     def inputs(self) -> dict[str, str]:
         return {f"plan_{number}": file_hash(path) for number, path in enumerate(self.plans)}
 
-    def rehearsal(self) -> Task:
+    def toy(self) -> Task:
         step = toy_pipeline()
         return SharedTask(step, (_even_split(step),), communication=self.communication)
 

@@ -11,7 +11,7 @@ from experiments.config.targets import build, build_as
 from experiments.run.one_run import Result, Run
 from experiments.step.hybrid import Pipeline, plan_hybrid
 from experiments.step.objectives import Objective
-from experiments.step.planning import ask, rehearse
+from experiments.step.planning import ask, warm_up
 from experiments.step.problem import BUILDING, ProblemConfig
 
 SHOWN = (
@@ -47,7 +47,7 @@ def plan(config: PlanConfig, run: Run) -> Result:
         return _told(plan_hybrid(agent, target, asked, layers, budget, run), config, run)
     objective = build_as(Objective, config.problem, "problem", "objective of a plan")
     run.begin("searching on a toy, to compile")
-    solver = rehearse(agent, objective, target)
+    solver = warm_up(agent, objective, target)
     run.begin(BUILDING)
     loaded = config.load()
     provenance = loaded.stamp_on(run.provenance).with_inputs(**objective.inputs())

@@ -1,4 +1,4 @@
-"""Agents asked for plans: rehearsed on a toy, timed, judged by the objective itself.
+"""Agents asked for plans: warmed up on a toy, timed, judged by the objective itself.
 
 One after the other, or side by side in processes of one thread each.
 """
@@ -103,7 +103,7 @@ class Planned:
         return path
 
 
-def rehearse(
+def warm_up(
     agent: Any, objective: Objective, target: object, key: str = "agent"
 ) -> Solver[Task, Plan]:
     """Search on a toy, so that compilation is not counted as search; returns who searched.
@@ -112,19 +112,19 @@ def rehearse(
         InputError: the agent that the config calls `target`, under `key`, does not solve what
             `objective` asks for.
     """
-    toy = objective.rehearsal()
+    toy = objective.toy()
     solver = solver_of(agent, type(toy), objective.name, target, key)
     solver.solve(toy, Budget(WARM_UP_S), toy.start)
     return solver
 
 
 def planner_of(node: Node, key: str, objective: Objective) -> Solver[Task, Plan]:
-    """The planner that the config node under `key` describes, rehearsed.
+    """The planner that the config node under `key` describes, warmed up.
 
     Raises:
         InputError: it does not answer to `objective`.
     """
-    return rehearse(build(node, key), objective, node.get("_target_"), key)
+    return warm_up(build(node, key), objective, node.get("_target_"), key)
 
 
 def ask_beside(
@@ -165,7 +165,7 @@ def ask_side_by_side(
         first, rest = (ask_side_by_side(x, key, problem, budget_s, display) for x in waves)
         return first | rest
     objective, found = Makespan(), {}
-    task, toy = StepTask(problem), objective.rehearsal()
+    task, toy = StepTask(problem), objective.toy()
     with (
         one_thread_each(),
         ProcessPoolExecutor(len(nodes), multiprocessing.get_context("spawn")) as pool,

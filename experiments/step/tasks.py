@@ -34,9 +34,9 @@ from experiments.step.plan_file import write_plan
 
 if TYPE_CHECKING:
     from agents.rllib.config import Training
-    from agents.rllib.step.bandwidth import BandwidthSubject
-    from agents.rllib.step.problems import Problems
-    from agents.rllib.subject import Solution
+    from agents.rllib.step.bandwidth import BandwidthRLTask
+    from agents.rllib.step.plans import PlanRLTask
+    from agents.rllib.task import Solution
 
 PARTITION_SCHEMA_VERSION = 1
 NAMES: dict[type, str] = {  # of problems, as `problem=` names them
@@ -82,7 +82,7 @@ class LearnedTask(Task, Protocol):
     def env(self) -> Any:
         """What is learned in."""
 
-    def subject(self, training: Training) -> Problems | BandwidthSubject:
+    def rl_task(self, training: Training) -> PlanRLTask | BandwidthRLTask:
         """What is trained.
 
         Raises:
@@ -99,11 +99,11 @@ class StepTask(_PlanFile, StepPlanning):
 
     env: Any = field(default=None, kw_only=True)
 
-    def subject(self, training: Training) -> Problems:
+    def rl_task(self, training: Training) -> PlanRLTask:
         """Whole plans; `env` makes the `OneProblem` of a problem, for so many sweeps."""
-        from agents.rllib.step.problems import Problems, sweeps_of
+        from agents.rllib.step.plans import PlanRLTask, sweeps_of
 
-        return Problems(self.env(self.step, sweeps=sweeps_of(training.model)), training)
+        return PlanRLTask(self.env(self.step, sweeps=sweeps_of(training.model)), training)
 
     def plan_of(self, found: Solution) -> Plan:
         """What was decided in `env`; here in the best order that the problem allows."""
@@ -122,10 +122,10 @@ class BandwidthTask(_PlanFile, BandwidthPlanning):
 
     env: Any = field(default=None, kw_only=True)
 
-    def subject(self, training: Training) -> BandwidthSubject:
-        from agents.rllib.step.bandwidth import BandwidthSubject
+    def rl_task(self, training: Training) -> BandwidthRLTask:
+        from agents.rllib.step.bandwidth import BandwidthRLTask
 
-        return BandwidthSubject(self.env, training)
+        return BandwidthRLTask(self.env, training)
 
     def plan_of(self, found: Solution) -> Plan:
         """The rates of every phase."""

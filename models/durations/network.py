@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -210,46 +211,93 @@ def _time_of(feature: Tensor, factor: Tensor) -> Tensor:
     return torch.log1p(factor * torch.expm1(4.0 * feature)) / 4.0
 
 
-def fit(
-    config: DurationConfig, rows: FloatRows, remaining_s: FloatArray, seed: int
-) -> tuple[DurationPosterior, list[float]]:
-    """Fit a posterior to (A, width) rows and (A,) seconds of work that were left.
+class DurationFit:
+    """Fits a posterior to (A, width) rows and (A,) seconds of work that were left.
 
-    Returns:
-        The network, ready to predict, and the mean cross entropy of every epoch.
+    Args:
+        config: of the network and the fit.
+        rows: of jobs.
+        remaining_s: of them.
+        seed: of the weights, the order of the rows and the noise.
 
     Raises:
         InputError: the rows do not have the columns of `config.history`.
     """
-    if rows.shape[1] != width(config.history):
-        raise InputError(
-            f"{rows.shape[1]} columns do not go with {config.history}", field="history"
+
+    def __init__(
+        self, config: DurationConfig, rows: FloatRows, remaining_s: FloatArray, seed: int
+    ) -> None:
+        if rows.shape[1] != width(config.history):
+            told = f"{rows.shape[1]} columns do not go with {config.history}"
+            raise InputError(told, field="history")
+        self.config, self.generator = config, torch.Generator().manual_seed(seed)
+        self._inputs, self._left = torch.from_numpy(rows), torch.from_numpy(remaining_s)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.network = DurationPosterior(config)
+            self._random = torch.get_rng_state()  # of dropout
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay
         )
-    generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        network = DurationPosterior(config)
-        optimizer = torch.optim.AdamW(
-            network.parameters(), config.learning_rate, weight_decay=config.weight_decay
-        )
-        inputs, left = torch.from_numpy(rows), torch.from_numpy(remaining_s)
         steps = config.epochs * -(-len(rows) // config.batch)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, steps)
-        losses, most = [], math.log(config.stretch)
-        for _ in range(config.epochs):
-            total = 0.0
-            for part in torch.randperm(len(rows), generator=generator).split(config.batch):
-                factor = torch.empty(len(part)).uniform_(-most, most, generator=generator).exp()
-                log_chances = network(stretched(inputs[part], factor))
-                loss = nn.functional.nll_loss(log_chances, bins_of(left[part] * factor))
-                optimizer.zero_grad()
+        self._schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.01, steps)
+
+    def epoch(self) -> float:
+        """One pass over all rows; the mean cross entropy."""
+        total, most = 0.0, math.log(self.config.stretch)
+        self.network.train()
+        with torch.random.fork_rng():
+            torch.set_rng_state(self._random)
+            order = torch.randperm(len(self._inputs), generator=self.generator)
+            for part in order.split(self.config.batch):
+                factor = torch.empty(len(part))
+                factor = factor.uniform_(-most, most, generator=self.generator).exp()
+                log_chances = self.network(stretched(self._inputs[part], factor))
+                loss = nn.functional.nll_loss(log_chances, bins_of(self._left[part] * factor))
+                self.optimizer.zero_grad()
                 loss.backward()
-                optimizer.step()
-                schedule.step()
+                self.optimizer.step()
+                self._schedule.step()
                 total += loss.item() * len(part)
-            losses.append(total / len(rows))
-    network.eval()
-    return network, losses
+            self._random = torch.get_rng_state()
+        self.network.eval()
+        return total / len(self._inputs)
+
+    def state(self) -> tuple[dict[str, object], dict[str, Mapping[str, Tensor]]]:
+        """What the fit needs to go on: plain numbers, and arrays by file and name."""
+        parameters = self.optimizer.state_dict()["state"].items()
+        adam = {f"{k}/{name}": x for k, own in parameters for name, x in own.items()}
+        random = {"dropout": self._random, "order": self.generator.get_state()}
+        files: dict[str, Mapping[str, Tensor]] = {
+            "weights": self.network.state_dict(), "optimizer": adam, "random": random
+        }  # fmt: skip
+        schedule = self._schedule.state_dict()
+        return {"epoch": schedule["last_epoch"], "rate": schedule["_last_lr"]}, files
+
+    def load(self, numbers: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Go on from what `state` gave."""
+        self.network.load_state_dict(dict(files["weights"]))
+        adam: dict[int, dict[str, Tensor]] = {}
+        for name, x in files["optimizer"].items():
+            number, _, key = name.partition("/")
+            adam.setdefault(int(number), {})[key] = x
+        whole = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**whole, "state": adam})
+        self._schedule.last_epoch = numbers["epoch"]
+        for group, rate in zip(self.optimizer.param_groups, numbers["rate"], strict=True):
+            group["lr"] = rate
+        self._random = files["random"]["dropout"]
+        self.generator.set_state(files["random"]["order"])
+
+
+def fit(
+    config: DurationConfig, rows: FloatRows, remaining_s: FloatArray, seed: int
+) -> tuple[DurationPosterior, list[float]]:
+    """The network of a whole `DurationFit`, and the mean cross entropy of every epoch."""
+    fitted = DurationFit(config, rows, remaining_s, seed)
+    losses = [fitted.epoch() for _ in range(config.epochs)]
+    fitted.network.eval()
+    return fitted.network, losses
 
 
 def save_durations(

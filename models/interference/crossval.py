@@ -89,7 +89,7 @@ def cross_validate(
     }
     progress("inner folds", len(folds))
     jitter = {model: min(found, key=lambda j: found[j][0]) for model, found in inner.items()}
-    fitted = examine(measurements, folds, jitter, config, config.members, seed)
+    fitted = evaluate(measurements, folds, jitter, config, config.members, seed)
     progress("unseen models", len(folds))
     calibrations = {m: Calibration.of(inner[m][jitter[m]][1], levels) for m in folds}
     errors = {j: float(np.mean([of[j][0] for of in inner.values()])) for j in config.jitter}
@@ -111,7 +111,7 @@ def _inner_folds(
     return found
 
 
-def examine(
+def evaluate(
     measurements: Measurements,
     folds: Mapping[str, Fold],
     jitter: Mapping[str, float],

@@ -35,11 +35,11 @@ from ray.tune.registry import register_env
 from agents.cluster.teachers import FirstFit
 from agents.rllib.advantages import PerTime
 from agents.rllib.algorithm import LockStepPPO, algorithm
-from agents.rllib.cluster.lane import Schedulers
+from agents.rllib.cluster.scheduling import SchedulingRLTask
 from agents.rllib.config import PPO, Cloning, Learner, Training
 from agents.rllib.module import module_spec
-from agents.rllib.ppo import Instruction, parts_of
-from agents.rllib.runner import Order
+from agents.rllib.ppo import UpdateRequest, num_minibatches
+from agents.rllib.runner import SampleRequest
 from envs.cluster.environment.actions import ClusterActions
 from envs.cluster.environment.generator import RandomJobs
 from envs.cluster.environment.observation import ClusterObservation
@@ -47,7 +47,6 @@ from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.nodes import Cluster
 from models.cluster.hierarchical import HierarchicalConfig
 
-HERE = Learner(0, 0, 0.0, "cpu", None)
 SHARED = "shared"
 PARTS = ("sampling", "learning")
 
@@ -78,8 +77,8 @@ def stock(training: Training, steps: int) -> tuple[Any, Any]:
         )
         .multi_agent(policies=[SHARED], policy_mapping_fn=lambda *_, **__: SHARED)
     )
-    subject = subject_of(training)
-    spaces = {SHARED: subject.spaces_of(subject.agents[0])}
+    task = task_of(training)
+    spaces = {SHARED: task.spaces_of(task.agents[0])}
     return MultiAgentEnvRunner(config=config), config.build_learner(spaces=spaces)
 
 
@@ -107,8 +106,8 @@ def schedulers() -> ClusterParallelEnv:
     )
 
 
-def subject_of(training: Training) -> Schedulers:
-    return Schedulers(
+def task_of(training: Training) -> SchedulingRLTask:
+    return SchedulingRLTask(
         schedulers,
         lambda _: schedulers(),
         parameters=training.parameters,
@@ -121,32 +120,14 @@ def subject_of(training: Training) -> Schedulers:
 def recipe() -> Training:
     """Four schedulers with the network `hierarchical`; episodes go on."""
     ppo = PPO(
-        num_envs=32,
-        steps=32,
-        final_learning_rate=3e-4,
-        entropy_coefficient=0.001,
-        final_entropy_coefficient=0.001,
-        anneal_steps=1,
-        discounting=PerTime(tau=10.0, credit=2.0),
-        most_kl=None,
+        num_envs=32, steps=32, final_learning_rate=3e-4, entropy_coefficient=0.001,
+        final_entropy_coefficient=0.001, discounting=PerTime(), target_kl=None,
         auxiliary_coefficient=0.0,
-    )
+    )  # fmt: skip
     return Training(
-        model=HierarchicalConfig(),
-        parameters="shared",
-        ppo=ppo,
-        cloning=Cloning(0, 1e-3, 1, 0.0, 0.0),
-        learner=HERE,
-        seed=0,
-        budget_s=None,
-        max_steps=1,
-        curriculum_steps=None,
-        checkpoint_every=1,
-        exam_every=None,
-        exam_episodes=1,
-        exam_give_up=5.0,
-        torch_threads=1,
-    )
+        model=HierarchicalConfig(), ppo=ppo, cloning=Cloning(), learner=Learner(), budget_s=None,
+        max_steps=1, evaluate_every=None, evaluation_episodes=1,
+    )  # fmt: skip
 
 
 class Ours:
@@ -154,7 +135,7 @@ class Ours:
 
     def __init__(self, training: Training) -> None:
         self.ppo = training.ppo
-        self.built: LockStepPPO = algorithm(training, subject_of(training))
+        self.built: LockStepPPO = algorithm(training, task_of(training))
         self.steps = training.ppo.steps
         self.iteration = 0
 
@@ -162,23 +143,23 @@ class Ours:
         """Seconds per step."""
         assert self.built.runner is not None
         clock = [time.process_time()]
-        fragment = self.built.runner.sample(Order(self.iteration, 1.0, self.steps))
+        rollout = self.built.runner.sample(SampleRequest(self.iteration, 1.0, self.steps))
         clock.append(time.process_time())
-        ready = self.built.batches.ready([fragment], 1)
-        parts = parts_of(ready.fewest, self.ppo.minibatch_size)
+        ready = self.built.connector([rollout], 1)
+        count = num_minibatches(ready.fewest, self.ppo.minibatch_size)
         self.built.learner_group.update(
             batch=ready.batches[0],
-            instruction=Instruction(
+            request=UpdateRequest(
                 self.iteration,
                 self.ppo.num_epochs,
-                parts,
+                count,
                 self.ppo.learning_rate,
                 self.ppo.entropy_coefficient,
             ),
         )
         clock.append(time.process_time())
         self.iteration += 1
-        return dict(zip(PARTS, np.diff(clock) / fragment.steps, strict=True))
+        return dict(zip(PARTS, np.diff(clock) / rollout.steps, strict=True))
 
 
 class Stock:
@@ -231,14 +212,9 @@ def remote(training: Training, rounds: int) -> dict[str, dict[str, float]]:
     found = {}
     try:
         for runners, learners in ((0, 0), (1, 0), (2, 0), (2, 2)):
-            learner = replace(
-                HERE,
-                num_env_runners=runners,
-                num_learners=learners,
-                ray_address=ray_cluster.address,
-            )
+            learner = Learner(runners, learners, ray_address=ray_cluster.address)
             asked = replace(training, learner=learner)
-            built = algorithm(asked, subject_of(asked))
+            built = algorithm(asked, task_of(asked))
             spent = []
             for _ in range(rounds + 1):
                 before = built.counters.steps

@@ -21,7 +21,7 @@ from envs.cluster.interference.rates import NoInterference
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.evaluate import main as evaluate
 from experiments.learning import train_cluster
-from experiments.learning.train_cluster import TrainClusterConfig, subject_of
+from experiments.learning.train_cluster import TrainClusterConfig, task_of
 from experiments.run.app import run_job
 from experiments.run.saved_run import saved_config
 from experiments.train import main
@@ -38,8 +38,8 @@ SMALL = [
     "env.windows.stages.gpus=8", "env.windows.max_share=0.5", "env.observation.window=12",
     "env.observation.running=8", "env.observation.shares=16", "env.observation.history=1",
     "model.hidden=8", "model.rounds=1", "model.heads=2", "model.initial_advice_weight=1.0",
-    "agent.num_envs=2", "agent.steps=16", "training.exam_episodes=2", "training.exam_every=1",
-    "training.max_steps=64", "training.cloning.iterations=1",
+    "agent.num_envs=2", "agent.steps=16", "training.evaluation_episodes=2",
+    "training.evaluate_every=1", "training.max_steps=64", "training.cloning.iterations=1",
 ]  # fmt: skip
 LEARNED = ["adviser=learned", "adviser.priority.path=posterior"]
 
@@ -102,10 +102,10 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
 def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
     """The posterior that was read in training is gone by then."""
     saved = saved_config("run", TrainClusterConfig)
-    training, _, subject = subject_of(saved)
-    env = subject.make_exam(0)
+    training, _, task = task_of(saved)
+    env = task.make_evaluation(0)
     env.routing, env.rates = RandomRouting(), NoInterference()
-    policy = training.model.policy(*subject.spaces_of("scheduler_0"))
+    policy = training.model.policy(*task.spaces_of("scheduler_0"))
     load_best(Path("run"), {"scheduler": policy})
     seen, _ = env.reset(seed=7)
     instance = (env.simulator.cluster, env.simulator.trace)

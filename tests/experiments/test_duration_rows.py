@@ -28,8 +28,8 @@ from experiments.run.provenance import file_hash
 from tests.refusal import refusal
 
 SAMPLING = SamplingConfig(
-    windows=2, exam_windows=2, jobs=[8, 20], least_jobs=5, nodes_per_type=[2, 3], load=[0.7, 1.3],
-    instants=9.0, jobs_at_once=3,
+    windows=2, evaluation_windows=2, jobs=[8, 20], least_jobs=5, nodes_per_type=[2, 3],
+    load=[0.7, 1.3], instants=9.0, jobs_at_once=3,
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
 ) -> None:
     save_graph(layered_step(6, 2), "graph.npz")
     asked = ["graph=graph.npz", "budget_s=2", "env.max_groups=8", "agent.num_envs=8"]
-    asked += ["agent.alike=8", "model.hidden=8", "model.heads=2", "training.min_iterations=6"]
+    asked += ["agent.group_size=8", "model.hidden=8", "model.heads=2", "training.min_iterations=6"]
     asked += ["training.budget_s=1e-9", "~quick.random_one", "~searching.fusion_milp"]
     assert main([*asked, "hydra.run.dir=run"]) == 0
     found = read_json("run/result.json")
@@ -36,7 +36,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     told = Path("run/table.md").read_text()
     for what in ("trained from nothing", "untrained twin", "HEFT, list scheduler", "Exported is"):
         assert what in told
-    (before,), (after,) = found["exam"].values()
+    (before,), (after,) = found["evaluation"].values()
     sentence = "6 iterations of training"
     assert after <= before
     warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
@@ -56,7 +56,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
 
     assert main(["resume=run", "training.min_iterations=8"]) == 0
     later = read_json("run/result.json")
-    assert (later["iterations"], later["exam"]["untrained_s"]) == (8, [before])
+    assert (later["iterations"], later["evaluation"]["untrained_s"]) == (8, [before])
     printed = capsys.readouterr().out
     assert "last checkpoint: iteration_000006" in printed
     assert "pictures in it: gantt.png, learning_curve.png" in printed

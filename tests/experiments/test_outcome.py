@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from experiments.learning.one_problem import read_curve
-from experiments.learning.outcome import Examined, Outcome, by_step_time
-from experiments.pictures.learning import read_exams
+from experiments.learning.outcome import Evaluated, Outcome, by_step_time
+from experiments.pictures.learning import read_evaluations
 from tests.refusal import refusal
 
 
 def outcome(best: float, untrained: float, iteration: int = 4) -> Outcome:
-    first = Examined(0, 0, untrained, (0.7,))
-    last = Examined(iteration, 40, best, (0.3,)) if iteration else first
+    first = Evaluated(0, 0, untrained, (0.7,))
+    last = Evaluated(iteration, 40, best, (0.3,)) if iteration else first
     return Outcome(9, last, first, "score")
 
 
@@ -55,19 +55,19 @@ def test_who_has_not_learned_is_warned(
 
 
 def test_step_times_are_told_in_milliseconds() -> None:
-    assert by_step_time(Examined(0, 0, 1.0, (0.25, 0.75))) == "500.0 ms"
-    assert "does not fit" in by_step_time(Examined(0, 0, 1.0, (np.inf,)))
+    assert by_step_time(Evaluated(0, 0, 1.0, (0.25, 0.75))) == "500.0 ms"
+    assert "does not fit" in by_step_time(Evaluated(0, 0, 1.0, (np.inf,)))
 
 
 def test_the_first_and_the_last_exam_are_in_the_curve(tmp_path: Path) -> None:
-    rows = ["charts/global_step,exam/score,charts/cloning", "64,nan,1", "128,nan,0"]
+    rows = ["charts/global_step,evaluation/score,charts/cloning", "64,nan,1", "128,nan,0"]
     (tmp_path / "metrics.csv").write_text("\n".join(rows) + "\n")
-    found = read_exams(tmp_path, [(0, 1.0), (2, 0.8)])
+    found = read_evaluations(tmp_path, [(0, 1.0), (2, 0.8)])
     assert found.steps.tolist() == [0.0, 128.0]
     assert found.scores.tolist() == [1.0, 0.8]
     file = tmp_path / "metrics.csv"
     file.write_text(
-        "charts/seconds,charts/step_time_s_mean,charts/best_objective,exam/outcome\n2,2,2,nan\n"
+        "charts/seconds,charts/step_time_s_mean,charts/best_objective,evaluation/outcome\n2,2,2,nan\n"
     )
     assert read_curve(file, outcome(0.9, 1.25, 1)).own[1] == (2.0, 0.3)
 

@@ -33,7 +33,7 @@ TINY = [
     "env.windows.stages.gpus=16", "env.windows.max_share=0.5", "env.observation.window=6",
     "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
     "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
-    "training.exam_episodes=1", "training.exam_every=1", "training.max_steps=64",
+    "training.evaluation_episodes=1", "training.evaluate_every=1", "training.max_steps=64",
 ]  # fmt: skip
 
 

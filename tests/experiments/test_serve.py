@@ -217,7 +217,7 @@ def test_a_token_is_needed_beyond_this_machine(tmp_path: Path) -> None:
         with refusal(r"token_file.*can be reached from outside"):
             read_token(None, host)
     file = tmp_path / "token"
-    for text in ("short", "", "with a space in the midst", "ü" * 20):
+    for text in ("short", "", "with a space in the snapshot", "ü" * 20):
         file.write_text(text, encoding="utf-8")
         with refusal("token"):
             read_token(str(file), "0.0.0.0")

@@ -450,13 +450,15 @@ def test_a_shipped_study_composes(name: str, data: Path) -> None:
 
 DURATIONS = [
     "model.history=1", "model.hidden=4", "model.readout=8", "model.epochs=1",
-    "~split@splits.philly", "sampling.windows=3", "sampling.exam_windows=2", "sampling.jobs=[8,20]",
-    "sampling.least_jobs=5", "sampling.nodes_per_type=[2,3]", "sampling.instants=8",
+    "~split@splits.philly", "sampling.windows=3", "sampling.evaluation_windows=2",
+    "sampling.jobs=[8,20]", "sampling.least_jobs=5", "sampling.nodes_per_type=[2,3]",
+    "sampling.instants=8",
     "evaluation.samples=20",
 ]  # fmt: skip
 PRIORITY = [
     "model.rounds=1", "model.pairs=2", "~split@splits.philly", "parts.jobs=[8,20]",
-    "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "exam_parts=1", "samples=20", "workers=1",
+    "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "evaluation_parts=1", "samples=20",
+    "workers=1",
 ]  # fmt: skip
 TRAINING = [
     "~splits.philly", "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]",
@@ -464,10 +466,10 @@ TRAINING = [
     "env.windows.max_share=0.5", "env.observation.window=6",
     "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
     "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
-    "training.exam_episodes=1", "training.exam_every=1", "training.max_steps=32",
+    "training.evaluation_episodes=1", "training.evaluate_every=1", "training.max_steps=32",
 ]  # fmt: skip
 MAIN = [
-    "graph=graph.npz", "budget_s=1", "env.max_groups=8", "agent.num_envs=8", "agent.alike=8",
+    "graph=graph.npz", "budget_s=1", "env.max_groups=8", "agent.num_envs=8", "agent.group_size=8",
     "model.hidden=8", "model.heads=2", "training.min_iterations=1", "training.budget_s=1e-9",
     "~quick.random_one", "~searching.fusion_milp",
 ]  # fmt: skip
@@ -476,7 +478,7 @@ REGIME = [
     "usual.load=[1.2,1.2]", "usual.gpu_types=[V100,P100]", "usual.rollouts=1", "windows=2",
 ]  # fmt: skip
 SMALL = {"jobs": "[5,8]", "nodes_per_type": "[2,2]"}  # in place of what a regime says itself
-RULE = ["model.drawn=2", "model.rounds=1", "model.near=1", "exam_windows=2"]
+RULE = ["model.drawn=2", "model.rounds=1", "model.near=1", "evaluation_windows=2"]
 ONE = {"graph": {"layers": ["graph=graph.npz"]}, "topology": ["planes_4x1"]}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.rllib.subject import Solution
+from agents.rllib.task import Solution
 from agents.step.problems import Verdict
 from envs.bandwidth.generator import OPTIMUM_S, UNIFORM_S
 from envs.files import read_json

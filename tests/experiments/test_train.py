@@ -27,7 +27,7 @@ from tests.refusal import refusal
 
 SMALL = (
     "graph=graph.npz", "env.max_groups=6", "model=placer", "model.hidden=8", "model.heads=2",
-    "agent.num_envs=4", "agent.alike=4", "agent.learned=null", "agent.episodes=1",
+    "agent.num_envs=4", "agent.group_size=4", "agent.group_kept=null", "agent.episodes=1",
     "agent.minibatch_size=4", "agent.num_epochs=1", "training.budget_s=null",
     "training.checkpoint_every=1", "training.torch_threads=1",
 )  # fmt: skip
@@ -169,7 +169,7 @@ def test_bandwidth_is_learned_beside_its_baselines(here: Path) -> None:
 CONFIG = """
 env: {_target_: envs.placement.env.toy_environment}
 agent: {clip: 0.2}
-model: {_target_: agents.rllib.step.problems.Continued, checkpoint: any_step, changed_sweeps: null}
+model: {_target_: agents.rllib.step.plans.Continued, checkpoint: any_step, changed_sweeps: null}
 graph: {_target_: experiments.step.problem.StoredGraph, path: graph.npz}
 topology: {_target_: experiments.step.problem.FromGraph}
 cost: {_target_: envs.cost.CostByGraph}
@@ -233,7 +233,7 @@ def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
         saved_nodes(tmp_path / "none", ("graph",))
 
 
-def test_a_run_that_examined_nothing_cannot_be_exported(tmp_path: Path) -> None:
+def test_a_run_that_evaluated_nothing_cannot_be_exported(tmp_path: Path) -> None:
     with refusal(r"score\.json"):
         load_best(tmp_path, {})
 

@@ -13,7 +13,7 @@ from experiments.train import main
 TOY = [
     "env=allocation_parallel", "+split@splits.itp=itp", "problems.jobs=4", "problems.slots=3",
     "problems.gpus=2", "training.budget_s=null", "training.max_steps=40", "agent.num_envs=4",
-    "training.exam_episodes=2", "training.cloning.iterations=1", "agent.alike=2",
+    "training.evaluation_episodes=2", "training.cloning.iterations=1", "agent.group_size=2",
     "teacher={_target_: agents.cluster.allocation.gadget.Gadget}",
 ]  # fmt: skip
 
@@ -33,7 +33,14 @@ def test_a_policy_is_trained_and_compared(work: Path) -> None:
     assert {"fifo", "gadget", "rule", found["checkpoint"]} <= set(beside["utility"])
 
 
-SEEK = ["model.drawn=1", "model.rounds=1", "model.near=1", "windows=1", "exam_windows=1", "exams=2"]
+SEEK = [
+    "model.drawn=1",
+    "model.rounds=1",
+    "model.near=1",
+    "windows=1",
+    "evaluation_windows=1",
+    "evaluations=2",
+]
 
 
 @pytest.mark.proof
@@ -43,7 +50,7 @@ def test_gains_are_learned_and_compared(work: Path) -> None:
     common += ["problems.machines=[1,1]"]
     assert main(["model=gains", *common, *SEEK, "hydra.run.dir=run"]) == 0
     found = read_json(work / "run/result.json")
-    assert found["exam"] >= 1.0 or found["origin"]["tried"] == 3
+    assert found["evaluation"] >= 1.0 or found["origin"]["tried"] == 3
     weights = read_json(work / "run/gains.json")["numbers"]
     assert set(weights) == {"part", "done", "slack", "wait", "partial"}
     beside = ["env=allocation", *common, "policies=[run/gains.json]", "windows=1"]

@@ -13,12 +13,12 @@ from PIL import Image
 from envs.files import read_json
 from experiments.learning import train_cluster
 from experiments.pictures.learning import (
-    Exams,
+    Evaluations,
     common,
-    draw_exams,
+    draw_evaluations,
     interquartile_mean,
     interval,
-    read_exams,
+    read_evaluations,
 )
 from experiments.report import main as report
 from experiments.train import main
@@ -33,7 +33,7 @@ SMALL = [
     "env.windows.jobs=[8,8]", "env.windows.load=[1,1]", "env.windows.max_gpus=4",
     "env.observation.window=4", "env.observation.running=8", "env.observation.shares=8",
     "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
-    "training.exam_episodes=2", "training.exam_every=1", "training.max_steps=64",
+    "training.evaluation_episodes=2", "training.evaluate_every=1", "training.max_steps=64",
 ]  # fmt: skip
 TAUGHT = [
     "teacher={_target_: agents.cluster.teachers.FirstFit}",
@@ -58,7 +58,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     shutil.copytree("seed_0", "seed_1")
     first = result(work / "seed_0")
     assert (first["iterations"], first["steps"]) == (2, 64)
-    scores = {exam["iteration"]: exam["score"] for exam in first["exams"]}  # type: ignore[attr-defined]
+    scores = {evaluation["iteration"]: evaluation["score"] for evaluation in first["evaluations"]}  # type: ignore[attr-defined]
     assert list(scores) == [0, 1, 2]
     assert first["best_score"] == min(scores.values())
     assert len(first["reference_mean_jct_s"]) == 2  # type: ignore[arg-type]
@@ -95,10 +95,10 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     [
         (["clusters=[]"], "config key 'clusters': no cluster"),
         (["clusters=[{_target_: builtins.dict}]"], "clusters[0]"),
-        (["exam_window=train"], "config key 'exam_window'"),
-        (["exam_window=later"], "trace.window"),
+        (["evaluation_window=train"], "config key 'evaluation_window'"),
+        (["evaluation_window=later"], "trace.window"),
         (["trace.window=train"], "config key 'trace.window'"),
-        (["agent.alike=3"], "alike"),
+        (["agent.group_size=3"], "group_size"),
         (["training.max_steps=null", "training.budget_s=null"], "budget_s"),
         (["teacher={_target_: fractions.Fraction}"], "config key 'teacher'"),
         (["interference={_target_: builtins.dict}"], "interference"),
@@ -117,8 +117,8 @@ def test_bad_input_is_told_in_one_line(
     assert not (work / "run" / "metrics.csv").exists()
 
 
-def exams(name: str, steps: list[float], scores: list[float]) -> Exams:
-    return Exams(name, np.array(steps), np.array(scores), 5.0)
+def evaluations(name: str, steps: list[float], scores: list[float]) -> Evaluations:
+    return Evaluations(name, np.array(steps), np.array(scores), 5.0)
 
 
 def test_the_interquartile_mean_leaves_out_the_quarters_at_both_ends() -> None:
@@ -129,18 +129,19 @@ def test_the_interquartile_mean_leaves_out_the_quarters_at_both_ends() -> None:
     assert_array_equal(high, [2.0] * 3)
 
 
-def test_runs_are_compared_where_all_were_examined() -> None:
-    runs = [exams("a", [10, 20, 30], [1, 2, 3]), exams("b", [20, 25, 30], [4, 5, 6])]
+def test_runs_are_compared_where_all_were_evaluated() -> None:
+    runs = [evaluations("a", [10, 20, 30], [1, 2, 3]), evaluations("b", [20, 25, 30], [4, 5, 6])]
     steps, scores = common(runs)
     assert_array_equal(steps, [20, 30])
     assert_array_equal(scores, [[2, 3], [4, 6]])
-    assert len(draw_exams(runs, "two").axes[0].lines) == 5  # both, mean, reference, cloning's end
+    lines = draw_evaluations(runs, "two").axes[0].lines
+    assert len(lines) == 5  # both, mean, reference, cloning's end
 
 
-def test_a_folder_without_exams_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_evaluations_is_told(tmp_path: Path) -> None:
 
-    with refusal(r"metrics\.csv: holds no exams"):
-        read_exams(tmp_path)
+    with refusal(r"metrics\.csv: holds no evaluations"):
+        read_evaluations(tmp_path)
     (tmp_path / "metrics.csv").write_text("iteration\n1\n")
-    with refusal(r"metrics\.csv: holds no exams"):
-        read_exams(tmp_path)
+    with refusal(r"metrics\.csv: holds no evaluations"):
+        read_evaluations(tmp_path)

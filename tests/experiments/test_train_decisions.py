@@ -13,9 +13,10 @@ from experiments.train import main
 TOY = [
     "env=decisions", "~split@splits.philly", "usual.splits=[itp]", "usual.jobs=[5,8]",
     "usual.nodes_per_type=[2,2]", "usual.load=[1.2,1.2]", "usual.gpu_types=[V100,P100]",
-    "+known.toy={gpu_milli: 500, max_gpus: 2}", "regimes=[toy]", "windows=2", "exam_windows=2",
+    "+known.toy={gpu_milli: 500, max_gpus: 2}", "regimes=[toy]", "windows=2",
+    "evaluation_windows=2",
     "env.futures.futures=2", "env.futures.share=1.0", "training.budget_s=null",
-    "training.max_steps=64", "training.exam_episodes=4", "training.cloning.iterations=1",
+    "training.max_steps=64", "training.evaluation_episodes=4", "training.cloning.iterations=1",
     "agent.num_envs=32", "agent.minibatch_size=16",
 ]  # fmt: skip
 
@@ -46,7 +47,7 @@ def test_a_policy_is_trained_and_goes_on_as_a_base(work: Path) -> None:
         ("regimes=[nowhere]", "config key 'regimes': 'nowhere' is none of"),
         ("env.most=0", "config key 'env.most'"),
         ("env.futures.share=2", "config key 'env.futures.share'"),
-        ("window=validation", "config key 'exam_window'"),
+        ("window=validation", "config key 'evaluation_window'"),
         ("model=placer", "config key 'model'"),
     ],
 )

@@ -18,9 +18,9 @@ from models.durations.bins import read_durations
 
 SMALL = [
     "model=durations", "model.history=2", "model.hidden=4", "model.readout=8", "model.epochs=2",
-    "~split@splits.philly", "sampling.windows=6", "sampling.exam_windows=4", "sampling.jobs=[8,20]",
-    "sampling.least_jobs=5", "sampling.nodes_per_type=[2,3]", "sampling.instants=8",
-    "evaluation.samples=50",
+    "~split@splits.philly", "sampling.windows=6", "sampling.evaluation_windows=4",
+    "sampling.jobs=[8,20]", "sampling.least_jobs=5", "sampling.nodes_per_type=[2,3]",
+    "sampling.instants=8", "evaluation.samples=50",
 ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_the_folder_table_metrics_and_picture_are_written(made: Path) -> None:
     assert "| method | cross entropy | ratio | 50% held | 80% held |" in table
     assert "| a |" in table
     lines = (made / "run" / "metrics.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["epoch", "1", "2"]
+    assert [line.split(",")[0] for line in lines] == ["iteration", "1", "2"]
     assert (made / "run" / "metrics.csv.provenance.json").is_file()
     with Image.open(made / "run" / "reliability.png") as picture:
         assert picture.size[0] > 500
@@ -126,7 +126,7 @@ def test_migrating_agents_replay_a_trace(work: Path, agent: str, knows: str) -> 
         ("sampling.jobs=[9,3]", "sampling.jobs"),
         ("sampling.least_jobs=999", "sampling.least_jobs"),
         ("sampling.instants=1e-9", "sampling.instants"),
-        ("exam_window=train", "exam_window"),
+        ("evaluation_window=train", "evaluation_window"),
         ("window=nowhere", "nowhere"),
         ("evaluation.smoothing=0", "evaluation.smoothing"),
         ("policy._target_=envs.units.Bytes", "policy"),

@@ -130,7 +130,7 @@ def test_table_and_pictures_are_written(made: Path) -> None:
 
 
 def test_one_seed_one_predictor(work: Path) -> None:
-    """Whatever else is examined."""
+    """Whatever else is evaluated."""
     less = ["evaluation.other_probes=[]", "evaluation.single_jobs=false"]
     assert main([*SMALL, *MEASURED, *less, "hydra.run.dir=again"]) == 0
     for source in ("gavel", "deepshare"):

@@ -16,11 +16,11 @@ import pytest
 ROWS = 20
 RUN = [
     "training.budget_s=null", f"training.max_steps={16 * ROWS}", "training.checkpoint_every=3",
-    "training.exam_every=7", "training.exam_episodes=1", "agent.num_envs=16",
+    "training.evaluate_every=7", "training.evaluation_episodes=1", "agent.num_envs=16",
 ]  # fmt: skip
-ONE = ["graph=bert_base", "topology=mixed_v100_p100", "env.max_groups=12", "agent.alike=16"]
+ONE = ["graph=bert_base", "topology=mixed_v100_p100", "env.max_groups=12", "agent.group_size=16"]
 MANY = [
-    "env=problems", "env.kept=3", "agent.alike=8", "env.layout.groups=32",
+    "env=problems", "env.kept=3", "agent.group_size=8", "env.layout.groups=32",
     "env.problems.most_groups=32", "env.problems.most_devices=8", "env.problems.captured_share=0.8",
     "env.problems.captured.groups=64", "env.problems.captured.models="
     "[{name: bert_base, batch: 8, sequence: 128, micro_batches: 4}]",
@@ -30,11 +30,11 @@ CLOCK = {"charts/seconds", "charts/SPS", "charts/sample_seconds", "charts/learn_
 
 def session(arguments: list[str], last: int | None) -> None:
     """The app until it has trained, or until the row of iteration `last` is on the disk."""
-    from agents.rllib import training
-    from agents.rllib.metrics import ITERATION, MetricsLog, Row
+    from experiments.learning import training
+    from experiments.learning.trainer import ITERATION, MetricsLog, Row
     from experiments.train import main
 
-    written, trained = MetricsLog.write, training.train
+    written, trained = MetricsLog.write, training.train_policies
 
     def write(log: MetricsLog, row: Row) -> None:
         written(log, row)
@@ -45,7 +45,8 @@ def session(arguments: list[str], last: int | None) -> None:
         trained(*arguments, **named)
         os._exit(0)  # without pictures and bounds
 
-    MetricsLog.write, training.train = write, train  # type: ignore[method-assign,assignment]
+    MetricsLog.write = write  # type: ignore[method-assign]
+    training.train_policies = train  # type: ignore[assignment]
     sys.exit(main(arguments))
 
 
@@ -56,7 +57,7 @@ def played(arguments: list[str], last: int | None = None) -> None:
         [
             "experiments.train",
             "agents.rllib.training",
-            "agents.rllib.step.problems",
+            "agents.rllib.step.plans",
             "torch._dynamo",
         ]
     )
@@ -67,7 +68,7 @@ def played(arguments: list[str], last: int | None = None) -> None:
 
 
 def outcome(folder: Path) -> tuple[list[dict[str, str]], dict[str, bytes]]:
-    """Metrics, and every array of the last checkpoint and of the best exam."""
+    """Metrics, and every array of the last checkpoint and of the best evaluation."""
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
     places = max((folder / "checkpoints").glob("iteration_*")), folder / "best"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from small_split import one_of_several
 
 from agents.cluster.migrating.learned_priority import NAMES, read_weights
@@ -32,7 +33,7 @@ from tests.refusal import refusal
 SMALL = [
     "model=priority", "agent.priority.path=posterior", "model.rounds=4", "model.pairs=3",
     "~split@splits.philly", "parts.jobs=[8,20]", "parts.least_jobs=5", "parts.nodes_per_type=[2,3]",
-    "exam_parts=3", "exam_every=2", "samples=50", "workers=1",
+    "evaluation_parts=3", "evaluate_every=2", "samples=50", "workers=1",
 ]  # fmt: skip
 POSTERIOR = DurationConfig(
     history=2, hidden=4, readout=8, heads=1, dropout=0.0, stretch=1.0, epochs=1, batch=8,
@@ -70,19 +71,21 @@ def document(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_weights_of_the_best_exam_are_kept(made: Path) -> None:
+def test_the_weights_of_the_best_evaluation_are_kept(made: Path) -> None:
     run = made / "run"
     result = document(run / "result.json")
     with (run / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [int(row["round"]) for row in rows] == [0, 2, 4]
-    best = min(rows, key=lambda row: float(row["ratio"]))
-    weights = read_weights(run / "priority.json")
-    assert weights == {name: float(best[name]) for name in NAMES} == result["found"]
-    assert (result["best_round"], result["exam"]) == (int(best["round"]), float(best["ratio"]))
-    first = {name: float(rows[0][name]) for name in NAMES}
-    assert (first["runs"], first["gpus"], float(rows[0]["ratio"])) == (1.0, -0.85, 1.0)
-    assert all(float(rows[-1][name]) != first[name] for name in ("runs", "attained", "age"))
+    assert [int(row["iteration"]) for row in rows] == [1, 2, 3, 4]
+    scores = [1.0, *(float(row["evaluation/score"]) for row in rows)]
+    assert [k for k, score in enumerate(scores) if not np.isnan(score)] == [0, 2, 4]
+    assert result["evaluation"] == np.nanmin(scores) == scores[result["best_round"]]
+    assert read_weights(run / "priority.json") == result["found"]
+    first = load_file(run / "untrained" / "weights.safetensors")["weights"].numpy()
+    best = load_file(run / "best" / "weights.safetensors")["weights"].numpy()
+    assert list(result["found"].values()) == best.tolist()
+    assert (first == best).all() == (result["best_round"] == 0)
+    assert dict(zip(NAMES, first, strict=True))["gpus"] == -0.85
     assert result["replays"] == 24
     assert set(result["provenance"]["inputs_sha256"]) == {"jobs.csv", "durations"}
     assert "| ahead_together |" in (run / "table.md").read_text()
@@ -95,7 +98,7 @@ def test_the_weights_of_the_best_exam_are_kept(made: Path) -> None:
 def test_what_is_found_does_not_depend_on_the_number_of_processes(work: Path) -> None:
     config = check_command_line(small(work), "train_priority", TrainPriorityConfig).config
     splits = [Split(one) for one in config.splits.values()]
-    windows = (config.window, config.exam_window)
+    windows = (config.window, config.evaluation_window)
     found = {window: sources(splits, window, config.parts) for window in windows}
     replayer = Replayer(config.agent, found, config.parts)
     weights = np.stack([start_of(config.agent)] * 2) * [[1.0], [0.5]]
@@ -143,7 +146,7 @@ def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (["exam_window=train"], "config key 'exam_window'"),
+        (["evaluation_window=train"], "config key 'evaluation_window'"),
         (["workers=0"], "config key 'workers'"),
         (["parts.load=[0,1]"], "config key 'parts.load"),
         (["parts.least_jobs=1"], "config key 'parts.least_jobs'"),

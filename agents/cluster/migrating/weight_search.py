@@ -79,6 +79,16 @@ class WeightSearch:
         known = len(self._slopes) / config.memory
         self.weights = self.weights - config.step * known * self.slope()
 
+    def state(self) -> dict[str, list[object]]:
+        """What the search needs to go on, as JSON takes it."""
+        arrays = {"weights": self.weights, "offsets": self._offsets, "slopes": self._slopes}
+        return {name: array.tolist() for name, array in arrays.items()}
+
+    def load(self, state: dict[str, list[object]]) -> None:
+        """Go on from what `state` gave."""
+        self.weights, self._slopes = (np.array(state[x], np.float64) for x in ("weights", "slopes"))
+        self._offsets = np.array(state["offsets"], np.float64).reshape(-1, len(self.weights))
+
     def slope(self) -> FloatArray:
         """(D,) of the log mean JCT."""
         config, pairs = self.config, len(self._slopes)

@@ -1,9 +1,10 @@
-"""Decisions with paired futures as what is learned about: an episode is one of them."""
+"""Decisions with paired futures as a task of the learner: an episode is one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,11 @@ from gymnasium import spaces
 from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH, most_pairs
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.paired_futures import Decision, PairedFutures
-from agents.rllib.subject import (
-    Array,
-    Lane,
-    Numbers,
-    Stepped,
-    Subject,
-)
+from agents.rllib.task import Array, Numbers, RLTask, RunnerEnv, Step
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
+from models.export.checkpoint import ModelCard
+from models.export.pairs import export_pairs
 
 SCHEDULER = "scheduler"
 Worlds = Callable[[np.random.Generator], tuple[PairedFutures, ClusterSimulator]]
@@ -49,7 +46,7 @@ class DecisionsConfig:
     sure: NonNegative = 1.0
 
 
-class Decisions(Subject):
+class DecisionRLTask(RLTask):
     """The decisions of schedulers that share one policy.
 
     The reward of a candidate is what it saves, a percent of the seconds that the jobs of its window
@@ -58,20 +55,22 @@ class Decisions(Subject):
     Args:
         config: see there.
         worlds: draws a window to train on, at its start, and who forks its decisions.
-        exam: the same for those of exams.
+        evaluation: the same for those of evaluations.
     """
 
     agents: Sequence[str] = (SCHEDULER,)
-    charts: Sequence[str] = ("saved_percent_mean", "other_share")
+    metrics: Sequence[str] = ("saved_percent_mean", "other_share")
+    title, unit = "A policy over pairs of a job and a place", "seconds of all jobs"
+    measure = "seconds that windows take after one decision"
 
-    def __init__(self, config: DecisionsConfig, worlds: Worlds, exam: Worlds) -> None:
-        self.config, self.worlds, self.exam = config, worlds, exam
+    def __init__(self, config: DecisionsConfig, worlds: Worlds, evaluation: Worlds) -> None:
+        self.config, self.worlds, self.evaluation = config, worlds, evaluation
         self.teacher = self
         self.kept: dict[int, Question] = {}
         self._seed = 0  # that decisions are drawn from
         self._drawn: Iterator[Question] | None = None
-        self._examined: list[Question] = []
-        self._exams: Iterator[Question] | None = None
+        self._evaluated: list[Question] = []
+        self._later: Iterator[Question] | None = None
         most = most_pairs(config.first)
         self.space = spaces.Dict(
             {
@@ -82,38 +81,49 @@ class Decisions(Subject):
             }
         )
 
+    def news(self, row: Mapping[str, float]) -> str:
+        return (
+            f"{row['charts/other_share']:.0%} other than the base's, "
+            f"{row['charts/saved_percent_mean']:.4f} % saved by each, "
+            f"{row['charts/SPS']:.0f} decisions/s"
+        )
+
+    def export(self, policies: Mapping[str, Any], folder: Path, card: ModelCard) -> None:
+        (policy,) = policies.values()
+        export_pairs(policy, folder, card)
+
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.space, spaces.Discrete(self.space["action_mask"].shape[0])  # type: ignore[index]
 
-    def lane(self, index: int) -> DecisionLane:
-        return DecisionLane(self, None)
+    def make_env(self, index: int) -> DecisionRunnerEnv:
+        return DecisionRunnerEnv(self, None)
 
-    def exam_lane(self, number: int) -> DecisionLane:
-        return DecisionLane(self, number)
+    def make_evaluation_env(self, number: int) -> DecisionRunnerEnv:
+        return DecisionRunnerEnv(self, number)
 
-    def document(self) -> Numbers:
+    def state(self) -> Numbers:
         """From which seed decisions are drawn, and under which numbers they are kept."""
         return {"seed": self._seed, "kept": list(self.kept)}
 
-    def restore(self, numbers: Numbers) -> None:
+    def load(self, numbers: Numbers) -> None:
         """Draw the same decisions again, which takes as long as it did."""
         self._drawn, self._seed = None, numbers["seed"]
         self.kept = {number: self._next(self._seed) for number in numbers["kept"]}
 
     def drawn(self, seed: int) -> Question:
-        """A decision to train on; alike lanes ask for it one after another."""
+        """A decision to train on; the environments of a group ask for it one after another."""
         number = seed % self.config.kept
         if number not in self.kept:
             self.kept[number] = self._next(seed)
         return self.kept[number]
 
-    def examined(self, number: int) -> Question:
-        """A decision of the exam."""
-        if self._exams is None:
-            self._exams = self._questions(self.exam, 0)
-        while len(self._examined) <= number:
-            self._examined.append(next(self._exams))
-        return self._examined[number]
+    def evaluated(self, number: int) -> Question:
+        """A decision of the evaluation."""
+        if self._later is None:
+            self._later = self._questions(self.evaluation, 0)
+        while len(self._evaluated) <= number:
+            self._evaluated.append(next(self._later))
+        return self._evaluated[number]
 
     def _next(self, seed: int) -> Question:
         """The next decision that is drawn; the first one's seed is that of all."""
@@ -140,7 +150,7 @@ class Question:
         saved = np.clip(100.0 * one.saved / whole_s, -100.0 * config.most, 100.0 * config.most)
         self.saved = saved.mean(axis=0)
         error = saved.std(axis=0, ddof=1) / len(saved) ** 0.5 if len(saved) > 1 else 0.0
-        self.taught = int(np.argmax(self.saved - config.sure * error))
+        self.best = int(np.argmax(self.saved - config.sure * error))
         self._one, self._space = one, space
 
     @property
@@ -153,36 +163,36 @@ class Question:
         return seen
 
 
-class DecisionLane(Lane):
+class DecisionRunnerEnv(RunnerEnv):
     """A decision is drawn, a candidate taken, the episode over.
 
     Args:
-        subject: whose it is.
-        exam: number of the only decision that it meets; None: whatever is drawn.
+        task: whose it is.
+        number: of the only decision that it meets, in evaluations; None: whatever is drawn.
     """
 
-    def __init__(self, subject: Decisions, exam: int | None) -> None:
-        self.subject, self.exam = subject, exam
+    def __init__(self, task: DecisionRLTask, number: int | None) -> None:
+        self.task, self.number = task, number
 
-    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
-        exam = self.exam
-        self.question = self.subject.drawn(seed) if exam is None else self.subject.examined(exam)
+    def reset(self, seed: int, progress: float = 1.0, expert: Any = None) -> None:
+        task, number = self.task, self.number
+        self.question = task.drawn(seed) if number is None else task.evaluated(number)
 
-    def views(self) -> Sequence[Mapping[str, Array]]:
+    def observations(self) -> Sequence[Mapping[str, Array]]:
         return [self.question.observation]
 
-    def step(self, actions: Sequence[Any]) -> Stepped:
+    def step(self, actions: Sequence[Any]) -> Step:
         self.chosen = int(actions[0])
-        return Stepped([float(self.question.saved[self.chosen])], 1.0, True, False)
+        return Step([float(self.question.saved[self.chosen])], 1.0, True, False)
 
-    def advice(self, agent: int) -> int:
-        return self.question.taught
+    def expert_action(self, agent: int) -> int:
+        return self.question.best
 
-    def outcome(self) -> float:
+    def objective(self) -> float:
         """What the window takes, of what it takes with the base's choice."""
         return 1.0 - float(self.question.saved[self.chosen]) / 100.0
 
-    def ended(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         saved = float(self.question.saved[self.chosen])
         return {"saved_percent_mean": saved, "other_share": float(self.chosen > 0)}
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from agents.rllib.config import Training
-from agents.rllib.subject import Array, KeepsBest, Lane, Solution, Stepped
+from agents.rllib.task import Array, RLTask, RunnerEnv, Solution, Step
 from envs.bandwidth.env import BandwidthEnv
 from envs.errors import InputError
 
@@ -18,54 +18,54 @@ ALLOCATOR = "allocator"
 INF, NAN = float("inf"), float("nan")
 
 
-class BandwidthLane(Lane):
+class BandwidthRunnerEnv(RunnerEnv):
     """An episode is one step, its objective the seconds.
 
     Args:
-        subject: whose it is.
+        task: whose it is.
         env: a copy of its own.
-        kept: whether the subject hears of what is met in it.
+        kept: whether the task hears of what is met in it.
     """
 
-    def __init__(self, subject: BandwidthSubject, env: BandwidthEnv, *, kept: bool) -> None:
-        self.subject, self.env, self.kept = subject, env, kept
+    def __init__(self, task: BandwidthRLTask, env: BandwidthEnv, *, kept: bool) -> None:
+        self.task, self.env, self.kept = task, env, kept
 
     @property
-    def now(self) -> float:
+    def time(self) -> float:
         return float(self.info["phase"])
 
-    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
+    def reset(self, seed: int, progress: float = 1.0, expert: Any = None) -> None:
         self.seen, self.info = self.env.reset(seed=seed)
 
-    def views(self) -> Sequence[Mapping[str, Array]]:
+    def observations(self) -> Sequence[Mapping[str, Array]]:
         return [self.seen]
 
-    def step(self, actions: Sequence[Any]) -> Stepped:
+    def step(self, actions: Sequence[Any]) -> Step:
         self.seen, reward, terminated, truncated, self.info = self.env.step(actions[0])
-        if self.kept and np.isfinite(self.outcome()):
+        if self.kept and np.isfinite(self.objective()):
             rate = np.stack([allocation.rate for allocation in self.env.allocations])
-            self.subject.offer(Solution(self.outcome(), {"rate": rate}))
-        return Stepped([reward], 1.0, terminated, truncated)
+            self.task.keep(Solution(self.objective(), {"rate": rate}))
+        return Step([reward], 1.0, terminated, truncated)
 
-    def outcome(self) -> float:
+    def objective(self) -> float:
         """Step time in seconds; no step is feasible before its end."""
         return float(self.info["step_time_s"]) if self.info["feasible"] else INF
 
-    def ended(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         feasible = bool(self.info["feasible"])
         return {
-            "step_time_s_mean": self.outcome() if feasible else NAN,
+            "step_time_s_mean": self.objective() if feasible else NAN,
             "feasible_share": float(feasible),
         }
 
 
-class BandwidthSubject(KeepsBest):
+class BandwidthRLTask(RLTask):
     """`meshwright/Bandwidth-v0`, discrete or continuous.
 
     Decisions: `rate` (P, C) bytes/s.
 
     Args:
-        env: the environment before its first reset, of which every lane has a copy.
+        env: the environment before its first reset, of which every one has a copy.
         training: the run.
 
     Raises:
@@ -73,7 +73,7 @@ class BandwidthSubject(KeepsBest):
     """
 
     agents: Sequence[str] = (ALLOCATOR,)
-    charts: Sequence[str] = ("step_time_s_mean", "feasible_share")
+    metrics: Sequence[str] = ("step_time_s_mean", "feasible_share")
 
     def __init__(self, env: BandwidthEnv, training: Training) -> None:
         if training.ppo.steps is not None:
@@ -84,8 +84,8 @@ class BandwidthSubject(KeepsBest):
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space, self.env.action_space
 
-    def lane(self, index: int) -> BandwidthLane:
-        return BandwidthLane(self, copy.copy(self.env), kept=True)
+    def make_env(self, index: int) -> BandwidthRunnerEnv:
+        return BandwidthRunnerEnv(self, copy.copy(self.env), kept=True)
 
-    def exam_lane(self, number: int) -> BandwidthLane:
-        return BandwidthLane(self, copy.copy(self.env), kept=False)
+    def make_evaluation_env(self, number: int) -> BandwidthRunnerEnv:
+        return BandwidthRunnerEnv(self, copy.copy(self.env), kept=False)

@@ -24,7 +24,7 @@ from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled
 
 
-class Midst(NamedTuple):
+class Snapshot(NamedTuple):
     """What is the case at one instant; J jobs and N nodes of a simulator.
 
     All that is told of a job is true now. Where nobody knows how long jobs take, `work` and
@@ -55,60 +55,62 @@ class Midst(NamedTuple):
     preemptions: IntArray
 
 
-def resume(simulator: ClusterSimulator, midst: Midst) -> None:
+def resume(simulator: ClusterSimulator, snapshot: Snapshot) -> None:
     """Put a simulator, at its start, where all of its jobs have arrived.
 
     Nothing is checked: gangs must be whole and find their GPUs.
     """
     jobs = simulator.state.jobs
     for column in ("submit", "work", "remaining", "attained", "executed", "preemptions"):
-        jobs[column] = getattr(midst, column)
-    jobs["settled"] = midst.now
-    place(*simulator.compiled, midst)
-    over = midst.finished
+        jobs[column] = getattr(snapshot, column)
+    jobs["settled"] = snapshot.now
+    place(*simulator.compiled, snapshot)
+    over = snapshot.finished
     jobs["status"][over] = FINISHED
     jobs["start"][over] = 0.0
-    jobs["finish"][over] = midst.finish[over]
+    jobs["finish"][over] = snapshot.finish[over]
     jobs["remaining"][over] = 0.0
     simulator.state.clock[0]["finished"] = len(over)
 
 
 @compiled
-def place(state: ClusterState, tables: RateTables, overheads: Overheads, midst: Midst) -> None:
+def place(
+    state: ClusterState, tables: RateTables, overheads: Overheads, snapshot: Snapshot
+) -> None:
     """Start what runs, in the order of the starts, and queue what waits."""
-    state, tables, midst = borrowed(state), borrowed(tables), borrowed(midst)
-    clock, jobs, nodes, now = state.clock[0], state.jobs, state.nodes, midst.now
+    state, tables, snapshot = borrowed(state), borrowed(tables), borrowed(snapshot)
+    clock, jobs, nodes, now = state.clock[0], state.jobs, state.nodes, snapshot.now
     clock.now = now
     clock.arrived = len(jobs)
     for node in range(len(nodes)):
-        lost = midst.taken[node]
-        if midst.down[node]:
+        lost = snapshot.taken[node]
+        if snapshot.down[node]:
             lost = nodes[node].free
             nodes[node].up = 0
         nodes[node].free -= lost
         clock.free -= lost
-    labels = midst.shared_gpu.max() + 1 if len(midst.shared_gpu) else 0
+    labels = snapshot.shared_gpu.max() + 1 if len(snapshot.shared_gpu) else 0
     opened = np.full(labels, NONE, np.int64)
-    for row in range(len(midst.running)):
-        job = midst.running[row]
+    for row in range(len(snapshot.running)):
+        job = snapshot.running[row]
         enqueue(state, job)
-        first = midst.share_ptr[row]
+        first = snapshot.share_ptr[row]
         if jobs[job].milli < WHOLE_GPU and jobs[job].gpus > 0:
-            label, node = midst.shared_gpu[row], midst.share_node[first]
-            share = give_partial(state, job, node, opened[label], midst.share_gpus[first])
+            label, node = snapshot.shared_gpu[row], snapshot.share_node[first]
+            share = give_partial(state, job, node, opened[label], snapshot.share_gpus[first])
             opened[label] = state.shares[share].partial
         else:
-            for share in range(first, midst.share_ptr[row + 1]):
-                give(state, job, midst.share_node[share], midst.share_gpus[share])
+            for share in range(first, snapshot.share_ptr[row + 1]):
+                give(state, job, snapshot.share_node[share], snapshot.share_gpus[share])
         begin(state, tables, overheads, job)
-    for row in range(len(midst.running)):
-        job = midst.running[row]
-        record, since = jobs[job], midst.since[job]
-        record.since, record.ready, record.start = since, midst.ready[job], since
-        if not np.isnan(midst.rate[job]):
-            record.rate = midst.rate[job]
-        record.end = end_of(record, now) if np.isnan(midst.end[job]) else midst.end[job]
+    for row in range(len(snapshot.running)):
+        job = snapshot.running[row]
+        record, since = jobs[job], snapshot.since[job]
+        record.since, record.ready, record.start = since, snapshot.ready[job], since
+        if not np.isnan(snapshot.rate[job]):
+            record.rate = snapshot.rate[job]
+        record.end = end_of(record, now) if np.isnan(snapshot.end[job]) else snapshot.end[job]
         reorder(jobs, state.heap, clock.running, job)
-    for row in range(len(midst.waiting)):
-        enqueue(state, midst.waiting[row])
-        jobs[midst.waiting[row]].since = midst.since[midst.waiting[row]]
+    for row in range(len(snapshot.waiting)):
+        enqueue(state, snapshot.waiting[row])
+        jobs[snapshot.waiting[row]].since = snapshot.since[snapshot.waiting[row]]

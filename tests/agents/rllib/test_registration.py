@@ -28,11 +28,10 @@ def test_environments_of_gymnasium_are_what_it_makes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PARALLEL))
 def test_environments_of_pettingzoo_have_all_agents(name: str) -> None:
-    ours = made(name)
-    assert set(ours.reset(seed=0)[0]) == set(PARALLEL[name]().possible_agents)
+    assert set(made(name).reset(seed=0)[0]) == set(PARALLEL[name]().possible_agents)
 
 
 def test_env_config_holds_the_arguments() -> None:
     assert made("meshwright/PlacementToy-v0", passes=2).unwrapped.passes == 2
-    names = made("meshwright/ClusterParallel-v0", schedulers=1).possible_agents
-    assert names == ["scheduler_0"]
+    alone = made("meshwright/ClusterParallel-v0", schedulers=1)
+    assert alone.possible_agents == ["scheduler_0"]

@@ -17,7 +17,7 @@ from tests.refusal import refusal
 
 IDENTITY = {"seed": 0, "ppo": {"discounting": (0.5, 0.9)}}
 STATE = {"progress": {"iteration": 3, "best": float("inf")}, "scales": [1.5, None]}
-FILES = {
+FILES: dict[str, dict[str, torch.Tensor]] = {
     "weights": {"a/actor": torch.arange(6.0).reshape(2, 3).T, "b/steps": torch.tensor(3)},
     "reference": {},
 }
@@ -27,25 +27,20 @@ def folders(run_folder: Path) -> list[str]:
     return sorted(path.name for path in (run_folder / "checkpoints").iterdir())
 
 
-def test_what_is_saved_is_restored(tmp_path: Path) -> None:
+def test_what_is_saved_is_restored_and_the_last_are_kept(tmp_path: Path) -> None:
     assert not has_checkpoint(tmp_path)
-    save(tmp_path, 3, STATE, FILES, IDENTITY)
-    assert has_checkpoint(tmp_path)
-    state, files = restore(tmp_path, IDENTITY)
-    assert state == STATE
-    assert {name: set(tensors) for name, tensors in files.items()} == {
-        name: set(tensors) for name, tensors in FILES.items()
-    }
-    for name, tensor in FILES["weights"].items():
-        assert torch.equal(files["weights"][name], tensor)
-
-
-def test_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
+    with refusal("checkpoints: holds no checkpoint to resume from"):
+        restore(tmp_path, IDENTITY)
     for iteration in (8, 9, 10, 1_000_000):
-        save(tmp_path, iteration, {"iteration": iteration}, FILES, IDENTITY)
+        save(tmp_path, iteration, {**STATE, "iteration": iteration}, FILES, IDENTITY)
+    assert has_checkpoint(tmp_path)
     assert folders(tmp_path) == ["iteration_000010", "iteration_1000000"]
-    assert len(folders(tmp_path)) == KEPT
-    assert restore(tmp_path, IDENTITY)[0] == {"iteration": 1_000_000}
+    assert KEPT == 2
+    state, files = restore(tmp_path, IDENTITY)
+    assert state == {**STATE, "iteration": 1_000_000}
+    assert set(files) == set(FILES)
+    for name, tensors in FILES.items():
+        torch.testing.assert_close(dict(files[name]), tensors, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("iteration", [1, 2])
@@ -72,10 +67,10 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(
 @pytest.mark.parametrize("name", ["weights.safetensors", "reference.safetensors"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_damaged_file_is_named(name: str, missing: bool, tmp_path: Path) -> None:
-    folder = save(tmp_path, 1, STATE, FILES, IDENTITY)
-    content = bytearray((folder / name).read_bytes())
+    path = save(tmp_path, 1, STATE, FILES, IDENTITY) / name
+    content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    (folder / name).unlink() if missing else (folder / name).write_bytes(content)
+    path.unlink() if missing else path.write_bytes(content)
     message = "it is missing" if missing else "the file was changed or damaged"
     with refusal(rf"{name}: .*{message}"):
         restore(tmp_path, IDENTITY)
@@ -84,6 +79,7 @@ def test_a_damaged_file_is_named(name: str, missing: bool, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (None, r"state\.json: .*is not JSON"),
         ({"schema_version": 0}, "field 'schema_version': is 0, this version reads"),
         ({"state": None}, "field 'state': is missing"),
         ({"sha256": None}, "field 'sha256': is missing"),
@@ -92,30 +88,18 @@ def test_a_damaged_file_is_named(name: str, missing: bool, tmp_path: Path) -> No
     ],
 )
 def test_a_state_that_is_not_this_runs_is_refused(
-    change: dict[str, Any], message: str, tmp_path: Path
+    change: dict[str, Any] | None, message: str, tmp_path: Path
 ) -> None:
     path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
-    path.write_text(json.dumps({**read_json(path), **change}))
+    path.write_text("{" if change is None else json.dumps({**read_json(path), **change}))
     with refusal(message):
         restore(tmp_path, IDENTITY)
 
 
-def test_an_unreadable_state_and_no_state_are_told(tmp_path: Path) -> None:
-    with refusal("checkpoints: holds no checkpoint to resume from"):
-        restore(tmp_path, IDENTITY)
-    path = save(tmp_path, 1, STATE, FILES, IDENTITY) / "state.json"
-    path.write_text("{")
-    with refusal(r"state\.json: .*is not JSON"):
-        restore(tmp_path, IDENTITY)
-
-
-def fresh() -> dict[str, Policy]:
-    space = spaces.Discrete(CHOICES)
-    return {"a": Linear().policy(SPACE, space), "b": Linear().policy(SPACE, space)}
-
-
-def weights_of(policies: dict[str, Policy]) -> dict[str, torch.Tensor]:
-    return {
+def fresh(*names: str) -> tuple[dict[str, Policy], dict[str, torch.Tensor]]:
+    """Policies and their weights."""
+    policies = {name: Linear().policy(SPACE, spaces.Discrete(CHOICES)) for name in names}
+    return policies, {
         f"{name}/{key}": value
         for name, policy in policies.items()
         for key, value in policy.state_dict().items()
@@ -123,24 +107,19 @@ def weights_of(policies: dict[str, Policy]) -> dict[str, torch.Tensor]:
 
 
 def test_the_best_policies_are_those_saved_last(tmp_path: Path) -> None:
+    loaded, weights = fresh("a", "b")
     with refusal(r"score\.json: no such file"):
-        load_best(tmp_path, fresh())
+        load_best(tmp_path, loaded)
     for score in (1.5, 1.2):
-        best = fresh()
-        save_best(tmp_path, weights_of(best), {"score": score})
-    loaded = fresh()
+        best = fresh("a", "b")[1]
+        save_best(tmp_path, best, {"score": score})
     load_best(tmp_path, loaded)
-    for name, value in weights_of(best).items():
-        assert torch.equal(value, weights_of(loaded)[name])
-    assert read_json(tmp_path / "best/score.json")["score"] == 1.2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best"]
-
-
-def test_best_weights_that_do_not_fit_or_were_changed_are_refused(tmp_path: Path) -> None:
-    save_best(tmp_path, weights_of({"a": fresh()["a"]}), {"score": 1.0})
+    torch.testing.assert_close(weights, best, rtol=0, atol=0)
+    path = tmp_path / "best"
+    assert read_json(path / "score.json")["score"] == 1.2
+    assert list(tmp_path.iterdir()) == [path]
     with refusal(r"weights\.safetensors: .*Missing key"):
-        load_best(tmp_path, fresh())
-    path = tmp_path / "best" / "weights.safetensors"
-    path.write_bytes(b"damaged")
+        load_best(tmp_path, fresh("a", "b", "c")[0])
+    (path / "weights.safetensors").write_bytes(b"damaged")
     with refusal(r"weights\.safetensors: the file was changed or damaged"):
-        load_best(tmp_path, fresh())
+        load_best(tmp_path, loaded)

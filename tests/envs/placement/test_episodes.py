@@ -88,9 +88,9 @@ def test_equal_seeds_draw_equal_problems_and_exams_are_others() -> None:
         np.testing.assert_array_equal(array, second.observation[name])
     assert first.number == second.number == 3
     assert source().observation_space.contains(first.observation)
-    exam = source().exam(3)
-    assert exam.number != 3
-    assert exam.facts.ideal_s == source().exam(3).facts.ideal_s != first.facts.ideal_s
+    evaluation = source().evaluation(3)
+    assert evaluation.number != 3
+    assert evaluation.facts.ideal_s == source().evaluation(3).facts.ideal_s != first.facts.ideal_s
 
 
 def test_a_problem_beyond_the_layout_is_drawn_again() -> None:
@@ -128,7 +128,7 @@ def test_one_problem_is_kept_by_its_time_on_every_operator() -> None:
     whole = drawn(5, stage=0.3)
     one = OneProblem(whole, max_groups=8, sweeps=1, unfit=1.0)
     assert [one.draw(seed, 0.0).start for seed in (0, 3, 13)] == [0, 3, 3]
-    assert one.exam(7) is one.only
+    assert one.evaluation(7) is one.only
     fusion = fuse(whole, 8)
     random, pricer, fused = default_rng(0), Pricer(whole), fused_problem(whole, fusion)
     fastest, kept = np.inf, 0

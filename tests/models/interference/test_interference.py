@@ -24,7 +24,7 @@ from models.interference.crossval import (
     Calibration,
     asked_of,
     cross_validate,
-    examine,
+    evaluate,
     scores_of,
 )
 from models.interference.fit import Fitted, InterferenceNetwork, Task, fit
@@ -182,7 +182,7 @@ def test_the_network_learns_unseen_models_from_their_fingerprints() -> None:
     def error(probes: int) -> float:
         of = measured.models
         folds = {name: fold_without(measured, measured.jobs_of(name), probes) for name in of}
-        found = examine(measured, folds, dict.fromkeys(of, 0.1), config, 1, 0).values()
+        found = evaluate(measured, folds, dict.fromkeys(of, 0.1), config, 1, 0).values()
         off = [np.abs(f.mean - measured.rate) for f in found]
         return float(np.concatenate(asked_of(list(found), off)).mean())
 

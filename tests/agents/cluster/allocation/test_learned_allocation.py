@@ -10,10 +10,11 @@ import torch
 
 from agents.cluster.allocation.gadget import Gadget
 from agents.cluster.allocation.learned import LearnedAllocation
-from agents.rllib.cluster.allocation import AllocationLane, Allocations
-from agents.rllib.subject import ArrayMemory
+from agents.rllib.cluster.allocation import AllocationRLTask, AllocationRunnerEnv
+from agents.rllib.task import ObservationBuffer
 from envs.cluster.allocation.generated import random_problem
 from envs.cluster.allocation.parallel_env import AllocationParallelEnv
+from envs.cluster.allocation.problem import AllocationProblem
 from models.cluster.pairs import PairsConfig
 from models.export.checkpoint import ModelCard
 from models.export.pairs import export_pairs
@@ -26,15 +27,15 @@ def env_of(queues: int = 1) -> AllocationParallelEnv:
     )
 
 
-def played(lane: AllocationLane, adviser: object) -> None:
-    memory = ArrayMemory(lane.env.observation.space, 1, lane.env.queues)
-    lane.attach([(memory, row) for row in range(lane.env.queues)])
-    lane.reset(3, adviser=adviser)
+def played(env: AllocationRunnerEnv, expert: object) -> AllocationProblem:
+    buffer, queues = ObservationBuffer(env.env.observation.space, 1, env.env.queues), env.env.queues
+    env.attach([(buffer, row) for row in range(queues)])
+    env.reset(3, expert=expert)
     ended = False
     while not ended:
-        lane.observe(0)
-        step = lane.step([lane.advice(agent) for agent in range(lane.env.queues)])
-        ended = step.terminated
+        env.observe(0)
+        ended = env.step([env.expert_action(agent) for agent in range(queues)]).terminated
+    return env.env.episode.problem
 
 
 def test_a_policy_decides_as_it_did_in_training(tmp_path: Path) -> None:
@@ -61,20 +62,19 @@ def test_a_policy_decides_as_it_did_in_training(tmp_path: Path) -> None:
 
 
 def test_the_rule_is_what_an_unlearned_policy_does_and_no_job_is_seen_before_it_comes() -> None:
-    lane = AllocationLane(env_of())
-    played(lane, None)
-    problem = lane.env.episode.problem
+    env = AllocationRunnerEnv(env_of())
+    problem = played(env, None)
     found = LearnedAllocation().solve(problem)
     assert found.solution is not None
     assert problem.violations(found.solution) == []
-    assert found.value == pytest.approx(lane.env.utility)
-    assert lane.outcome() == pytest.approx(lane.whole / found.value)
+    assert found.value == pytest.approx(env.env.utility)
+    assert env.objective() == pytest.approx(env.whole / found.value)
 
 
 def test_queues_imitate_a_plan() -> None:
-    lane = Allocations(env_of, lambda: env_of(2)).exam_lane(0)
-    played(lane, Gadget())
-    told, made = lane.told, lane.env.episode.plan.workers.sum(axis=2)
-    assert told is not None
-    assert made.sum() >= 0.6 * told.sum()
-    assert ((made > 0) <= (told > 0))[told.any(axis=1)].mean() > 0.8
+    env = AllocationRLTask(env_of, lambda: env_of(2)).make_evaluation_env(0)
+    played(env, Gadget())
+    given, made = env.workers, env.env.episode.plan.workers.sum(axis=2)
+    assert given is not None
+    assert made.sum() >= 0.6 * given.sum()
+    assert ((made > 0) <= (given > 0))[given.any(axis=1)].mean() > 0.8

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from experiments.learning.train_durations import Marginal, Scores
 from models.durations.bins import BINS, upper_edges_s
+from models.durations.scores import Marginal, Scores
 from tests.strength import SEEDS, examples
 
 EDGES = upper_edges_s()

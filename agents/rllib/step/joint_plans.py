@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ from gymnasium import spaces
 
 from agents.rllib.config import Training
 from agents.rllib.step.bandwidth import ALLOCATOR
-from agents.rllib.step.problems import ProblemLane, Problems
-from agents.rllib.subject import Array, Stepped, one_architecture
+from agents.rllib.step.plans import PlanRLTask, PlanRunnerEnv
+from agents.rllib.task import Array, Step, one_architecture
 from envs.errors import InputError
 from envs.joint.whole import TOP, DrawnJointProblems, JointProblem, Placed, Traffic
 from models.architecture import Architecture
+from models.export.allocator import export_allocator
+from models.export.checkpoint import ModelCard
 from models.step.channels import TeamConfig
 
 PLACER = "placer"
@@ -22,7 +26,7 @@ MASK = "action_mask"  # (2,) of every agent: whether it has a choice now
 _CHOICE, _NO_CHOICE = np.array([1, 1], np.int8), np.array([1, 0], np.int8)
 
 
-class JointProblemLane(ProblemLane):
+class JointPlanRunnerEnv(PlanRunnerEnv):
     """Two steps: the placer acts, then every allocator whose server sends anything.
 
     All have the same rewards: what the placement comes to at even shares, then what the levels add
@@ -32,7 +36,7 @@ class JointProblemLane(ProblemLane):
     question: JointProblem
 
     @property
-    def now(self) -> float:
+    def time(self) -> float:
         return float(self.placed is not None)
 
     def reset(self, *arguments: Any, **named: Any) -> None:
@@ -40,31 +44,31 @@ class JointProblemLane(ProblemLane):
         self.placed: Placed | None = None
 
     def observe(self, time: int) -> None:
-        placer, *allocators = self.slots
+        placer, *allocators = self.rows
         if self.placed is None:
-            seen = self.subject.seen(self.question)
+            seen = self.task.seen(self.question)
             placer[0].write(time, placer[1], {**seen, MASK: _CHOICE})
-            for memory, row in allocators:
-                memory.arrays[MASK][time, row] = _NO_CHOICE
+            for buffer, row in allocators:
+                buffer.arrays[MASK][time, row] = _NO_CHOICE
             return
         placer[0].arrays[MASK][time, placer[1]] = _NO_CHOICE
         traffic = self.placed.traffic
-        for server, (memory, row) in enumerate(allocators):
-            memory.arrays[MASK][time, row] = _NO_CHOICE
+        for server, (buffer, row) in enumerate(allocators):
+            buffer.arrays[MASK][time, row] = _NO_CHOICE
             if server < len(traffic.used) and traffic.used[server].any():
-                memory.write(time, row, allocator_view(memory.arrays, traffic, server))
+                buffer.write(time, row, allocator_view(buffer.arrays, traffic, server))
 
-    def step(self, actions: Sequence[Any]) -> Stepped:
-        agents = len(self.slots)
+    def step(self, actions: Sequence[Any]) -> Step:
+        agents = len(self.rows)
         if self.placed is None:
             self.placed = self.question.placed(actions[0])
             self.judged = self.placed.judged
-            return Stepped([self.judged.reward] * agents, 1.0, terminated=False, truncated=False)
+            return Step([self.judged.reward] * agents, 1.0, terminated=False, truncated=False)
         count = len(self.placed.traffic.used)
         level = np.array(actions[1 : count + 1])[:, : count - 1] - TOP
         self.judged = self.question.shared(self.placed, level)
         gained = self.judged.reward - self.placed.judged.reward
-        return Stepped([gained] * agents, 1.0, terminated=True, truncated=False)
+        return Step([gained] * agents, 1.0, terminated=True, truncated=False)
 
 
 def allocator_view(arrays: Mapping[str, Array], traffic: Traffic, server: int) -> dict[str, Array]:
@@ -78,14 +82,14 @@ def allocator_view(arrays: Mapping[str, Array], traffic: Traffic, server: int) -
     return seen
 
 
-class JointProblems(Problems):
-    """`Problems` whose plans have rates: agents `placer`, `allocator_0`, ..., which share a policy.
+class JointPlanRLTask(PlanRLTask):
+    """Plans with rates: agents `placer`, `allocator_0`, ..., of which the latter share a policy.
 
     Raises:
-        InputError: as `Problems`; the source gives no pipes.
+        InputError: as `PlanRLTask`; the source gives no pipes.
     """
 
-    kind = JointProblemLane
+    kind = JointPlanRunnerEnv
 
     def __init__(self, source: Any, training: Training) -> None:
         if not isinstance(source, DrawnJointProblems):
@@ -99,6 +103,12 @@ class JointProblems(Problems):
 
     def module_of(self, agent: str) -> str:
         return PLACER if agent == PLACER else ALLOCATOR
+
+    def export(self, policies: Mapping[str, Any], folder: Path, card: ModelCard) -> None:
+        """The allocators' beside the placer's."""
+        super().export(policies, folder, card)
+        card = replace(card, title="A policy that allocates bandwidth")
+        export_allocator(policies[ALLOCATOR], folder.with_name(ALLOCATOR), card)
 
     def architectures(self, model: Any) -> dict[str, Architecture]:
         assert isinstance(model, TeamConfig)

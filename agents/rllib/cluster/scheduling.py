@@ -1,4 +1,4 @@
-"""The schedulers of a cluster as what is learned about, and their environments in lock step."""
+"""The schedulers of a cluster as a task of the learner."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.rllib.cluster.memory import NO_JOB, STATE, ObservationMemory
-from agents.rllib.subject import ArrayMemory, Lane, Numbers, Stepped, Subject
+from agents.rllib.cluster.buffer import NO_JOB, STATE, ClusterBuffer
+from agents.rllib.task import Numbers, ObservationBuffer, RLTask, RunnerEnv, Step
 from envs.cluster.environment.actions import FORWARDED, PREEMPTED
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.observation import Advice, Adviser
@@ -33,7 +33,7 @@ class Staged(Protocol):
     progress: float  # of training, from 0 to 1
 
 
-class SchedulingLane(Lane):
+class SchedulingRunnerEnv(RunnerEnv):
     """Steps the `SchedulingEpisode` of an environment as `ClusterParallelEnv.step` does.
 
     The environment makes episodes and says what they are worth; observations go straight to where
@@ -49,9 +49,9 @@ class SchedulingLane(Lane):
 
     def __init__(self, env: ClusterParallelEnv, per_gpu: bool) -> None:
         self.env, self.per_gpu = env, per_gpu
-        self._slots: list[tuple[ObservationMemory, int]] = []
+        self._rows: list[tuple[ClusterBuffer, int]] = []
         self._masks: list[NDArray[np.int8]] = []  # of what was last observed
-        self._adviser: Adviser | None = None
+        self._expert: Adviser | None = None
         self._advice: Advice | None = None
         self._unit_s = self._share = 1.0  # a step's rewards are divided by
         self._bound_s = 0.0
@@ -61,25 +61,25 @@ class SchedulingLane(Lane):
         return self.env.episode
 
     @property
-    def now(self) -> float:
+    def time(self) -> float:
         """Since the episode's second 0."""
         return self.episode.simulator.now / self._unit_s
 
-    def attach(self, slots: Sequence[tuple[ArrayMemory, int]]) -> None:
-        self._slots = [(cast("ObservationMemory", memory), row) for memory, row in slots]
-        rows: dict[ObservationMemory, list[int]] = {}  # of each memory they stand side by side
-        for memory, row in self._slots:
-            rows.setdefault(memory, []).append(row)
-        self._blocks = [(memory, slice(own[0], own[-1] + 1)) for memory, own in rows.items()]
+    def attach(self, rows: Sequence[tuple[ObservationBuffer, int]]) -> None:
+        self._rows = [(cast("ClusterBuffer", buffer), row) for buffer, row in rows]
+        own: dict[ClusterBuffer, list[int]] = {}  # in each buffer they stand side by side
+        for buffer, row in self._rows:
+            own.setdefault(buffer, []).append(row)
+        self._blocks = [(buffer, slice(of[0], of[-1] + 1)) for buffer, of in own.items()]
 
-    def reset(self, seed: int, stage: float = 1.0, adviser: Adviser | None = None) -> None:
+    def reset(self, seed: int, progress: float = 1.0, expert: Adviser | None = None) -> None:
         """Begin an episode; those of one seed have the same jobs."""
         if isinstance(self.env.generator, Staged):
-            self.env.generator.progress = stage
+            self.env.generator.progress = progress
         self.env.reset(seed=seed)
         simulator = self.episode.simulator
         self._bound_s = 0.0
-        self._adviser = adviser
+        self._expert = expert
         self._begin_advice()
         self._unit_s = float(simulator.trace.duration_s.mean())
         self._share = self._unit_s * (simulator.cluster.num_gpus if self.per_gpu else 1)
@@ -87,40 +87,40 @@ class SchedulingLane(Lane):
     def observe(self, time: int) -> None:
         episode = self.episode
         self._masks = []
-        for memory, rows in self._blocks:
-            memory.clear(time, rows)
-        for scheduler, (memory, row) in enumerate(self._slots):
-            graph, mask = memory.row(time, row)
+        for buffer, rows in self._blocks:
+            buffer.clear(time, rows)
+        for scheduler, (buffer, row) in enumerate(self._rows):
+            graph, mask = buffer.row(time, row)
             episode.fill(scheduler, graph, mask)
-            remaining_seconds(episode, scheduler, memory.remaining[time, row])
+            remaining_seconds(episode, scheduler, buffer.remaining[time, row])
             self._masks.append(mask)
         if self.env.state_in_observation:
             state = episode.shared_state(
-                [{CLUSTER: memory.arrays[CLUSTER][time, row]} for memory, row in self._slots]
+                [{CLUSTER: buffer.arrays[CLUSTER][time, row]} for buffer, row in self._rows]
             )
-            for memory, row in self._slots:
-                memory.arrays[STATE][time, row] = state
+            for buffer, row in self._rows:
+                buffer.arrays[STATE][time, row] = state
 
-    def step(self, actions: Sequence[Any]) -> Stepped:
-        before = self.now
+    def step(self, actions: Sequence[Any]) -> Step:
+        before = self.time
         done = self.env.carry_out(actions, self._masks)
         rewards = [0.0] * len(actions)
         worth = {PREEMPTED, FORWARDED}.intersection(done.outcomes)
         if done.waited or worth or not all(done.allowed):
             given = self.env.rewards(done)
             rewards = [float(sum(terms.values())) / self._share for terms in given]
-        return Stepped(rewards, self.now - before, done.terminated, done.truncated)
+        return Step(rewards, self.time - before, done.terminated, done.truncated)
 
-    def advice(self, agent: int) -> int:
+    def expert_action(self, agent: int) -> int:
         assert self._advice is not None
         return self._advice.action(self.episode, agent)
 
-    def outcome(self) -> float:
+    def objective(self) -> float:
         """Mean JCT in seconds; inf: jobs were left over."""
         schedule = self.episode.simulator.schedule()
         return float(schedule.jct.mean()) if schedule.finished.all() else float("inf")
 
-    def at_least(self) -> float:
+    def lower_bound(self) -> float:
         """Below which the mean JCT will not fall, looked up now and then."""
         if self.env.decisions % LOOKS_EVERY == 0:
             simulator = self.episode.simulator
@@ -129,23 +129,23 @@ class SchedulingLane(Lane):
             self._bound_s = float(np.maximum(until - jobs["submit"], 0.0).mean())
         return self._bound_s
 
-    def ended(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         jct = self.episode.simulator.schedule().jct
         return {
             "mean_jct_s": float(jct.mean()) if len(jct) else float("nan"),
             "finished_share": len(jct) / len(self.episode.instance.trace),
         }
 
-    def document(self) -> tuple[Numbers, dict[str, Tensor]]:
+    def state(self) -> tuple[Numbers, dict[str, Tensor]]:
         return {"decisions": self.env.decisions}, snapshot(self.episode)
 
-    def restore(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
+    def load(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
         restored(self.episode, arrays)
         self.env.decisions = int(numbers["decisions"])
         self._begin_advice()
 
     def _begin_advice(self) -> None:
-        self._advice = None if self._adviser is None else self._adviser.begin(self.episode)
+        self._advice = None if self._expert is None else self._expert.begin(self.episode)
 
 
 def remaining_seconds(episode: SchedulingEpisode, scheduler: int, out: NDArray[np.float32]) -> None:
@@ -215,32 +215,32 @@ def _arrays(episode: SchedulingEpisode) -> Iterator[tuple[str, NDArray[Any]]]:
             yield f"{group}.{field}", value
 
 
-class Schedulers(Subject):
+class SchedulingRLTask(RLTask):
     """Its agents are the schedulers of a `ClusterParallelEnv`.
 
     Args:
         make: makes an environment to train in.
-        make_exam: makes one with the same spaces to be examined in, by the number of the window;
-            episode k of an exam is that of `reset(seed=k)`.
+        make_evaluation: makes one with the same spaces to be evaluated in, by the number of the
+            window; episode k of an evaluation is that of `reset(seed=k)`.
         parameters: whether schedulers share one policy, or each has its own.
         per_gpu: whether rewards are divided by the GPUs of the cluster.
-        teacher: who is imitated; None: nobody can be.
-        reference: whose mean JCTs those of the exams are divided by.
+        teacher: the expert policy that is imitated; None: nobody can be.
+        reference: the one whose mean JCTs those of the evaluations are divided by.
     """
 
-    charts: Sequence[str] = ("mean_jct_s", "finished_share")
+    metrics: Sequence[str] = ("mean_jct_s", "finished_share")
 
     def __init__(
         self,
         make: Callable[[], ClusterParallelEnv],
-        make_exam: Callable[[int], ClusterParallelEnv],
+        make_evaluation: Callable[[int], ClusterParallelEnv],
         *,
         parameters: Literal["shared", "separate"],
         per_gpu: bool,
         teacher: Adviser | None,
         reference: Adviser,
     ) -> None:
-        self.make, self.make_exam = make, make_exam
+        self.make, self.make_evaluation = make, make_evaluation
         self.parameters, self.per_gpu = parameters, per_gpu
         self.teacher, self.reference = teacher, reference
         self.env = make()  # asked for its spaces alone
@@ -252,14 +252,14 @@ class Schedulers(Subject):
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space(agent), self.env.action_space(agent)
 
-    def memory(self, module: str, times: int, rows: int) -> ObservationMemory:
+    def buffer(self, module: str, times: int, rows: int) -> ClusterBuffer:
         del module  # all schedulers have the same spaces
         space, _ = self.spaces_of(self.agents[0])
-        return ObservationMemory(self.env.observation, space, times, rows)
+        return ClusterBuffer(self.env.observation, space, times, rows)
 
-    def lane(self, index: int) -> SchedulingLane:
+    def make_env(self, index: int) -> SchedulingRunnerEnv:
         del index
-        return SchedulingLane(self.make(), self.per_gpu)
+        return SchedulingRunnerEnv(self.make(), self.per_gpu)
 
-    def exam_lane(self, number: int) -> SchedulingLane:
-        return SchedulingLane(self.make_exam(number), self.per_gpu)
+    def make_evaluation_env(self, number: int) -> SchedulingRunnerEnv:
+        return SchedulingRunnerEnv(self.make_evaluation(number), self.per_gpu)

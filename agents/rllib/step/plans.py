@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from gymnasium import spaces
 from agents.placement.labelling import read_dataset
 from agents.placement.shipped import placer_folder
 from agents.rllib.config import Training
-from agents.rllib.subject import Array, KeepsBest, Lane, Numbers, Solution, Stepped
+from agents.rllib.task import Array, Numbers, RLTask, RunnerEnv, Solution, Step
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.placement.env import order_class
@@ -21,7 +22,8 @@ from envs.placement.episodes import Judged, Tokens, WholeProblem
 from envs.placement.facts import STARTS
 from envs.placement.whole import WholeLayout
 from models.architecture import Policy
-from models.export.placer import trained_placer
+from models.export.checkpoint import ModelCard
+from models.export.placer import export_placer, trained_placer
 from models.step.placer import PlacerConfig, PlacerPolicy
 
 PLANNER = "planner"
@@ -36,10 +38,10 @@ class Question(Protocol):
         """Every array of the source's `observation_space`."""
 
     @property
-    def advice(self) -> Array:
-        """(A,) tokens of the teacher's plan, -1 where it says nothing.
+    def expert_action(self) -> Array:
+        """(A,) tokens of the expert's plan, -1 where it names none.
 
-        Where nobody teaches, of a plan to be measured by.
+        Where nothing is imitated, of a plan to be measured by.
         """
 
     def judge(self, action: Array) -> Judged:
@@ -52,8 +54,8 @@ class Source(Protocol):
     Attributes:
         observation_space: of every problem, padded.
         action_space: tokens of a plan.
-        labelled: whether the advice of every problem that is drawn is a teacher's.
-        measured: whether exams are measured by the advice.
+        labelled: whether the expert action of every problem that is drawn is to be imitated.
+        measured: whether evaluations are measured by the expert actions.
     """
 
     observation_space: spaces.Dict
@@ -61,17 +63,17 @@ class Source(Protocol):
     labelled: bool
     measured: bool
 
-    def draw(self, seed: int, stage: float) -> Question:
-        """A problem to train on; `stage` is that of a curriculum, 0 to 1."""
+    def draw(self, seed: int, progress: float) -> Question:
+        """A problem to train on; `progress` is that of a curriculum, 0 to 1."""
 
-    def exam(self, number: int) -> Question:
-        """The problem of the exam's episode with this number."""
+    def evaluation(self, number: int) -> Question:
+        """The problem of the evaluation's episode with this number."""
 
-    def document(self) -> Numbers:
+    def state(self) -> Numbers:
         """What later problems depend on, for a checkpoint."""
 
-    def restore(self, numbers: Numbers) -> None:
-        """Go on from what `document` gave."""
+    def load(self, numbers: Numbers) -> None:
+        """Go on from what `state` gave."""
 
 
 @dataclass(frozen=True)
@@ -117,41 +119,40 @@ def sweeps_of(model: Any) -> int:
     return len(model.sweeps)
 
 
-class ProblemLane(Lane):
+class PlanRunnerEnv(RunnerEnv):
     """A problem is drawn, a plan is made, and the episode is over.
 
     Args:
-        subject: whose it is.
-        exam: number of the only problem that it meets; None: whatever is drawn.
+        task: whose it is.
+        number: of the only problem that it meets, in evaluations; None: whatever is drawn.
     """
 
-    def __init__(self, subject: Problems, exam: int | None) -> None:
-        self.subject, self.exam = subject, exam
+    def __init__(self, task: PlanRLTask, number: int | None) -> None:
+        self.task, self.number = task, number
 
-    def reset(self, seed: int, stage: float = 1.0, adviser: Any = None) -> None:
-        if self.exam is None:
-            self.question = self.subject.drawn(seed, stage)
+    def reset(self, seed: int, progress: float = 1.0, expert: Any = None) -> None:
+        if self.number is None:
+            self.question = self.task.drawn(seed, progress)
         elif not hasattr(self, "question"):
-            self.question = self.subject.source.exam(self.exam)
+            self.question = self.task.source.evaluation(self.number)
 
-    def views(self) -> Sequence[Mapping[str, Array]]:
-        return [self.subject.seen(self.question)]
+    def observations(self) -> Sequence[Mapping[str, Array]]:
+        return [self.task.seen(self.question)]
 
-    def step(self, actions: Sequence[Any]) -> Stepped:
+    def step(self, actions: Sequence[Any]) -> Step:
         self.judged = self.question.judge(actions[0])
         if self.judged.device is not None:
-            found = Solution(self.judged.step_time, {"device": self.judged.device})
-            self.subject.offer(found)
-        return Stepped([self.judged.reward], 1.0, terminated=True, truncated=False)
+            self.task.keep(Solution(self.judged.step_time, {"device": self.judged.device}))
+        return Step([self.judged.reward], 1.0, terminated=True, truncated=False)
 
-    def advice(self, agent: int) -> Any:
+    def expert_action(self, agent: int) -> Any:
         """(A,) tokens of a plan."""
-        return self.question.advice
+        return self.question.expert_action
 
-    def outcome(self) -> float:
+    def objective(self) -> float:
         return self.judged.outcome
 
-    def ended(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         seconds, fits = self.judged.seconds, bool(np.isfinite(self.judged.seconds))
         return {
             "step_time_s_mean": seconds if fits else NAN,
@@ -160,11 +161,11 @@ class ProblemLane(Lane):
         }
 
 
-class Problems(KeepsBest):
+class PlanRLTask(RLTask):
     """All problems of a source.
 
-    Alike environments meet the same problem: it is drawn once. The fastest plan of all is kept
-    where problems say that they compare.
+    The environments of a group meet the same problem: it is drawn once. The fastest plan of all is
+    kept where problems say that they compare.
 
     Args:
         source: of the problems.
@@ -175,8 +176,9 @@ class Problems(KeepsBest):
     """
 
     agents: Sequence[str] = (PLANNER,)
-    charts: Sequence[str] = ("step_time_s_mean", "ratio_mean", "feasible_share")
-    kind = ProblemLane
+    metrics: Sequence[str] = ("step_time_s_mean", "ratio_mean", "feasible_share")
+    title, measure, unit = "A placement policy", "step times", "step time"
+    kind = PlanRunnerEnv
 
     def __init__(self, source: Source, training: Training) -> None:
         if training.ppo.steps is not None:
@@ -188,30 +190,39 @@ class Problems(KeepsBest):
         self._last: tuple[tuple[int, float], Question] | None = None
         self._seen: tuple[Question, Mapping[str, Array]] | None = None
 
-    def document(self) -> Numbers:
-        return {**super().document(), "source": self.source.document()}
+    def state(self) -> Numbers:
+        return {**super().state(), "source": self.source.state()}
 
-    def restore(self, numbers: Numbers) -> None:
-        super().restore(numbers)
-        self.source.restore(numbers["source"])
+    def load(self, numbers: Numbers) -> None:
+        super().load(numbers)
+        self.source.load(numbers["source"])
 
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.source.observation_space, self.source.action_space
 
-    def lane(self, index: int) -> ProblemLane:
+    def make_env(self, index: int) -> PlanRunnerEnv:
         return self.kind(self, None)
 
-    def exam_lane(self, number: int) -> ProblemLane:
+    def make_evaluation_env(self, number: int) -> PlanRunnerEnv:
         return self.kind(self, number)
 
-    def drawn(self, seed: int, stage: float) -> Question:
-        """A problem to train on; alike lanes ask for it one after another."""
-        if self._last is None or self._last[0] != (seed, stage):
-            self._last = (seed, stage), self.source.draw(seed, stage)
+    def news(self, row: Mapping[str, float]) -> str:
+        return (
+            f"{row['charts/ratio_mean']:.3f} times the reference, "
+            f"{row['charts/feasible_share']:.0%} fit, {row['charts/SPS']:.0f} plans/s"
+        )
+
+    def export(self, policies: Mapping[str, Any], folder: Path, card: ModelCard) -> None:
+        export_placer(policies[self.module_of(self.agents[0])], folder, card)
+
+    def drawn(self, seed: int, progress: float) -> Question:
+        """A problem to train on; the environments of a group ask for it one after another."""
+        if self._last is None or self._last[0] != (seed, progress):
+            self._last = (seed, progress), self.source.draw(seed, progress)
         return self._last[1]
 
     def seen(self, question: Question) -> Mapping[str, Array]:
-        """What a policy sees of a problem; alike lanes ask for it one after another."""
+        """What a policy sees of a problem; those of a group ask for it one after another."""
         if self._seen is None or self._seen[0] is not question:
             self._seen = question, question.observation
         return self._seen[1]
@@ -219,16 +230,16 @@ class Problems(KeepsBest):
 
 @bounded
 class LabelledProblems:
-    """`agents.rllib.step.problems.Source` of labelled problems; seconds relate to the teacher's.
+    """`agents.rllib.step.plans.Source` of labelled problems; seconds relate to the expert's.
 
-    Exams are about the last of them, which are never trained on. There is no curriculum.
+    Evaluations are about the last of them, which are never trained on. There is no curriculum.
 
     Args:
         folder: of the dataset.
         layout: of observations.
         sweeps: of a plan.
         unfit: nats that a plan costs which does not fit.
-        kept_back: problems for exams.
+        kept_back: problems for evaluations.
 
     Raises:
         InputError: it is no dataset, or nothing is left to train on; by `draw`: a problem does not
@@ -255,20 +266,20 @@ class LabelledProblems:
         self.observation_space, self.action_space = layout.space(), self.tokens.space
         self._known: dict[int, WholeProblem] = {}
 
-    def draw(self, seed: int, stage: float) -> WholeProblem:
+    def draw(self, seed: int, progress: float) -> WholeProblem:
         """One to train on."""
         return self._of(seed % self.trained).at(seed // self.trained % STARTS)
 
-    def exam(self, number: int) -> WholeProblem:
-        """The problem of the exam's episode with this number."""
+    def evaluation(self, number: int) -> WholeProblem:
+        """The problem of the evaluation's episode with this number."""
         found = self._of(self.trained + number % (len(self.problems) - self.trained))
         return found.at(number % STARTS)
 
-    def document(self) -> Numbers:
+    def state(self) -> Numbers:
         """Nothing: no problem depends on what came before."""
         return {}
 
-    def restore(self, numbers: Numbers) -> None:
+    def load(self, numbers: Numbers) -> None:
         """Nothing to take over."""
 
     def _of(self, number: int) -> WholeProblem:

@@ -1,4 +1,4 @@
-"""Memory for many observations, which schedulers' views are written straight into."""
+"""A buffer of many observations, which schedulers' views are written straight into."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from agents.rllib.subject import ArrayMemory
+from agents.rllib.task import ObservationBuffer
 from envs.arrays import IntArray
 from envs.cluster.environment.observation import ClusterGraph, ClusterObservation
 from models.durations.network import bins_of
@@ -16,7 +16,7 @@ STATE, MASK = "state_features", "action_mask"
 NO_JOB, NO_BIN = -1.0, -1
 
 
-class ObservationMemory(ArrayMemory):
+class ClusterBuffer(ObservationBuffer):
     """T x B observations of one kind, as arrays that a compiled builder fills row by row.
 
     Args:
@@ -31,7 +31,7 @@ class ObservationMemory(ArrayMemory):
         self, builder: ClusterObservation, space: spaces.Dict, times: int, rows: int
     ) -> None:
         super().__init__(space, times, rows)
-        # (T, B, W + M) seconds of `lane.remaining_seconds`
+        # (T, B, W + M) seconds of `scheduling.remaining_seconds`
         jobs = builder.table.window + builder.table.running
         self.remaining = np.zeros((times, rows, jobs), np.float32)
 
@@ -50,7 +50,7 @@ class ObservationMemory(ArrayMemory):
         self.remaining[target] = self.remaining[source]
 
     def labels(self, times: int) -> IntArray:
-        """(times x B, W + M) bins of what the jobs shown still need."""
-        left = torch.from_numpy(self.remaining[:times]).flatten(0, 1)
+        """(times, B, W + M) bins of what the jobs shown still need."""
+        left = torch.from_numpy(self.remaining[:times])
         bins: IntArray = bins_of(left).masked_fill(left == NO_JOB, NO_BIN).numpy()
         return bins

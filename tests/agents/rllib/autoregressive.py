@@ -1,4 +1,4 @@
-"""Problems whose best plan is shown, and a small policy that composes plans."""
+"""A source of problems whose best plan is shown, and a small policy that composes plans."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from agents.rllib.runner import drawn
-from agents.rllib.subject import Array, Numbers
+from agents.rllib.module import sample_rows
+from agents.rllib.task import Array, Numbers
 from envs.placement.episodes import Judged
 from models.architecture import Appraisal, Composed, Policy
 
@@ -23,7 +23,6 @@ OBSERVED = spaces.Dict(
         "known": spaces.Box(0, 1, (TOKENS,), np.int8),
     }
 )
-PLANS = spaces.MultiDiscrete([CHOICES] * TOKENS)
 
 
 class Chain(Policy):
@@ -39,7 +38,7 @@ class Chain(Policy):
         actions = torch.zeros(known.shape, dtype=torch.int64)
         for k in range(TOKENS):
             logits = self.logits(observation, actions)[:, k]
-            chosen = logits.argmax(dim=1) if greedy else drawn(torch.softmax(logits, dim=1))
+            chosen = logits.argmax(dim=1) if greedy else sample_rows(torch.softmax(logits, dim=1))
             actions[:, k] = chosen.where(known[:, k], 0)
         found = self.appraise(observation, actions)
         return Composed(actions, found.log_probabilities, found.scores)
@@ -75,13 +74,13 @@ class Guessed:
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self.number, self.length = seed, int(rng.integers(2, TOKENS + 1))
+        self.length = int(rng.integers(2, TOKENS + 1))
         self.wanted = rng.integers(0, CHOICES, TOKENS)
         self.wanted[0] = rng.integers(0, CHOICES - 1)
         known = np.arange(TOKENS) < self.length
         shown = np.eye(CHOICES, dtype=np.float32)[self.wanted] * known[:, None]
         self.observation: Mapping[str, Array] = {"shown": shown, "known": known.astype(np.int8)}
-        self.advice = np.where(known, self.wanted, 0)
+        self.expert_action = np.where(known, self.wanted, 0)
 
     def judge(self, action: Array) -> Judged:
         wrong = 0.2 * float((action != self.wanted)[: self.length].sum())
@@ -91,26 +90,25 @@ class Guessed:
         return Judged(-wrong, ratio, ratio, ratio, action.copy(), wrong)
 
 
-@dataclass
 class Guesses:
     """A source of them; it notes what was drawn."""
 
-    labelled: bool = False
-    measured: bool = False
+    measured = False
+    observation_space, action_space = OBSERVED, spaces.MultiDiscrete([CHOICES] * TOKENS)
 
-    def __post_init__(self) -> None:
-        self.observation_space, self.action_space = OBSERVED, PLANS
+    def __init__(self, labelled: bool = False) -> None:
+        self.labelled = labelled
         self.draws: list[tuple[int, float]] = []
 
-    def draw(self, seed: int, stage: float) -> Guessed:
-        self.draws.append((seed, stage))
+    def draw(self, seed: int, progress: float) -> Guessed:
+        self.draws.append((seed, progress))
         return Guessed(seed)
 
-    def exam(self, number: int) -> Guessed:
+    def evaluation(self, number: int) -> Guessed:
         return Guessed(number)
 
-    def document(self) -> Numbers:
+    def state(self) -> Numbers:
         return {}
 
-    def restore(self, numbers: Numbers) -> None:
+    def load(self, numbers: Numbers) -> None:
         pass

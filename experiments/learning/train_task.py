@@ -1,0 +1,42 @@
+"""Train policies of any environment, or of a task of your own, by PPO.
+
+python -m experiments.train task=environment task.id=meshwright/PlacementToy-v0
+python -m experiments.train task=mypackage.MyTask agent.num_envs=8 training.budget_s=30
+
+A task is an `agents.rllib.task.RLTask`. The policy of the best evaluation becomes a folder,
+<run folder>/checkpoint; of several modules each has one in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agents.rllib.config import Training
+from agents.rllib.task import RLTask
+from experiments.config.targets import build_as
+from experiments.learning.training import PolicyConfig, learned
+from experiments.run.one_run import Result, Run
+
+
+@dataclass(kw_only=True)
+class TrainTaskConfig(PolicyConfig):
+    """`conf/train_task.yaml`; groups are objects by `_target_`."""
+
+    task: Any
+
+
+def task_of(config: TrainTaskConfig) -> tuple[Training, RLTask]:
+    """How a config trains, and what.
+
+    Raises:
+        InputError: naming the config key.
+    """
+    training = build_as(Training, config.training, "training", "training run")
+    task = build_as(RLTask, config.task, "task", "task of reinforcement learning")
+    return training, task
+
+
+def train_task(config: TrainTaskConfig, run: Run) -> Result:
+    """Train (on), then write the checkpoint, the learning curve and what the evaluations say."""
+    return learned(config, run, task_of)
