@@ -43,12 +43,12 @@ def task_of(env: Any = None, **ppo: Any) -> BandwidthRLTask:
 @pytest.mark.proof
 @pytest.mark.parametrize("make", [toy_environment, continuous_toy_environment])
 def test_the_toy_is_shared_within_one_percent_of_the_closed_form(make: Any, tmp_path: Path) -> None:
-    # After 3,000 steps half of the seeds have not settled. Later the policy of the last iteration
-    # still moves: over nine runs of five seeds it is within 0.1 and 4.7 % of the optimum.
-    result = train_policies(training(max_steps=6_000), task_of(make()), tmp_path)
+    # After 3,000 steps half of the seeds have not settled. Later the policy of an iteration still
+    # moves by a few percent: what is exported is that of the best evaluation.
+    result = train_policies(training(max_steps=6_000, evaluate_every=5), task_of(make()), tmp_path)
     assert OPTIMUM_S * (1 - 1e-9) <= result.best.objective <= 1.01 * OPTIMUM_S
-    assert OPTIMUM_S <= result.outcomes[0] <= 1.06 * OPTIMUM_S
     (first,) = untrained(tmp_path)
+    assert OPTIMUM_S <= result.best_score * first <= 1.06 * OPTIMUM_S
     assert first > 1.15 * OPTIMUM_S
     assert first == pytest.approx(UNIFORM_S, rel=0.1)  # nearly equal shares
     assert result.reference == ()
