@@ -25,15 +25,25 @@ class Embedding(nn.Module):
         return torch.add(self.token(tokens), self.position)
 
 
-class Block(nn.TransformerEncoderLayer):
+class Block(nn.Module):
     """Causal attention, then two linear layers of four times the width, each beside its input."""
 
     def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.mixed = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # a row of layers: one input
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], x.device)
-        return super().forward(x, mask, is_causal=True)
+    def forward(self, x: Tensor) -> Tensor:
+        joined = self.query_key_value(self.before(x))
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in joined.chunk(3, -1)
+        )
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.mixed(seen.transpose(1, 2).flatten(-2))
+        return torch.add(x, self.down(functional.gelu(self.up(self.between(x)))))
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def test_the_program_needs_torch_alone_and_makes_the_layers_of_the_plan(
     split = read_json(folder / "split.json")
     assert [name for stage in split["stages"] for name in stage["layers"]] == list(layers) == NAMES
     assert [stage["rank"] for stage in split["stages"]] == [0, 1, 0]
-    assert layers["layers.0"].linear1.weight.shape == (32, 8)
+    assert layers["layers.0"].up.weight.shape == (32, 8)
     rows = (folder / "order.csv").read_text().splitlines()
     assert [row.split(",") for row in rows] == PLANS["by_hand"]["orders"]
     subprocess.run(["sh", "-n", str(folder / "run.sh")], check=True)
