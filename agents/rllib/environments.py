@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -24,7 +25,6 @@ LARGEST = 600.0  # of a return, of which an exponential is taken
 class EnvironmentTask(RLTask):
     """Episodes of an environment, each agent rewarded as it says.
 
-    Agents whose names differ by their number alone, and whose spaces are equal, share a policy.
     Returns are means over agents. The reference of evaluations is random play of allowed actions.
 
     Args:
@@ -32,6 +32,8 @@ class EnvironmentTask(RLTask):
         make: makes the environment instead.
         objective: of an episode, where less is better and nothing below 0: the name of a number in
             its last `info`; "cost": -return; "worth": 1 / return; None: exp(-return).
+        shared: whether agents whose names differ by a number alone, and whose spaces are equal,
+            share a policy.
 
     Raises:
         InputError: there is no such environment, or its observations are no `Dict` or `Box`.
@@ -47,22 +49,25 @@ class EnvironmentTask(RLTask):
         *,
         make: MakesEnv | None = None,
         objective: str | None = None,
+        shared: bool = True,
     ) -> None:
+        if make is None and not id:
+            raise InputError("is missing: task.id=CartPole-v1 is one", field="task.id")
         if make is None and id not in PARALLEL and id not in gymnasium.registry:
             known = near(id, [*PARALLEL, *gymnasium.registry])
             raise InputError(f"there is no {id!r} (near it: {', '.join(known)})", field="task.id")
         self.id, self.info = id, objective
-        self.make = make or PARALLEL.get(id) or (lambda: gymnasium.make(id).unwrapped)
+        self.make = make or PARALLEL.get(id) or partial(gymnasium.make, id)
         env = self.make()
         self.parallel = isinstance(env, ParallelEnv)
         self.agents = list(env.possible_agents) if isinstance(env, ParallelEnv) else ["agent"]
         self._spaces = {agent: _spaces(env, agent) for agent in self.agents}
         stems = {agent: re.sub(r"_?\d+$", "", agent) for agent in self.agents}
-        shared = {
+        equal = {
             stem: len({repr(self._spaces[x]) for x in self.agents if stems[x] == stem}) == 1
             for stem in stems.values()
         }
-        self._module = {x: stem if shared[stem] else x for x, stem in stems.items()}
+        self._module = {x: stem if shared and equal[stem] else x for x, stem in stems.items()}
 
     def module_of(self, agent: str) -> str:
         return self._module[agent]
@@ -147,6 +152,9 @@ class EnvironmentRunnerEnv(RunnerEnv):
         if name in ("cost", "worth"):
             found = -total if name == "cost" else 1.0 / max(total, 1e-12)
         else:
+            if not isinstance(self.info.get(name), int | float | np.number):
+                told = f"the last info has no number {name!r} (it has {', '.join(self.info)})"
+                raise InputError(told, field="task.objective")
             found = float(self.info[name]) if self.info.get("feasible", True) else np.inf
         return found if np.isfinite(found) and found > 0.0 else float("inf")
 

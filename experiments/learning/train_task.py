@@ -14,6 +14,7 @@ from typing import Any
 
 from agents.rllib.config import Training
 from agents.rllib.task import RLTask
+from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.learning.training import PolicyConfig, learned
 from experiments.run.one_run import Result, Run
@@ -33,6 +34,8 @@ def task_of(config: TrainTaskConfig) -> tuple[Training, RLTask]:
         InputError: naming the config key.
     """
     training = build_as(Training, config.training, "training", "training run")
+    if training.parameters == "separate":
+        raise InputError("config key 'training.parameters': a task says who shares: task.shared")
     task = build_as(RLTask, config.task, "task", "task of reinforcement learning")
     return training, task
 

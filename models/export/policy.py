@@ -40,7 +40,8 @@ class OnnxPolicy:
         InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
         check_folder(folder)
         spec = read_checked_spec(folder, KIND, VERSION, LISTED)
         self.observation: dict[str, dict[str, Any]] = spec["observation"]
