@@ -70,13 +70,8 @@ def _planned(entry: Entry, folder: str, agent: str, into: str) -> str:
     if problem == "shared":
         mw.plan(graph, topology, "contiguous_speed").save(f"{folder}/given.json")
         plan = mw.run("plan", *words, budget, into, f"problem.plans=[{folder}/given.json]")["plan"]
-        mw.run(
-            "plot",
-            f"plan={plan}",
-            *words[1:3],
-            "communication=fair",
-            f"hydra.run.dir={folder}/plot",
-        )
+        drawn = f"hydra.run.dir={folder}/plot"
+        mw.run("report", f"plan={plan}", *words[1:3], "communication=fair", drawn)
         return "plot/gantt.png"
     found = mw.plan(graph, topology, entry.name, problem=problem, budget_s=BUDGET_S)
     found.draw(f"{folder}/gantt.png")
