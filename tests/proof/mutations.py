@@ -324,8 +324,8 @@ FAULTS = (
         "What comes after the end of an episode is no merit of decisions before it.",
         "Credit flows over the end.",
         "agents",
-        "carried = discounts * discounting.kept(times, observed) * ~ends",
-        "carried = discounts * discounting.kept(times, observed)",
+        "carried = discounts * discounting.kept(elapsed, observed) * ~ends",
+        "carried = discounts * discounting.kept(elapsed, observed)",
     ),
     Fault(
         "PPO",
