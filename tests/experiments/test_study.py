@@ -238,7 +238,7 @@ def test_a_cell_that_fails_is_a_row_and_stops_those_that_read_it(work: Path) -> 
 def test_killed_in_processes_a_study_goes_on_to_the_same_tables(work: Path) -> None:
     """SIGKILL of the command alone: its workers end, and what was done is kept."""
     pytest.importorskip("joblib")
-    told = [study_file(work, solvers=["contiguous", "local_search"], budgets=[1], seeds=1)]
+    told = [study_file(work, solvers=["contiguous", "local_search"], budgets=[60], seeds=1)]
     limit = ["deterministic_limit=30"]
     assert main([*told, *limit, "hydra.run.dir=whole"]) == 0
     command = [sys.executable, "-m", "experiments.study", *told, *limit, "workers=2"]
@@ -468,6 +468,10 @@ TRAINING = [
     "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
     "training.evaluation_episodes=1", "training.evaluate_every=1", "training.max_steps=32",
 ]  # fmt: skip
+TASK = [
+    "training.max_steps=8", "training.budget_s=null", "training.evaluation_episodes=1",
+    "agent.num_envs=2", "agent.episodes=1",
+]  # fmt: skip
 MAIN = [
     "graph=graph.npz", "budget_s=1", "env.max_groups=8", "agent.num_envs=8", "agent.group_size=8",
     "model.hidden=8", "model.heads=2", "training.min_iterations=1", "training.budget_s=1e-9",
@@ -501,6 +505,9 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
             part["problems"] = {"condition": dict(list(part["problems"]["condition"].items())[:2])}
         elif "split" in (part["problems"] or {}):
             part["problems"] = {"split": ["itp"]}
+        elif "environment" in (part["problems"] or {}):
+            ids = list(part["problems"]["environment"].items())
+            part["problems"] = {"environment": dict([ids[0], ids[-2]])}
         elif "regime" in (part["problems"] or {}):
             part["problems"] = {"regime": part["problems"]["regime"][:1]}
         part["budgets"] = [0.3, 0.6][: len(part["budgets"])] if part["budgets"] else part["budgets"]
@@ -510,6 +517,8 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
             words = ([x for x in words if x.startswith("split=")] and [*words, *split]) or words
         elif verb == "main":
             tiny = MAIN
+        elif verb == "train" and "task=environment" in words:
+            tiny = TASK
         elif verb == "train" and "numbers" in solvers:
             tiny = [*own, *REGIME[:-1], "windows=2", *RULE]
         elif verb == "train":

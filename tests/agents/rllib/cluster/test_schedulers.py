@@ -30,7 +30,10 @@ def sampled(
 ) -> tuple[VectorRunner, Rollout, ModuleRollout]:
     chosen = training(ppo, cloning=CLONING)
     own = schedulers(**task)
-    runner = runner_of(own, chosen, modules_of(own, MODEL))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        modules = modules_of(own, MODEL)
+    runner = runner_of(own, chosen, modules)
     steps = chosen.ppo.steps
     rollout = runner.sample(SampleRequest(0, 1.0, steps, student_share))
     (of_module,) = rollout.modules.values()
