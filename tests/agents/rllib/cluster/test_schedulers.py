@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from schedulers import MODEL, SMALL, environment, schedulers, training
 
