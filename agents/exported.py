@@ -70,7 +70,7 @@ class EnvironmentDecider(Decider):
     kind = ENVIRONMENT
 
     def __init__(self, checkpoint: str) -> None:
-        self.policy = OnnxPolicy(Path(checkpoint))
+        self.policy = OnnxPolicy(checkpoint)
         super().__init__(
             (LiveObservation, "What an agent observes"), (ActionAnswer, "What the agent does")
         )

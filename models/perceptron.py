@@ -21,10 +21,10 @@ MASK = "action_mask"
 @bounded
 @dataclass(frozen=True)
 class PerceptronConfig:
-    """`models.architecture.Architecture`: two hidden layers' worth of a perceptron, and a critic.
+    """`models.architecture.Architecture`: two hidden layers, which the actor and the critic share.
 
     Args:
-        hidden: width of its layers.
+        hidden: their width.
     """
 
     hidden: Count = 64

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from agents.rllib.connector import LearnerConnector
 from agents.rllib.module import PolicyModule, WithAuxiliaryHead, module_specs, modules_of
 from agents.rllib.ppo import Metrics, PPOLearner, UpdateRequest, num_minibatches
 from agents.rllib.runner import TASK, Rollout, SampleRequest, Shared, VectorRunner
-from agents.rllib.task import Numbers, RLTask, Solution
+from agents.rllib.task import Numbers, RLTask, Solution, better
 from envs.errors import InputError
 
 RESTART_S = 120.0  # seconds within which some runner must come back when all have died
@@ -140,8 +140,7 @@ class LockStepPPO(rllib_ppo.PPO):
         learned = time.perf_counter()
         before = self.counters.steps
         self._count(rollouts)
-        known = [rollout.best for rollout in rollouts if rollout.best is not None]
-        self.best = min(known, key=lambda solution: solution.objective, default=None)
+        self.best = reduce(better, [rollout.best for rollout in rollouts])
         ended = [episode for rollout in rollouts for episode in rollout.ended]
         names = ("episodic_return", "episodic_length", *self.task.metrics)
         self.row = {

@@ -56,11 +56,11 @@ class EnvironmentTask(RLTask):
         if make is None and id not in PARALLEL and id not in gymnasium.registry:
             known = near(id, [*PARALLEL, *gymnasium.registry])
             raise InputError(f"there is no {id!r} (near it: {', '.join(known)})", field="task.id")
-        self.id, self.info = id, objective
+        self.info = objective
         self.make = make or PARALLEL.get(id) or partial(gymnasium.make, id)
-        env = self.make()
+        env: Any = self.make()
         self.parallel = isinstance(env, ParallelEnv)
-        self.agents = list(env.possible_agents) if isinstance(env, ParallelEnv) else ["agent"]
+        self.agents = getattr(env, "possible_agents", ["agent"])
         self._spaces = {agent: _spaces(env, agent) for agent in self.agents}
         stems = {agent: re.sub(r"_?\d+$", "", agent) for agent in self.agents}
         equal = {
@@ -84,10 +84,9 @@ class EnvironmentTask(RLTask):
 
 def _spaces(env: Any, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
     """Of an agent; what it observes as a mapping of arrays."""
+    seen, acts = env.observation_space, env.action_space
     if isinstance(env, ParallelEnv):
-        seen, acts = env.observation_space(agent), env.action_space(agent)
-    else:
-        seen, acts = env.observation_space, env.action_space
+        seen, acts = seen(agent), acts(agent)
     if isinstance(seen, spaces.Box):
         seen = spaces.Dict({"observation": seen})
     if not isinstance(seen, spaces.Dict):
@@ -112,18 +111,19 @@ class EnvironmentRunnerEnv(RunnerEnv):
 
     def observations(self) -> Sequence[Mapping[str, Array]]:
         seen = self.seen if self.task.parallel else {"agent": self.seen}
-        if isinstance(seen[self.task.agents[0]], Mapping):
-            return [seen[agent] for agent in self.task.agents]
-        return [{"observation": seen[agent]} for agent in self.task.agents]
+        shown = [seen[agent] for agent in self.task.agents]
+        return [x if isinstance(x, Mapping) else {"observation": x} for x in shown]
 
     def step(self, actions: Sequence[Any]) -> Step:
         agents = self.task.agents
         if self.task.parallel:
-            found = self.env.step(dict(zip(agents, actions, strict=True)))
-            self.seen, rewards, terminated, truncated, infos = found
-            self.info = infos[agents[0]]
-            given = [float(rewards[agent]) for agent in agents]
-            over, cut = all(terminated.values()), all(truncated.values())
+            acting = {x: a for x, a in zip(agents, actions, strict=True) if x in self.env.agents}
+            seen, rewards, _, truncated, infos = self.env.step(acting)
+            self.seen = {**self.seen, **seen}  # who has left sees what it saw last
+            self.info = infos.get(agents[0], self.info)
+            given = [float(rewards.get(agent, 0.0)) for agent in agents]
+            cut = not self.env.agents and all(truncated.values())
+            over = not self.env.agents and not cut
         else:
             self.seen, reward, over, cut, self.info = self.env.step(actions[0])
             given = [float(reward)]

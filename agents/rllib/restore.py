@@ -98,15 +98,26 @@ def load_best(run_folder: Path, policies: Mapping[str, Policy], which: str = BES
     Raises:
         InputError: there are none, they were damaged, or are another policy's.
     """
-    folder = run_folder / which
-    _read(folder, SCORE_FILE, ())
-    path = folder / f"{WEIGHTS}.safetensors"
-    tensors = _tensors(path)
+    tensors = best_weights(run_folder, which)
     try:
         for module, policy in policies.items():
             policy.load_state_dict(under(tensors, f"{module}/"))
     except RuntimeError as error:
-        raise InputError(in_one_line(error), file=path) from error
+        raise InputError(in_one_line(error), file=_weights_file(run_folder, which)) from error
+
+
+def best_weights(run_folder: Path, which: str = BEST) -> dict[str, Tensor]:
+    """The weights of the run's best evaluation, or of another, by name.
+
+    Raises:
+        InputError: there are none, or they were damaged.
+    """
+    _read(run_folder / which, SCORE_FILE, ())
+    return _tensors(_weights_file(run_folder, which))
+
+
+def _weights_file(run_folder: Path, which: str) -> Path:
+    return run_folder / which / f"{WEIGHTS}.safetensors"
 
 
 def _write(folder: Path, name: str, document: Mapping[str, Any], files: Files) -> None:

@@ -139,6 +139,8 @@ class VectorRunner(EnvRunner):
     truncated.
     """
 
+    vector: VectorEnv  # of `envs`, from the first request on
+
     def __init__(self, *, config: Any, **arguments: Any) -> None:
         super().__init__(config=config, **arguments)
         self.task: RLTask = config.env_config[TASK].value
@@ -153,7 +155,6 @@ class VectorRunner(EnvRunner):
         self.teacher = self.task.teacher if self.training.cloning.iterations else None
         self.goes_on = ppo.steps is not None
         self.envs: list[RunnerEnv] = []  # made with the first request
-        self.vector: VectorEnv | None = None
         self.started = [0] * count  # episodes
         self.progress = [0.0] * count  # of the curriculum when the episode began
         self.returns = [0.0] * count  # of the episode so far, mean over agents
@@ -177,7 +178,9 @@ class VectorRunner(EnvRunner):
             return self._rollout(request)
 
     def _rollout(self, request: SampleRequest) -> Rollout:
-        steps, vector = request.steps, self._vector(request.steps)
+        steps = request.steps
+        self._make_vector(steps)
+        vector = self.vector
         if self.begun and self.goes_on:
             for buffer in vector.buffers.values():
                 buffer.move(steps, 0)
@@ -196,7 +199,7 @@ class VectorRunner(EnvRunner):
         rollout = Rollout.empty(modules, numbers, steps)
         for t in range(steps):
             self.guard.check("steps", t, steps)
-            actions = self._act(vector, rollout, t, request.student_share)
+            actions = self._act(rollout, t, request.student_share)
             for index, env in enumerate(self.envs):
                 rollout.time[t, index] = env.time
                 rollout.episode[t, index] = self.started[index]
@@ -211,7 +214,7 @@ class VectorRunner(EnvRunner):
                     env.observe(t + 1)
                 if not (step.terminated or step.truncated):
                     continue
-                self._end(vector, rollout, t, index, step.terminated)
+                self._end(rollout, t, index, step.terminated)
                 if t + 1 < steps or self.goes_on:
                     self._reset(index, t + 1, request.progress)
         running = ~(rollout.terminated[-1] | rollout.truncated[-1])
@@ -263,7 +266,7 @@ class VectorRunner(EnvRunner):
         if not numbers.get("envs"):
             return
         assert steps is not None
-        self._vector(steps)
+        self._make_vector(steps)
         for index, env in enumerate(self.envs):
             self.started[index] = int(numbers["started"][index]) - 1
             self._begin(index, float(numbers["progress"][index]))
@@ -288,15 +291,15 @@ class VectorRunner(EnvRunner):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Nothing to take over."""
 
-    def _vector(self, steps: int) -> VectorEnv:
-        if self.vector is None or self.vector.times != steps + 1:
-            if self.vector is not None and self.goes_on:
-                raise InputError("episodes go on: rollouts have one length", field="steps")
-            for index in self.numbers[len(self.envs) :]:
-                self.guard.check("num_envs", len(self.envs), len(self.numbers))
-                self.envs.append(self.task.make_env(index))
-            self.vector = VectorEnv(self.task, self.envs, steps + 1)
-        return self.vector
+    def _make_vector(self, steps: int) -> None:
+        if self.envs and self.vector.times == steps + 1:
+            return
+        if self.envs and self.goes_on:
+            raise InputError("episodes go on: rollouts have one length", field="steps")
+        for index in self.numbers[len(self.envs) :]:
+            self.guard.check("num_envs", len(self.envs), len(self.numbers))
+            self.envs.append(self.task.make_env(index))
+        self.vector = VectorEnv(self.task, self.envs, steps + 1)
 
     def _load_counters(self, numbers: Numbers) -> None:
         self.started = [int(count) for count in numbers["started"]]
@@ -314,51 +317,45 @@ class VectorRunner(EnvRunner):
         self.progress[index] = progress
         self.envs[index].reset(int(entropy.generate_state(1)[0]), progress, self.teacher)
 
-    def _end(
-        self, vector: VectorEnv, rollout: Rollout, t: int, index: int, terminated: bool
-    ) -> None:
+    def _end(self, rollout: Rollout, t: int, index: int, terminated: bool) -> None:
         """An episode ends with step t; where it is truncated, its end has been observed."""
         (rollout.terminated if terminated else rollout.truncated)[t, index] = True
-        for name, buffer in () if terminated else vector.buffers.items():
-            rows = vector.rows_of(name, index)
+        for name, buffer in () if terminated else self.vector.buffers.items():
+            rows = self.vector.rows_of(name, index)
             seen = buffer.at(t + 1, np.arange(rows.start, rows.stop))
             rollout.modules[name].next_values[t, rows] = self.modules[name].values(seen)
         own = {"episodic_return": self.returns[index], "episodic_length": self.lengths[index]}
         rollout.ended.append({**self.envs[index].metrics(), **own})
 
-    def _act(
-        self, vector: VectorEnv, rollout: Rollout, t: int, student_share: float | None
-    ) -> list[list[Any]]:
+    def _act(self, rollout: Rollout, t: int, student_share: float | None) -> list[list[Any]]:
         """One action of every agent of every environment."""
-        actions: list[list[Any]] = [[None] * vector.num_agents for _ in self.envs]
+        actions: list[list[Any]] = [[None] * self.vector.num_agents for _ in self.envs]
         for name, own in rollout.modules.items():
             module = self.modules[name]
-            masks = module.masks(vector.buffers[name])
+            masks = module.masks(self.vector.buffers[name])
             if masks is not None:
                 own.actions[t], own.decides[t] = module.forced(masks[t])
                 own.decides[t] |= self.goes_on and t == 0
             rows = np.flatnonzero(own.decides[t])
-            if len(rows) and student_share is None:
-                self._sample(vector, own, name, t, rows)
-            elif len(rows) and student_share is not None:
-                self._imitate(vector, own, name, t, rows, student_share)
+            if len(rows):
+                if student_share is None:
+                    self._sample(own, name, t, rows)
+                else:
+                    self._imitate(own, name, t, rows, student_share)
             acted = module.clipped(own.actions[t])
-            for (index, agent), action in zip(vector.rows[name], acted, strict=True):
+            for (index, agent), action in zip(self.vector.rows[name], acted, strict=True):
                 actions[index][agent] = action
         return actions
 
-    def _sample(
-        self, vector: VectorEnv, own: ModuleRollout, name: str, t: int, rows: IntArray
-    ) -> None:
+    def _sample(self, own: ModuleRollout, name: str, t: int, rows: IntArray) -> None:
         """The policy decides in some rows."""
-        made = self.modules[name].sample(vector.buffers[name].at(t, rows))
+        made = self.modules[name].sample(self.vector.buffers[name].at(t, rows))
         own.values[t, rows], own.actions[t, rows] = made.values, made.actions
         own.log_probabilities[t, rows] = made.log_probabilities
 
     def _imitate(
-        self, vector: VectorEnv, own: ModuleRollout, name: str, t: int, rows: IntArray,
-        student_share: float,
-    ) -> None:  # fmt: skip
+        self, own: ModuleRollout, name: str, t: int, rows: IntArray, student_share: float
+    ) -> None:
         """The expert decides in some rows, or the student now and then.
 
         So the student learns in states that its own mistakes lead to (DAgger: Ross et al., "A
@@ -369,14 +366,14 @@ class VectorRunner(EnvRunner):
         Raises:
             InputError: the expert does what is not allowed.
         """
-        expert = np.array(vector.expert_actions(name, rows), np.int64)
-        masks = self.modules[name].masks(vector.buffers[name])
+        expert = np.array(self.vector.expert_actions(name, rows), np.int64)
+        masks = self.modules[name].masks(self.vector.buffers[name])
         if masks is not None and not masks[t, rows, expert].all():
             raise InputError("does what is not allowed", field="teacher")
         assert own.expert_actions is not None
         own.expert_actions[t, rows] = expert
         student = expert == NO_LABEL
         if student_share > 0.0:
-            self._sample(vector, own, name, t, rows)
+            self._sample(own, name, t, rows)
             student |= torch.rand(expert.shape).numpy() < student_share
         own.actions[t, rows] = np.where(student, own.actions[t, rows], expert)

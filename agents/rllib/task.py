@@ -34,14 +34,27 @@ class Solution:
     objective: float  # less is better
     decisions: Mapping[str, Array]  # by name
 
-    @classmethod
-    def of(cls, objective: float, lists: Mapping[str, Any]) -> Solution:
-        """What `lists` was taken of."""
-        return cls(objective, {name: np.array(values) for name, values in lists.items()})
 
-    def lists(self) -> dict[str, Any]:
-        """The decisions as JSON takes them."""
-        return {name: values.tolist() for name, values in self.decisions.items()}
+def better(first: Solution | None, second: Solution | None) -> Solution | None:
+    """The one whose objective is less; of equal ones the first."""
+    if first is None or second is None:
+        return first or second
+    return second if second.objective < first.objective else first
+
+
+def saved(found: Solution | None) -> list[Any] | None:
+    """What was found, or that nothing was, as JSON takes it."""
+    if found is None:
+        return None
+    return [found.objective, {name: x.tolist() for name, x in found.decisions.items()}]
+
+
+def restored(document: Sequence[Any] | None) -> Solution | None:
+    """What `saved` was given."""
+    if document is None:
+        return None
+    objective, lists = document
+    return Solution(objective, {name: np.array(values) for name, values in lists.items()})
 
 
 class Step(NamedTuple):
@@ -231,18 +244,15 @@ class RLTask:
 
     def keep(self, found: Solution) -> None:
         """Keep `found` if it is better than all before."""
-        if self.best is None or found.objective < self.best.objective:
-            self.best = found
+        self.best = better(self.best, found)
 
     def state(self) -> Numbers:
         """What its environments share, for a checkpoint."""
-        best = self.best
-        return {"best": None if best is None else [best.objective, best.lists()]}
+        return {"best": saved(self.best)}
 
     def load(self, numbers: Numbers) -> None:
         """Go on from what `state` gave."""
-        best = numbers["best"]
-        self.best = None if best is None else Solution.of(*best)
+        self.best = restored(numbers["best"])
 
 
 def one_architecture(model: Any) -> Architecture:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agents.rllib.algorithm import CHARTS, LockStepPPO, algorithm, loss_columns
 from agents.rllib.config import BudgetGuard, Training
-from agents.rllib.task import Array, Numbers, RLTask, Solution
+from agents.rllib.task import Array, Numbers, RLTask, Solution, better, restored, saved
 from agents.rllib.vector import Evaluation
 from envs.errors import InputError
 from models.architecture import Policy
@@ -81,9 +81,7 @@ class PPOTask:
     def step(self) -> dict[str, float]:
         """Sample and learn once."""
         self.algorithm.training_step()
-        found = self.algorithm.best
-        if found is not None and (self.best is None or found.objective < self.best.objective):
-            self.best = found
+        self.best = better(self.best, self.algorithm.best)
         best = INF if self.best is None else self.best.objective
         return {"charts/best_objective": best, **self.algorithm.row}
 
@@ -105,21 +103,19 @@ class PPOTask:
     def state(self) -> tuple[Numbers, dict[str, Mapping[str, Tensor]]]:
         """What training needs to go on: plain numbers, and arrays by file and name."""
         sampling, episodes = self.algorithm.sampling_state()
-        best = self.best
         numbers = {
             "sampling": sampling,
             "reference": self.reference,
             "first": self.first,
             "outcomes": self.outcomes,
-            "best": None if best is None else [best.objective, best.lists()],
+            "best": saved(self.best),
         }
         return numbers, {**self.algorithm.tensors(), "episodes": episodes}
 
     def load(self, numbers: Numbers, files: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Go on from what `state` gave."""
         self.reference, self.first = tuple(numbers["reference"]), tuple(numbers["first"])
-        self.outcomes, best = tuple(numbers["outcomes"]), numbers["best"]
-        self.best = None if best is None else Solution.of(*best)
+        self.outcomes, self.best = tuple(numbers["outcomes"]), restored(numbers["best"])
         self.algorithm.restore_run(numbers["sampling"], files.get("episodes", {}), files)
 
     def _yardstick(self) -> Array:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from omegaconf import OmegaConf
+import yaml
 
 from envs.errors import InputError, in_one_line
 
 RUN_FILE = "tracked_run.txt"  # in the run folder: the run's id, by which it goes on
+BATCH = 100  # parameters that MLflow takes at a time
+LENGTH = 500  # characters of one of them
 
 
 class Tracker(Protocol):
@@ -55,7 +58,7 @@ class TensorBoard:
         self._board.close()
 
 
-@dataclass(frozen=True)
+@dataclass
 class MLflow:
     """Runs of one experiment; the config of a run is its parameters.
 
@@ -70,6 +73,7 @@ class MLflow:
 
     uri: str | None = None
     experiment: str = "meshwright"
+    _failed: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -93,8 +97,9 @@ class MLflow:
             run = mlflow.start_run(known, run_name=run_folder.name)
             if known is None:
                 _keep_run(run_folder, run.info.run_id)
-                for name, value in _parameters(run_folder).items():
-                    mlflow.log_param(name, str(value)[:500])  # which is as long as it may be
+                items = [(key, str(x)[:LENGTH]) for key, x in _parameters(run_folder).items()]
+                for first in range(0, len(items), BATCH):
+                    mlflow.log_params(dict(items[first : first + BATCH]))
         except (mlflow.MlflowException, OSError) as error:
             message = in_one_line(error)
             raise InputError(f"{self.uri!r}: {message}", field="tracking.uri") from error
@@ -108,13 +113,16 @@ class MLflow:
         try:
             mlflow.log_metrics(finite, step)
         except (mlflow.MlflowException, OSError) as error:
-            message = f"MLflow takes no metrics of iteration {step}, metrics.csv has them"
-            print(f"{message}: {in_one_line(error)}", file=sys.stderr)
+            if not self._failed:
+                message = in_one_line(error)
+                print(f"MLflow takes no metrics, metrics.csv has them: {message}", file=sys.stderr)
+            self._failed = True
 
     def close(self, *, failed: bool) -> None:
         import mlflow
 
-        mlflow.end_run("FAILED" if failed else "FINISHED")
+        with suppress(mlflow.MlflowException, OSError):
+            mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
 @dataclass(frozen=True)
@@ -170,17 +178,13 @@ def _keep_run(run_folder: Path, run: str) -> None:
 def _parameters(run_folder: Path) -> dict[str, Any]:
     """The config of a run, by dotted key."""
     path = run_folder / "config.yaml"
-    if not path.is_file():
-        return {}
-    flat: dict[str, Any] = {}
-    config = OmegaConf.load(path)
+    node = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return dict(_flat(node, ""))
 
-    def add(node: Any, key: str) -> None:
-        if OmegaConf.is_dict(node):
-            for name in node:
-                add(node[name], f"{key}.{name}" if key else str(name))
-        else:
-            flat[key] = node
 
-    add(config, "")
-    return flat
+def _flat(node: object, key: str) -> Iterator[tuple[str, object]]:
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from _flat(value, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, node

@@ -225,7 +225,6 @@ class DurationTask(Task):
 
     def score(self) -> float:
         """Cross entropy of the work left of later jobs, in nats."""
-        self.fitted.network.eval()
         chance = predicted(self.fitted.network, self.later.features)
         score = float(Scores.of(NETWORK, chance, self.later.remaining_s).loss.mean())
         self.outcomes = (score,)

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from agents.cluster.migrating.learned_priority import NAMES, LearnedPriority
@@ -45,11 +44,7 @@ from experiments.learning.trainer import Files, Rounds, Row, Task
 from experiments.learning.training import WindowsConfig, begun, run_rounds
 from experiments.pictures.learning import draw_search
 from experiments.reporting.tables import TABLE_FILE, Table, markdown_table, write_tables
-from experiments.run.artifacts import (
-    to_json,
-    write_figure,
-    write_text,
-)
+from experiments.run.artifacts import to_json, write_figure, write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable, stamp
@@ -242,8 +237,7 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
             config, tracking, task, rounds, run, display, provenance,
             lambda row: f"mean JCT / before {task.ratios[-1][1].text()}", "search",
         )  # fmt: skip
-    tensors = load_file(run.folder / restore.BEST / f"{restore.WEIGHTS}.safetensors")
-    weights = tensors["weights"].numpy()
+    weights = restore.best_weights(run.folder)["weights"].numpy()
     best = dict(task.ratios)[progress.best_iteration]
     before, found = (dict(zip(NAMES, row.tolist(), strict=True)) for row in (start, weights))
     document = stamp(

@@ -191,8 +191,7 @@ def searched(
                                        for x in tried.numbers.values()))
         for ratio, one, tried in zip(ratios, judged, best, strict=True)
     ]  # fmt: skip
-    columns = ("search", "evaluation", *numbers)
-    table = Table(f"The best of {len(task.tried)}", columns, rows)
+    table = Table(f"The best of {len(task.tried)}", ("search", "evaluation", *numbers), rows)
     write_tables(run, title, [table], provenance, caption=caption)
     values: dict[str, object] = {
         **document,

@@ -32,7 +32,6 @@ COLUMNS = (
     "evaluation/outcome",  # mean over the episodes
     "evaluation/best_score",  # so far
 )
-INF, NAN = float("inf"), float("nan")
 
 
 class Task(Protocol):
@@ -111,7 +110,7 @@ class Progress:
     iteration: int = 0
     seconds: float = 0.0  # wall clock spent training
     evaluations: list[tuple[int, float]] = field(default_factory=list)  # (iteration, score)
-    best_score: float = INF
+    best_score: float = np.inf
     best_iteration: int = 0
     warnings: tuple[str, ...] = ()  # what a user is to know
 
@@ -235,8 +234,8 @@ def train(
             row |= {
                 ITERATION: progress.iteration,
                 "charts/seconds": progress.seconds,
-                "evaluation/score": progress.evaluations[-1][1] if evaluated else NAN,
-                "evaluation/outcome": float(np.mean(task.outcomes)) if evaluated else NAN,
+                "evaluation/score": progress.evaluations[-1][1] if evaluated else np.nan,
+                "evaluation/outcome": float(np.mean(task.outcomes)) if evaluated else np.nan,
                 "evaluation/best_score": progress.best_score,
             }
             reserve = clock() - start + (run.evaluation_seconds if every is None else 0.0)
@@ -309,8 +308,8 @@ class _Run:
 
     def nothing_left(self) -> str:
         """Of a run that was resumed with nothing left to do."""
-        budget_s, most = self.schedule.budget_s, self.schedule.max_steps
-        key, spent = "budget_s", f"the budget of {budget_s} s is spent"
+        most = self.schedule.max_steps
+        key, spent = "budget_s", f"the budget of {self.schedule.budget_s} s is spent"
         if most is not None and self.task.steps >= most:
             key, spent = "max_steps", f"{most} steps are done"
         return f"nothing more was trained, {spent}: give training.{key}=..., which is the total"

@@ -18,7 +18,7 @@ from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
 from experiments.learning.outcome import Outcome
 from experiments.learning.tracking import Tracking
 from experiments.learning.trainer import Progress, Rounds, Row, Task, train
-from experiments.pictures.learning import draw_evaluations, read_evaluations
+from experiments.pictures.learning import draw_evaluations, improvements, read_evaluations
 from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -72,7 +72,6 @@ class WindowsConfig(TrainingConfig):
 
 
 AnyConfig = TypeVar("AnyConfig", bound=TrainingConfig)
-AnyPolicy = TypeVar("AnyPolicy", bound=PolicyConfig)
 
 
 def begun(config: AnyConfig, run: Run) -> tuple[AnyConfig, Tracking]:
@@ -189,30 +188,27 @@ def run_rounds(
 
 
 def trained(
-    config: PolicyConfig, tracking: Tracking, training: Training, task: RLTask, run: Run,
+    config: TrainingConfig, tracking: Tracking, training: Training, task: RLTask, run: Run,
     display: ProgressDisplay, provenance: Provenance, news: News, name: str = "training",
 ) -> Trained:  # fmt: skip
     """Train policies (on), as `train_policies`, and show it, as `shown`."""
-
-    def told(row: Row) -> str:
-        return f"{'imitation' if row['charts/cloning'] else 'PPO'}, {news(row)}"
-
-    limits = training.budget_s, training.min_iterations
-    with shown(config, run, display, provenance, told, name, *limits) as on_iteration:
-        resume = config.resume is not None
+    with shown(
+        config, run, display, provenance,
+        lambda row: f"{'imitation' if row['charts/cloning'] else 'PPO'}, {news(row)}",
+        name, training.budget_s, training.min_iterations,
+    ) as on_iteration:  # fmt: skip
         return train_policies(
-            training, task, run.folder, on_iteration, resume=resume, tracking=tracking
-        )
+            training, task, run.folder, on_iteration,
+            resume=config.resume is not None, tracking=tracking,
+        )  # fmt: skip
 
 
-def improvements(run_folder: Path, first: float) -> list[tuple[float, float]]:
+def trajectory(run_folder: Path, first: float) -> list[tuple[float, float]]:
     """(seconds of training, score) of the first evaluation and of each that was the best so far."""
-    found = [(0.0, first)]
     with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if float(row["evaluation/score"]) < found[-1][1]:
-                found.append((float(row["charts/seconds"]), float(row["evaluation/score"])))
-    return found
+        rows = list(csv.DictReader(file))
+    scores = [(float(row["charts/seconds"]), float(row["evaluation/score"])) for row in rows]
+    return improvements([(0.0, first), *scores])
 
 
 def counts_of(found: Trained, *more: str) -> dict[str, object]:
@@ -226,9 +222,9 @@ def counts_of(found: Trained, *more: str) -> dict[str, object]:
 
 
 def learned(
-    config: AnyPolicy,
+    config: AnyConfig,
     run: Run,
-    task_of: Callable[[AnyPolicy], tuple[Training, RLTask]],
+    task_of: Callable[[AnyConfig], tuple[Training, RLTask]],
 ) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the evaluations say.
 
@@ -254,7 +250,7 @@ def learned(
         **counts_of(found),
         "outcomes": list(found.outcomes),
         "reference": list(found.reference),
-        "trajectory": improvements(run.folder, found.evaluations[0][1]),
+        "trajectory": trajectory(run.folder, found.evaluations[0][1]),
         "checkpoint": str(checkpoint),
         "checkpoint_bytes": sum(x.stat().st_size for x in checkpoint.rglob("*") if x.is_file()),
         "resumed": config.resume is not None,

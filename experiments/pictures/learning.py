@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import cycle, product
@@ -41,6 +41,15 @@ from experiments.run.statistics import Interval
 ABOVE_START = 1.1  # baselines slower than this times the curve's start are named, not drawn
 
 
+def improvements(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of (time, value) in order those whose value is less than all before."""
+    found: list[tuple[float, float]] = []
+    for at, value in points:
+        if value < (found[-1][1] if found else np.inf):
+            found.append((at, value))
+    return found
+
+
 @dataclass(frozen=True)
 class Curve:
     """One training run.
@@ -62,9 +71,7 @@ class Curve:
     @property
     def improvements(self) -> list[tuple[float, float]]:
         """(wall time, step time) of every plan that was the best so far."""
-        before = np.minimum.accumulate([np.inf, *self.best])
-        rows = zip(self.seconds, self.best, before[:-1], strict=True)
-        return [(at, one) for at, one, least in rows if one < least]
+        return improvements(zip(self.seconds, self.best, strict=True))
 
 
 def draw_learning_curve(

@@ -234,7 +234,7 @@ class DurationFit:
         self._inputs, self._left = torch.from_numpy(rows), torch.from_numpy(remaining_s)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.network = DurationPosterior(config)
+            self.network = DurationPosterior(config).eval()
             self._random = torch.get_rng_state()  # of dropout
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay
@@ -296,7 +296,6 @@ def fit(
     """The network of a whole `DurationFit`, and the mean cross entropy of every epoch."""
     fitted = DurationFit(config, rows, remaining_s, seed)
     losses = [fitted.epoch() for _ in range(config.epochs)]
-    fitted.network.eval()
     return fitted.network, losses
 
 

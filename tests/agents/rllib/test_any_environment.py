@@ -128,6 +128,17 @@ def test_chance_and_a_policy_play_any_environment(name: str, agents: int) -> Non
         assert played == evaluation.of(given, expert=expert)
 
 
+def test_an_agent_may_leave_before_the_others() -> None:
+    env = EnvironmentTask(make=Pair).make_env(0)
+    env.reset(0)
+    first, second = env.env.single.values()  # type: ignore[attr-defined]
+    first.steps = 2  # of four: it leaves after two more
+    steps = [env.step([first.lamp, second.lamp]) for _ in range(4)]
+    assert [one.terminated for one in steps] == [False, False, False, True]
+    assert [list(one.rewards) for one in steps] == [[1.0, 1.0]] * 2 + [[0.0, 1.0]] * 2
+    assert len(env.observations()) == 2
+
+
 def test_who_shares_a_policy() -> None:
     assert [EnvironmentTask(make=Pair).module_of(x) for x in ("one_0", "one_1")] == ["one"] * 2
     apart = EnvironmentTask(make=Pair, shared=False)
