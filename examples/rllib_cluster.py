@@ -28,7 +28,7 @@ MODEL = HierarchicalConfig(
     initial_scale=0.1,
     initial_index_weight=0.0,
     initial_speed_weight=0.0,
-    initial_advice_weight=0.0,
+    initial_expert_weight=0.0,
 )
 # Twelve jobs on two GPUs, nine times as many as these can carry: what is to be learned is to start
 # short ones first. A return is minus the sum of completion times, of each scheduler in 1e4 s.

@@ -22,7 +22,7 @@ MODEL = HierarchicalConfig(
     initial_scale=0.1,
     initial_index_weight=0.0,
     initial_speed_weight=0.0,
-    initial_advice_weight=0.0,
+    initial_expert_weight=0.0,
 )
 ARGUMENTS = {"reward": ClusterReward({"jct": 1e-2})}  # seconds, of a few hundred
 RETURN = "env_runners/episode_return_mean"

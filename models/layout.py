@@ -32,7 +32,7 @@ class FieldLayout:
 
 @dataclass(frozen=True)
 class ClusterWidths:
-    """Columns of the arrays about a cluster; peers, state and advice: 0 where it has none.
+    """Columns of the arrays about a cluster; peers, state and the expert's action: 0 without.
 
     `types` is how many of a server's columns, the last, say which GPU type it has.
     """

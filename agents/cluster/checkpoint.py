@@ -12,8 +12,8 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 from pydantic import AliasPath, Field
 
-from agents.cluster.checkpoint_adviser import plan_of, rebuilt
-from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.checkpoint_expert import plan_of, rebuilt
+from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.replay import StuckError, replay
 from agents.cluster.shipped import scheduler_folder
@@ -135,7 +135,7 @@ class CheckpointScheduler:
     A network plays an episode of `envs.cluster`. What it sees and may do is read from the
     configuration of its training, which lies in the folder: known durations, history, order of the
     window, server groups, preemption, longest wait. An expert policy whose action it is shown is
-    described by `spec.json` (`checkpoint_adviser`). Nothing of these files is instantiated. Sizes
+    described by `spec.json` (`checkpoint_expert`). Nothing of these files is instantiated. Sizes
     are free: all of the cluster's servers are shown, all running jobs, and as many pending jobs as
     `window` allows. The columns of GPU types are those of the cluster, in its order.
 
@@ -182,21 +182,21 @@ class CheckpointScheduler:
     ) -> None:
         self.checkpoint = load_checkpoint(scheduler_folder(checkpoint))
         self.mover: Migrating | None = None
-        self.adviser: MigrationAdviser | None
+        self.expert: MigrationExpert | None
         if PLAN in self.checkpoint.spec:
-            self.adviser, self.mover = plan_of(self.checkpoint)
+            self.expert, self.mover = plan_of(self.checkpoint)
             # What has been started runs on for a minute, lest it stops again at once.
             actions = ClusterActions(preempt_after_s=60.0, longest_wait_s=self.mover.wake_s)
             self.trained = Training(actions)
         else:
-            self.adviser, self.trained = rebuilt(self.checkpoint), _training(self.checkpoint)
+            self.expert, self.trained = rebuilt(self.checkpoint), _training(self.checkpoint)
         self.window, self.schedulers = window, schedulers
         self.partition, self.routing = partition, routing
         self.forwards, self.forward_s = forwards, forward_s
-        self.greedy = most_probable_job if self.adviser is None else most_probable_action
+        self.greedy = most_probable_job if self.expert is None else most_probable_action
         self.seed = seed
         self._run = None if self.mover is not None else OnnxRuntime(self.checkpoint)
-        expert = self.adviser is not None and self.adviser.knows == "durations"
+        expert = self.expert is not None and self.expert.knows == "durations"
         looks = self.trained.known_durations or expert
         self.knows: Knowledge = "durations" if looks else "predictions"
 
@@ -256,7 +256,7 @@ class CheckpointScheduler:
             known_durations=self.trained.known_durations,
             order=self.trained.order,
             history=self.trained.history,
-            adviser=self.adviser,
+            expert=self.expert,
         )
         rng = np.random.default_rng(self.seed)
         return SchedulingEpisode(

@@ -136,7 +136,7 @@ class JointChoice(Scheduler):
         scorer: a learned policy that may overrule the rule; None: it is held to.
         believed: how jobs are thought to slow each other down; None: as they do.
         partitioned: how many schedulers share the cluster, and how jobs come to them.
-        numbers: a file of `experiments.train model=rule`, whose numbers take the place of those
+        numbers: a file of `experiments.train task=rule`, whose numbers take the place of those
             above; None: they stay.
 
     Raises:

@@ -18,7 +18,7 @@ from agents.cluster.live_state import (
     LiveClusterWithDurations,
     StateArrays,
 )
-from agents.cluster.migrating.adviser import MigrationAdvice
+from agents.cluster.migrating.expert import MigrationActions
 from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import STOP, Migrating
 from agents.cluster.migrating.priorities import Priority
@@ -263,10 +263,10 @@ class _Instant:
         }
         while True:
             graph, mask = episode.observe(0)
-            if not self.actions and isinstance(episode.advice, MigrationAdvice):
+            if not self.actions and isinstance(episode.expert, MigrationActions):
                 shown = np.concatenate([book.window[0], book.shown[0]])
                 jobs = shown[shown != NONE].astype(np.int64)
-                self._note_order(episode.advice.order, simulator, jobs)
+                self._note_order(episode.expert.order, simulator, jobs)
             action, probability = self.scheduler.choose(graph, mask, episode)
             if action == table.size - 1:
                 return simulator, probability, True

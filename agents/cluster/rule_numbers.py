@@ -110,7 +110,7 @@ class NumberSearch:
 
 
 def read_numbers(path: str, known: Mapping[str, Any], hints: Mapping[str, Any]) -> Numbers:
-    """The numbers in a file that `experiments.train model=rule` wrote.
+    """The numbers in a file that `experiments.train task=rule` wrote.
 
     Args:
         path: of the file.

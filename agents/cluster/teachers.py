@@ -1,4 +1,4 @@
-"""Advisers whom schedulers are taught by and measured by, beside the planners."""
+"""Expert policies that schedulers imitate and are measured by, beside the planners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from envs.cluster.environment.actions import fill_mask
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.observation import Advice
+from envs.cluster.environment.observation import ExpertActions
 from envs.errors import InputError
 
 
@@ -29,15 +29,15 @@ class FirstFit:
         return table.size - 1 if mask[-1] else int(np.flatnonzero(mask)[-1])
 
 
-class ShownAdvice:
-    """What the observations of the environment advise."""
+class ShownExpert:
+    """What the observations of the environment show."""
 
-    def begin(self, episode: SchedulingEpisode) -> Advice:
-        """The episode's own advice.
+    def begin(self, episode: SchedulingEpisode) -> ExpertActions:
+        """The expert that the episode shows.
 
         Raises:
             InputError: its observations show none.
         """
-        if episode.advice is None:
-            raise InputError("the observation shows nobody's advice", field="adviser")
-        return episode.advice
+        if episode.expert is None:
+            raise InputError("the observation shows no expert's action", field="expert")
+        return episode.expert

@@ -22,7 +22,7 @@ class WorkLeft:
     """The posterior over a job's remaining work, given its progress and that of jobs like it.
 
     Args:
-        path: the folder that `experiments.train model=durations` wrote, or the name of a shipped
+        path: the folder that `experiments.train task=durations` wrote, or the name of a shipped
             scheduler whose posterior it is.
 
     Raises:

@@ -82,7 +82,7 @@ class PPO:
 @bounded
 @dataclass(frozen=True)
 class Cloning:
-    """A teacher is imitated before PPO begins: `conf/train*.yaml`."""
+    """A teacher is imitated before PPO begins: `conf/task`."""
 
     iterations: Annotated[int, Ge(0)] = 0  # of imitating the teacher before PPO; 0: none
     learning_rate: Positive = 0.001  # Adam's step
@@ -154,7 +154,7 @@ class BudgetGuard:
 @bounded
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training run: `conf/train_cluster.yaml` and `conf/training` say what each key is.
+    """One training run: `conf/task/cluster.yaml` and `conf/training` say what each key is.
 
     Raises:
         InputError: no limit is set, or runners cannot share the environments evenly.

@@ -285,7 +285,7 @@ TRIES = 100  # draws of a part before a window counts as one without parts
 
 @dataclass
 class SampledWindows:
-    """How windows are sampled: `parts` in `conf/train_priority.yaml`."""
+    """How windows are sampled: `parts` in `conf/task/priority.yaml`."""
 
     KEY: ClassVar[str] = "parts"  # of the config
     jobs: Sequence[Count]

@@ -114,7 +114,9 @@ class CompletedConfigs(ConfigSource):
         return Path(self.path) == SHIPPED
 
     def _file(self, config_path: str) -> Path:
-        return Path(self.path) / f"{config_path.removesuffix('.yaml')}.yaml"
+        path = config_path.removesuffix(".yaml")
+        path = JOBS[path].file if path in JOBS else path
+        return Path(self.path) / f"{path}.yaml"
 
     def _row(self, group: str, name: str) -> dict[str, Any] | None:
         """The node of a name that has no file."""
@@ -171,7 +173,7 @@ def choices(name: str) -> list[Choice]:
     for item in job_config(name)["defaults"]:
         for word, option in item.items() if isinstance(item, Mapping) else ():
             if not str(word).startswith("override "):
-                group, _, package = str(word).partition("@")
+                group, _, package = str(word).removeprefix("/").partition("@")
                 found.append(Choice(group, package, str(option)))
     return found
 
@@ -201,8 +203,8 @@ def fitting(group: str, job: str, package: str = "") -> list[str]:
 def _kind(group: str, option: str) -> str | None:
     """What an option is for, by the room of its class; None: it names none of ours.
 
-    A planner, a step's model or environment is of the `step`, a scheduler of the `cluster`, what is
-    learned with Ray of `rllib`.
+    A planner, a step's model or environment is of the `step`, a scheduler of the `cluster`, a
+    learner of `rllib`.
     """
     target = target_of(group, option)
     files = (folder / group / f"{option}.yaml" for folder in config_folders())
@@ -214,7 +216,7 @@ def _kind(group: str, option: str) -> str | None:
     floor, _, rest = local(target or "").partition(".")
     if floor not in OURS:
         return None
-    room = rest.partition(".")[0]
+    room = "step" if rest.startswith("rllib.step.") else rest.partition(".")[0]
     return "step" if room in STEP else "cluster" if room in CLUSTER else room
 
 
@@ -222,7 +224,9 @@ def _elsewhere(node: Mapping[str, Any]) -> frozenset[str]:
     """The keys that a config's own defaults list fills; a file it goes on from is none."""
     lists = (item for item in node.get("defaults") or () if isinstance(item, Mapping))
     return frozenset(
-        str(word).rpartition("@")[2].partition(".")[0] for item in lists for word in item
+        str(word).removeprefix("/").rpartition("@")[2].partition(".")[0]
+        for item in lists
+        for word in item
     )
 
 

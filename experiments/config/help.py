@@ -81,11 +81,11 @@ def verb_help(shown: Job, words: Sequence[str], command: str) -> str:
     width = max(80, min(shutil.get_terminal_size((100, 24)).columns, 120))
     about = shown.about.replace("python -m experiments.", re.sub(r"\w+$", "", command))
     lines = [about, "", f"{command} key=value ...", ""]
-    others = [job for job in jobs_of(verb) if job.words and not shown.words]
+    others = [job for job in jobs_of(verb) if shown.is_own and job is not shown]
     if others:
         lines += ["Other jobs behind this command, each with a --help of its own:", ""]
         for job in others:
-            lines += _entry(job.words.replace("?*", "[...]"), job.summary, width)
+            lines += _entry(job.words.partition(" ")[0].replace("?*", "[...]"), job.summary, width)
         lines.append("")
     lines += _groups(shown, width)
     lines += ["Keys (key=value; what is given here is the default):", ""]
@@ -135,8 +135,8 @@ def _of_verb(verb: str, before: Sequence[str], last: str) -> Iterator[str]:
     named = given_keys(words)
     yield from (f"+{RECIPE}={name} " if "=" in last else f"+{RECIPE}=" for name in _recipes(shown))
     for job in jobs_of(verb) if "=" in last else ():  # the words that lead to another job
-        group = job.words.partition("=")[0]
-        yield from (f"{group}={x} " for x in options(group) if group and job.is_meant(x, group))
+        for group in job.groups:
+            yield from (f"{group}={x} " for x in options(group) if job.is_meant(x, group))
     for choice in choices(shown.config):
         if "=" not in last:
             yield f"{choice.word}="
@@ -162,7 +162,7 @@ def _groups(shown: Job, width: int) -> list[str]:
     places: dict[tuple[str, str], list[Choice]] = {}
     for choice in choices(shown.config):
         places.setdefault((choice.group, choice.package.partition(".")[0]), []).append(choice)
-    others = [job for job in jobs_of(shown.verb) if job.words and job is not shown]
+    others = [job for job in jobs_of(shown.verb) if job is not shown]
     for (group, stem), same in places.items():
         choice = same[0]
         word = f"{group}@{stem}.<name>" if "." in choice.package else choice.word

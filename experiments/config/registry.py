@@ -106,7 +106,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "summary": "experiments.cluster.trace_actions:Summarise",
         "synthesise": "experiments.cluster.trace_actions:Synthesise",
     },
-    "adviser": {"las": "agents.cluster.migrating.adviser:MigrationAdviser"},
+    "expert": {"las": "agents.cluster.migrating.expert:MigrationExpert"},
     "backend": {
         "ovs": "agents.bandwidth.enforcement.backends:OpenVSwitch",
         "tc": "agents.bandwidth.enforcement.backends:TrafficControl",
@@ -240,7 +240,7 @@ RECORDS: Mapping[str, str] = {
 # What a group is about, for `--help`.
 GROUP_HELP: Mapping[str, str] = {
     "action": "what to do",
-    "adviser": "whose action a cluster's environment shows",
+    "expert": "whose action a cluster's environment shows",
     "agent": "who decides: a name, or anybody's class by its dotted name",
     "backend": "what enforces the plan",
     "baselines": "planners on the same problem, in the table and the learning curve",

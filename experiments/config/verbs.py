@@ -11,7 +11,7 @@ from experiments.config.signatures import definition, module_about
 
 EXPERIMENTS = __name__.rpartition(".config.")[0]
 
-# A verb's own job, then those that a word leads to: config, dataclass and task, word.
+# A verb's own job, then those that words lead to: config, dataclass and task, words.
 _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "main": (
         ("main", "learning.one_problem:MainConfig:main_job"),
@@ -46,26 +46,27 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
          "env=data_pipeline"),
     ),
     "train": (
-        ("train", "learning.one_problem:TrainConfig:train_step"),
+        ("train_one_problem", "learning.one_problem:TrainConfig:train_step", "task=one_problem"),
+        ("train_problems", "learning.train_problems:TrainProblemsConfig:train_problems",
+         "task=problems env=*problems"),
+        ("train_cluster", "learning.train_cluster:TrainClusterConfig:train_cluster",
+         "task=cluster env=cluster*"),
+        ("train_allocation", "learning.train_allocation:TrainAllocationConfig:train_allocation",
+         "task=allocation env=allocation*"),
+        ("train_decisions", "learning.train_decisions:TrainDecisionsConfig:train_decisions",
+         "task=decisions env=decisions"),
+        ("train_durations", "learning.train_durations:TrainDurationsConfig:train_durations",
+         "task=durations model=durations"),
         ("train_interference",
          "learning.train_interference:TrainInterferenceConfig:train_interference",
-         "model=interference"),
-        ("train_durations", "learning.train_durations:TrainDurationsConfig:train_durations",
-         "model=durations"),
+         "task=interference model=interference"),
         ("train_priority", "learning.train_priority:TrainPriorityConfig:train_priority",
-         "model=priority"),
-        ("train_rule", "learning.train_rule:TrainRuleConfig:train_rule", "model=rule"),
-        ("train_gains", "learning.train_gains:TrainGainsConfig:train_gains", "model=gains"),
-        ("train_allocation", "learning.train_allocation:TrainAllocationConfig:train_allocation",
-         "env=allocation*"),
-        ("train_decisions", "learning.train_decisions:TrainDecisionsConfig:train_decisions",
-         "env=decisions"),
-        ("train_task", "learning.train_task:TrainTaskConfig:train_task", "task=?*"),
+         "task=priority model=priority"),
+        ("train_rule", "learning.train_rule:TrainRuleConfig:train_rule", "task=rule model=rule"),
+        ("train_gains", "learning.train_gains:TrainGainsConfig:train_gains",
+         "task=gains model=gains"),
+        ("train", "learning.train_task:TrainTaskConfig:train_task", "task=?*"),
         ("placement_data", "step.placement_data:PlacementDataConfig:placement_data", "labels=?*"),
-        ("train_problems", "learning.train_problems:TrainProblemsConfig:train_problems",
-         "env=*problems"),
-        ("train_cluster", "learning.train_cluster:TrainClusterConfig:train_cluster",
-         "env=cluster*"),
     ),
     "study": (("study", "study.running:StudyConfig:run_study"),),
     "execute": (
@@ -115,7 +116,8 @@ STUDY_WORDS = ("study", "words=", "workers=", "cells=", "resume=", "seed=", "jso
 class Job:
     """What runs with one config: a command, or another job behind a command.
 
-    `words` is the pattern `group=<option>` by which a command line means this job.
+    `words` are patterns `group=<option>` by which a command line means this job, one for each
+    group.
     """
 
     config: str
@@ -127,7 +129,7 @@ class Job:
     @property
     def about(self) -> str:
         """What stands above its help."""
-        found = None if not self.words else definition(self.task)
+        found = None if self.is_own else definition(self.task)
         return module_about(f"experiments.{self.verb}" if found is None else found.module)
 
     @property
@@ -135,10 +137,25 @@ class Job:
         """The first line of it."""
         return self.about.partition("\n")[0]
 
+    @property
+    def file(self) -> str:
+        """Its config's path in `conf`: of what `train task=cluster` does it is task/cluster."""
+        return self.config.replace("train_", "task/")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is what the verb does where no words lead elsewhere."""
+        return self.config == _JOBS[self.verb][0][0]
+
     def is_meant(self, option: str, group: str) -> bool:
         """Whether `group=option` means this job."""
-        named, _, pattern = self.words.partition("=")
-        return group == named and fnmatchcase(option, pattern)
+        named = given_keys(self.words.split())
+        return group in named and fnmatchcase(option, named[group])
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups of its words."""
+        return list(given_keys(self.words.split()))
 
 
 def _job(verb: str, config: str, named: str, words: str = "") -> Job:
@@ -164,11 +181,10 @@ def jobs_of(verb: str) -> list[Job]:
 
 
 def chosen_job(verb: str, words: Iterable[str]) -> Job:
-    """The job that the words of a command line mean; of several the first."""
-    own, *others = jobs_of(verb)
-    chosen = given_keys(words)
-    meant = (job for job in others for group in chosen if job.is_meant(chosen[group], group))
-    return next(meant, own)
+    """The job that the words of a command line mean: of several the first, of none its own."""
+    jobs, chosen = jobs_of(verb), given_keys(words)
+    meant = (job for job in jobs for group in chosen if job.is_meant(chosen[group], group))
+    return next(meant, jobs[0])
 
 
 def without_choice(verb: str, words: Iterable[str], keys: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.cluster.checkpoint_adviser import described
+from agents.cluster.checkpoint_expert import described
 from envs.errors import InputError
 from envs.placement.episodes import OneProblem
 from experiments.config.composing import CONFIG_FILE, plain_config, saved_keys
@@ -16,9 +16,9 @@ from experiments.config.targets import build
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     Verification,
-    adviser_inputs,
     card_of,
     evaluation_score,
+    expert_inputs,
     export_trained,
     named,
     same_inputs,
@@ -95,7 +95,7 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
     """The same of a run that trained schedulers: the policy of its best evaluation.
 
     Raises:
-        InputError: the run has no such policy, or it, the traces or what its adviser reads is
+        InputError: the run has no such policy, or it, the traces or what its expert reads is
             missing or another.
     """
     from agents.rllib.restore import load_best
@@ -107,15 +107,15 @@ def export_scheduler_of(config: ExportConfig, run: Run) -> Result:
     if training.parameters != "shared":
         raise InputError("a checkpoint folder holds one policy", file=source, field="parameters")
     env = task.make_evaluation(0)
-    shown = described(env.observation.adviser)
+    shown = described(env.observation.expert)
     provenance = run.provenance.with_inputs(
-        **found.inputs, **adviser_inputs(shown), run=file_hash(source / CONFIG_FILE)
+        **found.inputs, **expert_inputs(shown), run=file_hash(source / CONFIG_FILE)
     )
     same_inputs(source, shown)
     ((name, architecture),) = task.architectures(training.model).items()
     policy = architecture.policy(*task.spaces_of(task.agents[0]))
     load_best(source, {name: policy})
-    reference = named(task.reference, env.observation.adviser)
+    reference = named(task.reference, env.observation.expert)
     checkpoint = export_trained(
         policy,
         output_of(config, run),

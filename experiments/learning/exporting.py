@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.checkpoint_adviser import described
+from agents.cluster.checkpoint_expert import described
 from agents.cluster.migrating.policy import Migrating
-from agents.cluster.teachers import FirstFit, ShownAdvice
-from envs.cluster.environment.observation import Adviser
+from agents.cluster.teachers import FirstFit, ShownExpert
+from envs.cluster.environment.observation import ExpertPolicy
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.errors import InputError
 from envs.files import write_atomically
@@ -37,7 +37,7 @@ from experiments.run.provenance import (
     without_absolute_paths,
 )
 from models.artifacts import read_json_object
-from models.export.checkpoint import SPEC_FILE, AdviserSpec, ModelCard, export_plan
+from models.export.checkpoint import SPEC_FILE, ExpertSpec, ModelCard, export_plan
 
 if TYPE_CHECKING:
     from models.architecture import Policy
@@ -52,11 +52,11 @@ def evaluation_score(reference: str) -> str:
     return f"mean JCT over that of {reference}"
 
 
-def named(reference: Adviser, shown: Adviser | None) -> str:
+def named(reference: ExpertPolicy, shown: ExpertPolicy | None) -> str:
     """What tables call the reference of evaluations, where schedulers are `shown` a plan."""
     if isinstance(reference, FirstFit):
         return "first fit"
-    plan = described(shown) if isinstance(reference, ShownAdvice) else None
+    plan = described(shown) if isinstance(reference, ShownExpert) else None
     if plan is None:
         return type(reference).__name__
     return f"the plan that it is shown ({plan.document['priority']['kind']})"
@@ -165,8 +165,8 @@ def replayed(
 VERIFIED_STEPS = 64  # of an evaluation's episode
 
 
-def require_exportable(model: object, adviser: Adviser | None) -> None:
-    """Refuse, before a run, a policy or an adviser that no checkpoint folder can hold.
+def require_exportable(model: object, expert: ExpertPolicy | None) -> None:
+    """Refuse, before a run, a policy or an expert that no checkpoint folder can hold.
 
     Raises:
         InputError: it is one.
@@ -176,19 +176,19 @@ def require_exportable(model: object, adviser: Adviser | None) -> None:
     if not isinstance(model, HierarchicalConfig):
         message = f"{type(model).__name__} describes no policy of schedulers that can be exported"
         raise InputError(f"config key 'training.model': {message}")
-    described(adviser)
+    described(expert)
 
 
-def adviser_inputs(adviser: AdviserSpec | None) -> dict[str, str]:
-    """The SHA-256 of the posterior that an adviser reads, and of its weights; empty without."""
-    if adviser is None:
+def expert_inputs(expert: ExpertSpec | None) -> dict[str, str]:
+    """The SHA-256 of the posterior that an expert reads, and of its weights; empty without."""
+    if expert is None:
         return {}
-    inputs = {name: file_hash(folder / SPEC_FILE) for name, folder in adviser.folders.items()}
-    weights = adviser.document.get("priority", {}).get("weights")
+    inputs = {name: file_hash(folder / SPEC_FILE) for name, folder in expert.folders.items()}
+    weights = expert.document.get("priority", {}).get("weights")
     return inputs if weights is None else {**inputs, "weights": text_hash(json.dumps(weights))}
 
 
-def same_inputs(run_folder: Path, adviser: AdviserSpec | None) -> None:
+def same_inputs(run_folder: Path, expert: ExpertSpec | None) -> None:
     """Refuse a posterior or weights that are not those a run was begun with.
 
     Raises:
@@ -196,7 +196,7 @@ def same_inputs(run_folder: Path, adviser: AdviserSpec | None) -> None:
     """
     path = run_folder / "checkpoints" / "provenance.json"
     inputs = read_json_object(path).get("provenance", {}).get("inputs_sha256", {})
-    for name, found in adviser_inputs(adviser).items():
+    for name, found in expert_inputs(expert).items():
         if inputs.get(name) != found:
             message = f"the run was begun with sha256 {inputs.get(name)}, now it is {found}"
             raise InputError(message, file=path, field=name)
@@ -226,7 +226,7 @@ def export_trained(
         provenance: of this export.
 
     Raises:
-        InputError: the policy or its adviser is of a kind that is not exported, or the run folder
+        InputError: the policy or its expert is of a kind that is not exported, or the run folder
             lacks a file.
     """
     from models.cluster.hierarchical import HierarchicalPolicy
@@ -246,9 +246,9 @@ def export_trained(
         f"    {without_absolute_paths(origin['provenance']['command'])}"
     )
     title = f"Scheduler of clusters trained on {', '.join(traces)}"
-    card, adviser = card_of(title, text, config, provenance), described(env.observation.adviser)
+    card, expert = card_of(title, text, config, provenance), described(env.observation.expert)
     with tempfile.TemporaryDirectory() as copies:
-        shown = None if adviser is None else _portable(adviser, Path(copies))
+        shown = None if expert is None else _portable(expert, Path(copies))
         return export_scheduler(policy, folder.resolve(), card, shown)
 
 
@@ -274,13 +274,13 @@ def export_migrating(
         return export_plan(shown, folder.resolve(), "\n\n".join(lines), provenance.document())
 
 
-def _portable(adviser: AdviserSpec, copies: Path) -> AdviserSpec:
+def _portable(expert: ExpertSpec, copies: Path) -> ExpertSpec:
     """The same with copies of what it reads whose specs name no folder of this machine."""
-    for name, folder in adviser.folders.items():
+    for name, folder in expert.folders.items():
         shutil.copytree(folder, copies / name)
         spec = without_absolute_paths(read_json_object(folder / SPEC_FILE))
         (copies / name / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
-    return AdviserSpec(adviser.document, {name: copies / name for name in adviser.folders})
+    return ExpertSpec(expert.document, {name: copies / name for name in expert.folders})
 
 
 def verify_schedulers(

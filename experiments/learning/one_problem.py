@@ -223,7 +223,7 @@ def most_probable(network: Network, kinds: Sequence[str], task: LearnedTask) -> 
 
 @dataclass(kw_only=True)
 class TrainConfig(OneProblemConfig):
-    """`conf/train.yaml`; groups are objects by `_target_`."""
+    """`conf/task/one_problem.yaml`; groups are objects by `_target_`."""
 
     baselines: dict[str, Any]
     baseline_budget_s: Positive = 80.0  # wall time of each baseline, and of the placer

@@ -47,7 +47,7 @@ RULE = "rule"
 
 @dataclass(kw_only=True)
 class TrainAllocationConfig(WindowsConfig, PolicyConfig):
-    """`conf/train_allocation.yaml`; groups are objects by `_target_`."""
+    """`conf/task/allocation.yaml`; groups are objects by `_target_`."""
 
     env: Any
     problems: Any

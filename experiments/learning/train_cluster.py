@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from annotated_types import MinLen
 
-from agents.cluster.checkpoint_adviser import described
-from agents.cluster.migrating.adviser import MigrationAdviser
-from agents.cluster.teachers import FirstFit, ShownAdvice
+from agents.cluster.checkpoint_expert import described
+from agents.cluster.migrating.expert import MigrationExpert
+from agents.cluster.teachers import FirstFit, ShownExpert
 from agents.rllib.config import Training
 from envs.cluster.environment.generator import ClusterGenerator, FixedCluster
-from envs.cluster.environment.observation import Adviser
+from envs.cluster.environment.observation import ExpertPolicy
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.interference.rates import RateModel
 from envs.cluster.nodes import Cluster
@@ -40,8 +40,8 @@ from experiments.config.composing import plain_config
 from experiments.config.targets import build, build_as, no_such_thing
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
-    adviser_inputs,
     evaluation_score,
+    expert_inputs,
     export_trained,
     named,
     require_exportable,
@@ -135,7 +135,7 @@ def environments(
     evaluations take every so many.
 
     Raises:
-        InputError: a node describes something else, or what cannot be; the adviser looks at
+        InputError: a node describes something else, or what cannot be; the expert looks at
             durations that the observation does not show.
     """
     make = build(config.env, "env")
@@ -147,12 +147,12 @@ def environments(
     first = make(clusters, _one_or_all(found.traces), **given)
     if not isinstance(first, ClusterParallelEnv):
         raise InputError(f"config key 'env': {type(first).__name__} is not about schedulers")
-    adviser, sees = first.observation.adviser, first.observation.table.known
-    if isinstance(adviser, MigrationAdviser) and adviser.knows == "durations" and not sees:
+    expert, sees = first.observation.expert, first.observation.table.known
+    if isinstance(expert, MigrationExpert) and expert.knows == "durations" and not sees:
         message = (
             "looks at durations, which env.observation.known_durations=false keeps from schedulers"
         )
-        raise InputError(f"config key 'adviser': {message}")
+        raise InputError(f"config key 'expert': {message}")
 
     def with_generator(generator: ClusterGenerator) -> ClusterParallelEnv:
         another: ClusterParallelEnv = make(clusters, None, windows=lambda *_: generator, **given)
@@ -182,11 +182,13 @@ def _one_or_all(things: Sequence[Any]) -> Any:
     return things[0] if len(things) == 1 else things
 
 
-def teachers(config: TrainClusterConfig, shown: Adviser | None) -> tuple[Adviser | None, Adviser]:
-    """Who is imitated, and who is the reference: the adviser shown, if nobody is named."""
-    teacher = None if shown is None else ShownAdvice()
+def teachers(
+    config: TrainClusterConfig, shown: ExpertPolicy | None
+) -> tuple[ExpertPolicy | None, ExpertPolicy]:
+    """Who is imitated, and who is the reference: the expert shown, if nobody is named."""
+    teacher = None if shown is None else ShownExpert()
     given = [
-        None if node is None else build_as(Adviser, node, key, "adviser of schedulers")
+        None if node is None else build_as(ExpertPolicy, node, key, "expert of schedulers")
         for key, node in (("teacher", config.teacher), ("reference", config.reference))
     ]
     return given[0] or teacher, given[1] or teacher or FirstFit()
@@ -207,7 +209,7 @@ def task_of(config: TrainClusterConfig) -> tuple[Training, Jobs, SchedulingRLTas
     if training.curriculum_steps and not isinstance(generator, Staged):
         message = f"{type(generator).__name__} has no curriculum: null it must be"
         raise InputError(f"config key 'training.curriculum_steps': {message}")
-    shown = make_evaluation(0).observation.adviser
+    shown = make_evaluation(0).observation.expert
     require_exportable(training.model, shown)
     teacher, reference = teachers(config, shown)
     task = SchedulingRLTask(
@@ -231,16 +233,16 @@ SHOWN = (
 
 @dataclass(kw_only=True)
 class TrainClusterConfig(WindowsConfig, PolicyConfig):
-    """`conf/train_cluster.yaml`; groups are objects by `_target_`."""
+    """`conf/task/cluster.yaml`; groups are objects by `_target_`."""
 
     env: Any
     interference: Any
-    adviser: Any
+    expert: Any
     trace: TraceConfig
     # clusters beside those of the splits, objects by _target_
     clusters: Sequence[Any] = ()
     overheads: Any
-    # who is imitated first, an adviser by _target_; null: the one that is shown, where
+    # who is imitated first, an expert by _target_; null: the one that is shown, where
     # there is one
     teacher: Any = None
     # whose mean JCT the evaluations are measured by, the same; null: the one that is shown, or
@@ -270,15 +272,15 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
         for line in loaded.changes():
             run.console.say(f"{name}: {line}")
     env = task.make_evaluation(0)
-    advises = described(env.observation.adviser)
+    expert = described(env.observation.expert)
     if config.resume is not None:
-        same_inputs(run.folder, advises)
-    provenance = run.provenance.with_inputs(**found.inputs, **adviser_inputs(advises))
+        same_inputs(run.folder, expert)
+    provenance = run.provenance.with_inputs(**found.inputs, **expert_inputs(expert))
     with ProgressDisplay(run.console) as display:
         result = trained(
             config, tracking, training, task, run, display, provenance, news
         )  # fmt: skip
-    reference = named(task.reference, env.observation.adviser)
+    reference = named(task.reference, env.observation.expert)
     outcome = Outcome.of(run.folder, evaluation_score(reference))
     run.console.say(outcome.sentence)
     run.begin("exporting the policy, asking it again in a process without Ray and PyG")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class TrainDecisionsConfig(RegimesConfig, WindowsConfig, PolicyConfig):
-    """`conf/train_decisions.yaml`; groups are objects by `_target_`."""
+    """`conf/task/decisions.yaml`; groups are objects by `_target_`."""
 
     env: Any
     base: Any

@@ -1,6 +1,6 @@
 """Train the network that foretells how much work jobs still need, and judge it on later jobs.
 
-python -m experiments.train model=durations
+python -m experiments.train task=durations
 
 The folder `durations` in the run folder is what `agent=migrating_learned agent.priority.path=...`
 takes. With MESHWRIGHT_DATA unset: splits.itp.data=<folder> splits.philly.data=<folder>.
@@ -54,7 +54,7 @@ from models.durations.scores import Marginal, Scores, predicted
 
 @dataclass
 class SamplingConfig(SampledWindows):
-    """`sampling` in `conf/train_durations.yaml`."""
+    """`sampling` in `conf/task/durations.yaml`."""
 
     KEY: ClassVar[str] = "sampling"
     windows: Count
@@ -189,7 +189,7 @@ class EvaluationConfig:
 
 @dataclass(kw_only=True)
 class TrainDurationsConfig(WindowsConfig):
-    """`conf/train_durations.yaml`; groups are objects by `_target_`."""
+    """`conf/task/durations.yaml`; groups are objects by `_target_`."""
 
     model: Any
     sampling: SamplingConfig

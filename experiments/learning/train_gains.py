@@ -1,6 +1,6 @@
 """Learn how GADGET weighs the gains of malleable jobs in a slot, by whole plans.
 
-python -m experiments.train model=gains +split@splits.itp=itp
+python -m experiments.train task=gains +split@splits.itp=itp
 
 The best few of a search are checked on validation problems beside GADGET's own weights, its
 untrained twin; `gains.json` in the run folder is what `Gadget(weights=<file>)` takes.
@@ -33,7 +33,7 @@ OWN_WEIGHTS: Numbers = asdict(OWN)
 
 @dataclass(kw_only=True)
 class TrainGainsConfig(WindowsConfig):
-    """`conf/train_gains.yaml`; the search and the problems are objects by `_target_`."""
+    """`conf/task/gains.yaml`; the search and the problems are objects by `_target_`."""
 
     model: Any
     problems: Any

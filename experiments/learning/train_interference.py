@@ -1,6 +1,6 @@
 """Train the network that predicts how jobs slow each other down, and evaluate it on unseen models.
 
-python -m experiments.train model=interference measurements.gavel=simulation_throughputs.json.gz \\
+python -m experiments.train task=interference measurements.gavel=simulation_throughputs.json.gz \\
     measurements.deepshare=<folder of DeepShare's tables>
 
 The run folder is what `interference=learned interference.path=<run folder>` takes.
@@ -113,7 +113,7 @@ class EvaluationConfig:
 
 @dataclass(kw_only=True)
 class TrainInterferenceConfig:
-    """`conf/train_interference.yaml`; groups are objects by `_target_`."""
+    """`conf/task/interference.yaml`; groups are objects by `_target_`."""
 
     model: Any
     measurements: MeasurementsConfig

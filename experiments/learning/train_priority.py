@@ -1,10 +1,10 @@
 """Seek what counts for a job beside its Gittins index, by replays of training windows.
 
-python -m experiments.train model=priority agent.priority.path=<folder of model=durations>/durations
+python -m experiments.train task=priority agent.priority.path=<folder of task=durations>/durations
 
 The folder `checkpoint` in the run folder is the plan with the weights of the best evaluation and
 the posterior of durations that they were sought with: `agent=checkpoint` replays with it,
-`experiments.serve` asks it. The file `priority.json` is what `adviser.priority.weights=...` takes,
+`experiments.serve` asks it. The file `priority.json` is what `expert.priority.weights=...` takes,
 and `agent=migrating_learned agent.priority.weights=...` likewise. With MESHWRIGHT_DATA unset:
 splits.itp.data=<folder> splits.philly.data=<folder>.
 """
@@ -121,7 +121,7 @@ CAPTION = (
 
 @dataclass(kw_only=True)
 class TrainPriorityConfig(WindowsConfig):
-    """`conf/train_priority.yaml`; groups are objects by `_target_`."""
+    """`conf/task/priority.yaml`; groups are objects by `_target_`."""
 
     model: Any
     agent: Any

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class TrainProblemsConfig(PolicyConfig):
-    """`conf/train_problems.yaml`; groups are objects by `_target_`."""
+    """`conf/task/problems.yaml`; groups are objects by `_target_`."""
 
     env: Any
 

@@ -1,6 +1,6 @@
 """Seek the numbers of a rule that chooses jobs and places, by replays of training windows.
 
-python -m experiments.train model=rule regime=shared
+python -m experiments.train task=rule regime=shared
 
 The best few are checked on validation windows; `rule.json` in the run folder, with the best of
 them, is what `agent=joint_choice agent.numbers=<file>` takes.
@@ -94,7 +94,7 @@ class NumberTask(Task):
 
 @dataclass(kw_only=True)
 class TrainRuleConfig(RegimesConfig, WindowsConfig):
-    """`conf/train_rule.yaml`; policy and search are objects by `_target_`."""
+    """`conf/task/rule.yaml`; policy and search are objects by `_target_`."""
 
     model: Any
     agent: Any

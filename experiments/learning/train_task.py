@@ -22,7 +22,7 @@ from experiments.run.one_run import Result, Run
 
 @dataclass(kw_only=True)
 class TrainTaskConfig(PolicyConfig):
-    """`conf/train_task.yaml`; groups are objects by `_target_`."""
+    """`conf/train.yaml`; groups are objects by `_target_`."""
 
     task: Any
 

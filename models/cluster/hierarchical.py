@@ -149,7 +149,7 @@ class HierarchicalConfig:
         initial_index_weight: first weight of a pending job's Gittins index in its logit, and minus
             that of a running job in the logit of its preemption.
         initial_speed_weight: first weight of a job's speed in the logit of a server group.
-        initial_advice_weight: first weight of an adviser's action in its own logit, where the
+        initial_expert_weight: first weight of an expert's action in its own logit, where the
             observation shows one: what is learned is when to do otherwise (residual policy
             learning; Silver et al., arXiv:1812.06298).
     """
@@ -162,7 +162,7 @@ class HierarchicalConfig:
     initial_scale: NonNegative = 0.1
     initial_index_weight: float = 0.0
     initial_speed_weight: float = 0.0
-    initial_advice_weight: float = 8.0
+    initial_expert_weight: float = 8.0
 
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
@@ -265,7 +265,7 @@ class HierarchicalPolicy(Policy):
         if widths.peer:
             self.forwarding = ForwardHead(hidden, widths.peer, scale)
         if widths.advised:
-            self.advice = nn.Parameter(torch.tensor(float(config.initial_advice_weight)))
+            self.advice = nn.Parameter(torch.tensor(float(config.initial_expert_weight)))
         if widths.state:
             self.state_value = Perceptron(self.readout.width + widths.state, hidden, 1.0)
 

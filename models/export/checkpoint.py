@@ -75,8 +75,8 @@ class ModelCard:
 
 
 @dataclass(frozen=True)
-class AdviserSpec:
-    """The adviser whose action a policy is shown, or the plan that decides.
+class ExpertSpec:
+    """The expert whose action a policy is shown, or the plan that decides.
 
     Attributes:
         document: kind and numbers, for `spec.json`.
@@ -171,7 +171,7 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     return SchedulerCheckpoint(folder, spec, layout)
 
 
-def export_plan(plan: AdviserSpec, folder: Path, card: str, provenance: Mapping[str, Any]) -> Path:
+def export_plan(plan: ExpertSpec, folder: Path, card: str, provenance: Mapping[str, Any]) -> Path:
     """Write the checkpoint folder of a plan, whole or not at all; one already there is replaced."""
     with atomic_folder(folder) as temporary:
         spec = {PLAN: plan.document, "provenance": dict(provenance)}

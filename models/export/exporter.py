@@ -24,7 +24,7 @@ from models.export.checkpoint import (
     PT2_FILE,
     SPEC_FILE,
     WEIGHTS_FILE,
-    AdviserSpec,
+    ExpertSpec,
     ModelCard,
     describe,
 )
@@ -42,23 +42,23 @@ class ClusterForm(nn.Module):
 
     Args:
         policy: it.
-        adviser: whose action it is shown; None: nobody's, or another program's.
+        expert: whose action it is shown; None: nobody's, or another program's.
 
     Raises:
-        InputError: there is an adviser, and the policy has no input for its action.
+        InputError: there is an expert, and the policy has no input for its action.
     """
 
     takes = "clusters of any number of racks, servers, jobs and other schedulers"
 
-    def __init__(self, policy: HierarchicalPolicy, adviser: AdviserSpec | None = None) -> None:
-        if adviser is not None and not policy.widths.advised:
-            raise InputError("the policy is shown nobody's advice", field="adviser")
+    def __init__(self, policy: HierarchicalPolicy, expert: ExpertSpec | None = None) -> None:
+        if expert is not None and not policy.widths.advised:
+            raise InputError("the policy is not shown an expert's action", field="adviser")
         super().__init__()
         self.policy = policy
-        if adviser is not None:
-            self.takes = f"{type(self).takes}, and an adviser's action, by `spec.json`"
-        self.more: Mapping[str, Any] = {} if adviser is None else {"adviser": adviser.document}
-        self.folders: Mapping[str, Path] = {} if adviser is None else adviser.folders
+        if expert is not None:
+            self.takes = f"{type(self).takes}, and an expert's action, by `spec.json`"
+        self.more: Mapping[str, Any] = {} if expert is None else {"adviser": expert.document}
+        self.folders: Mapping[str, Path] = {} if expert is None else expert.folders
         self.layout = cluster_layout(policy.widths)
         self.sizes = {
             "N": "servers, >= 1",
@@ -103,20 +103,20 @@ class ClusterForm(nn.Module):
 
 
 def export_scheduler(
-    policy: HierarchicalPolicy, folder: Path, card: ModelCard, adviser: AdviserSpec | None = None
+    policy: HierarchicalPolicy, folder: Path, card: ModelCard, expert: ExpertSpec | None = None
 ) -> Path:
     """Write the checkpoint folder, whole or not at all; a folder already there is replaced.
 
-    With an adviser, whose action the policy is shown, the folder says who it is. The policy is left
+    With an expert, whose action the policy is shown, the folder says who it is. The policy is left
     as it is.
 
     Returns:
         `folder`.
 
     Raises:
-        InputError: the policy has no input for advice.
+        InputError: the policy has no input for it.
     """
-    form = ClusterForm(policy, adviser)
+    form = ClusterForm(policy, expert)
     training = policy.training
     policy.eval()
     dims = {letter: Dim(letter) for letter in form.sizes}

@@ -170,7 +170,7 @@ class LearnedInterference(TabulatedRates):
     predicted: all sets of neighbours count as feasible.
 
     Args:
-        path: a run of `experiments.train model=interference`, or the folder of a predictor.
+        path: a run of `experiments.train task=interference`, or the folder of a predictor.
         source: which of the run's predictors: gavel or deepshare.
         table: conditions: a GPU type of Gavel's tables, or deepshare.
         largest: of the sets of neighbours that are tabulated: 1, 2 or 3.
@@ -201,7 +201,7 @@ class PredictedPairs:
     """Pairs of jobs on a GPU as `models.interference.fit` predicts them, by the jobs' labels.
 
     Args:
-        path: a run of `experiments.train model=interference`, or the folder of a predictor.
+        path: a run of `experiments.train task=interference`, or the folder of a predictor.
         source: which of the run's predictors: gavel.
         table: conditions: a GPU type of its tables.
 

@@ -37,11 +37,11 @@ SMALL = [
     "env.windows.jobs_per_gpu=[1.5,1.5]", "env.windows.stages.first_gpus=8",
     "env.windows.stages.gpus=8", "env.windows.max_share=0.5", "env.observation.window=12",
     "env.observation.running=8", "env.observation.shares=16", "env.observation.history=1",
-    "model.hidden=8", "model.rounds=1", "model.heads=2", "model.initial_advice_weight=1.0",
+    "model.hidden=8", "model.rounds=1", "model.heads=2", "model.initial_expert_weight=1.0",
     "agent.num_envs=2", "agent.steps=16", "training.evaluation_episodes=2",
     "training.evaluate_every=1", "training.max_steps=64", "training.cloning.iterations=1",
 ]  # fmt: skip
-LEARNED = ["adviser=learned", "adviser.priority.path=posterior"]
+LEARNED = ["expert=learned", "expert.priority.path=posterior"]
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +171,14 @@ def test_another_posterior_than_that_of_the_run_is_refused(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (["adviser=learned"], "adviser.priority.path"),
-        (["adviser=learned", "adviser.priority.path=absent"], "no such file"),
-        (["adviser=las", "adviser.priority.first=0"], "first"),
-        (["adviser._target_=agents.cluster.teachers.FirstFit", "~adviser.priority",
-          "~adviser.gain", "~adviser.least_run_s"], "cannot go into a checkpoint"),
+        (["expert=learned"], "expert.priority.path"),
+        (["expert=learned", "expert.priority.path=absent"], "no such file"),
+        (["expert=las", "expert.priority.first=0"], "first"),
+        (["expert._target_=agents.cluster.teachers.FirstFit", "~expert.priority",
+          "~expert.gain", "~expert.least_run_s"], "cannot go into a checkpoint"),
     ],
 )  # fmt: skip
-def test_bad_advisers_are_told_before_training(
+def test_bad_experts_are_told_before_training(
     work: Path,
     changes: list[str],
     told: str,

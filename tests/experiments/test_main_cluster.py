@@ -19,7 +19,7 @@ TINY = [
     "training.min_iterations=4", "training.max_steps=null", "~agents.migrating_las", "~agents.srtf",
 ]  # fmt: skip
 LEARNS = [
-    "model.initial_advice_weight=0", "training.cloning.iterations=4",
+    "model.initial_expert_weight=0", "training.cloning.iterations=4",
     "training.cloning.learning_rate=5e-2",
 ]  # fmt: skip
 STANDS_STILL = ["agent.learning_rate=1e-12", "training.cloning.learning_rate=1e-12"]

@@ -42,7 +42,7 @@ def words_of(name: str) -> list[str]:
     line = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
     start = "# python -m experiments.train "
     assert line.startswith(start)
-    filled = line.removeprefix(start).replace("<run folder of model=durations>", "posterior")
+    filled = line.removeprefix(start).replace("<run folder of task=durations>", "posterior")
     return [*shlex.split(filled), *([] if name == "cluster_philly" else DATA[:1]),
             *([] if name == "cluster_itp" else DATA[1:])]  # fmt: skip
 
@@ -69,10 +69,10 @@ def test_every_recipe_composes_and_is_about_clusters(name: str) -> None:
     for split in config.splits.values():
         assert split.overheads["restart_s"] == config.overheads["restart_s"]
         assert split.interference == config.interference
-    assert (config.adviser or {}).get("_target_") == (
+    assert (config.expert or {}).get("_target_") == (
         None
-        if name in ("ablation_no_advice", "cluster_nonpreemptive_known")
-        else "agents.cluster.migrating.adviser.MigrationAdviser"
+        if name in ("ablation_no_expert", "cluster_nonpreemptive_known")
+        else "agents.cluster.migrating.expert.MigrationExpert"
     )
 
 
@@ -92,7 +92,7 @@ def test_a_recipe_differs_from_the_whole_in_what_it_says(name: str) -> None:
     whole, changed = (
         {
             group: value
-            for part in ("env", "agent", "model", "adviser", "overheads", "interference")
+            for part in ("env", "agent", "model", "expert", "overheads", "interference")
             for group, value in flat(getattr(composed(recipe), part), f"{part}.").items()
         }
         for recipe in ("cluster_unknown", name)
@@ -108,26 +108,37 @@ def test_information_traces_and_teachers() -> None:
     assert list(composed("cluster_unknown").splits) == ["itp", "philly"]
     assert list(composed("cluster_itp").splits) == ["itp"]
     assert list(composed("cluster_philly").splits) == ["philly"]
-    adviser = composed("cluster_known").adviser
-    assert adviser["priority"]["_target_"].endswith("RemainingService")
-    unadvised = composed("ablation_no_advice")
-    assert unadvised.env["observation"]["adviser"] is None
-    assert unadvised.teacher == unadvised.reference == composed("cluster_unknown").adviser
+    expert = composed("cluster_known").expert
+    assert expert["priority"]["_target_"].endswith("RemainingService")
+    alone = composed("ablation_no_expert")
+    assert alone.env["observation"]["expert"] is None
+    assert alone.teacher == alone.reference == composed("cluster_unknown").expert
 
 
 def test_the_command_line_comes_after_the_recipe() -> None:
     assert composed("cluster_known", "overheads.restart_s=5").overheads["restart_s"] == 5.0
     words = ["+experiment=cluster_known", "env=placement"]
-    assert job_of("train", words) is JOBS["train"]
+    assert job_of("train", words) is JOBS["train_one_problem"]
     assert with_recipes(["+experiment=nowhere", "seed=1"]) == ["+experiment=nowhere", "seed=1"]
 
 
 def test_a_run_that_is_resumed_is_of_the_app_whose_keys_its_config_has(tmp_path: Path) -> None:
     resumed = ["env=placement", f"resume='{tmp_path}'"]
-    for schema, job in ((TrainClusterConfig, "train_cluster"), (TrainConfig, "train")):
+    for schema, job in ((TrainClusterConfig, "train_cluster"), (TrainConfig, "train_one_problem")):
         keys = {field.name: None for field in fields(schema)}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
         assert job_of("train", resumed) is JOBS[job]
+
+
+@pytest.mark.parametrize(("words", "job"), [
+    ("task=cluster env=cluster_mixed", "train_cluster"), ("env=cluster_mixed", "train_cluster"),
+    ("task=durations", "train_durations"), ("model=durations", "train_durations"),
+    ("task=problems", "train_problems"), ("env=labelled_problems", "train_problems"),
+    ("task=one_problem graph=gpt2", "train_one_problem"), ("graph=gpt2", "train_one_problem"),
+    ("task=environment", "train"), ("task=guess.task", "train"),
+])  # fmt: skip
+def test_a_task_is_named_or_told_by_what_only_it_takes(words: str, job: str) -> None:
+    assert job_of("train", words.split()) is JOBS[job]
 
 
 def test_an_unknown_recipe_is_told(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,10 +151,10 @@ def test_an_unknown_recipe_is_told(work: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("recipe", "more"),
     [
-        ("cluster_itp", ["adviser.priority.path=posterior"]),
+        ("cluster_itp", ["expert.priority.path=posterior"]),
         pytest.param(
             "cluster_nonpreemptive",
-            ["adviser.priority.path=posterior", "~splits.philly"],
+            ["expert.priority.path=posterior", "~splits.philly"],
             marks=pytest.mark.proof,
         ),
         pytest.param(

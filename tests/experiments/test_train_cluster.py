@@ -27,7 +27,7 @@ from tests.refusal import refusal
 CLUSTER = (
     "{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 4, gpus_per_node: 2, nodes_per_rack: 2}"
 )
-UNKNOWN = ["+env.observation.adviser=${adviser}", "env.observation.known_durations=false"]
+UNKNOWN = ["+env.observation.expert=${expert}", "env.observation.known_durations=false"]
 SMALL = [
     "env=cluster_parallel", "trace.format=synthetic", "trace.jobs=400", f"clusters=[{CLUSTER}]",
     "env.windows.jobs=[8,8]", "env.windows.load=[1,1]", "env.windows.max_gpus=4",
@@ -103,7 +103,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
         (["teacher={_target_: fractions.Fraction}"], "config key 'teacher'"),
         (["interference={_target_: builtins.dict}"], "interference"),
         (["env=cluster_preemptive"], "env"),
-        (["adviser=srsf", *UNKNOWN], "config key 'adviser': looks at durations"),
+        (["expert=srsf", *UNKNOWN], "config key 'expert': looks at durations"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

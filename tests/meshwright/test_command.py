@@ -94,7 +94,7 @@ def test_help_lists_what_fits_and_keeps_planners_and_schedulers_apart(
 
     step, cluster = help_of("evaluate"), help_of("evaluate", "env=cluster")
     assert {"fusion_milp", "m_sct", "joint_milp"} <= words_of(step)
-    assert not {"srtf", "gittins", "ppo_cluster", "adviser", "workload"} & words_of(step)
+    assert not {"srtf", "gittins", "ppo_cluster", "expert", "workload"} & words_of(step)
     assert {"srtf", "gittins", "checkpoint"} <= words_of(cluster)
     assert not {"fusion_milp", "m_sct", "ppo_cluster", "topology"} & words_of(cluster)
     assert "cluster.gpus_per_node=8     GPUs of each" in cluster

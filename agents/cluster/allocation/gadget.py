@@ -29,7 +29,7 @@ _NEXT = 0.9  # of the workers for which there was no room: what is tried next
 class GainWeights:
     """How a slot's gains are weighed against each other; as they stand here, GADGET's own.
 
-    Other weights are learned by `experiments.train model=gains`.
+    Other weights are learned by `experiments.train task=gains`.
     """
 
     part: NonNegative = 1.0  # exponent of the part made of what is left

@@ -269,8 +269,8 @@ def from_folder(path: str, weights: Mapping[str, float] | str = WEIGHTS) -> Lear
     """A fresh order by the posterior in a folder, which is read when it is first asked for.
 
     Args:
-        path: the folder that `experiments.train model=durations` wrote.
-        weights: of `NAMES`, or the file that `experiments.train model=priority` wrote.
+        path: the folder that `experiments.train task=durations` wrote.
+        weights: of `NAMES`, or the file that `experiments.train task=priority` wrote.
 
     Raises:
         InputError: the folder holds no posterior, the file no weights, or a weight is missing,
@@ -281,7 +281,7 @@ def from_folder(path: str, weights: Mapping[str, float] | str = WEIGHTS) -> Lear
 
 
 def read_weights(file: Path) -> dict[str, float]:
-    """The weights in a file that `experiments.train model=priority` wrote.
+    """The weights in a file that `experiments.train task=priority` wrote.
 
     Raises:
         InputError: naming the file and what is wrong with it.

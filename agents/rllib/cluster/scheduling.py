@@ -15,7 +15,7 @@ from agents.rllib.cluster.buffer import NO_JOB, STATE, ClusterBuffer
 from agents.rllib.task import Numbers, ObservationBuffer, RLTask, RunnerEnv, Step
 from envs.cluster.environment.actions import FORWARDED, PREEMPTED
 from envs.cluster.environment.episode import SchedulingEpisode
-from envs.cluster.environment.observation import Advice, Adviser
+from envs.cluster.environment.observation import ExpertActions, ExpertPolicy
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.simulation.cluster_state import NEVER, NONE, RUNNING
 from envs.compilation import compiled
@@ -51,8 +51,8 @@ class SchedulingRunnerEnv(RunnerEnv):
         self.env, self.per_gpu = env, per_gpu
         self._rows: list[tuple[ClusterBuffer, int]] = []
         self._masks: list[NDArray[np.int8]] = []  # of what was last observed
-        self._expert: Adviser | None = None
-        self._advice: Advice | None = None
+        self._expert: ExpertPolicy | None = None
+        self._actions: ExpertActions | None = None
         self._unit_s = self._share = 1.0  # a step's rewards are divided by
         self._bound_s = 0.0
 
@@ -72,7 +72,7 @@ class SchedulingRunnerEnv(RunnerEnv):
             own.setdefault(buffer, []).append(row)
         self._blocks = [(buffer, slice(of[0], of[-1] + 1)) for buffer, of in own.items()]
 
-    def reset(self, seed: int, progress: float = 1.0, expert: Adviser | None = None) -> None:
+    def reset(self, seed: int, progress: float = 1.0, expert: ExpertPolicy | None = None) -> None:
         """Begin an episode; those of one seed have the same jobs."""
         if isinstance(self.env.generator, Staged):
             self.env.generator.progress = progress
@@ -80,7 +80,7 @@ class SchedulingRunnerEnv(RunnerEnv):
         simulator = self.episode.simulator
         self._bound_s = 0.0
         self._expert = expert
-        self._begin_advice()
+        self._begin_expert()
         self._unit_s = float(simulator.trace.duration_s.mean())
         self._share = self._unit_s * (simulator.cluster.num_gpus if self.per_gpu else 1)
 
@@ -112,8 +112,8 @@ class SchedulingRunnerEnv(RunnerEnv):
         return Step(rewards, self.time - before, done.terminated, done.truncated)
 
     def expert_action(self, agent: int) -> int:
-        assert self._advice is not None
-        return self._advice.action(self.episode, agent)
+        assert self._actions is not None
+        return self._actions.action(self.episode, agent)
 
     def objective(self) -> float:
         """Mean JCT in seconds; inf: jobs were left over."""
@@ -142,10 +142,10 @@ class SchedulingRunnerEnv(RunnerEnv):
     def load(self, numbers: Numbers, arrays: Mapping[str, Tensor]) -> None:
         restored(self.episode, arrays)
         self.env.decisions = int(numbers["decisions"])
-        self._begin_advice()
+        self._begin_expert()
 
-    def _begin_advice(self) -> None:
-        self._advice = None if self._expert is None else self._expert.begin(self.episode)
+    def _begin_expert(self) -> None:
+        self._actions = None if self._expert is None else self._expert.begin(self.episode)
 
 
 def remaining_seconds(episode: SchedulingEpisode, scheduler: int, out: NDArray[np.float32]) -> None:
@@ -193,7 +193,7 @@ def snapshot(episode: SchedulingEpisode) -> dict[str, Tensor]:
 def restored(episode: SchedulingEpisode, arrays: Mapping[str, Tensor]) -> None:
     """Bring a fresh episode of the same instance to the state of a snapshot.
 
-    Advice begins anew from there: what it has gathered of jobs that finished it gathers again, by
+    The expert begins anew from there: what it gathered of jobs that finished it gathers again, by
     their number and not in the order in which they finished.
 
     Raises:
@@ -204,9 +204,9 @@ def restored(episode: SchedulingEpisode, arrays: Mapping[str, Tensor]) -> None:
             raise InputError("is not of this run's episode", record=name, field="episodes")
         saved = np.frombuffer(arrays[name].numpy().tobytes(), array.dtype)
         array[...] = saved.reshape(array.shape)
-    adviser = episode.observation.adviser
-    if adviser is not None:
-        episode.advice = adviser.begin(episode)
+    expert = episode.observation.expert
+    if expert is not None:
+        episode.expert = expert.begin(episode)
 
 
 def _arrays(episode: SchedulingEpisode) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -237,8 +237,8 @@ class SchedulingRLTask(RLTask):
         *,
         parameters: Literal["shared", "separate"],
         per_gpu: bool,
-        teacher: Adviser | None,
-        reference: Adviser,
+        teacher: ExpertPolicy | None,
+        reference: ExpertPolicy,
     ) -> None:
         self.make, self.make_evaluation = make, make_evaluation
         self.parameters, self.per_gpu = parameters, per_gpu

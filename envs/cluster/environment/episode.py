@@ -203,8 +203,8 @@ class SchedulingEpisode:
             gang=gang,
             finished=np.zeros((int(gang.max(initial=-1)) + 2, 3)),
         )
-        adviser = observation.adviser
-        self.advice = None if adviser is None else adviser.begin(self)
+        expert = observation.expert
+        self.expert = None if expert is None else expert.begin(self)
         if begin is None:
             self.wait()  # for the first event
         else:
@@ -292,5 +292,5 @@ class SchedulingEpisode:
             arrays_of(graph),
             mask,
         )
-        if self.advice is not None:
-            graph[ADVISED][0] = self.advice.action(self, scheduler)
+        if self.expert is not None:
+            graph[ADVISED][0] = self.expert.action(self, scheduler)

@@ -192,7 +192,7 @@ def job_profiles(
     return np.clip(out, LOW, HIGH).astype(np.float32)
 
 
-class Advice(Protocol):
+class ExpertActions(Protocol):
     """The decisions of an expert policy in one episode."""
 
     def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
@@ -200,10 +200,10 @@ class Advice(Protocol):
 
 
 @runtime_checkable
-class Adviser(Protocol):
+class ExpertPolicy(Protocol):
     """An expert policy, asked at every decision; it changes nothing itself."""
 
-    def begin(self, episode: SchedulingEpisode) -> Advice:
+    def begin(self, episode: SchedulingEpisode) -> ExpertActions:
         """At the start of an episode."""
 
 
@@ -248,7 +248,7 @@ class ClusterObservation:
     | share_features | float32 (E, 2) | 0 |
     | share_mask | int8 (E,) | 0 |
     | peer_features | float32 (F, 7 + T), only with other schedulers | none |
-    | advised | int64 (1,), only with an adviser: the action it would take | none |
+    | advised | int64 (1,), only with an expert: the action it would take | none |
 
     N servers, R racks and T GPU types are bounds; W, M and E arguments; F is the number of other
     schedulers; H is 8 K + 5 with a history of K jobs, and 0 without. A scheduler sees its own
@@ -357,7 +357,7 @@ class ClusterObservation:
         known_durations: whether jobs say how long they take.
         order: by what key the window is filled.
         history: K; 0: no history is shown.
-        adviser: whose action is shown; None: nobody's.
+        expert: whose action is shown; None: nobody's.
 
     Raises:
         InputError: the window's key needs durations that are not known.
@@ -374,11 +374,11 @@ class ClusterObservation:
         known_durations: bool = True,
         order: WindowOrder = QueueOrder(),
         history: Annotated[int, Ge(0)] = 0,
-        adviser: Adviser | None = None,
+        expert: ExpertPolicy | None = None,
     ) -> None:
         if order.needs_durations and not known_durations:
             raise InputError(f"{type(order).__name__} needs known durations", field="order")
-        self.bounds, self.adviser = bounds, adviser
+        self.bounds, self.expert = bounds, expert
         servers, racks, types = bounds.servers, bounds.racks, bounds.gpu_types
         self.table = Layout(
             servers=servers,
@@ -412,7 +412,7 @@ class ClusterObservation:
         }
         if peers:
             self._arrays["peer_features"] = ((peers, PEER_BASE + types), np.float32, HIGH)
-        if adviser is not None:
+        if expert is not None:
             self._arrays[ADVISED] = ((1,), np.int64, MOST_ACTIONS)
 
     @cached_property

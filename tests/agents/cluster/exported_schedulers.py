@@ -14,11 +14,11 @@ import torch
 import yaml
 
 from agents.cluster.checkpoint import CheckpointScheduler
-from agents.cluster.checkpoint_adviser import described
-from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.checkpoint_expert import described
+from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.priorities import AttainedServiceClasses
 from envs.cluster.environment.actions import ClusterActions
-from envs.cluster.environment.observation import Adviser, ClusterObservation
+from envs.cluster.environment.observation import ClusterObservation, ExpertPolicy
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.cluster.environment.routing import MixedRacks
 from envs.cluster.nodes import Cluster
@@ -26,7 +26,7 @@ from envs.cluster.simulation.cluster_state import Overheads, Schedule
 from envs.cluster.workload.trace import Trace
 from models.artifacts import sha256_of
 from models.cluster.hierarchical import HierarchicalConfig, HierarchicalPolicy
-from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, AdviserSpec, ModelCard
+from models.export.checkpoint import CONFIG_FILE, SPEC_FILE, ExpertSpec, ModelCard
 from models.export.exporter import export_scheduler
 from tests.agents.cluster.small_clusters import Speeds
 
@@ -39,7 +39,7 @@ MODEL = HierarchicalConfig(
     initial_scale=1.0,
     initial_index_weight=0.0,
     initial_speed_weight=0.0,
-    initial_advice_weight=0.0,
+    initial_expert_weight=0.0,
 )
 
 
@@ -98,24 +98,24 @@ def exported(
     env: ClusterParallelEnv,
     config: dict[str, Any],
     model: HierarchicalConfig = MODEL,
-    adviser: AdviserSpec | None = None,
+    expert: ExpertSpec | None = None,
 ) -> HierarchicalPolicy:
     """Write the folder of a fresh policy for the schedulers of `env`."""
     torch.manual_seed(0)
     agent = env.possible_agents[0]
     policy = model.policy(env.observation_space(agent), env.action_space(agent)).eval()
     card = ModelCard("untrained", "", yaml.safe_dump(config), {})
-    export_scheduler(policy, folder, card, adviser)
+    export_scheduler(policy, folder, card, expert)
     return policy
 
 
 def advised(folder: Path) -> Path:
-    """Write the folder of a fresh policy that is shown an adviser's action."""
+    """Write the folder of a fresh policy that is shown an expert's action."""
     cluster = Cluster.uniform(4, 2, nodes_per_rack=1, gpu_types=("V100", "P100"))
     trace, config = Trace.of("two", [0, 0], [600, 600], [1, 2]), trained_config()
-    adviser = MigrationAdviser(partial(AttainedServiceClasses, 600.0), 1.33, 120.0)
-    env = environment(cluster, trace, config, adviser)
-    exported(folder, env, config, adviser=described(adviser))
+    expert = MigrationExpert(partial(AttainedServiceClasses, 600.0), 1.33, 120.0)
+    env = environment(cluster, trace, config, expert)
+    exported(folder, env, config, expert=described(expert))
     return folder
 
 
@@ -134,7 +134,11 @@ def edited(source: Path, folder: Path, file: str, path: Sequence[str], value: An
 
 
 def environment(
-    cluster: Any, trace: Any, config: dict[str, Any], adviser: Adviser | None = None, **more: Any
+    cluster: Any,
+    trace: Any,
+    config: dict[str, Any],
+    expert: ExpertPolicy | None = None,
+    **more: Any,
 ) -> ClusterParallelEnv:
     """The environment of `config` about one trace, everything shown."""
     node = config["env"]["observation"]
@@ -143,7 +147,7 @@ def environment(
         return ClusterObservation(
             bounds, peers, window=16, running=16, shares=32,
             known_durations=node["known_durations"], history=node["history"],
-            adviser=adviser,
+            expert=expert,
         )  # fmt: skip
 
     actions = {k: v for k, v in config["env"]["actions"].items() if k != "_target_"}
@@ -152,10 +156,10 @@ def environment(
     )
 
 
-def shared(trace: Trace, schedulers: int, adviser: Adviser | None = None) -> ClusterParallelEnv:
+def shared(trace: Trace, schedulers: int, expert: ExpertPolicy | None = None) -> ClusterParallelEnv:
     """The environment about `trace` on `CLUSTER`, with its settings."""
     return environment(
-        CLUSTER, trace, trained_config(), adviser, schedulers=schedulers, partition=MixedRacks(),
+        CLUSTER, trace, trained_config(), expert, schedulers=schedulers, partition=MixedRacks(),
         routing=OddToTheLast(), **settings(trace),
     )  # fmt: skip
 

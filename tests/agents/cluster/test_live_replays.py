@@ -12,8 +12,8 @@ from hypothesis import given
 from live_replays import agrees_with_the_simulator
 from small_clusters import Speeds, with_columns
 
-from agents.cluster.checkpoint_adviser import described
-from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.checkpoint_expert import described
+from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.priorities import AttainedServiceClasses, RemainingService
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
@@ -63,16 +63,16 @@ def test_the_shipped_scheduler(seed: int) -> None:
 
 @pytest.fixture(scope="module", params=["history", "known", "las", "srsf"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An untrained policy: alone, with durations, and beside two advisers."""
+    """An untrained policy: alone, with durations, and beside two experts."""
     cluster, trace, _, _ = drawn(0)
     orders = {"las": lambda: AttainedServiceClasses(600.0), "srsf": RemainingService}
-    adviser = None
+    expert = None
     if request.param in orders:
-        adviser = MigrationAdviser(orders[request.param], 1.33, 120.0)
+        expert = MigrationExpert(orders[request.param], 1.33, 120.0)
     config = trained_config(known=request.param == "known")
-    env = environment(cluster, trace, config, adviser)
+    env = environment(cluster, trace, config, expert)
     target: Path = tmp_path_factory.mktemp(request.param) / "checkpoint"
-    exported(target, env, config, adviser=described(adviser))
+    exported(target, env, config, expert=described(expert))
     return str(target)
 
 

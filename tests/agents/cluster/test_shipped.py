@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.cluster.checkpoint_adviser import plan_of
+from agents.cluster.checkpoint_expert import plan_of
 from agents.cluster.shipped import SHIPPED, scheduler_folder, shipped_schedulers
 from models.export.checkpoint import load_checkpoint
 from tests.refusal import refusal
@@ -40,8 +40,8 @@ def test_its_files_are_few_those_of_its_hashes_and_name_no_folder_of_a_machine(n
 
 
 def test_its_information_class_is_that_of_its_name() -> None:
-    adviser, plan = plan_of(load_checkpoint(scheduler_folder(NAME)))
-    assert adviser.knows == plan.knows == "predictions"
+    expert, plan = plan_of(load_checkpoint(scheduler_folder(NAME)))
+    assert expert.knows == plan.knows == "predictions"
 
 
 def test_a_folder_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

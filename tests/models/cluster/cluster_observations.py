@@ -26,7 +26,7 @@ CONFIG = HierarchicalConfig(
     initial_scale=1.0,
     initial_index_weight=0.5,
     initial_speed_weight=2.0,
-    initial_advice_weight=3.0,
+    initial_expert_weight=3.0,
 )
 
 Observation = dict[str, NDArray[Any]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from migrating_cases import OneSpeed, weights_of
 from numpy.typing import NDArray
 
-from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority
@@ -66,7 +66,7 @@ ORDERS: dict[str, Callable[[], Priority]] = {
 
 
 def played(trace: Trace, order: Callable[[], Priority]) -> tuple[list[float], list[bytes], Floats]:
-    """What one who follows an adviser sees; when; when the jobs finish."""
+    """What one who follows an expert sees; when; when the jobs finish."""
     bounds = ClusterBounds.of(CLUSTER)
     episode = SchedulingEpisode(
         ClusterInstance(CLUSTER, trace, FAILURES),
@@ -75,7 +75,7 @@ def played(trace: Trace, order: Callable[[], Priority]) -> tuple[list[float], li
         bounds,
         ClusterObservation(
             bounds, window=40, running=40, known_durations=False, history=2,
-            adviser=MigrationAdviser(order, 1.2, 100.0),
+            expert=MigrationExpert(order, 1.2, 100.0),
         ),
         ClusterActions(preempt_after_s=60.0, longest_wait_s=150.0),
         rates=RATES,

@@ -21,7 +21,7 @@ from tests.agents.rllib.toys import small_training
 SMALL = partial(ClusterObservation, window=3, running=6, shares=8, known_durations=False, history=1)
 MODEL = HierarchicalConfig(
     hidden=8, rounds=1, heads=2, initial_scale=0.1, initial_index_weight=0.0,
-    initial_speed_weight=0.0, initial_advice_weight=0.0,
+    initial_speed_weight=0.0, initial_expert_weight=0.0,
 )  # fmt: skip
 PPO = {
     "num_envs": 4, "steps": 16, "episodes": None, "num_epochs": 2, "learning_rate": 3e-3,

@@ -12,7 +12,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from schedulers import MODEL, SMALL, environment, schedulers, training
 
-from agents.cluster.teachers import FirstFit, ShownAdvice
+from agents.cluster.teachers import FirstFit, ShownExpert
 from agents.rllib.algorithm import algorithm
 from agents.rllib.cluster.scheduling import SchedulingRunnerEnv
 from agents.rllib.config import Cloning
@@ -64,13 +64,13 @@ def test_time_and_rewards_are_counted_in_mean_durations_and_gpus() -> None:
     assert_allclose(own.rewards, 8 * sampled(per_gpu=True)[2].rewards, rtol=1e-12)
 
 
-def test_shown_advice_is_the_expert_that_the_observation_has() -> None:
+def test_the_shown_expert_is_the_one_that_the_observation_has() -> None:
     """A student who is to do what it is shown can be told so."""
-    shown = partial(environment, observation=partial(SMALL, adviser=FirstFit()))
-    _, _, own = sampled(student_share=0.0, make=shown, teacher=ShownAdvice())
+    shown = partial(environment, observation=partial(SMALL, expert=FirstFit()))
+    _, _, own = sampled(student_share=0.0, make=shown, teacher=ShownExpert())
     assert_array_equal(own.actions[own.decides], own.observations["advised"][own.decides, 0])
-    with refusal("shows nobody's advice"):
-        SchedulingRunnerEnv(environment(), per_gpu=True).reset(0, expert=ShownAdvice())
+    with refusal("shows no expert's action"):
+        SchedulingRunnerEnv(environment(), per_gpu=True).reset(0, expert=ShownExpert())
 
 
 def test_cloning_takes_the_experts_ways_and_its_prospects() -> None:

@@ -325,7 +325,7 @@ def test_the_configs_make_the_environments() -> None:
     assert env.observation.table[3:7] == (16, 128, 256, 1)
     chosen = configured(
         "cluster_mixed",
-        observation__adviser=SHIPPED_CONFIGS.node("adviser/las"),
+        observation__expert=SHIPPED_CONFIGS.node("expert/las"),
         windows__jobs_per_gpu=[1, 1],
         windows__stages__first_gpus=16,
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field
 
-from agents.cluster.migrating.adviser import MakesPriority, MigrationAdviser
+from agents.cluster.migrating.expert import MakesPriority, MigrationExpert
 from agents.cluster.migrating.learned_priority import LearnedPriority, Weights, from_folder
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import (
@@ -20,18 +20,18 @@ from agents.cluster.migrating.priorities import (
     RemainingService,
     RemainingTime,
 )
-from envs.cluster.environment.observation import ADVISED, Adviser
+from envs.cluster.environment.observation import ADVISED, ExpertPolicy
 from envs.errors import InputError, require_one_of
 from envs.forms import Form, read_form
 from models.export.checkpoint import (
     DURATIONS_FOLDER,
     PLAN,
     SPEC_FILE,
-    AdviserSpec,
+    ExpertSpec,
     SchedulerCheckpoint,
 )
 
-ADVISER, KIND = "adviser", "migration"
+EXPERT, KIND = "adviser", "migration"
 AboveZero = Annotated[float, Field(gt=0.0)]
 Part = TypeVar("Part", bound="_Expert")
 
@@ -68,7 +68,7 @@ ORDERS: dict[str, tuple[Callable[..., Any], type[_Order]]] = {
 }
 
 
-def described(expert: Adviser | Migrating | None) -> AdviserSpec | None:
+def described(expert: ExpertPolicy | Migrating | None) -> ExpertSpec | None:
     """What a checkpoint says of an expert policy or a plan that decides; None of none.
 
     Raises:
@@ -78,13 +78,13 @@ def described(expert: Adviser | Migrating | None) -> AdviserSpec | None:
     if expert is None:
         return None
     names, order = ["gain", "least_run_s"], cast(Any, expert)
-    if isinstance(expert, MigrationAdviser):
+    if isinstance(expert, MigrationExpert):
         order = expert.priority()
     elif isinstance(expert, Migrating):
         names, order = [*names, "wake_s"], expert.priority
     if order is expert or getattr(order, "name", None) not in ORDERS:
         message = f"{type(order).__name__} cannot go into a checkpoint (nothing reads its spec)"
-        raise InputError(message, field=ADVISER)
+        raise InputError(message, field=EXPERT)
     numbers = {name: getattr(order, name) for name in ORDERS[order.name][1].model_fields}
     document = {
         "kind": KIND,
@@ -92,10 +92,10 @@ def described(expert: Adviser | Migrating | None) -> AdviserSpec | None:
         "priority": {"kind": order.name, **numbers},
     }
     learned = isinstance(order, LearnedPriority)
-    return AdviserSpec(document, {DURATIONS_FOLDER: order.folder} if learned else {})
+    return ExpertSpec(document, {DURATIONS_FOLDER: order.folder} if learned else {})
 
 
-def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
+def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationExpert | None:
     """The expert policy of a checkpoint; None where its network is shown nobody's action.
 
     Raises:
@@ -103,14 +103,14 @@ def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationAdviser | None:
             the network is shown none, or the folder that it reads is missing or damaged.
     """
     if any(item.name == ADVISED for item in checkpoint.layout):
-        return _expert(checkpoint, _Expert, ADVISER)[0]
-    if checkpoint.spec.get(ADVISER) is not None:
-        message = "goes with a policy that takes no advice"
-        raise InputError(message, file=checkpoint.folder / SPEC_FILE, field=ADVISER)
+        return _expert(checkpoint, _Expert, EXPERT)[0]
+    if checkpoint.spec.get(EXPERT) is not None:
+        message = "goes with a policy that is shown no action"
+        raise InputError(message, file=checkpoint.folder / SPEC_FILE, field=EXPERT)
     return None
 
 
-def plan_of(checkpoint: SchedulerCheckpoint) -> tuple[MigrationAdviser, Migrating]:
+def plan_of(checkpoint: SchedulerCheckpoint) -> tuple[MigrationExpert, Migrating]:
     """The plan that decides, for each of several schedulers and for a single one.
 
     Raises:
@@ -122,7 +122,7 @@ def plan_of(checkpoint: SchedulerCheckpoint) -> tuple[MigrationAdviser, Migratin
 
 def _expert(
     checkpoint: SchedulerCheckpoint, form: type[Part], at: str
-) -> tuple[MigrationAdviser, Part]:
+) -> tuple[MigrationExpert, Part]:
     """The one that a node of the spec describes, and the node."""
     file, where = checkpoint.folder / SPEC_FILE, f"{at}.priority"
     given = read_form(form, checkpoint.spec.get(at), file, inside=at)
@@ -137,4 +137,4 @@ def _expert(
             raise InputError(message, file=file, field="folders")
         priority = partial(from_folder, str(checkpoint.folder / DURATIONS_FOLDER), **order)
     priority()  # reads what it needs
-    return MigrationAdviser(priority, given.gain, given.least_run_s), given
+    return MigrationExpert(priority, given.gain, given.least_run_s), given

@@ -29,8 +29,8 @@ from exported_schedulers import (
 from hydra.utils import instantiate
 
 from agents.cluster.checkpoint import Trimmed, most_probable_action
-from agents.cluster.checkpoint_adviser import described
-from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.checkpoint_expert import described
+from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.learned_priority import NAMES, from_folder
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import (
@@ -52,8 +52,8 @@ from tests.refusal import refusal
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
-FOLLOWS = replace(MODEL, initial_scale=0.1, initial_advice_weight=8.0)
-LISTENS = replace(MODEL, initial_scale=1.0, initial_advice_weight=1.0)
+FOLLOWS = replace(MODEL, initial_scale=0.1, initial_expert_weight=8.0)
+LISTENS = replace(MODEL, initial_scale=1.0, initial_expert_weight=1.0)
 WEIGHTS = {**dict.fromkeys(NAMES, 0.0), "runs": 0.2, "gpus": -0.85, "ahead_together": -0.5}
 TRACE = jobs(0, 40, 3_000, (60, 2_400))
 DURATIONS = "durations/durations.safetensors"
@@ -74,20 +74,20 @@ def learned_order(folder: Path) -> Callable[[], Any]:
     return partial(from_folder, path=str(folder), weights=WEIGHTS)
 
 
-def adviser_by(order: Callable[[], Any]) -> MigrationAdviser:
-    return MigrationAdviser(order, 1.33, 120.0)
+def expert_by(order: Callable[[], Any]) -> MigrationExpert:
+    return MigrationExpert(order, 1.33, 120.0)
 
 
 class Made(NamedTuple):
     folder: Path
     policy: HierarchicalPolicy
-    adviser: MigrationAdviser
+    expert: MigrationExpert
 
 
 def made(folder: Path, order: Callable[[], Any], model: Any) -> Made:
-    target, adviser = folder / "checkpoint", adviser_by(order)
-    env = shared(TRACE, 2, adviser)
-    return Made(target, exported(target, env, trained_config(), model, described(adviser)), adviser)
+    target, expert = folder / "checkpoint", expert_by(order)
+    env = shared(TRACE, 2, expert)
+    return Made(target, exported(target, env, trained_config(), model, described(expert)), expert)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("learned")
     found = made(folder, learned_order(folder / "posterior"), FOLLOWS)
     elsewhere = (folder / "posterior").rename(folder / "elsewhere")
-    return found._replace(adviser=adviser_by(learned_order(elsewhere)))
+    return found._replace(expert=expert_by(learned_order(elsewhere)))
 
 
 @pytest.fixture(scope="module")
@@ -105,22 +105,22 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return made(tmp_path_factory.mktemp("listening"), CLASSES, LISTENS)
 
 
-def suggested(adviser: Any, schedulers: int, trace: Trace = TRACE) -> Schedule:
+def suggested(expert: Any, schedulers: int, trace: Trace = TRACE) -> Schedule:
     """Everybody does what the expert policy would."""
-    return played(shared(trace, schedulers, adviser), lambda seen: int(seen["advised"][0]))
+    return played(shared(trace, schedulers, expert), lambda seen: int(seen["advised"][0]))
 
 
 @pytest.mark.parametrize("schedulers", [1, 2])
-def test_a_policy_that_follows_makes_the_schedule_of_its_adviser(
+def test_a_policy_that_follows_makes_the_schedule_of_its_expert(
     learned: Made, tmp_path: Path, schedulers: int
 ) -> None:
-    expected = suggested(learned.adviser, schedulers)
+    expected = suggested(learned.expert, schedulers)
     assert expected.preemptions.sum() > 0
     shutil.copytree(learned.folder, tmp_path / "moved")
     agent = scheduler(tmp_path / "moved", schedulers, window=16)  # as many as the environment shows
     assert agent.knows == "predictions"
     assert_plays(agent, TRACE, expected)
-    by_other = suggested(adviser_by(CLASSES), schedulers)
+    by_other = suggested(expert_by(CLASSES), schedulers)
     assert by_other.finish.tolist() != expected.finish.tolist()
 
 
@@ -128,19 +128,19 @@ def test_a_policy_that_follows_makes_the_schedule_of_its_adviser(
 def test_replays_what_a_policy_of_its_own_mind_plays(
     listening: Made, tmp_path: Path, kind: str
 ) -> None:
-    adviser = adviser_by(ORDERS[kind])
-    spec = described(adviser)
+    expert = expert_by(ORDERS[kind])
+    spec = described(expert)
     assert spec is not None
     folder = edited(listening.folder, tmp_path / "c", SPEC_FILE, ["adviser"], spec.document)
     trace = jobs(1, 14, 3_000, (60, 2_400))
-    expected = played(shared(trace, 2, adviser), eager(listening.policy))
-    assert expected.finish.tolist() != suggested(adviser, 2, trace).finish.tolist()
+    expected = played(shared(trace, 2, expert), eager(listening.policy))
+    assert expected.finish.tolist() != suggested(expert, 2, trace).finish.tolist()
     agent = scheduler(folder, 2)
     assert agent.knows == ("durations" if "remaining" in kind else "predictions")
     assert_plays(agent, trace, expected)
 
 
-def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -> None:
+def test_the_spec_describes_the_expert_and_lists_what_it_reads(learned: Made) -> None:
     spec = load_checkpoint(learned.folder).spec
     assert spec["adviser"] == {
         "kind": "migration",
@@ -151,7 +151,7 @@ def test_the_spec_describes_the_adviser_and_lists_what_it_reads(learned: Made) -
     files = {path.name: sha256_of(path) for path in (learned.folder / "durations").iterdir()}
     assert spec["folders"] == {"durations": files}
     assert Path(DURATIONS).name in files
-    assert "adviser's action" in (learned.folder / "README.md").read_text()
+    assert "expert's action" in (learned.folder / "README.md").read_text()
     assert scheduler(learned.folder).greedy is most_probable_action
 
 
@@ -245,7 +245,7 @@ def test_a_plan_alone_decides_as_it_does_anywhere(tmp_path: Path, kind: str) -> 
 
 def test_several_schedulers_do_what_the_plan_suggests(tmp_path: Path) -> None:
     agent = scheduler(planned(tmp_path, CLASSES)[0], 2, window=16)
-    assert_plays(agent, TRACE, suggested(adviser_by(CLASSES), 2))
+    assert_plays(agent, TRACE, suggested(expert_by(CLASSES), 2))
 
 
 class Mine:
@@ -256,23 +256,23 @@ class Mine:
 
 def test_what_cannot_go_into_a_checkpoint_is_refused_before_training() -> None:
     assert described(None) is None
-    foreign: list[Any] = [adviser_by(Mine), Mine()]
-    for adviser in foreign:
+    foreign: list[Any] = [expert_by(Mine), Mine()]
+    for expert in foreign:
         with refusal("Mine cannot go into a checkpoint"):
-            described(adviser)
+            described(expert)
     with refusal("no such file"):
-        described(adviser_by(partial(from_folder, "absent", WEIGHTS)))
+        described(expert_by(partial(from_folder, "absent", WEIGHTS)))
 
 
-def test_an_adviser_needs_a_policy_that_takes_its_advice(tmp_path: Path) -> None:
-    adviser = described(adviser_by(RemainingTime))
-    with refusal("shown nobody's advice"):
-        exported(tmp_path / "c", shared(TRACE, 2), trained_config(), MODEL, adviser)
+def test_an_expert_needs_a_policy_that_sees_its_action(tmp_path: Path) -> None:
+    expert = described(expert_by(RemainingTime))
+    with refusal("not shown an expert's action"):
+        exported(tmp_path / "c", shared(TRACE, 2), trained_config(), MODEL, expert)
     assert not (tmp_path / "c").exists()
 
 
-def test_trimming_renumbers_the_advice(learned: Made) -> None:
-    env = shared(jobs(2, 40, 3_000, (60, 2_400)), 2, learned.adviser)
+def test_trimming_renumbers_the_action(learned: Made) -> None:
+    env = shared(jobs(2, 40, 3_000, (60, 2_400)), 2, learned.expert)
     seen, _ = env.reset(seed=0)
     trimmed = 0
     while env.agents:

@@ -1,4 +1,4 @@
-"""Advice is always allowed, and following it alone is nearly the policy it comes from."""
+"""An expert's action is always allowed; following it alone is nearly the policy it comes from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from migrating_cases import OVERHEADS, JobSpeeds, OneSpeed
 
-from agents.cluster.migrating.adviser import MigrationAdviser
+from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import AttainedServiceClasses, Priority, RemainingService
 from agents.cluster.replay import replay
@@ -32,8 +32,8 @@ CLASSES = partial(AttainedServiceClasses, 600.0)
 
 TWO_TYPES = Cluster.uniform(2, 2, gpu_types=("fast", "slow"))
 TWO_JOBS = Trace.of("two", [0, 0], [1000, 2000], [2, 2])
-SHORTEST = MigrationAdviser(RemainingService, 1.33, 600.0)
-CLASSES_FIRST = MigrationAdviser(CLASSES, 1.2, 120.0)
+SHORTEST = MigrationExpert(RemainingService, 1.33, 600.0)
+CLASSES_FIRST = MigrationExpert(CLASSES, 1.2, 120.0)
 
 
 def mixed_trace(seed: int, jobs: int, largest: int, within_s: int) -> Trace:
@@ -49,7 +49,7 @@ def episode_of(
     cluster: Cluster,
     trace: Trace,
     rates: RateModel,
-    adviser: MigrationAdviser,
+    expert: MigrationExpert,
     *,
     schedulers: int = 1,
     home: int | None = None,
@@ -59,7 +59,7 @@ def episode_of(
     """Racks dealt out in turn; jobs come to one scheduler, or to each in turn."""
     bounds = ClusterBounds.of(cluster)
     observation = ClusterObservation(
-        bounds, schedulers - 1, window=64, running=64, known_durations=False, adviser=adviser
+        bounds, schedulers - 1, window=64, running=64, known_durations=False, expert=expert
     )
     turn = np.arange(len(trace)) % schedulers
     return SchedulingEpisode(
@@ -76,7 +76,7 @@ def episode_of(
 
 
 def follow(episode: SchedulingEpisode, most_decisions: int = 10**9) -> list[tuple[int, int]]:
-    """Everybody does what is advised; all (scheduler, action) that were."""
+    """Everybody does what the expert would; all (scheduler, action)."""
     done: list[tuple[int, int]] = []
     table = episode.action_table
     wait, first_forward = table.size - 1, table.window * table.groups
@@ -101,7 +101,7 @@ def follow(episode: SchedulingEpisode, most_decisions: int = 10**9) -> list[tupl
 
 @examples(25)
 @given(SEEDS, st.integers(1, 3), st.integers(0, 2))
-def test_advice_is_allowed_and_every_job_finishes(
+def test_its_actions_are_allowed_and_every_job_finishes(
     seed: int, schedulers: int, forwards: int
 ) -> None:
     """Some jobs are too large for the smallest scheduler."""
@@ -126,7 +126,7 @@ def test_one_who_follows_gets_nearly_the_schedule_of_the_policy(
     cluster = Cluster.uniform(6, 8, nodes_per_rack=2, gpu_types=("A", "B", "C"))
     trace = mixed_trace(3, 200, 16, 30_000)
     rates = OneSpeed(1.0, 0.5, 0.25)
-    episode = episode_of(cluster, trace, rates, MigrationAdviser(order, 1.33, 600.0))
+    episode = episode_of(cluster, trace, rates, MigrationExpert(order, 1.33, 600.0))
     follow(episode)
     followed = episode.simulator.schedule().jct.mean()
     policy = Migrating(order(), 1.33, 600.0, 600.0)
@@ -209,9 +209,9 @@ def test_forwarding_balances_two_schedulers() -> None:
     assert mean[1] < 0.8 * mean[0]
 
 
-def test_environments_show_the_advice() -> None:
+def test_environments_show_the_action() -> None:
     fixed = FixedCluster(TWO_TYPES, TWO_JOBS)
-    observation = partial(ClusterObservation, window=4, running=4, shares=4, adviser=SHORTEST)
+    observation = partial(ClusterObservation, window=4, running=4, shares=4, expert=SHORTEST)
     env = ClusterEnv(fixed, observation=observation, actions=ACTIONS, rates=OneSpeed(1.0, 0.5))
     seen, _ = env.reset(seed=0)
     over, total = False, 0.0

@@ -26,7 +26,7 @@ MakesPriority = Callable[[], Priority]  # a fresh order of an episode
 
 
 @dataclass(frozen=True, eq=False)
-class MigrationAdviser:
+class MigrationExpert:
     """Suggests what `policy.Migrating` does to schedulers who each own some racks.
 
     Args:
@@ -44,7 +44,7 @@ class MigrationAdviser:
         """What its order looks at of a job that has not finished."""
         return self.priority().knows
 
-    def begin(self, episode: SchedulingEpisode) -> MigrationAdvice:
+    def begin(self, episode: SchedulingEpisode) -> MigrationActions:
         """At the start of an episode.
 
         Raises:
@@ -53,11 +53,11 @@ class MigrationAdviser:
         check_whole_gpus(episode.simulator)
         order = self.priority()
         order.reset(episode.simulator)
-        return MigrationAdvice(order, self)
+        return MigrationActions(order, self)
 
 
 @dataclass(eq=False)
-class MigrationAdvice:
+class MigrationActions:
     """Of the jobs that a scheduler is shown, the last in the order that is to stop does; where none
     is, the first in the order that can start does; then it waits. So no start takes GPUs that the
     plan has for a job before it. Where jobs cannot be stopped, all is planned around those that
@@ -70,7 +70,7 @@ class MigrationAdvice:
     """
 
     order: Priority
-    rule: MigrationAdviser
+    rule: MigrationExpert
 
     def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
         """The action of a scheduler whose window has just been filled."""
