@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from envs.arrays import IntArray
 from envs.cluster.environment.actions import fill_mask
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.observation import ExpertActions
@@ -25,8 +26,22 @@ class FirstFit:
         fill_mask(state, episode.book, view, table, episode.request, mask)
         starts = np.flatnonzero(mask[: table.window * table.groups])
         if len(starts):
-            return int(starts[0])
+            return int(starts[self.first(episode, scheduler, starts // table.groups)])
         return table.size - 1 if mask[-1] else int(np.flatnonzero(mask)[-1])
+
+    def first(self, episode: SchedulingEpisode, scheduler: int, slots: IntArray) -> int:
+        """Which of these slots of the window, which can start, is the first."""
+        del episode, scheduler, slots
+        return 0
+
+
+class ShortestFit(FirstFit):
+    """Of the jobs of the window that can start, the shortest goes to the first group it can."""
+
+    def first(self, episode: SchedulingEpisode, scheduler: int, slots: IntArray) -> int:
+        """That of the job with least work."""
+        jobs = episode.book.window[scheduler, slots]
+        return int(np.argmin(episode.simulator.state.jobs["work"][jobs]))
 
 
 class ShownExpert:

@@ -86,7 +86,7 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "report": (
         ("report", "study.report:ReportConfig:report"),
         ("plot", "step.plot:PlotConfig:plot", "plan=?*"),
-        ("cluster_curves", "learning.train_cluster:CurvesConfig:curves", "curves=?*"),
+        ("curves", "study.curves:CurvesConfig:curves", "curves=?*"),
         ("claims", "reporting.claims:ClaimsConfig:claims", "of=claims"),
     ),
     "capture": (("capture", "step.capture:CaptureConfig:capture"),),

@@ -1,4 +1,4 @@
-"""Train the schedulers of a cluster: imitation, then multi-agent PPO; or draw several evaluations.
+"""Train the schedulers of a cluster: imitation, then multi-agent PPO.
 
 python -m experiments.train env=cluster_mixed +split@splits.itp=itp +split@splits.philly=philly \\
     interference=analytic overheads.restart_s=60 training.budget_s=3600
@@ -6,10 +6,8 @@ python -m experiments.train env=cluster_parallel trace.format=synthetic trace.jo
     clusters='[{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 8, gpus_per_node: 8,
     nodes_per_rack: 2}]'
 python -m experiments.train resume=<run folder>
-python -m experiments.report curves=[<run folder>,<run folder>]
 
-The policy of the best evaluation becomes a scheduler checkpoint, <run folder>/checkpoint. The last
-command draws the evaluations of several runs, seeds of one recipe, together.
+The policy of the best evaluation becomes a scheduler checkpoint, <run folder>/checkpoint.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from annotated_types import MinLen
 
 from agents.cluster.checkpoint_expert import described
 from agents.cluster.migrating.expert import MigrationExpert
@@ -57,16 +54,10 @@ from experiments.learning.training import (
     counts_of,
     trained,
 )
-from experiments.pictures.learning import (
-    common,
-    draw_evaluations,
-    interquartile_mean,
-    read_evaluations,
-)
-from experiments.run.artifacts import METRICS_FILE, write_figure
+from experiments.pictures.learning import draw_evaluations, read_evaluations
+from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash
 
 if TYPE_CHECKING:
     from agents.rllib.cluster.scheduling import SchedulingRLTask
@@ -223,8 +214,6 @@ def task_of(config: TrainClusterConfig) -> tuple[Training, Jobs, SchedulingRLTas
     return training, found, task
 
 
-CURVES_FILE = "learning_curves.png"
-
 SHOWN = (
     "iterations", "steps", "episodes", "seconds", "best_score", "best_iteration",
     "untrained_score", "resumed", "checkpoint",
@@ -334,34 +323,3 @@ def news(row: Row) -> str:
         f"best evaluation {best:.3f}" if np.isfinite(best) else "no evaluation was finished"
     )
     return f"{told}, {evaluation}, {row['charts/SPS']:,.0f} steps/s"
-
-
-@dataclass(kw_only=True)
-class CurvesConfig:
-    """`conf/cluster_curves.yaml`."""
-
-    # run folders of trainings of schedulers, seeds of one recipe
-    curves: Annotated[Sequence[str], MinLen(2)]
-    seed: int
-    json: bool
-
-
-def curves(config: CurvesConfig, run: Run) -> Result:
-    """Read the evaluations of every run and draw them together."""
-    folders = [Path(name) for name in config.curves]
-    runs = [read_evaluations(folder) for folder in folders]
-    steps, scores = common(runs)
-    if not len(steps):
-        raise InputError("config key 'curves': were never evaluated after equally many steps")
-    hashes = {f"run_{k}": file_hash(path / METRICS_FILE) for k, path in enumerate(folders)}
-    provenance = run.provenance.with_inputs(**hashes)
-    write_figure(run.folder / CURVES_FILE, draw_evaluations(runs, f"{len(runs)} seeds"), provenance)
-    values: dict[str, object] = {
-        "runs": config.curves,
-        "steps": steps.tolist(),
-        "scores": scores.tolist(),
-        "interquartile_mean": interquartile_mean(scores).tolist(),
-        "last": float(interquartile_mean(scores)[-1]),
-        "picture": str(run.folder / CURVES_FILE),
-    }
-    return Result(values, provenance, ("last", "picture"))

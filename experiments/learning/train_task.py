@@ -3,7 +3,8 @@
 python -m experiments.train task=environment task.id=meshwright/PlacementToy-v0
 python -m experiments.train task=mypackage.MyTask agent.num_envs=8 training.budget_s=30
 
-A task is an `agents.rllib.task.RLTask`. The policy of the best evaluation becomes a folder,
+A task is an `agents.rllib.task.RLTask`. Beside the scores of evaluations stand those of simple
+rules, where there are some for the environment. The policy of the best evaluation becomes a folder,
 <run folder>/checkpoint; of several modules each has one in it.
 """
 
@@ -42,4 +43,6 @@ def task_of(config: TrainTaskConfig) -> tuple[Training, RLTask]:
 
 def train_task(config: TrainTaskConfig, run: Run) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the evaluations say."""
-    return learned(config, run, task_of)
+    from experiments.learning.hand_rules import rule_scores
+
+    return learned(config, run, task_of, rule_scores)

@@ -225,6 +225,7 @@ def learned(
     config: AnyConfig,
     run: Run,
     task_of: Callable[[AnyConfig], tuple[Training, RLTask]],
+    rules: Callable[[Any, Sequence[float]], dict[str, float]] = lambda task, reference: {},
 ) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the evaluations say.
 
@@ -232,6 +233,7 @@ def learned(
         config: of the app.
         run: its folder.
         task_of: how it is learned, and what.
+        rules: of a task and the reference's objectives, scores of simple rules, the best first.
     """
     config, tracking = begun(config, run)
     training, task = task_of(config)
@@ -244,12 +246,15 @@ def learned(
     card = card_of(task.title, f"{text}{outcome.sentence}.", plain_config(config), run.provenance)
     task.export(found.policies, checkpoint, card)
     scores = read_evaluations(run.folder, found.evaluations)
-    figure = draw_evaluations([scores], "evaluations in training", task.unit)
+    by_rule = rules(task, found.reference)
+    known = f"reference: {task.reference}" if isinstance(task.reference, str) else "reference"
+    figure = draw_evaluations([scores], "evaluations in training", task.unit, known, by_rule)
     write_figure(run.folder / CURVE_FILE, figure, run.provenance)
     values = {
         **counts_of(found),
         "outcomes": list(found.outcomes),
         "reference": list(found.reference),
+        "rules": by_rule,
         "trajectory": trajectory(run.folder, found.evaluations[0][1]),
         "checkpoint": str(checkpoint),
         "checkpoint_bytes": sum(x.stat().st_size for x in checkpoint.rglob("*") if x.is_file()),

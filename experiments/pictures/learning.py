@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import cycle, product
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -177,9 +178,13 @@ def common(runs: Sequence[Evaluations]) -> tuple[FloatArray, FloatArray]:
 
 
 def draw_evaluations(
-    runs: Sequence[Evaluations], title: str, measure: str = "mean JCT", reference: str = "reference"
-) -> Figure:
-    """Scores, `measure` over the reference's, over steps; 1 is the reference."""
+    runs: Sequence[Evaluations], title: str, measure: str = "mean JCT",
+    reference: str = "reference", rules: Mapping[str, float] = MappingProxyType({}),
+) -> Figure:  # fmt: skip
+    """Scores, `measure` over the reference's, over steps; 1 is the reference.
+
+    Of `rules`, scores of rules, the first is a line.
+    """
     figure, (axes,) = picture(title, 8, 5)
     own, width = (PALE, 1.0) if len(runs) > 1 else (BLUE, 2.0)
     for run in runs:
@@ -197,10 +202,28 @@ def draw_evaluations(
         series = {label: (steps, interquartile_mean(scores), *band)}
         curves(axes, series, color=BLUE, linewidth=2.2, marker=".")
     axes.axhline(1.0, label=reference, **LEVEL)
+    for name, score in [*rules.items()][:1]:
+        axes.axhline(score, label=f"rule: {name}", color=ORANGE, linewidth=1.2)
     if clones := max(run.clones for run in runs):
         axes.axvline(clones, color=ORANGE, linewidth=1.0, linestyle=":", label="end of cloning")
     axes.set(xlabel="steps", ylabel=f"{measure} / reference's")
     return legend(figure, 3)
+
+
+def draw_each(runs: Mapping[str, tuple[Evaluations, float | None]], columns: int = 3) -> Figure:
+    """A panel for each run, by its name: scores over steps, and the best rule's where it has one.
+
+    A dashed line is the reference, whose score is 1.
+    """
+    panels = []
+    for name, (run, rule) in runs.items():
+        series = {"learned": (run.steps, np.minimum.accumulate(run.scores))}
+        if rule is not None:
+            series["the best simple rule"] = (run.steps[[0, -1]], np.full(2, rule))
+        panels.append(Panel(series, {"yscale": "log"}, name, 1.0))
+    panels += [Panel({}, {}) for _ in range(-len(panels) % columns)]
+    title = "best evaluation so far over random play, by steps"
+    return draw_curves(title, panels, 12.0, 2.6 * len(panels) // columns, columns)
 
 
 def draw_reliability(
