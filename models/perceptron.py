@@ -16,6 +16,7 @@ from envs.errors import InputError
 from models.architecture import MASKED_LOGIT, Policy, perceptron
 
 MASK = "action_mask"
+LOG_STD = (-5.0, 1.0)  # of a continuous action: beyond, ratios of probabilities overflow
 
 
 @bounded
@@ -55,7 +56,7 @@ class PerceptronPolicy(Policy):
             outputs = 2 * int(np.prod(action_space.shape))
         else:
             raise InputError(f"{action_space} is no space of a perceptron's", field="action_space")
-        self.config = config
+        self.config, self.continuous = config, isinstance(action_space, spaces.Box)
         self.names = tuple(name for name in observation_space.spaces if name != MASK)
         self.masked = MASK in observation_space.spaces
         inputs = sum(int(np.prod(observation_space[name].shape or ())) for name in self.names)
@@ -69,6 +70,9 @@ class PerceptronPolicy(Policy):
         seen = [observation[name].flatten(1).float() for name in self.names]
         state = torch.relu(self.body(torch.cat(seen, dim=1)))
         inputs = self.actor(state)
+        if self.continuous:
+            mean, log_std = inputs.chunk(2, dim=1)
+            inputs = torch.cat([mean, log_std.clamp(*LOG_STD)], dim=1)
         if self.masked:
             allowed = observation[MASK].flatten(1) != 0
             inputs = inputs.masked_fill(~allowed, MASKED_LOGIT)

@@ -167,3 +167,14 @@ def test_what_is_no_environment_is_said() -> None:
     env.step([env.env.lamp])  # type: ignore[attr-defined]
     with refusal(r"no number 'luck' \(it has wrong\)"):
         env.objective()
+
+
+def test_deviations_of_continuous_actions_stay_where_ratios_are_finite() -> None:
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    seen = spaces.Dict({"observation": spaces.Box(-1.0, 1.0, (1,), np.float32)})
+    policy = PerceptronConfig().policy(seen, box)
+    with torch.no_grad():
+        policy.get_submodule("actor").bias.copy_(torch.tensor([0.0, 9.0, 99.0, -99.0]))
+    inputs, _ = policy.decide({"observation": torch.zeros(1, 1)})
+    assert inputs[0, 1].item() == pytest.approx(9.0, abs=0.1)
+    assert inputs[0, 2:].tolist() == [1.0, -5.0]
