@@ -40,7 +40,7 @@ ratio: $(STAMP)  ## search time without fusion over that with it, four opponents
 gain: $(STAMP)  ## what the order of a plan brings, and what a search brings beyond it: two hours
 	@$(BIN)/python -m experiments.study study=order_gain $(ARGS)
 
-joint: $(STAMP)  ## bandwidth decided with the placement, against uniform and fair: 1.5 hours
+joint: $(STAMP)  ## placement with the weights of transfers, against uniform and fair: 1.5 hours
 	@$(BIN)/python -m experiments.study study=joint $(ARGS)
 
 cluster: $(STAMP)  ## all scheduling policies on one trace (ARGS="trace.path=... trace.format=...")

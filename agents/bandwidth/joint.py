@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Gt, Le, Lt
 
 from agents.bandwidth.convex import ConvexRates
-from agents.bandwidth.joint_search.pipes import Pipes, ResponsiveSimulator
-from agents.bandwidth.joint_search.rates import RateModel
+from agents.bandwidth.pipes import Pipes, ResponsiveSimulator
 from agents.placement.fusion_milp import FusionMilp
-from agents.placement.integer_program.refinement import SimulatedRefinement, compile_kernels
 from agents.solver import Budget, Result
-from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import AT_THE_BOUND, StepIncumbent
 from agents.step.lower_bound import lower_bound
 from agents.step.problems import (
@@ -29,13 +25,11 @@ from agents.step.problems import (
 )
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
-from envs.errors import InputError
 from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.ready import ReadySimulator
-from envs.step.step import Simulator, StepSimulator
+from envs.step.step import StepSimulator
 
 _KNOWN = 4096  # plans whose allocation is remembered
 
@@ -139,26 +133,6 @@ class JointIncumbent(StepIncumbent):
     def mixed(self, found: BandwidthAllocation, spared: float) -> BandwidthAllocation:
         """`found`, with a share spared for uniform rates; feasible, as links are linear."""
         return BandwidthAllocation(spared * self.uniform.rate + (1.0 - spared) * found.rate)
-
-
-class JointRefinement(SimulatedRefinement):
-    """`SimulatedRefinement` with the rates decided anew for every placement it prices.
-
-    A move changes the traffic, and with it the rates: a `ResponsiveSimulator` plays the fused graph
-    in `descend` and the whole one when a placement is offered. The neighbourhood MILPs of `kick`
-    decide rates as `formulation` says.
-    """
-
-    incumbent: JointIncumbent
-
-    def simulator(self, grouped: GroupedProblem) -> Simulator:
-        """Plays `grouped` at the rates that placements lead to."""
-        return ResponsiveSimulator(grouped.problem, self.incumbent.pipes.grouped(grouped))
-
-    def ready_simulator(self, device: IntArray) -> Simulator:
-        """What a dynamic runtime does at the rates that `device` (N,) asks for."""
-        allocation = self.incumbent.simulator.allocation(device)
-        return ReadySimulator(allocated_problem(self.incumbent.whole, allocation))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -296,112 +270,4 @@ class Alternation:
             left -= limit or 0
             if limit is not None and left <= 0:
                 break
-        return incumbent.result(reason)
-
-
-@bounded
-@dataclass(frozen=True, eq=False, kw_only=True)
-class JointMilp:
-    """Decides placement, order and the rates of all channels together.
-
-    1. *Start.* `start` places the step under uniform static shares, for a share of the budget. Its
-       plan with those shares is the first incumbent, so that the result is never slower than it.
-    2. *Coarse.* The search of `FusionMilp`, with two things changed: its MILPs (HiGHS, own
-       solutions only) also choose a level of rate for every pipe (`RateModel`), and its refinement
-       prices every placement at the rates its traffic asks for (`JointRefinement`). What is
-       promising gets the rates that `allocator` finds for it, on all operators.
-    3. *Neighbourhoods.* Kicks away from the best plan and descents from there, likewise, until the
-       budget ends.
-
-    Placement and rates so never wait for one another: every placement that is looked at has rates
-    of its own, and a placement that gains nothing at fixed rates may gain with its own. Rates are
-    per channel: a pipe has as much of several links as its channels can carry together.
-
-    `Result.bound` is that of the step without any communication
-    (`agents.step.lower_bound`), so it holds for every placement and order with every
-    allocation; nothing sharper is claimed. `Result.reason` states what HiGHS proved of the
-    last coarse model, for rates at its levels.
-
-    Guarantees:
-        Never slower than the plan of `start` under uniform shares.
-
-    Source:
-        Own work.
-
-    Args:
-        start: places the step under uniform shares.
-        start_share: of the budget, for `start`; within 0..1, both left out.
-        coarse: groups of the coarse models, one after the other.
-        levels: groups at which placements are refined.
-        rates: levels of rate in the MILP, shares of what a pipe alone could carry, ascending within
-            0..1, 0 left out.
-        gap: relative, at which a round of HiGHS ends.
-        at_once: disjunctions of each kind that one solution adds, at most.
-        allocator: finds the rates of a plan.
-        promising: times the best step time, at least 1; slower plans are not given to `allocator`.
-        allocation_s: seconds of one call of `allocator`, at most.
-        seed: of HiGHS and of what is drawn at random.
-    """
-
-    solves: ClassVar = (JointPlanning,)
-
-    start: Planner = FusionMilp()
-    start_share: Inside = 0.5
-    coarse: Annotated[Sequence[int], MinLen(1)] = (8, 12)
-    levels: Sequence[int] = (16, 24, 32, 48, 64, 128, 256, 512)
-    rates: Sequence[float] = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
-    gap: Annotated[float, Ge(0.0), Lt(1.0)] = 0.02
-    at_once: Count = 8
-    allocator: BandwidthPlanner = ConvexRates(gap=1e-4, rounds=100)
-    promising: Annotated[float, Ge(1.0)] = 1.03
-    allocation_s: Annotated[float, Gt(0.0)] = 2.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        rates = list(self.rates)
-        if not rates or rates[0] <= 0.0 or rates[-1] > 1.0 or rates != sorted(set(rates)):
-            raise InputError(f"{rates} do not ascend within 0..1", field="rates")
-
-    def solve(
-        self, problem: JointPlanning, budget: Budget, start: Sequence[Plan] = ()
-    ) -> Result[Plan]:
-        """As `agents.solver.Solver.solve`; `Budget.evaluations` counts branch-and-bound nodes.
-
-        Raises:
-            InputError: the topology has no bandwidth between some servers.
-        """
-        compile_kernels(problem.step)
-        budget_s, nodes = budget.seconds, budget.evaluations
-        incumbent = JointIncumbent(
-            problem.step,
-            start,
-            allocator=self.allocator,
-            promising=self.promising,
-            allocation_s=self.allocation_s,
-            budget_s=budget_s,
-        )
-        if incumbent.impossible:
-            return incumbent.result()
-        limit = nodes and math.ceil(self.start_share * nodes)
-        uniform, share = StepPlanning(incumbent.problem), Budget(self.start_share * budget_s, limit)
-        first = self.start.solve(uniform, share).solution
-        if first is not None:
-            incumbent.offer_with(first, incumbent.uniform)
-            incumbent.offer(first.placement.device, first.order)
-        formulation = partial(
-            RateModel, pipes=incumbent.pipes, levels=self.rates, gap=self.gap, at_once=self.at_once
-        )
-        refinement = JointRefinement(
-            incumbent, levels=tuple(self.levels), kick_groups=self.coarse[-1],
-            formulation=formulation, seed=self.seed,
-        )  # fmt: skip
-        planner = FusionMilp(
-            coarse=self.coarse, levels=self.levels, formulation=formulation,
-            starts=None, polish=None, polish_share=0.0, hybrid=None, seed=self.seed,
-        )  # fmt: skip
-        if first is not None:
-            refinement.descend(first.placement.device, budget_s)
-        left = nodes and max(nodes - (limit or 0), 1)
-        reason = planner.search(incumbent, refinement, budget_s, left, ())
-        incumbent.evaluations += refinement.simulations
         return incumbent.result(reason)

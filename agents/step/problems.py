@@ -16,8 +16,9 @@ from envs.hardware.servers import HOST
 from envs.hybrid.plan import HybridPlan, HybridProblem
 from envs.partition.problem import PartitionProblem
 from envs.step.allocated import Allocated
+from envs.step.fair import Fair
 from envs.step.phased import PhasedSimulator
-from envs.step.plans import Phases, Plan
+from envs.step.plans import BandwidthAllocation, PairWeights, Phases, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import SINGLE_PORT, Communication, Ports
 from envs.step.timeline import Timeline
@@ -135,7 +136,7 @@ class _WithBandwidth(_OfStep):
         allocation = plan.allocation
         if isinstance(allocation, Phases):
             return Verdict.of(_in_phases(self.step, plan, allocation))
-        if allocation is None:
+        if not isinstance(allocation, BandwidthAllocation):
             return _nothing("no bandwidth is allocated")
         violations = allocation.violations(self.step.topology.network)
         if violations:
@@ -148,8 +149,16 @@ class JointPlanning(_WithBandwidth):
 
     Knows:
         The whole step and the physical links. It decides the placement, the order and the rate of
-        every channel.
+        every channel, or by which weights transfers share the links.
     """
+
+    def judge(self, plan: Plan) -> Verdict:
+        if not isinstance(plan.allocation, PairWeights):
+            return super().judge(plan)
+        wrong = plan.allocation.violations(self.step.topology.num_devices)
+        if wrong:
+            return _nothing(*wrong)
+        return Verdict.of(evaluate_plan(self.step, plan, Fair(weights=plan.allocation)))
 
 
 @dataclass(frozen=True, eq=False)

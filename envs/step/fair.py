@@ -30,6 +30,7 @@ from envs.network.event_heap import pop, push
 from envs.step.bottlenecks import Bottlenecks, bottlenecks
 from envs.step.kernel import StepArrays, step_arrays
 from envs.step.order import OneFOneB, OrderRule
+from envs.step.plans import PairWeights
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
 
@@ -417,6 +418,10 @@ class FairSimulator:
 
     The order decides only who computes first: no port serves anyone before others.
 
+    `weigh` gives the transfers of some pairs of devices more than those of others. A transfer of
+    weight w is to the kernel as w transfers of weight 1: it puts w times as many subflows on its
+    links, and rises w times as fast.
+
     Not thread safe: each thread makes its own. Copies and pickles freely.
 
     Args:
@@ -432,10 +437,18 @@ class FairSimulator:
         self.problem = problem
         self.order_rule: OrderRule = order_rule if order_rule is not None else OneFOneB()
         self._arrays = step_arrays(problem)
-        self._links: Bottlenecks = bottlenecks(problem.topology, multipath)
+        self._links = self._unweighted = bottlenecks(problem.topology, multipath)
         self._latency = np.ascontiguousarray(problem.topology.class_latency, dtype=np.float64)
         self._state = fair_state(self._arrays)
         self._rates = rate_scratch(self._links)
+
+    def weigh(self, weight: IntArray) -> None:
+        """Play at weights (D, D) of the transfers of each pair of devices, at least 1."""
+        links, by_pair = self._unweighted, weight.ravel().astype(np.float64)
+        self._links = links._replace(
+            size=links.size * by_pair[links.pair],
+            path_load=links.path_load * by_pair[links.pair[links.path]],
+        )
 
     def order(self, device: IntArray) -> IntArray:
         """(N,) the order the rule gives to placement `device` (N,)."""
@@ -483,11 +496,16 @@ class Fair:
 
     Args:
         multipath: whether a transfer takes all paths of its pair of devices, or one.
+        weights: by which they do; None: all are alike.
     """
 
     name: str = "fair"
     multipath: bool = True
+    weights: PairWeights | None = None
 
     def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> FairSimulator:
         """The simulator of `problem`."""
-        return FairSimulator(problem, multipath=self.multipath, order_rule=order_rule)
+        made = FairSimulator(problem, multipath=self.multipath, order_rule=order_rule)
+        if self.weights is not None:
+            made.weigh(self.weights.weight)
+        return made

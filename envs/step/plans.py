@@ -14,6 +14,7 @@ from envs.step.problem import StepProblem
 from envs.step.rematerialise import Residence, rematerialised
 from envs.step.step import Simulator, StepSimulator
 
+MOST_WEIGHT = 4096  # of a pair of devices
 LINK_SLACK = 1e-9  # relative; what rates may exceed a link by: rounding
 
 
@@ -71,7 +72,8 @@ class Plan:
     placement: Placement
     order: IntArray  # (N,) operators, first to last
     residence: IntArray | None = None  # (N,) Residence; None: everything is kept
-    allocation: BandwidthAllocation | Phases | None = None  # where bandwidth was decided, too
+    # where bandwidth was decided, too
+    allocation: BandwidthAllocation | Phases | PairWeights | None = None
 
     def played(self, problem: StepProblem) -> tuple[StepProblem, IntArray, IntArray]:
         """What simulators play: a problem, a placement and an order, with all memory moves in them.
@@ -185,6 +187,34 @@ class BandwidthAllocation:
                 f"{load[link] - network.link_capacity[link]:.6g} too many"
             )
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class PairWeights:
+    """How transfers share links of which nothing is left idle: a weight for every pair of devices.
+
+    At every instant the rates are weighted max-min fair: a transfer of a pair of weight 2 has twice
+    what others have where they are held up by the same link. Equal weights are fair sharing
+    (`envs.step.fair`). Weights are whole numbers, as switches and hosts take them, whose sums are
+    exact.
+    """
+
+    weight: IntArray  # (D, D) of transfers from each device to each other one, 1..MOST_WEIGHT
+
+    @classmethod
+    def fair(cls, devices: int) -> PairWeights:
+        """Of as many devices, all 1."""
+        return cls(np.ones((devices, devices), np.int64))
+
+    def violations(self, devices: int) -> list[str]:
+        """What is wrong with these weights, a sentence each; empty when nothing is."""
+        if self.weight.shape != (devices, devices):
+            return [f"gives {self.weight.shape} weights, there are {devices} devices"]
+        pairs = np.argwhere((self.weight < 1) | (self.weight > MOST_WEIGHT)).tolist()
+        told = f"no whole number from 1 to {MOST_WEIGHT}"
+        return [
+            f"the weight from device {i} to {j} is {self.weight[i, j]}, {told}" for i, j in pairs
+        ]
 
 
 @dataclass(frozen=True, eq=False)

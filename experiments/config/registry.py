@@ -31,7 +31,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         # bandwidth, alone and with the placement
         "alternation": "agents.bandwidth.joint:Alternation",
         "convex": "agents.bandwidth.convex:ConvexRates",
-        "joint_milp": "agents.bandwidth.joint:JointMilp",
+        "joint_milp": "agents.bandwidth.weights:JointMilp",
         "placement_alone": "agents.bandwidth.joint:PlacementAlone",
         "proportional": "agents.bandwidth.rules:ProportionalShares",
         "shared_placement": "agents.bandwidth.shared_placement:SharedPlacement",

@@ -211,19 +211,20 @@ def draw_evaluations(
 
 
 def draw_each(runs: Mapping[str, tuple[Evaluations, float | None]], columns: int = 3) -> Figure:
-    """A panel for each run, by its name: scores over steps, and the best rule's where it has one.
+    """A panel for each run, by its name: its best score so far, and that of the best rule.
 
     A dashed line is the reference, whose score is 1.
     """
     panels = []
     for name, (run, rule) in runs.items():
-        series = {"learned": (run.steps, np.minimum.accumulate(run.scores))}
+        share = run.steps / run.steps[-1]
+        series = {"learned": (share, np.minimum.accumulate(run.scores))}
         if rule is not None:
-            series["the best simple rule"] = (run.steps[[0, -1]], np.full(2, rule))
-        panels.append(Panel(series, {"yscale": "log"}, name, 1.0))
+            series["the best simple rule"] = ((0.0, 1.0), np.full(2, rule))
+        panels.append(Panel(series, {"ylim": (0.0, None)}, name, 1.0))
     panels += [Panel({}, {}) for _ in range(-len(panels) % columns)]
-    title = "best evaluation so far over random play, by steps"
-    return draw_curves(title, panels, 12.0, 2.6 * len(panels) // columns, columns)
+    title = "best evaluation so far over random play, by the share of the training"
+    return draw_curves(title, panels, 12.0, 2.2 * len(panels) // columns, columns)
 
 
 def draw_reliability(

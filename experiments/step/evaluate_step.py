@@ -14,7 +14,7 @@ from envs.bounds import Positive
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.step.objectives import Makespan
-from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan, write_plan
+from experiments.step.plan_file import plan_communication, read_allocation, read_plan, write_plan
 from experiments.step.planning import ask_beside
 from experiments.step.problem import ProblemConfig, order_rule_of
 from experiments.step.tasks import StepTask
@@ -40,7 +40,7 @@ def evaluate_step(config: EvaluateConfig, run: Run) -> Result:
     provenance = loaded.stamp_on(run.provenance)
     allocation = None
     if config.plan is not None:
-        allocation = read_bandwidth(config.plan, problem.topology.network)
+        allocation = read_allocation(config.plan, problem.topology)
     communication = plan_communication(config.communication, allocation, run.overrides)
     values: dict[str, object] = {
         "env": run.choice("env", config.env),

@@ -19,8 +19,9 @@ from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
 from envs.hardware.topology import Topology
 from envs.step.allocated import Allocated
+from envs.step.fair import Fair
 from envs.step.order import OrderRule
-from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.plans import MOST_WEIGHT, BandwidthAllocation, PairWeights, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.rematerialise import Residence
 from envs.step.step import Communication
@@ -32,8 +33,15 @@ MOST_NAMED = 40  # channels that a fault names
 SCHEMA_VERSION = 1
 BANDWIDTH_SCHEMA_VERSION = 2  # readers of version 1 know no bandwidth and would leave it out
 RESIDENCE_SCHEMA_VERSION = 3  # nor do those of version 2 know that anything is not kept
+WEIGHTS_SCHEMA_VERSION = 4  # nor those of version 3 that transfers have weights
 
-SINCE = {"bandwidth": BANDWIDTH_SCHEMA_VERSION, "residence": RESIDENCE_SCHEMA_VERSION}
+SINCE = {
+    "bandwidth": BANDWIDTH_SCHEMA_VERSION,
+    "residence": RESIDENCE_SCHEMA_VERSION,
+    "weights": WEIGHTS_SCHEMA_VERSION,
+}
+ARROW = " -> "  # between the two devices of a pair
+Allocation = BandwidthAllocation | PairWeights
 
 
 class _Graph(Form):
@@ -43,7 +51,7 @@ class _Graph(Form):
 
 class _Document(Form):
     kind: Literal["meshwright.plan"]
-    schema_version: Annotated[int, Ge(1), Le(3)]
+    schema_version: Annotated[int, Ge(1), Le(4)]
     units: Any = None
     provenance: Any = None
     graph: _Graph | None = None
@@ -52,6 +60,7 @@ class _Document(Form):
     order: list[str] | None = None
     bandwidth: dict[str, Annotated[float, Ge(0)]] | None = None
     residence: dict[str, Literal["keep", "recompute", "offload"]] | None = None
+    weights: dict[str, Annotated[int, Ge(1), Le(MOST_WEIGHT)]] | None = None
 
 
 def write_plan(
@@ -59,24 +68,32 @@ def write_plan(
     plan: Plan,
     problem: StepProblem,
     provenance: Provenance,
-    allocation: BandwidthAllocation | None = None,
+    allocation: Allocation | None = None,
 ) -> None:
-    """Write `plan`, and the bandwidth it is allocated, atomically.
+    """Write `plan`, and the bandwidth it is allocated or the weights it has, atomically.
 
     The document: `graph` {name, sha256}, `topology` (its name), `placement` {operator: device},
     `order` [operators, first to last], beside kind, schema version, units and provenance. With an
     allocation the schema version is 2 and there is `bandwidth` {channel: bytes/s}, of all channels
     of the topology's network. Where not everything is kept it is 3 and there is `residence`
-    {forward operator: recompute or offload}, of the others `keep`.
+    {forward operator: recompute or offload}, of the others `keep`. With weights it is 4 and there
+    are `weights` {"device -> device": a whole number}, of the others 1.
     """
     document = plan.document(problem)
     version = SCHEMA_VERSION
-    if allocation is not None:
+    if isinstance(allocation, BandwidthAllocation):
         names = problem.topology.network.channel_names
         document["bandwidth"] = dict(zip(names, allocation.rate.tolist(), strict=True))
         version = BANDWIDTH_SCHEMA_VERSION
     if plan.residence is not None:
         version = RESIDENCE_SCHEMA_VERSION
+    if isinstance(allocation, PairWeights):
+        devices, weight = problem.topology.device_names, allocation.weight
+        document["weights"] = {
+            f"{devices[i]}{ARROW}{devices[j]}": int(weight[i, j])
+            for i, j in np.argwhere(weight > 1)
+        }
+        version = WEIGHTS_SCHEMA_VERSION
     write_json(path, stamp(document, provenance, kind="plan", schema_version=version))
 
 
@@ -137,6 +154,34 @@ def read_bandwidth(path: str | Path, network: Network) -> BandwidthAllocation | 
     return allocation
 
 
+def read_weights(path: str | Path, topology: Topology) -> PairWeights | None:
+    """The weights of transfers in a plan file, None where the file has no `weights`.
+
+    Pairs of devices that the file leaves out have weight 1.
+
+    Raises:
+        InputError: naming the file, the record (pair) and the field that is wrong: no plan file, an
+            unknown pair, a weight that is no whole number in its bounds.
+    """
+    weights = _document(path).weights
+    if weights is None:
+        return None
+    names = topology.device_names
+    pairs = [f"{a}{ARROW}{b}" for a in names for b in names]
+    found = PairWeights.fair(len(names))
+    found.weight.ravel()[_numbers(weights, pairs, "weights", path)] = [*weights.values()]
+    return found
+
+
+def read_allocation(path: str | Path, topology: Topology) -> Allocation | None:
+    """The weights or the bandwidth in a plan file; None: neither.
+
+    Raises:
+        InputError: as `read_weights` and `read_bandwidth`.
+    """
+    return read_weights(path, topology) or read_bandwidth(path, topology.network)
+
+
 def _document(path: str | Path) -> _Document:
     document = read_form(_Document, read_json(path), path)
     for key, first in SINCE.items():
@@ -168,7 +213,7 @@ def _numbers(names: Iterable[str], known: Sequence[str], field: str, path: str |
     number = {name: place for place, name in enumerate(known)}
     for name in names:
         if name not in number:
-            thing = "channel" if field == "bandwidth" else "operator"
+            thing = {"bandwidth": "channel", "weights": "pair"}.get(field, "operator")
             more = f" (known: {', '.join(known)})" if len(known) <= MOST_NAMED else ""
             raise InputError(f"unknown {thing}{more}", file=path, record=name, field=field)
     return [number[name] for name in names]
@@ -229,13 +274,13 @@ def _none_missing(
 
 
 def plan_communication(
-    node: Mapping[str, Any], allocation: BandwidthAllocation | None, overrides: Sequence[str]
+    node: Mapping[str, Any], allocation: Allocation | None, overrides: Sequence[str]
 ) -> Communication:
     """The communication model of config node `node` for a plan with `allocation`.
 
     A plan without bandwidth is simulated as the node says. A plan with bandwidth is simulated
     through pipes of its own rates, in place of the config's default model or of the rates that
-    `communication=allocated` would give.
+    `communication=allocated` would give; one with weights as `communication=fair` at these.
 
     Raises:
         InputError: the command line asks for a model that knows no allocation, for a plan that has
@@ -245,6 +290,14 @@ def plan_communication(
     if allocation is None:
         return model
     asked = any(override.lstrip("+~").startswith("communication") for override in overrides)
+    if isinstance(allocation, PairWeights):
+        if asked and not isinstance(model, Fair):
+            told = f"{model.name!r} does not know; leave the key out, or the 'weights'"
+            raise InputError(
+                "config key 'communication': the plan has weights of transfers, which "
+                f"{told} out of the plan file"
+            )
+        return Fair(weights=allocation)
     if asked and not isinstance(model, Allocated):
         raise InputError(
             f"config key 'communication': the plan allocates bandwidth, which {model.name!r} does "

@@ -64,6 +64,7 @@ class Planned:
             "lower_bound": unit.of(bound),
             "lower_bound_s": bound,
             "trajectory": [[at, unit.of(best)] for at, best in found.history],
+            **found.figures,
         }
         if verdict is None:
             return {**values, **dict.fromkeys(JUDGED), "feasible": False, "violations": []}

@@ -16,7 +16,7 @@ from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash, stamp
-from experiments.step.plan_file import plan_communication, read_bandwidth, read_plan
+from experiments.step.plan_file import plan_communication, read_allocation, read_plan
 from experiments.step.problem import ProblemConfig, order_rule_of
 
 GANTT_FILE, TRACE_FILE = "gantt.png", "trace.json"
@@ -39,7 +39,7 @@ def plot(config: PlotConfig, run: Run) -> Result:
     problem = loaded.problem
     provenance = loaded.stamp_on(run.provenance).with_inputs(plan=file_hash(config.plan))
     rule = order_rule_of(config.order)
-    allocation = read_bandwidth(config.plan, problem.topology.network)
+    allocation = read_allocation(config.plan, problem.topology)
     communication = plan_communication(config.communication, allocation, run.overrides)
     plan = read_plan(config.plan, problem, rule)
     evaluation = evaluate_plan(problem, plan, communication)

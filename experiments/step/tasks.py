@@ -68,9 +68,9 @@ class _PlanFile:
     step: StepProblem
 
     def write(self, folder: Path, plan: Plan, provenance: Provenance) -> Path:
-        """`plan.json`, with the bandwidth where it is one for the whole step."""
+        """`plan.json`, with the bandwidth where it is one for the whole step, or the weights."""
         allocation = plan.allocation
-        whole = allocation if isinstance(allocation, BandwidthAllocation) else None
+        whole = None if isinstance(allocation, Phases) else allocation
         write_plan(folder / "plan.json", plan, self.step, provenance, whole)
         return folder / "plan.json"
 

@@ -25,7 +25,7 @@ from experiments.pictures.learning import (
 from experiments.run.artifacts import METRICS_FILE, write_figure
 from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.provenance import file_hash
-from experiments.study.frames import Frames
+from experiments.study.frames import FAILED_STATUS, Frames
 
 PICTURE = "learning_curves.png"
 
@@ -69,6 +69,8 @@ def _of_study(folder: Path, run: Run) -> Result:
     found, scores = {}, {}
     for row in Frames.read(folder).cells.iter_rows(named=True):
         cell = Path(row["artefact"])
+        if row["status"] == FAILED_STATUS:
+            raise InputError(f"{row['problem']} failed: resume the study", file=folder)
         result = read_json(cell / RESULT_FILE)
         evaluations = [(one["iteration"], one["score"]) for one in result["evaluations"]]
         rules = [*(result.get("rules") or {}).values()]

@@ -16,11 +16,18 @@ from envs.files import read_json
 from envs.graphs.op_graph import Phase
 from envs.step.allocated import uniform_allocation
 from envs.step.order import OneFOneB
-from envs.step.plans import Plan
+from envs.step.plans import MOST_WEIGHT, BandwidthAllocation, PairWeights, Plan
 from envs.step.problem import StepProblem
 from envs.step.rematerialise import Residence
 from experiments.run.provenance import Provenance
-from experiments.step.plan_file import read_bandwidth, read_kept_plan, read_plan, write_plan
+from experiments.step.plan_file import (
+    read_allocation,
+    read_bandwidth,
+    read_kept_plan,
+    read_plan,
+    read_weights,
+    write_plan,
+)
 from tests.refusal import refusal
 
 Document = dict[str, Any]
@@ -208,6 +215,36 @@ def test_a_channel_that_stands_twice_is_a_fault(shared: Path, problem: StepProbl
     shared.write_text(shared.read_text().replace(f'"{CHANNEL}":', line))
     with refusal("stands twice"):
         read_bandwidth(shared, problem.topology.network)
+
+
+def test_weights_survive_the_round_trip(
+    tmp_path: Path, shared: Path, path: Path, plan: Plan, problem: StepProblem
+) -> None:
+    topology, file = problem.topology, tmp_path / "weighed.json"
+    weights = PairWeights.fair(topology.num_devices)
+    weights.weight[0, 1], weights.weight[1, 0] = 7, MOST_WEIGHT
+    write_plan(file, plan, problem, Provenance(seed=3), weights)
+    assert read_json(file)["schema_version"] == 4
+    assert len(read_json(file)["weights"]) == 2
+    read = read_allocation(file, topology)
+    assert isinstance(read, PairWeights)
+    assert_array_equal(read.weight, weights.weight)
+    assert isinstance(read_allocation(shared, topology), BandwidthAllocation)
+    assert read_allocation(path, topology) is None
+    first, second, *_ = topology.device_names
+    faults: dict[str, Callable[[Document], object]] = {
+        "unknown pair": lambda d: d["weights"].update({"a -> b": 2}),
+        "4097": lambda d: d["weights"].update({f"{first} -> {second}": 4097}),
+        "1.5 is not an integer": lambda d: d["weights"].update({f"{first} -> {second}": 1.5}),
+        "needs schema_version 4": lambda d: d.update(schema_version=1),
+    }
+    for told, fault in faults.items():
+        write_plan(file, plan, problem, Provenance(seed=3), weights)
+        change(file, fault)
+        with refusal() as error:
+            read_weights(file, topology)
+        assert told in str(error.value)
+        assert error.value.field == "weights"
 
 
 @pytest.fixture

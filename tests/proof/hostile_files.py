@@ -219,6 +219,7 @@ def _plans(folder: Path) -> None:
     write("plan_list.json", placement=[1, 2])
     write("plan_order.json", order=5)
     write("plan_bandwidth.json", bandwidth={"x": -1})
+    write("plan_weights.json", weights={"x": 0})
     hybrid = PLANS["gpipe"]
     first, *rest = hybrid["stages"]
     names = {**hybrid["problem"], "layers": ["a"] * len(hybrid["problem"]["layers"])}

@@ -35,7 +35,7 @@ from envs.graphs.storage import load_graph, save_graph
 from envs.network.flow_file import read_flow_file
 from envs.step.allocated import uniform_allocation
 from envs.step.order import OneFOneB
-from envs.step.plans import Placement, Plan
+from envs.step.plans import PairWeights, Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
 from experiments.config.composing import check_command_line
@@ -44,7 +44,7 @@ from experiments.run.faults import fault_of as fault_of_run
 from experiments.run.provenance import Provenance
 from experiments.step.enforcing import read_hosts
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
-from experiments.step.plan_file import read_bandwidth, read_plan, write_plan
+from experiments.step.plan_file import read_allocation, read_bandwidth, read_plan, write_plan
 from experiments.step.problem import topology_file
 from models.artifacts import sha256_of
 from models.durations.bins import read_durations
@@ -196,6 +196,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     write_plan(samples / "plan.json", plan, problem, Provenance(seed=0))
     allocation = uniform_allocation(network)
     write_plan(samples / "shared.json", plan, problem, Provenance(seed=0), allocation)
+    weights = PairWeights.fair(problem.topology.num_devices)
+    weights.weight[:] = 3
+    write_plan(samples / "weighed.json", plan, problem, Provenance(seed=0), weights)
     write_parquet(Trace.of("t", [0, 5, 9], [9, 8, 7], [1, 2, 4]), samples / "trace.parquet")
     texts = {
         "dnn.json": json.dumps(DNN_PARTITIONING), "pipedream.txt": PIPEDREAM,
@@ -223,6 +226,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         ),
         "bandwidth": Target(
             samples / "shared.json", json_, lambda path: read_bandwidth(path, network), 2
+        ),
+        "weighed plan": Target(
+            samples / "weighed.json", json_, lambda x: read_allocation(x, problem.topology), 2
         ),
         "topology": Target(
             CONF / "topology" / "mixed_v100_p100.yaml", yaml_, lambda p: topology_file(str(p)), 4

@@ -54,8 +54,11 @@ def max_min(capacity, subflows: list[tuple[int, ...]]) -> list[float]:
     return [float(rate[links]) for links in subflows]
 
 
-def play_fair(problem: StepProblem, device, order, multipath: bool) -> Played:
-    """Everything moves forward in time together, from event to event."""
+def play_fair(problem: StepProblem, device, order, multipath: bool, weight=None) -> Played:
+    """Everything moves forward in time together, from event to event.
+
+    A transfer of weight w is w transfers of 1 / w of its bytes.
+    """
     graph, topology = problem.graph, problem.topology
     n = graph.num_operators
     tabulated = is_tabulated(problem)
@@ -95,6 +98,7 @@ def play_fair(problem: StepProblem, device, order, multipath: bool) -> Played:
                     speed = 1.0 if tabulated else topology.class_bandwidth[link]
                     volume = (seconds - wait) * speed if seconds > 0 else 0.0
                     ways = paths_of(problem, d, target, multipath)
+                    ways = ways * (1 if weight is None else int(weight[d, target]))
                     moving.append([tensor, d, target, now, wait, volume, ways])
             for move in [m for m in moving if m[4] <= 0 and m[5] <= 0]:
                 moving.remove(move)

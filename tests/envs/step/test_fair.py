@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose
 from random_steps import placed_problems, topology_of
 from reference_fair import is_tabulated, paths_of, play_fair
@@ -18,8 +19,9 @@ from reference_step import peak_memory
 from sends import sends
 
 from envs.hardware.topology import Topology
-from envs.step.fair import FairSimulator
+from envs.step.fair import Fair, FairSimulator
 from envs.step.order import TopologicalOrder
+from envs.step.plans import MOST_WEIGHT, PairWeights
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from experiments.step.problem import topology_file
@@ -180,11 +182,15 @@ def test_many_transfers_at_once_agree_with_the_reference(name, multipath):
 
 
 @examples(200)
-@given(CASES, st.booleans())
-def test_agrees_with_the_reference(case, multipath):
+@given(CASES, st.booleans(), st.integers(0, 99), st.booleans())
+def test_agrees_with_the_reference(case, multipath, seed, weighted):
     problem, device, order = case
-    expected = play_fair(problem, device, order, multipath)
+    devices = problem.topology.num_devices
+    weight = default_rng(seed).integers(1, 5, (devices, devices)) if weighted else None
+    expected = play_fair(problem, device, order, multipath, weight)
     simulator = FairSimulator(problem, multipath=multipath)
+    if weighted:
+        simulator.weigh(weight)
     timeline = simulator.run(device, order)
     close = {"rtol": 1e-9, "atol": 1e-9}
     assert_allclose(timeline.op_start, expected.start, **close)
@@ -209,6 +215,27 @@ def test_agrees_with_the_reference(case, multipath):
         transfers=exact,
     )
     assert_allclose(timeline.peak_memory, peak_memory(problem, device, played))
+
+
+@examples(50)
+@given(CASES, st.sampled_from([1, 3, 64, MOST_WEIGHT]))
+def test_equal_weights_are_fair_sharing_to_the_last_digit(case, weight):
+    problem, device, order = case
+    fair = Fair().simulator(problem)
+    devices = problem.topology.num_devices
+    equal = PairWeights(np.full((devices, devices), weight))
+    weighed = Fair(weights=equal).simulator(problem)
+    same = weighed.step_time(device, order), fair.step_time(device, order)
+    assert same[0] == (same[1] if weight != 3 else pytest.approx(same[1], rel=1e-12))
+
+
+def test_what_is_no_weight_is_told():
+    wrong = PairWeights(np.array([[1, 0], [MOST_WEIGHT + 1, 1]]))
+    first, second = wrong.violations(2)
+    assert "from device 0 to 1 is 0" in first
+    assert "from device 1 to 0 is 4097" in second
+    assert PairWeights.fair(3).violations(3) == []
+    assert PairWeights.fair(3).violations(2) == ["gives (3, 3) weights, there are 2 devices"]
 
 
 @examples(100)

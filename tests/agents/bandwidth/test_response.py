@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.bandwidth.joint_search.pipes import Pipes, ResponsiveSimulator
-from agents.step.grouping import GroupedProblem
+from agents.bandwidth.pipes import Pipes, ResponsiveSimulator
 from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
@@ -77,23 +76,3 @@ def test_serial_sends_take_the_square_of_the_sum_of_roots() -> None:
     problem, plan = serial_sends(volumes, cluster(4))
     seconds = responsive(problem).step_time(plan.placement.device, plan.order)
     assert seconds == pytest.approx(np.sqrt(volumes).sum() ** 2, rel=1e-6)
-
-
-@examples(20)
-@given(step=placed_steps(), groups=st.integers(1, 5))
-def test_fused_tensors_carry_the_bytes_of_their_members(
-    step: tuple[StepProblem, Plan], groups: int
-) -> None:
-    problem, _ = step
-    uniform = allocated_problem(problem, uniform_allocation(problem.topology.network))
-    pipes = Pipes.of(uniform, problem.topology)
-    grouped = GroupedProblem.of(uniform, groups)
-    fused = pipes.grouped(grouped)
-    topology = uniform.topology
-    width = np.where(np.isfinite(topology.class_bandwidth), topology.class_bandwidth, np.inf)
-    seconds = fused.latency + fused.volume / width
-    apart = np.unique(topology.link_class[pipes.of_pair >= 0])
-    assert seconds[:, apart] == pytest.approx(grouped.problem.transfer_seconds[:, apart])
-    some = np.arange(topology.num_devices)[::-1][: max(1, topology.num_devices - 1)]
-    fewer = pipes.grouped(grouped.on_devices(some))
-    assert np.array_equal(fewer.of_pair, pipes.of_pair[np.ix_(some, some)])
