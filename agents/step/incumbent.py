@@ -17,6 +17,7 @@ from agents.step.memory_moves import MemoryMoves, Moved, compile_kernels
 from agents.step.problems import Partition, StepPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import clock
+from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
 from envs.step.fusion import fuse
 from envs.step.plans import Placement, Plan
@@ -165,7 +166,15 @@ class StepIncumbent(Incumbent):
 
         Without `order` the simulator's rule gives it. Returns (D,) bytes by which the peak memory
         exceeds each device: all zero unless a faster plan was refused for its memory.
+
+        Raises:
+            InputError: it is no device for every operator.
         """
+        operators, devices = self.problem.op_seconds.shape
+        chosen = np.asarray(device)
+        if chosen.shape != (operators,) or chosen.min() < 0 or chosen.max() >= devices:
+            told = f"is no device, 0 to {devices - 1}, for each of {operators} operators"
+            raise InputError(told, field="device")
         self.evaluations += 1
         if order is None or not self.problem.any_order:
             order = self.simulator.order(device)

@@ -264,6 +264,9 @@ def _named(target: str, key: str) -> Any:
             raise InputError(f"{target!r} {told}", file=where) from error
         cause = in_one_line(error) or type(error).__name__
         absent = "No module named" in cause
+        module, _, name = target.rpartition(".")
+        if absent and f"{module!r} is not a package" in cause:
+            raise InputError(f"{module} has no {name}", file=where) from error
         hint = "; PYTHONPATH lists the folders of modules" if absent else ""
         raise InputError(f"cannot import {target!r} ({cause}){hint}", file=where) from error
 

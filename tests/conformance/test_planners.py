@@ -7,25 +7,26 @@ from typing import cast
 import numpy as np
 import pytest
 from hydra import compose
+from hydra.utils import get_object
 from hypothesis import HealthCheck, given
 from omegaconf import OmegaConf
 
 from agents.solver import Result
 from agents.step.lower_bound import lower_bound
-from agents.step.problems import Planner
+from agents.step.problems import Planner, StepPlanning
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from experiments.config.composing import hydra_over_configs
+from experiments.config.config_source import SHIPPED_CONFIGS, options
 from experiments.config.targets import build
 from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.asking import planned
 from tests.strength import examples
 
-SMALL = {"groups": 6}  # changes to the shipped configs that suit small problems
-PLANNERS: dict[str, dict[str, object]] = {
+SMALL = {"groups": 6}
+CHANGES: dict[str, dict[str, object]] = {  # of the shipped configs, that suit small problems
     "random": SMALL | {"samples": 5},
-    "single_device": {},
     "contiguous": SMALL,
     "contiguous_speed": SMALL,
     "heft": {"groups": [3, 6]},
@@ -34,24 +35,34 @@ PLANNERS: dict[str, dict[str, object]] = {
     "dp": SMALL,
     "learned": {"groups": 24},
     "local_search": {"groups": [3, 6]},
-    "fusion_milp": {},
-    "milp": {},
     "cp_sat": {"operators": 8},
 }
+
+
+def shipped() -> list[str]:
+    """Every name in the group `agent` of what plans a step."""
+    nodes = {name: SHIPPED_CONFIGS.node(f"agent/{name}") for name in options("agent")}
+    classes = {name: get_object(x["_target_"]) for name, x in nodes.items() if "_target_" in x}
+    return [name for name, one in classes.items() if StepPlanning in getattr(one, "solves", ())]
+
+
 SOLVERS = ("cp_sat", "fusion_milp", "milp")
-NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in SOLVERS else [])
-    for name in sorted(PLANNERS)
-]
 BUDGET, LIMIT = 20.0, 100
 SETTINGS = examples(80, suppress_health_check=[HealthCheck.too_slow])
+
+
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SOLVERS else []) for name in shipped()
+]
 
 
 def make(name: str) -> Planner:
     """The planner as the group `agent` has it, with the changes above."""
     with hydra_over_configs():
         node = compose("plan", [f"agent={name}", "seed=3"])
-    whole = OmegaConf.create({"seed": 3, "agent": OmegaConf.merge(node.agent, PLANNERS[name])})
+    whole = OmegaConf.create(
+        {"seed": 3, "agent": OmegaConf.merge(node.agent, CHANGES.get(name, {}))}
+    )
     described = cast(dict[str, object], OmegaConf.to_container(whole, resolve=True))["agent"]
     return cast(Planner, build(cast(dict[str, object], described)))
 
@@ -106,10 +117,7 @@ def test_where_memory_is_ample_every_planner_finds_a_plan(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.proof if name in SOLVERS else ())
-        for name in sorted(PLANNERS)
-    ],
+    [pytest.param(name, marks=pytest.mark.proof if name in SOLVERS else ()) for name in shipped()],
 )
 def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1]), [2, 2, 1])

@@ -14,7 +14,6 @@ from agents.step.grouping import GroupedProblem
 from agents.step.lower_bound import longest_paths, windows
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
-from envs.step.problem import StepProblem
 
 TOLERANCE = 1e-6  # of times, relative to the horizon
 _FRACTIONS = (0.0, 0.05, 0.15, 0.4)  # of the critical path, for the windows of loads
@@ -78,7 +77,7 @@ class OrderModel(PlacementModel):
         self._work = finite / self.scale
         self._move = problem.transfer_seconds / self.scale
         self._everywhere = np.ones_like(problem.topology.link_class, dtype=np.bool_)
-        most = self.longest_moves().sum() * max(1, problem.topology.num_devices - 1)
+        most = self._move.max(axis=1, initial=0.0).sum() * max(1, problem.topology.num_devices - 1)
         self.horizon = float(self._work.max(axis=1, initial=0.0).sum() + most) or 1.0
         count = graph.num_operators
         self.start = self.program.add_columns(count, upper=self.horizon)
@@ -90,15 +89,6 @@ class OrderModel(PlacementModel):
         self._parted = Conflicts(set(), set())
         self._add_dependencies()
         self._add_windows()
-
-    def longest_moves(self) -> FloatArray:
-        """(T,) seconds / `scale` that each tensor travels at most."""
-        longest: FloatArray = self._move.max(axis=1, initial=0.0)
-        return longest
-
-    def played(self, solution: FloatArray) -> StepProblem:
-        """The problem of the pieces as a solution has it."""
-        return self.grouped.problem
 
     def finish_of(self, piece: int, sign: float) -> Terms:
         """Terms of sign * F[piece]."""
@@ -141,7 +131,7 @@ class OrderModel(PlacementModel):
         if self._position is not None and self._position[-1] < len(solution):
             position = np.round(solution[self._position])
         return Schedule(
-            problem=self.played(solution),
+            problem=self.grouped.problem,
             scale=self.scale,
             grain=TOLERANCE * self.horizon,
             device=device,
