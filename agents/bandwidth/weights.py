@@ -22,6 +22,7 @@ from agents.step.problems import (
 )
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
+from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.fair import Fair, FairSimulator
 from envs.step.plans import MOST_WEIGHT, PairWeights, Plan
 from envs.step.problem import StepProblem
@@ -184,8 +185,8 @@ Inside = Annotated[float, Gt(0.0), Lt(1.0)]
 class JointMilp:
     """Decides placement and order by fusion + MILP and search, and the weights of transfers.
 
-    1. *Placement.* `placement` plans for one port per device.
-    2. *Sharing.* `sharing` goes on from that plan, its moves priced under fair sharing.
+    1. *Placement.* `placement` plans for one port per device, and for uniform static shares.
+    2. *Sharing.* `sharing` goes on from these plans, its moves priced under fair sharing.
     3. *Weights.* `weights` gives the best plan its weights, and `sharing` searches on at these, in
        turns, until the budget ends.
 
@@ -201,8 +202,8 @@ class JointMilp:
         Own work.
 
     Args:
-        placement: plans for ports.
-        placement_share: of the budget.
+        placement: plans for ports and for pipes.
+        placement_share: of the budget, for both.
         sharing: improves plans under fair and weighted sharing.
         sharing_share: of the budget, for fair sharing alone.
         weights: finds the weights of a plan; None: fair sharing to the end.
@@ -227,6 +228,9 @@ class JointMilp:
 
         `Budget.evaluations` counts the branch-and-bound nodes of `placement`, the kicks of
         `sharing` and the simulations of `weights`, each by itself.
+
+        Raises:
+            InputError: the topology has no bandwidth between some servers.
         """
         step = problem.step
         best = _WeighedIncumbent(step)
@@ -245,9 +249,13 @@ class JointMilp:
             if found.solution is not None:
                 best.offer(found.solution, simulator, weight)
 
-        placed = self.placement.solve(StepPlanning(step), within(self.placement_share), start)
-        best.evaluations += placed.evaluations
-        plans = [*start, *([placed.solution] if placed.solution else [])]
+        plans = list(start)
+        uniform = allocated_problem(step, uniform_allocation(step.topology.network))
+        for made in (step, uniform):
+            asked = StepPlanning(made)
+            placed = self.placement.solve(asked, within(self.placement_share / 2.0), start)
+            best.evaluations += placed.evaluations
+            plans += [placed.solution] if placed.solution else []
         for plan in plans:
             best.offer(plan, simulator, weights_of(plan, step))
         share = self.sharing_share if self.weights else 1.0
