@@ -1,4 +1,4 @@
-"""Placement and bandwidth together: placement alone, in turns, and fusion + co-location + MILP."""
+"""Placement and reserved rates together: placement alone under static shares, and in turns."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from envs.step.fair import Fair, FairSimulator
 from envs.step.plans import MOST_WEIGHT, PairWeights, Plan
 from envs.step.problem import StepProblem
 
-USUAL = 64  # the weight that a search begins with: as far from the least as from the most
+USUAL = 64  # the weight that a search begins with: a factor of 64 from either limit
 FACTORS = (4.0, 0.25, 2.0, 0.5)  # by which a weight changes, tried in this order
 
 
@@ -156,7 +156,7 @@ class WeightDescent:
 
 
 def _bytes(step: StepProblem, plan: Plan) -> FloatArray:
-    """(D, D) bytes that a plan sends from each device to each other one, about."""
+    """(D, D) bytes that a plan sends from each device to each other one; an empty tensor is 1."""
     device, graph = plan.placement.device, step.graph
     source, target, tensor = graph.edges.T
     sends = np.unique(np.array([device[source], device[target], tensor]), axis=1)
@@ -188,7 +188,7 @@ class JointMilp:
     1. *Placement.* `placement` plans for one port per device, and for uniform static shares.
     2. *Sharing.* `sharing` goes on from these plans, its moves priced under fair sharing.
     3. *Weights.* `weights` gives the best plan its weights, and `sharing` searches on at these, in
-       turns, until the budget ends.
+       turns, until the budget ends or `patience` turns in a row bring nothing.
 
     Nothing is reserved, so nothing is left idle: fair sharing is one point of what is searched, and
     the plan of the second stage is where the third begins. `Result.figures` has its seconds,
@@ -257,17 +257,19 @@ class JointMilp:
             best.evaluations += placed.evaluations
             plans += [placed.solution] if placed.solution else []
         for plan in plans:
-            best.offer(plan, simulator, weights_of(plan, step))
+            best.offer(plan, simulator, _equal(step))
         share = self.sharing_share if self.weights else 1.0
-        seed = self.sharing.seed
+        seed, vain = self.sharing.seed, 0
         shared(plans, _equal(step), share, seed)
         fair = {"fair_sharing_s": best.step_time} if best.plan else {}
-        vain = 0
+        for plan in plans if self.weights else ():
+            best.offer(plan, simulator, weights_of(plan, step))
         while self.weights is not None and best.plan is not None and not best.optimal:
             if vain == self.patience or best.seconds >= budget.seconds:
                 break
             before, seed = best.step_time, seed + 1
-            found = self.weights.improve(step, best.plan, within(self.turn_share))
+            weights = replace(self.weights, seed=seed)
+            found = weights.improve(step, best.plan, within(self.turn_share))
             best.evaluations += found.evaluations
             if found.solution is not None:
                 best.offer(best.plan, simulator, weights_of(found.solution, step))

@@ -496,7 +496,7 @@ class Fair:
 
     Args:
         multipath: whether a transfer takes all paths of its pair of devices, or one.
-        weights: by which they do; None: all are alike.
+        weights: of the transfers of each pair of devices; None: all are equal.
     """
 
     name: str = "fair"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -184,6 +185,9 @@ def read_allocation(path: str | Path, topology: Topology) -> Allocation | None:
 
 def _document(path: str | Path) -> _Document:
     document = read_form(_Document, read_json(path), path)
+    if document.weights is not None and document.bandwidth is not None:
+        fault = "stands beside 'bandwidth': transfers have weights or rates"
+        raise InputError(fault, file=path, field="weights")
     for key, first in SINCE.items():
         if document.schema_version < first and key in document.model_fields_set:
             fault = f"needs schema_version {first}, the file has {document.schema_version}"
@@ -297,7 +301,7 @@ def plan_communication(
                 "config key 'communication': the plan has weights of transfers, which "
                 f"{told} out of the plan file"
             )
-        return Fair(weights=allocation)
+        return replace(model if isinstance(model, Fair) else Fair(), weights=allocation)
     if asked and not isinstance(model, Allocated):
         raise InputError(
             f"config key 'communication': the plan allocates bandwidth, which {model.name!r} does "

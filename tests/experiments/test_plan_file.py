@@ -237,6 +237,7 @@ def test_weights_survive_the_round_trip(
         "4097": lambda d: d["weights"].update({f"{first} -> {second}": 4097}),
         "1.5 is not an integer": lambda d: d["weights"].update({f"{first} -> {second}": 1.5}),
         "needs schema_version 4": lambda d: d.update(schema_version=1),
+        "stands beside 'bandwidth'": lambda d: d.update(bandwidth={}),
     }
     for told, fault in faults.items():
         write_plan(file, plan, problem, Provenance(seed=3), weights)
