@@ -9,8 +9,9 @@ python -m experiments.train task=environment task.id=CartPole-v1
 python -m experiments.train labels=<dataset folder> problems=2000
 python -m experiments.train resume=<run folder>
 
-`task=` says what is trained; `env=` of another task does, too. Without it a policy is trained on
-one problem: the shipped one learns further, with `model=placer` one learns from nothing.
+`task=` says what is trained; so does an `env=` or `model=` that only one task takes. Without it a
+policy is trained on one problem: the shipped one learns further, with `model=placer` one learns
+from nothing.
 `labels=<folder>` labels problems to imitate. `conf/experiment` holds recipes for schedulers; the
 second line of each is its command.
 """

@@ -105,6 +105,7 @@ ALIASES: Mapping[str, tuple[str, str]] = {
     "replay": ("evaluate", "env=cluster"),
     "synchronise": ("plan", "problem=synchronisation"),
 }
+TASK = "task"  # the group of what is trained
 # The key of a command whose words without a key are a list of it.
 LISTED = {"report": "runs"}
 # How the words begin that are a study's own; all others are of its cells' command lines.
@@ -181,8 +182,12 @@ def jobs_of(verb: str) -> list[Job]:
 
 
 def chosen_job(verb: str, words: Iterable[str]) -> Job:
-    """The job that the words of a command line mean: of several the first, of none its own."""
+    """The job that the words of a command line mean: of several the first, of none its own.
+
+    Where they name a task, no other word counts.
+    """
     jobs, chosen = jobs_of(verb), given_keys(words)
+    chosen = {TASK: chosen[TASK]} if TASK in chosen else chosen
     meant = (job for job in jobs for group in chosen if job.is_meant(chosen[group], group))
     return next(meant, jobs[0])
 

@@ -16,6 +16,7 @@ from agents.cluster.teachers import FirstFit, ShortestFit
 from agents.placement.baselines import ContiguousSplit, SingleDevice, SpeedShares
 from agents.placement.list_planners import Heft
 from agents.rllib.environments import EnvironmentRunnerEnv, EnvironmentTask
+from agents.rllib.task import RLTask
 from agents.solver import UNLIMITED
 from agents.step.problems import BandwidthPlanning, StepPlanning
 from envs.bandwidth.env import BandwidthEnv
@@ -25,15 +26,17 @@ from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
 
 
-def rule_scores(task: EnvironmentTask, reference: Sequence[float]) -> dict[str, float]:
+def rule_scores(task: RLTask, reference: Sequence[float]) -> dict[str, float]:
     """Scores of rules in the episodes of the evaluation, the best first; inf: one fails there.
 
-    There are none for environments of others, or where the objective is not what rules are for.
+    There are none for tasks and environments of others, or for another objective.
 
     Args:
         task: about the environment.
         reference: objectives of the reference in the episodes.
     """
+    if not isinstance(task, EnvironmentTask):
+        return {}
     rows = [_objectives(task, number) for number in range(len(reference))]
     scores = {
         name: float(gmean([row[name] / by for row, by in zip(rows, reference, strict=True)]))

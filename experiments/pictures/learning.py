@@ -217,14 +217,14 @@ def draw_each(runs: Mapping[str, tuple[Evaluations, float | None]], columns: int
     """
     panels = []
     for name, (run, rule) in runs.items():
-        share = run.steps / run.steps[-1]
+        share = run.steps / max(run.steps[-1], 1.0)
         series = {"learned": (share, np.minimum.accumulate(run.scores))}
         if rule is not None:
             series["the best simple rule"] = ((0.0, 1.0), np.full(2, rule))
         panels.append(Panel(series, {"ylim": (0.0, None)}, name, 1.0))
     panels += [Panel({}, {}) for _ in range(-len(panels) % columns)]
-    title = "best evaluation so far over random play, by the share of the training"
-    return draw_curves(title, panels, 12.0, 2.2 * len(panels) // columns, columns)
+    title = "best evaluation so far over the reference's, by the share of the training"
+    return draw_curves(title, panels, 12.0, 2.2 * (len(panels) // columns), columns)
 
 
 def draw_reliability(

@@ -27,7 +27,7 @@ from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.provenance import file_hash
 from experiments.study.frames import FAILED_STATUS, Frames
 
-PICTURE = "learning_curves.png"
+PICTURE, CELLS_FILE = "learning_curves.png", "cells.parquet"
 
 
 @dataclass(kw_only=True)
@@ -65,17 +65,26 @@ def curves(config: CurvesConfig, run: Run) -> Result:
 
 
 def _of_study(folder: Path, run: Run) -> Result:
-    """A panel for every problem."""
-    found, scores = {}, {}
-    for row in Frames.read(folder).cells.iter_rows(named=True):
-        cell = Path(row["artefact"])
+    """A panel for every cell."""
+    if not (folder / CELLS_FILE).is_file():
+        told = "is no study: several run folders are seeds of one recipe"
+        raise InputError(told, file=folder, field=CELLS_FILE)
+    cells = Frames.read(folder).cells
+    varying = [x for x in ("problem", "solver", "budget", "seed") if cells[x].n_unique() > 1]
+    found, scores, hashes = {}, {}, {}
+    for row in cells.iter_rows(named=True):
+        name = ", ".join(str(row[x]) for x in varying) or row["problem"]
         if row["status"] == FAILED_STATUS:
-            raise InputError(f"{row['problem']} failed: resume the study", file=folder)
+            raise InputError(f"{name} failed: resume the study", file=folder)
+        cell = Path(row["artefact"])
         result = read_json(cell / RESULT_FILE)
+        if "evaluations" not in result:
+            raise InputError(f"{name} is no training", file=folder)
         evaluations = [(one["iteration"], one["score"]) for one in result["evaluations"]]
         rules = [*(result.get("rules") or {}).values()]
-        found[row["problem"]] = read_evaluations(cell, evaluations), (rules or [None])[0]
-        scores[row["problem"]] = result["best_score"]
-    write_figure(run.folder / PICTURE, draw_each(found), run.provenance)
+        found[name] = read_evaluations(cell, evaluations), (rules or [None])[0]
+        scores[name], hashes[row["cell"]] = result["best_score"], file_hash(cell / METRICS_FILE)
+    provenance = run.provenance.with_inputs(**hashes)
+    write_figure(run.folder / PICTURE, draw_each(found), provenance)
     values: dict[str, object] = {"scores": scores, "picture": str(run.folder / PICTURE)}
-    return Result(values, run.provenance, ("picture",))
+    return Result(values, provenance, ("picture",))

@@ -15,10 +15,12 @@ from PIL import Image
 
 from agents.placement.list_planners import Heft
 from agents.rllib.environments import EnvironmentTask
+from agents.rllib.task import RLTask
 from agents.rllib.vector import Evaluation
 from agents.solver import UNLIMITED
 from agents.step.problems import StepPlanning
 from envs.cluster.environment.generator import OPTIMUM_S
+from envs.files import read_json
 from experiments.learning.hand_rules import rule_scores
 from experiments.report import main as report
 from experiments.run.app import main_of
@@ -68,11 +70,11 @@ def test_no_schedule_of_the_toy_is_better_than_the_optimum() -> None:
 def test_other_environments_and_objectives_have_no_rules() -> None:
     assert rule_scores(*of("PlacementToy", None)) == {}
     task = EnvironmentTask("CartPole-v1", objective="worth")
-    assert rule_scores(task, [1.0]) == {}
+    assert rule_scores(task, [1.0]) == rule_scores(RLTask(), [1.0]) == {}
 
 
 def test_a_study_is_drawn_with_a_panel_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     told = {
@@ -94,3 +96,8 @@ def test_a_study_is_drawn_with_a_panel_for_each(
     assert report(["curves=[run]", "hydra.run.dir=drawn"]) == 0
     with Image.open("drawn/learning_curves.png") as picture:
         assert picture.size[0] > 500
+    found = read_json("drawn/result.json")
+    assert sorted(found["scores"]) == ["pole", "toy"]
+    assert len(found["provenance"]["inputs_sha256"]) == 2
+    assert report(["curves=[drawn]", "hydra.run.dir=refused"]) == 2
+    assert "drawn: field 'cells.parquet': is no study" in capsys.readouterr().err
