@@ -172,7 +172,7 @@ class StepIncumbent(Incumbent):
         """
         operators, devices = self.problem.op_seconds.shape
         chosen = np.asarray(device)
-        if chosen.shape != (operators,) or chosen.min() < 0 or chosen.max() >= devices:
+        if chosen.shape != (operators,) or ((chosen < 0) | (chosen >= devices)).any():
             told = f"is no device, 0 to {devices - 1}, for each of {operators} operators"
             raise InputError(told, field="device")
         self.evaluations += 1
