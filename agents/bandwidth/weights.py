@@ -42,13 +42,11 @@ def weights_of(plan: Plan, step: StepProblem) -> IntArray:
 
 
 class _WeighedIncumbent(Incumbent):
-    """The fastest plan with the weights that it is played at."""
+    """The fastest plan with the weights that it is played at; `bound` in seconds is proved."""
 
-    def __init__(self, step: StepProblem) -> None:
-        super().__init__()
+    def __init__(self, step: StepProblem, bound: float) -> None:
+        super().__init__(bound)
         self.step = step
-        self.impossible = why_no_plan(step)
-        self.lower_bound = np.inf if self.impossible else lower_bound(step).seconds
 
     def offer(self, plan: Plan, simulator: FairSimulator, weight: IntArray) -> float:
         """Play a plan at weights, keep both if they are the best so far; its seconds."""
@@ -96,13 +94,14 @@ class WeightDescent:
     patience: Count = 10
     seed: int = 0
 
-    def improve(self, step: StepProblem, plan: Plan, budget: Budget) -> Result[Plan]:
+    def improve(
+        self, step: StepProblem, plan: Plan, budget: Budget, bound: float = 0.0
+    ) -> Result[Plan]:
         """The plan with the best weights found, from those it has.
 
-        `Budget.evaluations` counts simulations. The bound is that of the step without
-        communication.
+        `Budget.evaluations` counts simulations; `bound` are seconds proved for every plan.
         """
-        incumbent = _WeighedIncumbent(step)
+        incumbent = _WeighedIncumbent(step, bound)
         incumbent.impossible = "; ".join(plan.placement.violations(step))
         if incumbent.impossible:
             return incumbent.result()
@@ -233,9 +232,11 @@ class JointMilp:
             InputError: the topology has no bandwidth between some servers.
         """
         step = problem.step
-        best = _WeighedIncumbent(step)
+        best = _WeighedIncumbent(step, np.inf)
+        best.impossible = why_no_plan(step)
         if best.impossible:
             return best.result()
+        best.lower_bound = lower_bound(step).seconds
         simulator = FairSimulator(step, multipath=True)
 
         def within(share: float) -> Budget:
@@ -262,14 +263,14 @@ class JointMilp:
         seed, vain = self.sharing.seed, 0
         shared(plans, _equal(step), share, seed)
         fair = {"fair_sharing_s": best.step_time} if best.plan else {}
-        for plan in plans if self.weights else ():
+        for plan in start if self.weights else ():
             best.offer(plan, simulator, weights_of(plan, step))
         while self.weights is not None and best.plan is not None and not best.optimal:
             if vain == self.patience or best.seconds >= budget.seconds:
                 break
             before, seed = best.step_time, seed + 1
             weights = replace(self.weights, seed=seed)
-            found = weights.improve(step, best.plan, within(self.turn_share))
+            found = weights.improve(step, best.plan, within(self.turn_share), best.lower_bound)
             best.evaluations += found.evaluations
             if found.solution is not None:
                 best.offer(best.plan, simulator, weights_of(found.solution, step))

@@ -294,17 +294,15 @@ def plan_communication(
     if allocation is None:
         return model
     asked = any(override.lstrip("+~").startswith("communication") for override in overrides)
+    known: type[Allocated | Fair] = Allocated
+    told, section = "allocates bandwidth", "bandwidth"
     if isinstance(allocation, PairWeights):
-        if asked and not isinstance(model, Fair):
-            told = f"{model.name!r} does not know; leave the key out, or the 'weights'"
-            raise InputError(
-                "config key 'communication': the plan has weights of transfers, which "
-                f"{told} out of the plan file"
-            )
-        return replace(model if isinstance(model, Fair) else Fair(), weights=allocation)
-    if asked and not isinstance(model, Allocated):
+        known, told, section = Fair, "has weights of transfers", "weights"
+    if asked and not isinstance(model, known):
         raise InputError(
-            f"config key 'communication': the plan allocates bandwidth, which {model.name!r} does "
-            "not know; leave the key out, or the 'bandwidth' out of the plan file"
+            f"config key 'communication': the plan {told}, which {model.name!r} does not know; "
+            f"leave the key out, or the {section!r} out of the plan file"
         )
-    return Allocated(ALLOCATED, allocation)
+    if isinstance(allocation, BandwidthAllocation):
+        return Allocated(ALLOCATED, allocation)
+    return replace(model if isinstance(model, Fair) else Fair(), weights=allocation)

@@ -102,7 +102,9 @@ def test_two_runs_agree() -> None:
 @given(step=placed_steps())
 def test_weights_make_no_plan_slower(step: tuple[StepProblem, Plan]) -> None:
     problem, plan = step
-    result = WeightDescent(patience=1).improve(problem, plan, Budget(AMPLE_S, 99))
+    result = WeightDescent(patience=1).improve(
+        problem, plan, Budget(AMPLE_S, 99), lower_bound(problem).seconds
+    )
     fair = FairSimulator(problem, multipath=True).step_time(plan.placement.device, plan.order)
     if result.solution is None:  # its memory
         assert result.reason
