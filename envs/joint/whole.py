@@ -106,7 +106,7 @@ class PipedGroups:
         self.problem = piped.problem  # the pieces, under uniform shares
         own = replace(piped.problem, transfer_seconds=piped.problem.transfer_seconds.copy())
         self.pricer, self._table = GroupPricer(own, fusion), piped.table
-        self._arrays = self.pricer.pricer.arrays
+        self._arrays = self.pricer.pricer.work.arrays
         self._found = crossings_of(self._arrays, self.network.num_servers)
 
     def traffic(self, device: IntArray) -> Traffic:

@@ -26,7 +26,7 @@ import numpy as np
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled_inner
-from envs.network.event_heap import pop, push
+from envs.heap import pop, push
 from envs.step.bottlenecks import Bottlenecks, bottlenecks
 from envs.step.kernel import StepArrays, step_arrays
 from envs.step.order import OneFOneB, OrderRule

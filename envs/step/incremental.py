@@ -125,16 +125,24 @@ def facts_of(problem: StepProblem) -> Facts:
 
 def schedule_of(problem: StepProblem, device: IntArray, order: IntArray) -> Schedule:
     """The settled schedule of placement `device` (N,) in the topological `order` (N,)."""
+    schedule = no_schedule(problem)
+    schedule.chosen.device[:], schedule.chosen.order[:] = device, order
+    settle_all(*schedule)
+    return schedule
+
+
+def no_schedule(problem: StepProblem) -> Schedule:
+    """Room for the schedules of `problem`."""
     facts = facts_of(problem)
     n, d = problem.op_seconds.shape
     uses, resources = len(facts.uses), d + problem.topology.num_ports
     slots = int(facts.uses[:, 2].max(initial=0)) + 1
     blocks = -(-n // _BLOCK)
-    schedule = Schedule(
+    return Schedule(
         facts,
         Chosen(
-            device=np.array(device, dtype=np.uint32),
-            order=np.array(order, dtype=np.uint32),
+            device=np.zeros(n, np.uint32),
+            order=np.arange(n, dtype=np.uint32),
             position=np.zeros(n, np.uint32),
             row=np.arange(uses, dtype=np.uint32),
         ),
@@ -155,8 +163,6 @@ def schedule_of(problem: StepProblem, device: IntArray, order: IntArray) -> Sche
             kept=np.zeros(uses),
         ),
     )
-    settle_all(*schedule)
-    return schedule
 
 
 @compiled
@@ -196,14 +202,22 @@ def settle_all(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> floa
 
     Returns the step time in seconds, exactly that of the simulator.
     """
+    seconds: float = settle_times(facts, chosen, times, probe)
+    times.behind[:-1] = -1.0  # equal to no snapshot
+    _backward(facts, chosen, times, probe, 0, len(chosen.order) - 1)
+    return seconds
+
+
+@lean
+def settle_times(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> float:
+    """As `settle_all`, without the tails."""
     n = len(chosen.order)
     for p in range(n):
         chosen.position[chosen.order[p]] = p
     for op in range(n):
         sort_row(facts, chosen, op)
-    times.free[1:] = -1.0  # equal to no snapshot
-    times.behind[:-1] = -1.0
-    seconds: float = settle(facts, chosen, times, probe, 0, n - 1)
+    _forward(facts, chosen, times, probe, 0, n - 1)
+    seconds: float = _longest(facts, times)
     return seconds
 
 
@@ -292,6 +306,13 @@ def settle(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, h
     """
     _forward(facts, chosen, times, probe, low, high)
     _backward(facts, chosen, times, probe, low, high)
+    seconds: float = _longest(facts, times)
+    return seconds
+
+
+@inlined_inner
+def _longest(facts: Facts, times: Times) -> float:
+    """Seconds until the last device is free."""
     longest = 0.0
     for d in range(facts.op_seconds.shape[1]):
         longest = max(longest, times.free[-1, d])

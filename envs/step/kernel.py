@@ -1,4 +1,9 @@
-"""The problem and the working memory as flat arrays that compiled code can take.
+"""The play of a step in a given order, in one pass, and the arrays that compiled code takes.
+
+One pass is exact since every device, port and tensor is served in the order of the plan: a device
+runs its operators in it, a port serves transfers by their producers' places in it. So when the loop
+comes to an operator, all that it may have to wait for, its inputs, its device and the ports of its
+transfers, belongs to operators before it, whose times are final; nothing later can change them.
 
 Index arrays of the inner loop are unsigned: compiled code then need not test every index for being
 negative, which is worth a quarter of its time.
@@ -11,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, unchecked_inner
 from envs.step.problem import StepProblem
 
@@ -33,6 +38,7 @@ class StepArrays(NamedTuple):
     phase: IntArray  # (N,)
     micro_batch: IntArray  # (N,)
     num_micro_batches: int
+    weight_gradient: BoolArray  # (N,)
 
 
 class Scratch(NamedTuple):
@@ -73,6 +79,7 @@ def step_arrays(problem: StepProblem) -> StepArrays:
         phase=graph.phase,
         micro_batch=graph.micro_batch,
         num_micro_batches=graph.num_micro_batches,
+        weight_gradient=graph.weight_gradient,
     )
 
 

@@ -29,6 +29,7 @@ class Stored(NamedTuple):
     output_ptr: IndexArray  # (N + 1,) row pointer into `output`
     output: FloatArray  # (T,) bytes of the tensors, by producer and slot
     inner: FloatArray  # (N,) bytes that live while the operator runs, and only then
+    made: FloatArray  # (N,) bytes of all that and of its tensors
 
 
 class Streams(NamedTuple):
@@ -57,6 +58,7 @@ def stored_of(problem: StepProblem, inner: FloatArray | None = None) -> Stored:
         output_ptr=graph.output_ptr.astype(np.uint32),
         output=np.ascontiguousarray(graph.tensor_bytes[graph.output], dtype=np.float64),
         inner=np.ascontiguousarray(inner, dtype=np.float64),
+        made=inner + np.bincount(graph.producer, graph.tensor_bytes, graph.num_operators),
     )
 
 
@@ -79,6 +81,21 @@ def streams_of(problem: StepProblem) -> Streams:
         here=np.zeros(slots, np.uint32),
         live=np.zeros(d),
     )
+
+
+@lean
+def bound_peaks(
+    facts: Facts, chosen: Chosen, times: Times, stored: Stored, peak: FloatArray
+) -> None:
+    """Write what no peak (D,) exceeds: all that a device ever holds."""
+    uses, device, output, output_ptr = facts.uses, chosen.device, stored.output, stored.output_ptr
+    for d in range(len(peak)):
+        peak[d] = 0.0
+    for op in range(len(device)):
+        peak[device[op]] += stored.state[op] + stored.made[op]
+        for use in range(facts.use_ptr[op], facts.use_ptr[op + 1]):
+            if times.leads[use]:
+                peak[device[uses[use, 0]]] += output[output_ptr[op] + uses[use, 2]]
 
 
 @lean

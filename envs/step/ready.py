@@ -7,6 +7,7 @@ import numpy as np
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.op_graph import NONE, Phase
+from envs.heap import pop_number, push_number
 from envs.step.kernel import Log, Scratch, StepArrays
 from envs.step.step import StepSimulator, step_time_in_order, use_order
 from envs.step.timeline import Timeline
@@ -287,33 +288,16 @@ def _heaps(owner: IntArray, owners: int) -> tuple[IntArray, IntArray, IntArray]:
 
 @compiled_inner
 def _push(heap: IntArray, begin: int, size: IntArray, owner: int, item: int) -> None:
-    i = size[owner]
+    push_number(heap, begin, size[owner], item)
     size[owner] += 1
-    while i > 0:
-        parent = (i - 1) // 2
-        if heap[begin + parent] <= item:
-            break
-        heap[begin + i] = heap[begin + parent]
-        i = parent
-    heap[begin + i] = item
 
 
 @compiled_inner
 def _pop(heap: IntArray, begin: int, size: IntArray, owner: int) -> int:
     """The least item."""
     least = int(heap[begin])
+    pop_number(heap, begin, size[owner])
     size[owner] -= 1
-    length = size[owner]
-    item, i = heap[begin + length], 0
-    while 2 * i + 1 < length:
-        child = 2 * i + 1
-        if child + 1 < length and heap[begin + child + 1] < heap[begin + child]:
-            child += 1
-        if item <= heap[begin + child]:
-            break
-        heap[begin + i] = heap[begin + child]
-        i = child
-    heap[begin + i] = item
     return least
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from envs.arrays import FloatArray, IntArray, sums_before
 from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
-from envs.network.event_heap import pop, push
+from envs.heap import pop, push
 from envs.network.max_min import Filling, fill, filling
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Way
 

@@ -23,7 +23,7 @@ from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.compilation import compiled
 from envs.errors import InputError
-from envs.network.event_heap import pop, push
+from envs.heap import pop, push
 
 SMALLEST = -1022  # the exponent of a packet of zeros: below those of all others
 

@@ -20,6 +20,7 @@ from envs.cluster.simulation.cluster_state import NEVER, Schedule, permitted_typ
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled, compiled_inner
 from envs.errors import InputError
+from envs.heap import pop_number, push_number
 
 NOTHING = np.iinfo(np.int64).max  # head of an empty queue
 
@@ -104,38 +105,6 @@ def gangs_of(gpus: NDArray[np.int32], largest: int) -> Gangs:
     return Gangs(sizes, base, of)
 
 
-@compiled_inner
-def push(heap: IntArray, base: int, size: int, key: int) -> None:
-    """Add `key` to the min-heap `heap[base : base + size]`; one array holds many heaps."""
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        above = heap[base + parent]
-        if above <= key:
-            break
-        heap[base + i] = above
-        i = parent
-    heap[base + i] = key
-
-
-@compiled_inner
-def pop(heap: IntArray, base: int, size: int) -> None:
-    """Remove the least of `size` keys, `heap[base]`."""
-    last = size - 1
-    key = heap[base + last]
-    i = 0
-    child = 1
-    while child < last:
-        if child + 1 < last and heap[base + child + 1] < heap[base + child]:
-            child += 1
-        if heap[base + child] >= key:
-            break
-        heap[base + i] = heap[base + child]
-        i = child
-        child = 2 * i + 1
-    heap[base + i] = key
-
-
 @compiled
 def start_in_order(
     submit: IntArray,
@@ -179,7 +148,7 @@ def start_in_order(
             now = ends[0] >> bits
             while running and ends[0] >> bits == now:
                 free += gpus[ends[0] & mask]
-                pop(ends, 0, running)
+                pop_number(ends, 0, running)
                 running -= 1
         elif arrived == jobs:
             break
@@ -190,16 +159,16 @@ def start_in_order(
             if gpus[job] <= free:
                 start[job] = now
                 free -= gpus[job]
-                push(ends, 0, running, now + duration[job] << bits | job)
+                push_number(ends, 0, running, now + duration[job] << bits | job)
                 running += 1
             else:
-                push(queues, base[c], waiting[c], key[job])
+                push_number(queues, base[c], waiting[c], key[job])
                 waiting[c] += 1
                 head[c] = queues[base[c]]
             continue
         while arrived < jobs and submit[arrived] == now:
             c = of[arrived]
-            push(queues, base[c], waiting[c], key[arrived])
+            push_number(queues, base[c], waiting[c], key[arrived])
             waiting[c] += 1
             head[c] = queues[base[c]]
             arrived += 1
@@ -213,10 +182,10 @@ def start_in_order(
             job = least & mask
             if gpus[job] > free:  # blocking
                 break
-            pop(queues, base[c], waiting[c])
+            pop_number(queues, base[c], waiting[c])
             waiting[c] -= 1
             head[c] = queues[base[c]] if waiting[c] else NOTHING
             start[job] = now
             free -= gpus[job]
-            push(ends, 0, running, now + duration[job] << bits | job)
+            push_number(ends, 0, running, now + duration[job] << bits | job)
             running += 1

@@ -179,7 +179,7 @@ class OrderedPrices:
         self.pricer = Pricer(problem)
         self._rule = self.pricer.rules[0]
         if room is not None:
-            self.pricer.held = self.pricer.held._replace(capacity=room)
+            self.pricer.work.capacity[:] = room
 
     def settle(self, device: IntArray) -> bool:
         """Price from now on in the order that suits `device` (K,); whether it is another one."""

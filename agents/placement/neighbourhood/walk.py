@@ -31,9 +31,8 @@ from envs.step.incremental import (
     settle_all,
     within,
 )
-from envs.step.kernel import Scratch, StepArrays
 from envs.step.live_memory import Stored, Streams, peak_bytes, stored_of, streams_of
-from envs.step.price import Holdings, Play, Pricer, order_of, price_in_order
+from envs.step.price import Pricer, Pricing, price
 
 _DEAREST, _CHEAPEST = 1e3, 1.0  # charge if all bytes overflowed, in starting step times
 _RISE, _FALL = 1.1, 0.99  # factor of the charge per move while memory overflows, while it fits
@@ -326,11 +325,7 @@ def anneal_placements(
     walk: Walk,
     move: Move,
     rule: int,
-    arrays: StepArrays,
-    held: Holdings,
-    play: Play,
-    ready: Scratch,
-    num_ports: int,
+    pricing: Pricing,
     placed: IntArray,  # (K,) scratch
     temperature: float,  # seconds
     moves: int,
@@ -350,8 +345,7 @@ def anneal_placements(
         kept = cost[CHARGE] * overflow_of(walk, walk.used) <= limit
         if kept:
             placed[:] = chosen.device
-            order_of(rule, arrays, held, play, ready, num_ports, placed)
-            seconds, excess = price_in_order(arrays, held, play, placed, False)
+            seconds, excess = price(rule, pricing, placed)
             overflow = excess / max(1.0, walk.bytes[0])
             kept = seconds + cost[CHARGE] * overflow <= limit + limit * ROUNDING
         if kept:
@@ -378,22 +372,16 @@ class RuledWalker(Walker):
         scale: float,
         seed: int,
     ) -> None:
-        self.pricer = pricer = Pricer(level.problem)
-        held = pricer.held
-        self.held = held._replace(
-            made=held.made + level.inner,
-            unread=held.unread + level.inner,
-            capacity=np.zeros(len(room)),
-        )
-        pricer.held = self.held
-        self.price = pricer.price(device)
+        self.pricer = Pricer(level.problem, inner=level.inner)
+        self.pricer.work.capacity[:] = 0.0
+        self.price = self.pricer.price(device)
         self.placed = np.zeros(len(device), dtype=np.int64)
         super().__init__(level, device, order, room, scale, seed)
 
     def start_from(self, device: IntArray, order: IntArray) -> None:
         """Go on from another placement, in its best order."""
         chosen, walk, units = self.schedule.chosen, self.walk, self.units
-        self.held.capacity[:] = np.maximum(walk.room, 0.0)
+        self.pricer.work.capacity[:] = np.maximum(walk.room, 0.0)
         self.price = self.pricer.price(device)
         chosen.device[:] = device
         home, many = chosen.device[units.member[units.member_ptr[:-1]]], len(walk.room)
@@ -406,11 +394,9 @@ class RuledWalker(Walker):
     def run(self, temperature: float, moves: int) -> None:
         """Propose `moves` moves at one temperature in seconds."""
         facts, chosen, times, _ = self.schedule
-        pricer = self.pricer
         anneal_placements(
             facts, chosen, times, self.units, self.walk, self.move, int(self.price.rule),
-            pricer.arrays, self.held, pricer.work, pricer.ready, pricer.num_ports, self.placed,
-            temperature, moves,
+            self.pricer.work, self.placed, temperature, moves,
         )  # fmt: skip
 
     def _peak(self) -> FloatArray:

@@ -1,6 +1,7 @@
-"""A compiled heap of events in time: `time[:size]` and what happens, `event[:size]`, a number each.
+"""Compiled heaps: of events in time, and of numbers.
 
-Of events at the same time, that with the smallest number comes first.
+Events are `time[:size]` and what happens, `event[:size]`, a number each. Of events at the same
+time, that with the smallest number comes first.
 """
 
 from __future__ import annotations
@@ -44,3 +45,35 @@ def pop(time: FloatArray, event: IntArray, size: int) -> int:
         i = child
     time[i], event[i] = at, what
     return size
+
+
+@compiled_inner
+def push_number(heap: IntArray, base: int, size: int, key: int) -> None:
+    """Add `key` to the min-heap `heap[base : base + size]`; one array holds many heaps."""
+    i = size
+    while i > 0:
+        parent = (i - 1) >> 1
+        above = heap[base + parent]
+        if above <= key:
+            break
+        heap[base + i] = above
+        i = parent
+    heap[base + i] = key
+
+
+@compiled_inner
+def pop_number(heap: IntArray, base: int, size: int) -> None:
+    """Remove the least of `size` keys, `heap[base]`."""
+    last = size - 1
+    key = heap[base + last]
+    i = 0
+    child = 1
+    while child < last:
+        if child + 1 < last and heap[base + child + 1] < heap[base + child]:
+            child += 1
+        if heap[base + child] >= key:
+            break
+        heap[base + i] = heap[base + child]
+        i = child
+        child = 2 * i + 1
+    heap[base + i] = key
