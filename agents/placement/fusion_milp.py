@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -147,7 +147,7 @@ class FusionMilp(StepSolver):
             share = max(share, _TIGHT_SHARE)
         until = incumbent.seconds + (1.0 - share) * max(budget_s - incumbent.seconds, 0.0)
         limit = nodes and max(round((1.0 - share) * nodes), 1)
-        reason = self.search(incumbent, refinement, until, limit, starts)
+        reason = self._decide(_Search(incumbent, refinement, until, limit), starts)
         judged = 0
         if self.polish is not None and not incumbent.optimal:
             limit = nodes and max(round(share * nodes), 1) * _MOVES
@@ -180,26 +180,23 @@ class FusionMilp(StepSolver):
                 found.append((result.value, result.solution.placement.device))
         return [device for _, device in sorted(found, key=lambda start: start[0])]
 
-    def search(
-        self,
-        incumbent: StepIncumbent,
-        refinement: Refinement,
-        budget_s: float,
-        deterministic_limit: int | None,
-        starts: Sequence[IntArray],
-    ) -> str:
-        """The search from here until `incumbent` is `budget_s` seconds old; what HiGHS proved.
+    def _decide(self, search: _Search, starts: Sequence[IntArray]) -> str:
+        """Everything but the polish; what HiGHS proved.
 
         `starts` are placements (N,), the best first; HiGHS starts from it.
         """
-        search = _Search(incumbent, refinement, budget_s, deterministic_limit)
+        incumbent, refinement, budget_s = search.incumbent, search.refinement, search.budget_s
         hint = starts[0] if starts else None
         for device in starts[:_REFINED] if self.levels else ():
             if search.has_time(_COARSE):
                 refinement.descend(device, budget_s)
         reason = ""
-        for grouped, share in self._groupings(incumbent.problem):
-            sets = _device_sets(grouped)
+        for stage, groups in enumerate(self.coarse):
+            grouped, share = (
+                GroupedProblem.of(incumbent.problem, groups),
+                (stage + 1) / len(self.coarse),
+            )
+            sets = [] if grouped.too_large else _device_sets(grouped)
             for number, devices in enumerate(sets):
                 if not search.has_time(_COARSE if incumbent.plan is not None else 1.0):
                     break
@@ -210,16 +207,6 @@ class FusionMilp(StepSolver):
             reason = self._assign(incumbent, refinement, budget_s) or reason
         search.neighbourhoods()
         return reason
-
-    def _groupings(self, problem: StepProblem) -> Iterator[tuple[GroupedProblem, float]]:
-        """The coarse groupings in which every group fits some device, and their share of the time.
-
-        The share counts those before.
-        """
-        for number, groups in enumerate(self.coarse):
-            grouped = GroupedProblem.of(problem, groups)
-            if not grouped.too_large:
-                yield grouped, (number + 1) / len(self.coarse)
 
     def _assign(self, incumbent: StepIncumbent, refinement: Refinement, budget_s: float) -> str:
         """Assignments of ever more groups until one fits, or the groups are as fine as they get.

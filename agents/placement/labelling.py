@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from agents.placement.neighbourhood.levels import splits
 from agents.solver import Budget
-from agents.step.grouping import GroupedProblem
+from agents.step.grouping import GroupedProblem, device_kinds
 from agents.step.problems import Planner, StepPlanning
 from envs.arrays import IntArray
 from envs.errors import InputError
@@ -179,13 +179,12 @@ def label(
 
     single = cheapest(np.full(len(first), d) for d in range(problem.topology.num_devices))
     split = cheapest(d[first] for d in splits(GroupedProblem.of(problem, len(first))))
-    device, free_s = _placed(problem, teacher, budget_s)
-    best = min((single, split, cheapest(() if device is None else [device[first]])),
-               key=lambda pair: pair[0])  # fmt: skip
+    taught, free_s = _placed(problem, teacher, budget_s)
+    best = min((single, split, cheapest(d[first] for d in taught)), key=lambda pair: pair[0])
     if best[0] > _LOST * free_s:
         named = replace(problem, orders=tuple(o for o in problem.orders if o != "free"))
-        device, _ = _placed(named, teacher, _AGAIN * budget_s)
-        again = cheapest(() if device is None else [device[first]])
+        taught, _ = _placed(named, teacher, _AGAIN * budget_s)
+        again = cheapest(d[first] for d in taught)
         best = again if again[0] < best[0] else best
     if best[1] is None or not np.isfinite(best[0]):
         return None
@@ -202,11 +201,11 @@ def _seconds(price: Price) -> float:
 
 def _placed(
     problem: StepProblem, teacher: Planner, budget_s: float
-) -> tuple[IntArray | None, float]:
-    """The placement (N,) of the teacher's plan and the plan's seconds; None, inf: it has none."""
+) -> tuple[list[IntArray], float]:
+    """The placement (N,) of the teacher's plan and the plan's seconds; none, inf: it has none."""
     found = teacher.solve(StepPlanning(problem), Budget(budget_s))
     plan = found.solution
-    return (None, np.inf) if plan is None else (plan.placement.device, found.value)
+    return ([], np.inf) if plan is None else ([plan.placement.device], found.value)
 
 
 def aligned(problem: StepProblem, device: IntArray, pricer: Pricer) -> IntArray:
@@ -217,8 +216,7 @@ def aligned(problem: StepProblem, device: IntArray, pricer: Pricer) -> IntArray:
     was where it would make the step slower, as between islands of fast links.
     """
     server, devices = problem.topology.server, problem.topology.num_devices
-    columns = np.concatenate([problem.op_seconds, problem.capacity[None]]).T
-    kind = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
+    kind = device_kinds(problem)
     inside = [np.flatnonzero(server == one) for one in np.unique(server)]
     alone = [
         inside[at][kind[inside[at]] == k] for at in range(len(inside)) for k in np.unique(kind)

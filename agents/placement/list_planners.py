@@ -26,7 +26,7 @@ from agents.placement.list_scheduling.schedule import (
 )
 from agents.solver import Budget
 from agents.step.fitting import Attempt, Fitting, MemoryFit
-from agents.step.grouping import GroupedProblem
+from agents.step.grouping import GroupedProblem, by_piece
 from agents.step.incumbent import StepIncumbent, StepSolver
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
@@ -70,8 +70,7 @@ def schedule_order(grouped: GroupedProblem, schedule: Schedule) -> IntArray:
 
     Topological, since no piece starts before its inputs are computed.
     """
-    position = np.argsort(np.lexsort((schedule.finish, schedule.start)))
-    return np.argsort(position[grouped.fusion.piece], kind="stable")
+    return by_piece(grouped.fusion.piece, np.lexsort((schedule.finish, schedule.start)))
 
 
 def attempt_by(make_rule: MakeRule) -> Attempt:

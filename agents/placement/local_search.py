@@ -149,17 +149,7 @@ class LocalSearch(StepAndPartitionSolver):
         counts proposed moves.
         """
         _compile()
-        search = _Search(self, incumbent, budget)
-        problem, plans = incumbent.problem, () if guide is None else guide.plans
-        search.offer_first(plans)
-        levels = levels_of(problem, self.groups, self.operators)
-        search.split(levels, plans)
-        if incumbent.plan is not None and levels[-1].problem is not problem:
-            levels.append(level_around(problem, incumbent.plan, self.operators))
-        if guide is not None:
-            levels = [level.guided(guide.group, guide.chance, guide.share) for level in levels]
-        search.run_all(levels)
-        return search.judged
+        return self._search(incumbent, budget, guide, None)
 
     def _partition(self, problem: PartitionProblem, budget: Budget) -> Result[Plan]:
         """By `partitions`."""
@@ -167,16 +157,32 @@ class LocalSearch(StepAndPartitionSolver):
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
         """`Budget.evaluations` counts proposed moves."""
-        problem, search = incumbent.problem, _Search(self, incumbent, budget)
-        search.offer_first(())
-        levels = levels_of(problem, self.groups, self.operators)
-        search.split(levels, ())
-        if not search.binds(levels[0]):
-            for planner in self.starts:
-                search.ask(planner, self.start_share)
-        search.run_all(levels)
-        incumbent.evaluations += search.judged
+        incumbent.evaluations += self._search(incumbent, budget, None, self.starts)
         return ""
+
+    def _search(
+        self,
+        incumbent: StepIncumbent,
+        budget: Budget,
+        guide: Guide | None,
+        starts: Sequence[Planner] | None,  # None: from the best plan of `incumbent`
+    ) -> int:
+        """The moves judged."""
+        search = _Search(self, incumbent, budget)
+        problem, plans = incumbent.problem, () if guide is None else guide.plans
+        search.offer_first(plans)
+        levels = levels_of(problem, self.groups, self.operators)
+        search.split(levels, plans)
+        if starts is None:
+            if incumbent.plan is not None and levels[-1].problem is not problem:
+                levels.append(level_around(problem, incumbent.plan, self.operators))
+        elif not search.binds(levels[0]):
+            for planner in starts:
+                search.ask(planner, self.start_share)
+        if guide is not None:
+            levels = [level.guided(guide.group, guide.chance, guide.share) for level in levels]
+        search.run_all(levels)
+        return search.judged
 
 
 class _Search:

@@ -8,15 +8,16 @@ import highspy
 import numpy as np
 
 from agents.placement.integer_program.order import OrderFormulation
-from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds, first_plan
+from agents.placement.integer_program.rounds import ROUND_NODES, Formulation, Rounds
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent, StepSolver
-from agents.step.problems import Planner
+from agents.step.problems import Planner, StepPlanning
 from envs.step.fusion import fuse_chains
 from envs.step.plans import Placement, Plan
 
 _ROUNDS = 15  # into which the budget is divided; a round that teaches nothing is made longer
+_WARM = 0.1  # share of the budget for a warm start
 _TRUST = 1e-6  # relative; HiGHS's tolerances, taken off its bound
 _PROVED = 3e-6  # relative distance from that bound that counts as optimal: tolerances, and the gap
 
@@ -57,10 +58,20 @@ class Milp(StepSolver):
         """`Budget.evaluations` counts branch-and-bound nodes."""
         problem, budget_s, node_limit = incumbent.problem, budget.seconds, budget.evaluations
         every = np.arange(problem.topology.num_devices)
-        hint = first_plan(incumbent, self.warm_start, budget)
+        hint = None
+        if self.warm_start is not None:
+            share = replace(budget, seconds=_WARM * budget_s)
+            plan = self.warm_start.solve(StepPlanning(problem), share).solution
+            if plan is not None:
+                incumbent.offer_plan(plan)
+                hint = plan.placement.device
         upper = _upper(incumbent)
         chains = GroupedProblem.fused(problem, fuse_chains(problem)) if self.chains else None
-        grouped = _within(chains or GroupedProblem.unfused(problem), upper)
+        grouped = chains or GroupedProblem.unfused(problem)
+        # a device a thousand times slower than others would set the scale of the MILP, and what is
+        # left of HiGHS's precision for the others: no group is where it alone takes too long
+        within = grouped.allowed & (grouped.seconds <= upper * (1.0 + _TRUST))
+        grouped = replace(grouped, allowed=within)
         rounds = Rounds(incumbent, grouped, every, self.formulation, self.seed, hint)
         nodes, bound, slice_s = 0, 0.0, budget_s / _ROUNDS
         while incumbent.seconds < budget_s and not rounds.finished:
@@ -96,12 +107,3 @@ def _upper(incumbent: StepIncumbent) -> float:
         if seconds < upper and not Plan(Placement(device), order).violations(problem, simulator):
             upper = seconds
     return upper
-
-
-def _within(grouped: GroupedProblem, upper: float) -> GroupedProblem:
-    """No group is where it alone takes more than `upper` seconds.
-
-    A device a thousand times slower than others would else set the scale of the MILP, and what is
-    left of HiGHS's precision for the others.
-    """
-    return replace(grouped, allowed=grouped.allowed & (grouped.seconds <= upper * (1.0 + _TRUST)))

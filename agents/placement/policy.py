@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
@@ -23,7 +23,6 @@ from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.env import GroupPricer
 from envs.placement.facts import GIVEN, STARTS, PlacementFacts
-from envs.placement.generator import toy_pipeline
 from envs.step.price import Price
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
@@ -101,7 +100,7 @@ class LearnedPlanner(StepSolver):
 
     def compile(self, problem: StepProblem) -> None:
         if self.search is not None and self.levels:
-            _compile()
+            compile_kernels(problem)
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
         """What the policy composes needs no budget.
@@ -250,9 +249,3 @@ class Answer:
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
         return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
-
-
-@cache
-def _compile() -> None:
-    """Have the kernels of descents compiled, once on a machine, before the clock starts."""
-    compile_kernels(toy_pipeline())

@@ -31,12 +31,10 @@ class MemoryFit:
     """
 
     def __init__(self, grouped: GroupedProblem, room: FloatArray) -> None:
-        self.state: list[float] = grouped.state.tolist()
-        self.allowed = grouped.allowed
+        self.state, self.allowed = grouped.state, grouped.allowed
         self.room = room.copy()
         self.pinned = np.zeros(grouped.num_groups, dtype=np.bool_)
         self._largest_first = np.argsort(-grouped.state, kind="stable")
-        self._state = grouped.state
         self.device: IntArray | None = self._search(self.room, self.pinned)  # (G,) None: not found
 
     def pin(self, group: int, device: int) -> bool:
@@ -63,7 +61,7 @@ class MemoryFit:
         device = np.zeros(len(pinned), dtype=np.int64)
         trials = _TRIALS + _TRIALS_PER_GROUP * len(free)
         left = room.copy()
-        return device if search(self._state, self.allowed, free, left, trials, device) else None
+        return device if search(self.state, self.allowed, free, left, trials, device) else None
 
 
 @compiled
@@ -169,8 +167,10 @@ class Fitting:
             if (np.bincount(first, weights=every, minlength=len(capacity)) <= capacity).all():
                 return
         self.binds = True
-        for micro_batches in halved(all_of_them):
+        micro_batches = all_of_them
+        while micro_batches > 0:
             self._tighten(grouped, capacity, attempt, micro_batches)
+            micro_batches //= 2
         self._repair()
 
     def insist(self) -> None:
@@ -258,13 +258,6 @@ def _packed(grouped: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] 
     """Any placement that fits, for planners whose own kind is too narrow; an `Attempt`."""
     device = MemoryFit(grouped, room).device
     return None if device is None else (device, None)
-
-
-def halved(count: int) -> Iterator[int]:
-    """`count`, half of it, and so on down to one."""
-    while count > 0:
-        yield count
-        count //= 2
 
 
 def shapes(problem: StepProblem, line: IntArray) -> Iterator[IntArray]:

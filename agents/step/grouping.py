@@ -135,6 +135,11 @@ class GroupedProblem:
         return np.lexsort((relative, topology.server, best[topology.server])).astype(np.int64)
 
 
+def by_piece(piece: IntArray, order: IntArray) -> IntArray:
+    """(N,) the operators, `piece` (N,) by piece in `order` (K,), as numbered inside each."""
+    return np.argsort(np.argsort(order)[piece], kind="stable")
+
+
 def fused_around(problem: StepProblem, fusion: Fusion, device: IntArray) -> IntArray:
     """(N,) groups: those of `fusion`, each split where placement `device` (N,) divides it."""
     keys = fusion.group * problem.topology.num_devices + device
@@ -157,6 +162,12 @@ def numbered(key: NDArray[np.generic]) -> IntArray:
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     number: IntArray = np.argsort(np.argsort(first))[inverse.reshape(-1)]
     return number
+
+
+def device_kinds(problem: StepProblem) -> IntArray:
+    """(D,) the same number for devices of equal seconds and capacity, whatever links they have."""
+    columns = np.concatenate([problem.op_seconds, problem.capacity[None]]).T
+    return numbered(np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1))
 
 
 def parcels(traffic: HostTraffic, atom: IntArray) -> dict[tuple[int, tuple[int, ...]], FloatArray]:

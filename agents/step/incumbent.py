@@ -39,20 +39,17 @@ class Incumbent:
 
     Args:
         lower_bound: seconds, proved for every plan.
-        impossible: why no plan exists, where that is proved.
         gap: relative distance from the bound that counts as optimal.
     """
 
     nothing = "no plan was tried"  # the reason where nothing was found and nothing refused
     without_plan: Status = "limit"  # `infeasible` where a solver has tried all plans of its kind
 
-    def __init__(
-        self, lower_bound: float = 0.0, impossible: str = "", gap: float = AT_THE_BOUND
-    ) -> None:
+    def __init__(self, lower_bound: float = 0.0, gap: float = AT_THE_BOUND) -> None:
         self._start = clock()
         self._lower_bound = lower_bound
         self._proof: Callable[[], float] | None = None  # of a bound, at the first question
-        self.impossible = impossible
+        self.impossible = ""  # why no plan exists, where that is proved
         self.gap = gap
         self.step_time = np.inf  # seconds, of the objective
         self.plan: Plan | None = None
@@ -151,12 +148,10 @@ class StepIncumbent(Incumbent):
         self._pause = 0  # refused plans until the next repair: more after each vain one
 
     def group(self, max_groups: int) -> GroupedProblem | None:
-        """The problem in at most `max_groups` groups; None when there is nothing to search.
+        """The problem in at most `max_groups` groups; None where one is too large for every device.
 
-        `result()` then says why: no plan exists, or some group is too large for every device.
+        `result()` then says so.
         """
-        if self.impossible:
-            return None
         grouped = GroupedProblem.of(self.problem, max_groups)
         self.refusal = grouped.too_large
         return None if grouped.too_large else grouped
@@ -179,13 +174,12 @@ class StepIncumbent(Incumbent):
         if order is None or not self.problem.any_order:
             order = self.simulator.order(device)
         plan = Plan(Placement(np.array(device, dtype=np.int64)), np.array(order, dtype=np.int64))
-
-        def violations(plan: Plan) -> Sequence[str]:
-            return plan.violations(self.problem, self.simulator)
-
-        fits = self.take(self.simulator.step_time(device, order), lambda: plan, violations)
-        excess = np.zeros(self.problem.topology.num_devices)
-        if not fits:
+        excess = np.zeros(devices)
+        if not self.take(
+            self.simulator.step_time(device, order),
+            lambda: plan,
+            lambda plan: plan.violations(self.problem, self.simulator),
+        ):
             excess = self.excess(self.simulator, device, order)
         if self.problem.memory_moves:
             return self._move(device, order, excess)
@@ -275,15 +269,11 @@ class PartitionIncumbent(Incumbent):
 
     def offer(self, device: IntArray) -> None:
         """Keep placement `device` (N,) if it is feasible and the best so far."""
-
-        def plan() -> Plan:
-            order = np.arange(len(device), dtype=np.int64)
-            return Plan(Placement(np.array(device, dtype=np.int64)), order)
-
-        def violations(plan: Plan) -> Sequence[str]:
-            return self.problem.violations(plan.placement.device)
-
-        self.take(self.problem.objective(device), plan, violations)
+        self.take(
+            self.problem.objective(device),
+            lambda: Plan(Placement(np.array(device, dtype=np.int64)), np.arange(len(device))),
+            lambda plan: self.problem.violations(plan.placement.device),
+        )
 
     @property
     def device(self) -> IntArray | None:

@@ -10,6 +10,7 @@ import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
+from agents.step.grouping import device_kinds
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.contraction import row_codes, row_ranks, sum_rows
@@ -118,12 +119,7 @@ def lower_bound(problem: StepProblem) -> LowerBound:
 
 def _atoms(problem: StepProblem) -> _Atoms:
     graph = problem.graph
-    known: dict[tuple[bytes, float], int] = {}
-    columns = np.ascontiguousarray(problem.op_seconds.T)
-    kinds = zip(columns, problem.capacity.tolist(), strict=True)
-    device_class = np.array(
-        [known.setdefault((column.tobytes(), room), len(known)) for column, room in kinds]
-    )
+    device_class = device_kinds(problem)
     first = np.unique(device_class, return_index=True)[1]
     op_seconds, capacity = problem.op_seconds[:, first], problem.capacity[first]
     free = graph.colocation == NONE

@@ -29,25 +29,22 @@ _CLIMB_OPERATORS = 100_000  # ... and so many operators of them all
 _CLOSER = 3  # bisections between a need that was too small and one that was enough
 
 
-@dataclass(frozen=True)
-class Option:
-    """What becomes of a group: of what only itself reads going forward, and of its border."""
-
-    inside: Residence
-    border: Residence
+Option = tuple[
+    int, int
+]  # what becomes of what only a group itself reads going forward, of the rest
 
 
-def options(moves: tuple[str, ...]) -> tuple[Option, ...]:
+def options(moves: tuple[str, ...]) -> list[Option]:
     """The options that the memory moves of a problem give; the first is to keep everything."""
-    again, away = Residence.RECOMPUTE, Residence.OFFLOAD
-    found = [Option(Residence.KEEP, Residence.KEEP)]
+    keep, again, away = Residence
+    found: list[Option] = [(keep, keep)]
     if RECOMPUTE in moves:
-        found += [Option(again, Residence.KEEP), Option(again, again)]
+        found += [(again, keep), (again, again)]
     if OFFLOAD in moves:
-        found.append(Option(away, away))
+        found.append((away, away))
     if RECOMPUTE in moves and OFFLOAD in moves:
-        found.append(Option(again, away))
-    return tuple(found)
+        found.append((again, away))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,22 +125,20 @@ class MemoryMoves:
         found = Moved(order, keep, timeline.step_time, excess)
         if found.fits or len(self.options) == 1:
             return found
-        items = _Items.build(self, device, timeline, excess > 0.0)
-        move = np.where(items.of >= 0, self.options[-1].inside, _KEEP)
+        items = _Items(self, device, timeline, excess > 0.0)
+        move = np.where(items.of >= 0, self.options[-1][0], _KEEP)
         found = min(found, self.play(device, order, move), key=_rank)
         if (found.excess > _HOPELESS * problem.capacity).any():
             return found
         every = list(range(len(self.options)))
-        alone = [o for o in every if self.options[o].border != Residence.OFFLOAD]
+        alone = [o for o in every if self.options[o][1] != Residence.OFFLOAD]
         for allowed in (alone, every) if 1 < len(alone) < len(every) else (every,):
             made = self._search(items, allowed, device, order, excess, below)
             found = min(found, made, key=_rank)
         if below < np.inf:
             return found
         if not found.fits:
-            count, every_option = len(items.device), range(1, len(self.options))
-            extremes = (items.residence(np.full(count, option)) for option in every_option)
-            tried = (self.play(device, order, residence) for residence in extremes)
+            tried = (self.play(device, order, residence) for residence in items.under[1:])
             found = min(found, *tried, key=_rank)
         if (found.excess <= _NEAR * problem.capacity).all():
             found = self._climb(items, device, found)
@@ -166,12 +161,12 @@ class MemoryMoves:
         """
         timeline = self.simulator.run(device, start.order)
         everywhere = np.ones(len(self.links), dtype=np.bool_)
-        items = _Items.build(self, device, timeline, everywhere)
+        items = _Items(self, device, timeline, everywhere)
         dear = items.seconds.max(axis=1) + items.traffic.max(axis=1)
         found = start
         largest = np.argsort(-dear, kind="stable").tolist()
         for item, option in product(largest, range(len(self.options))):
-            residence = items.changed(found.residence, item, option)
+            residence = np.where(items.of == item, items.under[option], found.residence)
             if not goes_on() or np.array_equal(residence, found.residence):
                 continue
             made = self.play(device, found.order, residence)
@@ -189,26 +184,25 @@ class MemoryMoves:
         below: float,
     ) -> Moved:
         """Raise the need until the plan fits, then lower it as far as that lasts."""
-        least, found = np.zeros(len(need)), None  # least: needs that were too small
+        least, tried = np.zeros(len(need)), []  # least: needs that were too small
         for _ in range(_ROUNDS):
             chosen, everything = items.choose(need, allowed)
             made = self.play(device, order, items.residence(chosen))
-            found = made if found is None else min(found, made, key=_rank)
+            tried.append(made)
             over = made.excess > 0.0
             least = np.where(over, need, least)
             if made.fits or (everything | ~over).all() or made.seconds >= below:
                 break
             need = np.where(over, np.maximum(need, 0.0) + made.excess, need)
-        assert found is not None
-        for _ in range(_CLOSER if found.fits else 0):
+        for _ in range(_CLOSER if min(tried, key=_rank).fits else 0):
             middle = 0.5 * (least + need)
             made = self.play(device, order, items.residence(items.choose(middle, allowed)[0]))
-            found = min(found, made, key=_rank)
+            tried.append(made)
             if made.fits:
                 need = middle
             else:
                 least = np.where(made.excess > 0.0, middle, least)
-        return found
+        return min(tried, key=_rank)
 
     def _climb(self, items: _Items, device: IntArray, start: Moved) -> Moved:
         """Change one group after another while that makes the plan fit better, largest first."""
@@ -221,7 +215,7 @@ class MemoryMoves:
                 if found.excess[items.device[item]] == 0.0:
                     continue
                 for option in range(len(self.options)):
-                    residence = items.changed(found.residence, item, option)
+                    residence = np.where(items.of == item, items.under[option], found.residence)
                     if left == 0 or np.array_equal(residence, found.residence):
                         continue
                     left -= 1
@@ -247,34 +241,29 @@ def _rank(moved: Moved) -> tuple[float, float]:
     return float(moved.excess.sum()), moved.seconds
 
 
-@dataclass(frozen=True, eq=False)
 class _Items:
-    """Groups on devices that overflow: what each option of theirs saves and costs."""
+    """I groups on the devices `over` (D,): what each of O options saves and costs.
 
-    options: tuple[Option, ...]
-    device: IntArray  # (I,)
-    of: IntArray  # (N,) item of each operator, -1: none
-    border: BoolArray  # (N,) read by a forward operator of another group, or elsewhere
-    saved: FloatArray  # (I, O) bytes at the peak of the device
-    total: FloatArray  # (I, O) bytes, at any time
-    seconds: FloatArray  # (I, O) of second runs
-    traffic: FloatArray  # (I, O) seconds on the link to the host, one way
-    transient: FloatArray  # (I, O) bytes
-    hidden: FloatArray  # (D,) seconds of the forward pass, beside which the host is written
+    `device` (I,) and `of` (N,), the item of each operator, -1: none; `under` (O, N), what becomes
+    of each operator under each option; by item and option (I, O) `saved` bytes at the peak of the
+    device, `total` bytes at any time, `seconds` of second runs, `traffic` in seconds on the link to
+    the host, one way, and `transient` bytes; `hidden` (D,) seconds of the forward pass, beside
+    which the host is written. The step runs as in `timeline`.
+    """
 
-    @classmethod
-    def build(
-        cls, moves: MemoryMoves, device: IntArray, timeline: Timeline, over: BoolArray
-    ) -> _Items:
-        """The groups on the devices `over` (D,), when the step runs as in `timeline`."""
+    def __init__(
+        self, moves: MemoryMoves, device: IntArray, timeline: Timeline, over: BoolArray
+    ) -> None:
         problem, forward = moves.problem, moves.forward
         graph, devices = problem.graph, problem.topology.num_devices
         key, of = np.unique(moves.group * devices + device, return_inverse=True)
-        of = np.where(forward & over[device], of.reshape(-1), -1)
-        count = len(key)
+        self.device, count = key % devices, len(key)
+        self.of = of = np.where(forward & over[device], of.reshape(-1), -1)
         u, c = graph.edges.T[:2]
-        border = np.zeros(len(device), dtype=np.bool_)
+        border = np.zeros(len(device), dtype=np.bool_)  # read by another group, or elsewhere
         border[u[forward[c] & (of[u] != of[c])]] = True
+        inside, outer = np.array(moves.options).T[:, :, None]
+        self.under = np.where(of < 0, _KEEP, np.where(border, outer, inside))
         saved, total = _freed(problem, device, timeline, forward)
         compute = problem.op_seconds[np.arange(len(device)), device]
         home = device[graph.producer]
@@ -283,30 +272,19 @@ class _Items:
         travel = latency[home] + graph.tensor_bytes / bandwidth[home]
         item = of[graph.producer]
         sums = np.empty((5, count, len(moves.options)))
-        for number, option in enumerate(moves.options):
-            residence = np.where(border, option.border, option.inside)
-            residence[of < 0] = _KEEP
+        for option, residence in enumerate(self.under):
             again = run_again(graph, device, residence)
             what = np.where(total > 0.0, residence[graph.producer], _KEEP)
             moved, away = what != _KEEP, what == Residence.OFFLOAD
             anew = what == Residence.RECOMPUTE
-            sums[0, :, number] = np.bincount(item[moved], saved[moved], count)
-            sums[1, :, number] = np.bincount(item[moved], total[moved], count)
-            sums[2, :, number] = np.bincount(of[again], compute[again], count)
-            sums[3, :, number] = np.bincount(item[away], travel[away], count)
-            sums[4, :, number] = np.bincount(item[anew], total[anew], count)
-        return cls(
-            options=moves.options,
-            device=key % devices,
-            of=of,
-            border=border,
-            saved=sums[0],
-            total=sums[1],
-            seconds=sums[2],
-            traffic=sums[3],
-            transient=sums[4] / graph.num_micro_batches,
-            hidden=np.bincount(device, np.where(forward, compute, 0.0), devices).astype(np.float64),
-        )
+            sums[0, :, option] = np.bincount(item[moved], saved[moved], count)
+            sums[1, :, option] = np.bincount(item[moved], total[moved], count)
+            sums[2, :, option] = np.bincount(of[again], compute[again], count)
+            sums[3, :, option] = np.bincount(item[away], travel[away], count)
+            sums[4, :, option] = np.bincount(item[anew], total[anew], count)
+        self.saved, self.total, self.seconds, self.traffic, transient = sums
+        self.transient = transient / graph.num_micro_batches
+        self.hidden = np.bincount(device, np.where(forward, compute, 0.0), devices)
 
     def choose(self, need: FloatArray, allowed: list[int]) -> tuple[IntArray, BoolArray]:
         """(I,) of options `allowed`, saving `need` (D,), and (D,) where all that can be is saved.
@@ -332,16 +310,8 @@ class _Items:
 
     def residence(self, chosen: IntArray) -> IntArray:
         """(N,) what options `chosen` (I,) mean for each operator."""
-        inside = np.array([option.inside for option in self.options])
-        border = np.array([option.border for option in self.options])
         option = np.where(self.of < 0, 0, chosen[self.of])
-        return np.where(self.border, border[option], inside[option])
-
-    def changed(self, residence: IntArray, item: int, option: int) -> IntArray:
-        """`residence` (N,) with one item changed to an option."""
-        chosen = self.options[option]
-        move = np.where(self.border, chosen.border, chosen.inside)
-        return np.where(self.of == item, move, residence)
+        return np.asarray(self.under[option, np.arange(len(option))])
 
 
 def _freed(

@@ -123,14 +123,10 @@ class AssignmentModel:
         seconds = np.where(forward, problem.op_seconds, 0.0)
         return sum_rows(seconds, fusion.piece_group, fusion.num_groups)
 
-    def _alike(self, a: int, b: int) -> bool:
-        return interchangeable(self.grouped.problem, a, b)
-
     def _break_symmetry(self) -> None:
         for d in range(self.place.shape[1] - 1):
-            if not self._alike(d, d + 1):
-                continue
-            for group in range(min(self.grouped.num_groups, _ORDERED)):
+            alike = interchangeable(self.grouped.problem, d, d + 1)
+            for group in range(min(self.grouped.num_groups, _ORDERED) if alike else 0):
                 earlier = self.place[:group, d]
                 self.program.add_row([(self.place[group, d + 1], 1.0), (earlier, -1.0)], upper=0.0)
 

@@ -240,43 +240,28 @@ class OrderModel(PlacementModel):
         producer = self._graph.producer
         u, v = int(producer[one[0]]), int(producer[other[0]])
         y = self._y(u, v) if u != v else self._first_consumer(one, other)
+        ways = {move: self._ways(move) for move in (one, other)}
         for ports in (self._topology.send_port, self._topology.receive_port):
-            for port in np.intersect1d(self._ports_of(one, ports), self._ports_of(other, ports)):
+            for port in np.intersect1d(ports[ways[one]], ports[ways[other]]):
                 for sooner, later, first in ((one, other, True), (other, one, False)):
                     terms, constant = self._either(y, first)
+                    holds = {move: ways[move] & (ports == port) for move in (sooner, later)}
                     used: Terms = [
-                        (self._sent_of(move[0])[self._holds(move, ports, port)], -self.horizon)
-                        for move in (sooner, later)
+                        (self._sent_of(move[0])[pairs], -self.horizon)
+                        for move, pairs in holds.items()
                     ]
                     self.program.add_row(
                         [([self._arrival(later)], 1.0), ([self._arrival(sooner)], -1.0),
-                         *negative(self._carrying(later, self._holds(later, ports, port))),
-                         *used, *terms],
+                         *negative(self._carrying(later, holds[later])), *used, *terms],
                         lower=constant - 2.0 * self.horizon,
                     )  # fmt: skip
 
-    def _sources(self, move: Move) -> IntArray:
-        """Devices from which the move takes time."""
-        tensor, d = move
-        sources = np.arange(self.place.shape[1])
-        link = self._topology.link_class[:, d]
-        timed: IntArray = sources[(sources != d) & (self._move[tensor][link] > 0.0)]
-        return timed
-
-    def _ports_of(self, move: Move, ports: IntArray) -> IntArray:
-        found: IntArray = np.unique(ports[self._sources(move), move[1]])
-        return found
-
-    def _holds(self, move: Move, ports: IntArray, port: int) -> BoolArray:
-        """(D, D) the pairs (s, d of the move) whose port it is."""
-        pairs = self._ways(move)
-        pairs[:, move[1]] &= ports[:, move[1]] == port
-        return pairs
-
     def _ways(self, move: Move) -> BoolArray:
         """(D, D) the pairs (s, d of the move) on which it takes time."""
+        tensor, d = move
         pairs = np.zeros_like(self._everywhere)
-        pairs[self._sources(move), move[1]] = True
+        pairs[:, d] = self._move[tensor][self._topology.link_class[:, d]] > 0.0
+        pairs[d, d] = False
         return pairs
 
     def _carrying(self, move: Move, pairs: BoolArray) -> Terms:
@@ -336,7 +321,7 @@ class OrderModel(PlacementModel):
             far = float(self._graph.num_operators + 1)
             column = int(self.program.add_columns(1, upper=far)[0])
             chosen = self.program.add_columns(len(consumers), upper=1.0, integer=True)
-            sent = self._sent_of(tensor)[self._sources(move), d]
+            sent = self._sent_of(tensor)[self._ways(move)]
             self.program.add_row([(chosen, 1.0), (sent, -1.0)], lower=0.0)
             for number, consumer in enumerate(consumers):
                 position = self._position[consumer]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import highspy
 import numpy as np
@@ -11,14 +10,11 @@ import numpy as np
 from agents.linear_program import best_values
 from agents.placement.integer_program.model import AssignmentModel
 from agents.placement.integer_program.order import OrderModel
-from agents.solver import Budget
-from agents.step.grouping import GroupedProblem
+from agents.step.grouping import GroupedProblem, by_piece
 from agents.step.incumbent import StepIncumbent
-from agents.step.problems import Planner, StepPlanning
 from envs.arrays import BoolArray, FloatArray, IntArray
 
 ROUND_NODES = 1000  # branch-and-bound nodes of a round with a deterministic limit
-_WARM = 0.1  # share of the budget for a warm start
 _EFFORT = 0.3  # of HiGHS in looking for solutions rather than proofs
 # of HiGHS, absolute: its own, or such a part of the gap where that is less
 _TOLERANCE, _PART = 1e-6, 1e-3
@@ -118,7 +114,13 @@ class Rounds:
             bound = np.inf
         if domain is None and (self.model.complete or not self.taught):
             self.proved = max(self.proved, min(bound, self.incumbent.step_time))
-        self.learned = sum(self._learn(*lesson) for lesson in lessons) > 0
+        self.learned = False
+        for values, device, excess in lessons:
+            if excess.any():
+                self.model.add_overflow(device, excess)
+                self.learned = True
+            else:
+                self.learned |= self.model.learn(values, self.incumbent.step_time)
         self.taught |= self.learned
         ended = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
         self.finished = not self.learned and solver.getModelStatus() in ended
@@ -134,7 +136,7 @@ class Rounds:
             excess = self.incumbent.offer(placed)[self.devices]
             self.seen[device.tobytes()] = seconds
             self.found.append((float(excess.sum()), seconds, placed))
-        expanded = self._expand(self.model.order(solution))
+        expanded = by_piece(self.grouped.fusion.piece, self.model.order(solution))
         excess = np.maximum(excess, self.incumbent.offer(placed, expanded)[self.devices])
         if self.incumbent.may_move:  # the model moves, too: it learns what there is to move
             simulator = self.incumbent.simulator
@@ -148,10 +150,6 @@ class Rounds:
         np.add.at(votes, (self.grouped.fusion.group, hint), 1.0)
         return np.arange(len(votes)), votes[:, self.devices].argmax(axis=1)
 
-    def _expand(self, order: IntArray) -> IntArray:
-        """(N,) the operators, piece by piece in `order`."""
-        return np.argsort(np.argsort(order)[self.grouped.fusion.piece], kind="stable")
-
     @property
     def summary(self) -> str:
         """What has been proved, in words."""
@@ -160,26 +158,6 @@ class Rounds:
         count = self.incumbent.problem.topology.num_devices
         some = "" if len(self.devices) == count else f" on {len(self.devices)} devices"
         return f"bound of the model of {self.grouped.num_groups} groups{some}: {self.proved:.6g} s"
-
-    def _learn(self, solution: FloatArray, device: IntArray, excess: FloatArray) -> bool:
-        if excess.any():
-            self.model.add_overflow(device, excess)
-            return True
-        return self.model.learn(solution, self.incumbent.step_time)
-
-
-def first_plan(
-    incumbent: StepIncumbent, planner: Planner | None, budget: Budget
-) -> IntArray | None:
-    """(N,) the placement of the planner's plan, which is offered; None without either."""
-    if planner is None:
-        return None
-    budget = replace(budget, seconds=budget.seconds * _WARM)
-    plan = planner.solve(StepPlanning(incumbent.problem), budget).solution
-    if plan is None:
-        return None
-    incumbent.offer_plan(plan)
-    return plan.placement.device
 
 
 def assign(incumbent: StepIncumbent, grouped: GroupedProblem, seed: int) -> IntArray | None:

@@ -359,20 +359,11 @@ def _schedule(
 
 
 @compiled_inner
-def _devices(problem: ListProblem, schedule: Schedule, piece: int) -> tuple[int, int]:
-    """The first device that comes into question for `piece`, and the one behind the last."""
-    home = schedule.group_device[problem.piece_group[piece]]
-    return (home, home + 1) if home != NONE else (0, problem.op_seconds.shape[1])
-
-
-@compiled_inner
 def _work_out(problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int) -> None:
     """Bring the row of `piece` in `queue.arrived` up to date; inf: the device cannot take it."""
-    low, high = _devices(problem, schedule, piece)
-    for device in range(low, high):
-        if not can_take(problem, schedule, problem.piece_group[piece], device):
-            queue.arrived[piece, device] = np.inf
-        else:
+    for device in range(len(queue.reserved)):
+        queue.arrived[piece, device] = np.inf
+        if can_take(problem, schedule, problem.piece_group[piece], device):
             queue.arrived[piece, device] = receive(problem, schedule, piece, device, False)
 
 
@@ -429,13 +420,12 @@ def _best_device(
     problem: ListProblem, schedule: Schedule, queue: _Queue, piece: int
 ) -> tuple[int, float]:
     """Where `piece` finishes first, and when it starts there; NONE: no device can take it."""
-    low, high = _devices(problem, schedule, piece)
     urgent = 0.0
-    for device in range(low, high):
+    for device in range(len(queue.reserved)):
         if queue.arrived[piece, device] < np.inf:
             urgent = max(urgent, queue.arrived[piece, device])
     where, first_start, first_finish, first_reserved = NONE, np.inf, np.inf, False
-    for device in range(low, high):
+    for device in range(len(queue.reserved)):
         start = _start(schedule, queue, piece, device)
         reserved = queue.reserved[device] == piece
         if queue.reserved[device] != NONE and not reserved:

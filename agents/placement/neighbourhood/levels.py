@@ -9,7 +9,7 @@ import numpy as np
 
 from agents.placement.list_scheduling.rank import add_behind
 from agents.placement.neighbourhood.moves import IndexArray, Units
-from agents.step.grouping import GroupedProblem, fused_around, topological
+from agents.step.grouping import GroupedProblem, by_piece, fused_around, topological
 from envs.arrays import BoolArray, FloatArray, IntArray, mean_able, sums_before
 from envs.compilation import compiled, compiled_inner
 from envs.graphs.contraction import Fusion, contract, sum_rows
@@ -34,23 +34,18 @@ class Level:
 
     def down(self, piece_device: IntArray, piece_order: IntArray) -> tuple[IntArray, IntArray]:
         """Device (N,) and order (N,) of the operators from those of the pieces (K,)."""
-        position = np.argsort(piece_order)
         device = np.asarray(piece_device, dtype=np.int64)[self.piece]
-        return device, np.argsort(position[self.piece], kind="stable")
+        return device, by_piece(self.piece, piece_order)
 
     def up(self, device: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
         """Device (K,) and order (K,) of the pieces, as near to those of the operators as can be.
 
         A unit goes where its first operator is; pieces follow the first of their operators.
         """
-        pieces = self.problem.graph.num_operators
-        first = np.full(pieces, len(order), dtype=np.int64)
-        np.minimum.at(first, self.piece, np.argsort(order))
-        lead = np.full(len(self.units.state), len(order), dtype=np.int64)
-        np.minimum.at(lead, self.units.of, first)
-        return device[order[lead]][self.units.of], topological(
-            self.problem.graph.edges[:, :2], first
-        )
+        graph, units = self.problem.graph, self.units
+        first = _firsts(self.piece, np.argsort(order), graph.num_operators)
+        lead = order[_firsts(units.of, first, len(units.state))]
+        return device[lead][units.of], topological(graph.edges[:, :2], first)
 
     def placed(self, device: IntArray) -> IntArray | None:
         """(K,) devices of the pieces from those of the operators (N,), as `up`.
@@ -58,10 +53,8 @@ class Level:
         None where a unit may not be on the device of its first operator.
         """
         units = self.units
-        lead = np.full(len(units.state), len(device), dtype=np.int64)
-        np.minimum.at(lead, units.of[self.piece], np.arange(len(device)))
-        on = device[lead]
-        return on[units.of] if units.allowed[np.arange(len(lead)), on].all() else None
+        on = device[_firsts(units.of[self.piece], np.arange(len(device)), len(units.state))]
+        return on[units.of] if units.allowed[np.arange(len(on)), on].all() else None
 
     def guided(self, group: IntArray, chance: FloatArray, share: float) -> Level:
         """The same level with a guide for a `share` of the moves.
@@ -77,6 +70,13 @@ class Level:
         mean = np.where(mean.sum(axis=1, keepdims=True) > 0.0, mean, units.allowed)
         likely = np.cumsum(mean, axis=1) / np.maximum(mean.sum(axis=1, keepdims=True), 1e-300)
         return replace(self, units=units._replace(likely=likely, guided=share))
+
+
+def _firsts(of: IntArray | IndexArray, position: IntArray, count: int) -> IntArray:
+    """(count,) the least `position` (N,) of those that are `of` each; none is empty."""
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, of, position)
+    return first
 
 
 def levels_of(problem: StepProblem, groups: Sequence[int], operators: int) -> list[Level]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from agents.solver import UNLIMITED, Budget
-from agents.step.fitting import Fitting, halved
+from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from envs.graphs.op_graph import Phase
@@ -112,8 +112,3 @@ def test_the_search_ends_where_nothing_new_comes_or_the_time_is_up(limited: bool
     late.run(grouped, attempt)
     late.insist()
     assert len(attempt.room) == made
-
-
-def test_halved_ends_with_one() -> None:
-    assert list(halved(6)) == [6, 3, 1]
-    assert list(halved(0)) == []

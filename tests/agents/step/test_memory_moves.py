@@ -10,7 +10,7 @@ import pytest
 
 from agents.placement.baselines import ContiguousSplit, EqualShares
 from agents.step.incumbent import StepIncumbent
-from agents.step.memory_moves import MemoryMoves, Option, options
+from agents.step.memory_moves import MemoryMoves, options
 from agents.step.residence import cheapest
 from envs.graphs.op_graph import Phase
 from envs.step.plans import Placement, Plan
@@ -51,11 +51,11 @@ def test_the_knapsack_finds_the_least_cost_of_all_choices(seed: int) -> None:
 
 
 def test_the_options_are_those_that_the_problem_allows() -> None:
-    assert options(()) == (Option(KEEP, KEEP),)
-    again = (Option(RECOMPUTE, KEEP), Option(RECOMPUTE, RECOMPUTE))
-    assert options(("recompute",)) == (Option(KEEP, KEEP), *again)
-    assert options(("offload",)) == (Option(KEEP, KEEP), Option(OFFLOAD, OFFLOAD))
-    assert options(BOTH)[-1] == Option(RECOMPUTE, OFFLOAD)
+    keep, again = (KEEP, KEEP), [(RECOMPUTE, KEEP), (RECOMPUTE, RECOMPUTE)]
+    assert options(()) == [keep]
+    assert options(("recompute",)) == [keep, *again]
+    assert options(("offload",)) == [keep, (OFFLOAD, OFFLOAD)]
+    assert options(BOTH)[-1] == (RECOMPUTE, OFFLOAD)
 
 
 def groups_of(problem: StepProblem) -> np.ndarray:
