@@ -19,7 +19,7 @@ from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.bandwidth.placed_steps import AMPLE, cluster, problem_of, with_capacities
-from tests.agents.placement.test_milp_unfused import orders
+from tests.agents.placement.random_problems import orders
 
 AMPLE_S = 120.0  # seconds; the deterministic limits end the searches
 

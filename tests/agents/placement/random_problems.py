@@ -1,19 +1,21 @@
-"""Hypothesis strategies: small training steps with groups, state, tight memory, odd devices."""
+"""Small training steps, drawn, as chains and as plain graphs, and the best of all their plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 from hypothesis import strategies as st
 
-from agents.partition.dp import ContiguousDP
 from agents.placement.local_search import LocalSearch
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.op_graph import Phase
+from envs.graphs.op_graph import OpGraph, Phase
 from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
+from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
+from envs.step.step import SINGLE_PORT, Ports, StepSimulator
 
 
 def cluster(servers: list[int], capacity: float | list[float] = 100.0) -> Topology:
@@ -43,10 +45,64 @@ def cluster(servers: list[int], capacity: float | list[float] = 100.0) -> Topolo
 
 def quick_search() -> LocalSearch:
     """A local search of operators alone."""
-    return LocalSearch(
-        groups=(), operators=3000, cycle_moves=100, hot=0.01, cold=0.001, reheat=0.5, workers=1,
-        starts=(), start_share=0.1, partitions=ContiguousDP(ideals=1000, groups=8), seed=0,
-    )  # fmt: skip
+    return LocalSearch(groups=(), cycle_moves=100, starts=())
+
+
+def orders(graph: OpGraph) -> Iterator[list[int]]:
+    """All topological orders."""
+    inputs = [0] * graph.num_operators
+    for u, v, _ in graph.edges.tolist():
+        inputs[v] |= 1 << u
+
+    def extend(order: list[int], done: int) -> Iterator[list[int]]:
+        if len(order) == graph.num_operators:
+            yield order
+        for op, needed in enumerate(inputs):
+            if not done >> op & 1 and needed & ~done == 0:
+                yield from extend([*order, op], done | 1 << op)
+
+    return extend([], 0)
+
+
+def optimum(
+    problem: StepProblem, communication: Ports = SINGLE_PORT, *, live: bool = True
+) -> float:
+    """Seconds of the fastest of all placements in all orders; inf: there is none.
+
+    Not `live`: activations need no memory.
+    """
+    n, d = problem.op_seconds.shape
+    every = [np.array(device) for device in product(range(d), repeat=n)]
+    fits = np.array([device for device in every if not Placement(device).violations(problem)])
+    simulator = StepSimulator(problem, communication=communication)
+    best = np.inf
+    for order in map(np.array, orders(problem.graph)) if len(fits) else ():
+        seconds = simulator.step_times(fits, order)
+        for k in np.argsort(seconds):
+            if seconds[k] >= best:
+                break
+            if not live or not Plan(Placement(fits[k]), order).violations(problem):
+                best = float(seconds[k])
+    return best
+
+
+def dag(
+    seconds: list[list[float]], transfers: dict[tuple[int, int], float], state: list[float]
+) -> StepProblem:
+    """Tasks 1.. with one tensor per arc, on devices of one server with 100 bytes each."""
+    builder = GraphBuilder("dag")
+    for number in range(len(seconds)):
+        op = builder.add_operator(f"n{number + 1}")
+        builder.add_parameter(f"w{number}", op, parameter=state[number], gradient=0, optimizer=0)
+    for u, v in transfers:
+        builder.add_use(builder.add_tensor(u - 1, 0.0), v - 1)
+    graph = builder.build()
+    assert graph.op_names == tuple(f"n{number + 1}" for number in range(len(seconds)))
+    moves = np.zeros((graph.num_tensors, 3))
+    for u, v, tensor in graph.edges.tolist():
+        moves[tensor, 1] = transfers[u + 1, v + 1]
+    topology = cluster([0] * len(seconds[0]))
+    return StepProblem(graph, topology, np.array(seconds, float), moves, topology.memory_bytes)
 
 
 def pipeline(

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from agents.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
 from agents.constraint_program.solver import CpSettings, CpSolver, Event
 from agents.step.grouping import canonical, device_classes
-from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from tests.agents.placement.random_problems import cluster, problems
+from tests.agents.placement.random_problems import cluster, pipeline, problems
 from tests.paths import ROOT
 from tests.strength import examples
 
@@ -79,15 +78,14 @@ def test_negated_literals_count_as_one_minus_their_variable() -> None:
 
 
 def test_either_and_both_say_what_their_literals_say() -> None:
-    for first in (0, 1):
-        for second in (0, 1):
-            program = ConstraintProgram()
-            a, b = program.integer(first, first), program.integer(second, second)
-            some, every = program.either([a, b]), program.both(a, b)
-            found = program.integer(0, 3)
-            program.add_linear([(some, 1), (every, 2), (found, -1)], lower=0, upper=0)
-            program.minimize(found)
-            assert search(program, [found])[-1].bound == (first | second) + 2 * (first & second)
+    for first, second in product((0, 1), repeat=2):
+        program = ConstraintProgram()
+        a, b = program.integer(first, first), program.integer(second, second)
+        some, every = program.either([a, b]), program.both(a, b)
+        found = program.integer(0, 3)
+        program.add_linear([(some, 1), (every, 2), (found, -1)], lower=0, upper=0)
+        program.minimize(found)
+        assert search(program, [found])[-1].bound == (first | second) + 2 * (first & second)
 
 
 def test_a_search_stops_at_its_limit_and_keeps_no_process() -> None:
@@ -100,17 +98,9 @@ def test_a_search_stops_at_its_limit_and_keeps_no_process() -> None:
 
 
 def test_an_interrupt_ends_the_process() -> None:
-    process = 0
-
-    def interrupted() -> None:
-        nonlocal process
-        with CpSolver() as solver:
-            process = solver._process.pid
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert not running(process)
+    with pytest.raises(KeyboardInterrupt), CpSolver() as solver:
+        raise KeyboardInterrupt
+    assert not running(solver._process.pid)
 
 
 def test_the_process_ends_with_its_parent() -> None:
@@ -210,10 +200,4 @@ def test_devices_of_one_class_change_places_without_a_difference(
 
 
 def test_devices_of_two_servers_are_interchangeable_only_within_a_server() -> None:
-    topology = cluster([0, 0, 1], 1.0)
-    builder = GraphBuilder("one")
-    builder.add_operator("op")
-    problem = StepProblem(
-        builder.build(), topology, np.ones((1, 3)), np.zeros((0, 3)), topology.memory_bytes
-    )
-    assert device_classes(problem) == [[0, 1], [2]]
+    assert device_classes(pipeline([1.0], 1, cluster([0, 0, 1]))) == [[0, 1], [2]]

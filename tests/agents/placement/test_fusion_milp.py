@@ -20,6 +20,7 @@ from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.agents.placement.test_milp_model import least
 from tests.asking import planned
 from tests.strength import examples
 
@@ -39,16 +40,7 @@ def best_placement(problem: StepProblem, grouped: GroupedProblem) -> float:
 def planner(
     coarse: tuple[int, ...] = (2, 4), starts: dict[str, Planner] | None = None
 ) -> FusionMilp:
-    return FusionMilp(
-        coarse=coarse,
-        levels=(3, 6),
-        formulation=FORMULATION,
-        starts=starts,
-        polish=None,
-        polish_share=0.0,
-        hybrid=None,
-        seed=0,
-    )
+    return FusionMilp(coarse=coarse, levels=(3, 6), starts=starts, polish=None)
 
 
 @examples(25)
@@ -58,11 +50,7 @@ def test_the_model_never_says_more_than_the_best_placement_needs(
 ) -> None:
     problem = pipeline(layers, micro_batches, cluster([0, 0, 1]), [slow, slow, 1])
     grouped = GroupedProblem.of(problem, len(layers))
-    model = FORMULATION(grouped)
-    solver = model.program.solver(time_limit=20.0)
-    solver.run()
-    bound = solver.getInfo().objective_function_value * model.scale
-    assert bound <= best_placement(problem, grouped) * (1 + 1e-6)
+    assert least(FORMULATION(grouped)) <= best_placement(problem, grouped) * (1 + 1e-6)
 
 
 def test_a_small_pipeline_is_solved_to_its_best_placement() -> None:
@@ -73,34 +61,11 @@ def test_a_small_pipeline_is_solved_to_its_best_placement() -> None:
     assert "bound of the model of 4 groups" in result.reason
 
 
-@examples(40)
-@given(problem=problems())
-def test_plans_are_feasible_and_not_below_the_bound(problem: StepProblem) -> None:
-    result = planned(planner(), problem, 60.0, 6)
-    if result.solution is not None:
-        assert result.solution.violations(problem) == []
-        simulated = StepSimulator(problem).step_time(
-            result.solution.placement.device, result.solution.order
-        )
-        assert result.value == simulated >= result.bound
-    else:
-        assert result.status in ("infeasible", "limit")
-        assert result.reason
-
-
-def test_a_limit_of_nodes_makes_it_reproducible() -> None:
-    problem = pipeline([1.0, 2.0, 1.0, 1.0, 0.5], 3, cluster([0, 0, 1]), [2, 1, 1])
-    first, second = (planned(planner(), problem, 60.0, 20) for _ in range(2))
-    assert [step for _, step in first.history] == [step for _, step in second.history]
-    assert first.evaluations == second.evaluations
-
-
 def test_groups_too_coarse_for_the_memory_are_made_finer() -> None:
     """Eight layers of 4 bytes: any two fit one device of 9 bytes, the half of them does not."""
     problem = pipeline([1.0] * 8, 1, cluster([0] * 4, 14.0))
     assert GroupedProblem.of(problem, 2).too_large
     result = planned(planner((1, 2)), problem, 60.0, 20)
-    assert result.solution is not None
     assert result.solution.violations(problem) == []
 
 
@@ -121,8 +86,7 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
     builder = GraphBuilder("apart")
     gradient = builder.add_tensor(builder.add_operator("gradient", phase=Phase.BACKWARD), 1.0)
     builder.add_use(gradient, builder.add_operator("update", phase=Phase.OPTIMIZER))
-    topology = cluster([0, 0])
-    seconds = np.array([[1.0, np.inf], [np.inf, 1.0]])
+    seconds, topology = np.array([[1.0, np.inf], [np.inf, 1.0]]), cluster([0, 0])
     problem = StepProblem(
         builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
     )
@@ -133,11 +97,7 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
 
 def test_interchangeable_devices_are_told_apart_by_their_first_group() -> None:
     problem = pipeline([1.0] * 3, 1, cluster([0, 0, 1]))
-    model = FORMULATION(GroupedProblem.of(problem, 3))
-    solver = model.program.solver(time_limit=5.0)
-    solver.changeColBounds(int(model.place[0, 1]), 1.0, 1.0)
-    solver.run()
-    assert "Infeasible" in solver.modelStatusToString(solver.getModelStatus())
+    assert np.isinf(least(FORMULATION(GroupedProblem.of(problem, 3)), [1]))
 
 
 def test_a_neighbourhood_is_found_whatever_equal_devices_are_called() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 
-from agents.partition.dp import ContiguousDP
 from agents.placement.local_search import Guide, LocalSearch
 from agents.placement.neighbourhood.levels import levels_of
 from agents.placement.neighbourhood.moves import likely as drawn
@@ -20,11 +19,7 @@ from tests.strength import SEEDS, examples
 
 
 def search(seed: int) -> LocalSearch:
-    return LocalSearch(
-        groups=(4, 8), operators=3000, cycle_moves=7000, hot=0.01, cold=0.001, reheat=0.5,
-        workers=1, starts=(), start_share=0.0, partitions=ContiguousDP(ideals=1000, groups=8),
-        seed=seed,
-    )  # fmt: skip
+    return LocalSearch(groups=(4, 8), starts=(), seed=seed)
 
 
 def improved(problem: StepProblem, limit: int, guide: Guide | None, seed: int = 0) -> StepIncumbent:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 
-from agents.partition.dp import ContiguousDP
 from agents.placement.labelling import (
     aligned,
     describe,
@@ -49,14 +48,6 @@ class Says:
         graph = problem.step.graph
         plan = Plan(Placement(self.device[graph.colocation]), np.arange(graph.num_operators))
         return Result(plan, "feasible", self.seconds)
-
-
-def searching() -> LocalSearch:
-    return LocalSearch(
-        groups=(32,), operators=3000, cycle_moves=7000, hot=0.01, cold=0.001, reheat=0.5,
-        workers=1, starts=(), start_share=0.0, partitions=ContiguousDP(ideals=1000, groups=8),
-        seed=0,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(trials(4, 2)))
@@ -123,7 +114,7 @@ def test_a_shuffled_pipeline_is_put_in_order() -> None:
 def test_problems_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
     items = {}
     for place in (0, 2):
-        found = label(place, drawn(place), searching(), 0.05)
+        found = label(place, drawn(place), LocalSearch(groups=(32,), starts=()), 0.05)
         assert found is not None
         items[place] = found
     describe(tmp_path, 2, 3, {"seed": 1})

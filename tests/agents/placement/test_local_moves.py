@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from hypothesis import given
 
@@ -34,9 +36,13 @@ def start(problem: StepProblem) -> tuple[Level, Schedule]:
     return level, schedule_of(problem, np.zeros(count, np.int64), np.arange(count))
 
 
-def plan(schedule: Schedule) -> Plan:
+def stands(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
     chosen = schedule.chosen
-    return Plan(Placement(chosen.device.astype(np.int64)), chosen.order.astype(np.int64))
+    return chosen.device.astype(np.int64), chosen.order.astype(np.int64)
+
+
+def violations(problem: StepProblem, device: np.ndarray, order: np.ndarray) -> list[str]:
+    return Plan(Placement(device), order).violations(problem)
 
 
 @examples(100)
@@ -47,7 +53,7 @@ def test_moves_keep_the_plan_feasible_are_judged_exactly_and_can_be_undone(
     level, schedule = start(problem)
     simulator = StepSimulator(problem)
     move, random = no_move(problem.graph.num_operators), np.array([seed], dtype=np.uint64)
-    now = simulator.step_time(*before(schedule))
+    now = simulator.step_time(*stands(schedule))
     for number in range(40):
         facts, chosen, times, _ = schedule
         old = [array.copy() for array in chosen]
@@ -57,8 +63,8 @@ def test_moves_keep_the_plan_feasible_are_judged_exactly_and_can_be_undone(
             for array, was in zip(chosen, old, strict=True):
                 np.testing.assert_array_equal(array, was)
             continue
-        assert plan(schedule).violations(problem) == []
-        then = simulator.step_time(*before(schedule))
+        assert violations(problem, *stands(schedule)) == []
+        then = simulator.step_time(*stands(schedule))
         for limit in (now, max(now, then), 1.05 * now):
             assert within(*schedule, low, high, limit) == (then <= limit * (1.0 + 1e-11))
         if number % 2:
@@ -68,11 +74,6 @@ def test_moves_keep_the_plan_feasible_are_judged_exactly_and_can_be_undone(
             undo(facts, chosen, level.units, move)
             for array, was in zip(chosen, old, strict=True):
                 np.testing.assert_array_equal(array, was)
-
-
-def before(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    chosen = schedule.chosen
-    return chosen.device.astype(np.int64), chosen.order.astype(np.int64)
 
 
 @examples(100)
@@ -91,18 +92,27 @@ def test_a_shift_takes_along_what_it_must_and_nothing_else(problem: StepProblem,
         old = chosen.order.tolist()
         op, target = int(random.integers(count)), int(random.integers(count))
         here = int(chosen.position[op])
+        made = reorder(facts, chosen, move, op, target)
         if target < here:
-            made, part = reorder(facts, chosen, move, op, target), old[target : here + 1]
+            part = old[target : here + 1]
             carried = [other for other in part if reach[other, op]]
-            kept = [other for other in part if not reach[other, op]]
-            expected = old[:target] + carried + kept + old[here + 1 :]
+            expected = old[:target] + carried + [o for o in part if o not in carried]
         else:
-            made, part = reorder(facts, chosen, move, op, target), old[here : target + 1]
+            part = old[here : target + 1]
             carried = [other for other in part if reach[op, other]]
-            kept = [other for other in part if not reach[op, other]]
-            expected = old[:here] + kept + carried + old[target + 1 :]
+            expected = old[:here] + [o for o in part if o not in carried] + carried
+        expected += old[len(expected) :]
         assert made == (target != here and old[target] not in carried)
         assert chosen.order.tolist() == (expected if made else old)
+
+
+def walkers(problem: StepProblem, kind: type[Walker], seed: int) -> list[Walker]:
+    """One at the first device of every unit, where each may be somewhere."""
+    level = levels_of(problem, (), 10**6)[-1]
+    if not level.units.allowed.any(axis=1).all():
+        return []
+    first = level.units.allowed.argmax(axis=1)[level.units.of]
+    return [kind(level, first, np.arange(len(first)), problem.capacity, 1.0, seed)]
 
 
 @examples(60)
@@ -110,23 +120,15 @@ def test_a_shift_takes_along_what_it_must_and_nothing_else(problem: StepProblem,
 def test_a_walk_remembers_the_best_plan_that_fits_and_its_step_time(
     problem: StepProblem, seed: int
 ) -> None:
-    level = levels_of(problem, (), 10**6)[-1]
-    if not level.units.allowed.any(axis=1).all():
-        return
-    first = level.units.allowed.argmax(axis=1)[level.units.of]
-    order = np.arange(len(first))
-    walker = Walker(level, first, order, problem.capacity, 1.0, seed)
     simulator = StepSimulator(problem)
-    for temperature in (1.0, 0.1, 0.01):
+    for walker, temperature in product(walkers(problem, Walker, seed), (1.0, 0.1, 0.01)):
         walker.run(temperature, 200)
         assert walker.seconds == simulator.step_time(*walker.plan)
-        device, order = walker.best
-        fits = not Plan(Placement(device), order).violations(problem, simulator)
+        fits = not violations(problem, *walker.best)
         assert fits == (walker.best_overflow == 0.0) == np.isfinite(walker.best_seconds)
         if fits:
-            assert walker.best_seconds == simulator.step_time(device, order)
-            stands = Plan(Placement(walker.plan[0]), walker.plan[1])
-            assert walker.best_seconds <= walker.seconds or stands.violations(problem, simulator)
+            assert walker.best_seconds == simulator.step_time(*walker.best)
+            assert walker.best_seconds <= walker.seconds or violations(problem, *walker.plan)
 
 
 @examples(30)
@@ -134,23 +136,18 @@ def test_a_walk_remembers_the_best_plan_that_fits_and_its_step_time(
 def test_a_walk_under_a_rule_remembers_the_best_placement_and_its_price(
     problem: StepProblem, seed: int
 ) -> None:
-    level = levels_of(problem, (), 10**6)[-1]
-    if not level.units.allowed.any(axis=1).all():
-        return
-    first = level.units.allowed.argmax(axis=1)[level.units.of]
-    walker = RuledWalker(level, first, np.arange(len(first)), problem.capacity, 1.0, seed)
-    pricer, rules = Pricer(problem), [walker.price.rule]
-    for temperature in (1.0, 0.1, 0.01):
+    pricer, rules = Pricer(problem), set()
+    for walker, temperature in product(walkers(problem, RuledWalker, seed), (1.0, 0.1, 0.01)):
+        rules.add(walker.price.rule)
         walker.run(temperature, 100)
-        found = [pricer.price(walker.best[0], (rule,)) for rule in set(rules)]
+        found = [pricer.price(walker.best[0], (rule,)) for rule in rules]
         if np.isfinite(walker.best_seconds):
             assert walker.best_seconds in [price.seconds for price in found if price.excess == 0.0]
         else:
             assert all(price.excess > 0.0 for price in found)
-        stands = pricer.price(walker.plan[0], (walker.price.rule,))
-        assert (walker.seconds, walker.overflow > 0.0) == (stands.seconds, stands.excess > 0.0)
+        now = pricer.price(walker.plan[0], (walker.price.rule,))
+        assert (walker.seconds, walker.overflow > 0.0) == (now.seconds, now.excess > 0.0)
         walker.start_from(*walker.plan)
-        rules.append(walker.price.rule)
 
 
 def test_drawn_numbers_are_uniform_and_follow_the_published_generator() -> None:

@@ -112,20 +112,6 @@ def test_names_of_interchangeable_devices_make_no_move() -> None:
     assert len(moves.draw(device, allowed, 256))
 
 
-def test_every_single_move_and_swap_is_drawn_sooner_or_later() -> None:
-    device, allowed = np.array([0, 1, 2, 0]), np.ones((4, 3), dtype=np.bool_)
-    moves = Moves(unlike(3), default_rng(0))
-    drawn = {tuple(row) for _ in range(40) for row in moves.draw(device, allowed, 256)}
-    for group, target in product(range(4), range(3)):
-        moved = device.copy()
-        moved[group] = target
-        assert (moved == device).all() or tuple(moved) in drawn
-    for one, other in product(range(4), repeat=2):
-        moved = device.copy()
-        moved[[one, other]] = device[[other, one]]
-        assert (moved == device).all() or tuple(moved) in drawn
-
-
 @examples(60)
 @given(problem=problems(), seed=st.integers(0, 9))
 def test_a_descent_never_rises_and_fits(problem: StepProblem, seed: int) -> None:

@@ -68,21 +68,20 @@ class Recorder:
         return device, None
 
 
-def test_where_no_activation_can_overflow_one_placement_is_made() -> None:
-    incumbent, grouped = line(100.0)
-    attempt = Recorder()
-    fitting = Fitting(incumbent, UNLIMITED)
+@pytest.mark.parametrize(
+    ("capacity", "states"),
+    # 18: room for four layers of a device, not for what they send, 1 byte a micro-batch
+    [(100.0, [4.0]), (18.0, [4.0, 8.0, 6.0, 5.0])],
+)
+def test_activations_are_counted_until_a_placement_fits(
+    capacity: float, states: list[float]
+) -> None:
+    incumbent, grouped = line(capacity)
+    attempt, fitting = Recorder(), Fitting(incumbent, UNLIMITED)
     fitting.run(grouped, attempt)
-    assert (attempt.state, fitting.binds) == ([4.0], False)
-
-
-def test_rooms_are_lowered_and_activations_counted_until_a_placement_fits() -> None:
-    incumbent, grouped = line(18.0)  # room for four layers of a device, not for what they send
-    attempt = Recorder()
-    fitting = Fitting(incumbent, UNLIMITED)
-    fitting.run(grouped, attempt)
-    assert fitting.binds
-    assert list(dict.fromkeys(attempt.state)) == [4.0, 8.0, 6.0, 5.0]  # 1 byte a micro-batch
+    assert fitting.binds == (len(states) > 1)
+    assert list(dict.fromkeys(attempt.state)) == states
+    assert len(attempt.state) > 1 or not fitting.binds
     assert incumbent.plan is not None
     assert incumbent.plan.violations(incumbent.problem) == []
 
