@@ -157,7 +157,8 @@ class LocalSearch(StepAndPartitionSolver):
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
         """`Budget.evaluations` counts proposed moves."""
-        incumbent.evaluations += self._search(incumbent, budget, None, self.starts)
+        judged = self._search(incumbent, budget, None, self.starts)
+        incumbent.evaluations += judged  # after those that the search counted itself
         return ""
 
     def _search(
