@@ -256,7 +256,7 @@ class _Search:
             for over, seconds, device in sorted(rounds.found, key=lambda found: found[:2])[
                 :_REFINED
             ]:
-                worth = self.incumbent.plan is None if over else True
+                worth = not over or self.incumbent.plan is None
                 if worth and seconds <= _WORTH * self.incumbent.step_time and self.has_time(1.0):
                     self.refinement.descend(device, self.budget_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -102,15 +102,13 @@ class ListPlanner(StepSolver):
     groups: Annotated[Sequence[Count], MinLen(1)] = (16, 32, 64, 128)
 
     @abstractmethod
-    def rule_of(
-        self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[MakeRule, str]:
+    def rule_of(self, problem: StepProblem, left: Budget) -> tuple[MakeRule, str]:
         """What makes the rule for the pieces of `problem`, and a reason to pass on."""
 
     def compile(self, problem: StepProblem) -> None:
         """By scheduling a toy."""
         toy = GroupedProblem.of(toy_pipeline(), 4)
-        make_rule, _ = self.rule_of(toy.problem, 0.0, 1)
+        make_rule, _ = self.rule_of(toy.problem, Budget(0.0, 1))
         schedule_by(make_rule, toy, toy.problem.capacity, MemoryFit(toy, toy.problem.capacity))
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
@@ -125,8 +123,8 @@ class ListPlanner(StepSolver):
             known = number >= len(self.groups) and incumbent.plan is not None
             grouped = None if known or not fitting.goes_on else incumbent.group(groups)
             if grouped is not None:
-                left_s = budget.seconds - incumbent.seconds
-                make_rule, reason = self.rule_of(grouped.problem, left_s, budget.evaluations)
+                left = replace(budget, seconds=budget.seconds - incumbent.seconds)
+                make_rule, reason = self.rule_of(grouped.problem, left)
                 reasons[reason] = None
                 fitting.run(grouped, attempt_by(make_rule))
         fitting.insist()
@@ -207,9 +205,7 @@ class Heft(ListPlanner):
         Sousa, "Communication contention in task scheduling", IEEE TPDS 16(6), 2005.
     """
 
-    def rule_of(
-        self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[MakeRule, str]:
+    def rule_of(self, problem: StepProblem, left: Budget) -> tuple[MakeRule, str]:
         priority = np.argsort(-upward_rank(problem), kind="stable")
         return lambda: earliest_finish(priority), ""
 
@@ -235,9 +231,7 @@ class MEtf(ListPlanner):
         machine learning graphs", SoCC 2020.
     """
 
-    def rule_of(
-        self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[MakeRule, str]:
+    def rule_of(self, problem: StepProblem, left: Budget) -> tuple[MakeRule, str]:
         rank, devices = upward_rank(problem), problem.topology.num_devices
         return lambda: earliest_start(rank, None, devices), ""
 
@@ -269,14 +263,12 @@ class MSct(ListPlanner):
 
     lp_seconds: Annotated[float, Gt(0.0)] = 5.0
 
-    def rule_of(
-        self, problem: StepProblem, left_s: float, limit: int | None
-    ) -> tuple[MakeRule, str]:
-        """The limit counts simplex iterations."""
-        seconds = self.lp_seconds
-        if limit is None:
-            seconds = min(seconds, max(left_s, 0.0))
-        favourite, reason = favourite_children(problem, seconds, limit), ""
+    def rule_of(self, problem: StepProblem, left: Budget) -> tuple[MakeRule, str]:
+        """`Budget.evaluations` counts simplex iterations."""
+        seconds, reason = self.lp_seconds, ""
+        if left.evaluations is None:
+            seconds = min(seconds, max(left.seconds, 0.0))
+        favourite = favourite_children(problem, seconds, left.evaluations)
         if favourite is None:
             reason = "the linear program of m-SCT reached its limit: no piece has a favourite child"
         rank, devices = upward_rank(problem), problem.topology.num_devices

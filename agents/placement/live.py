@@ -29,8 +29,6 @@ from envs.step.plans import Placement, Plan
 from envs.step.price import BestOrder
 from envs.step.problem import StepProblem
 
-GROUPS = 64  # of the fused graph, at most
-STARTING = (4, 1, 5, 6, 7, 0, 2, 3)  # of `envs.placement.facts.PlacementFacts.starts`
 FITTING_S = 2.0  # until another plan fits, where the most probable one does not
 PLAN_KIND, PLAN_VERSION = "meshwright.plan", 1
 Quantity = Annotated[
@@ -146,10 +144,8 @@ class PlacementDecider(Decider):
         most_devices: Count | None = None,
     ) -> None:
         self.planner = LearnedPlanner(
-            checkpoint=checkpoint, groups=GROUPS, samples=len(STARTING), starts=STARTING,
-            rounds=1, moves=0, temperature=0.0, search=None, levels=(), descent=0.0,
-            guided=0.0, seed=0,
-        )  # fmt: skip
+            checkpoint=checkpoint, rounds=1, moves=0, temperature=0.0, search=None
+        )
         self.most_operators, self.most_devices = most_operators, most_devices
         super().__init__(
             (LiveStep, "A training step and the devices for it"),
@@ -196,8 +192,7 @@ class PlacementDecider(Decider):
         if plan is None:
             device = grouped.fusion.expand(plans[0])
             plan = Plan(Placement(device), simulator.order(device))
-        placed, names = np.zeros(grouped.num_groups, np.int64), problem.topology.device_names
-        placed[group] = plan.placement.device
+        placed, names = grouped.of_groups(plan.placement.device), problem.topology.device_names
         actions = [
             {
                 "action": "place",

@@ -239,9 +239,10 @@ class _Search:
 
     def split(self, levels: list[Level], plans: Sequence[IntArray]) -> None:
         """Start from `plans` and from splits of the finest groups of `levels`, too."""
-        finest = [level.grouped for level in levels if level.grouped is not None][-1:]
-        grouped = finest or (GroupedProblem.of(self.incumbent.problem, _SPLIT_GROUPS),)
-        self.splits = (*plans, *splits(*grouped))
+        problem = self.incumbent.problem
+        fused = [level.grouped for level in levels if level.problem is not problem]
+        finest = fused[-1] if fused else GroupedProblem.of(problem, _SPLIT_GROUPS)
+        self.splits = (*plans, *splits(finest))
 
     def run_all(self, levels: list[Level]) -> None:
         """Search all levels in what is left of the budget, less a share for memory moves.

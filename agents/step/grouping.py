@@ -106,6 +106,12 @@ class GroupedProblem:
         state = np.bincount(device, weights=self.state, minlength=len(room))
         return np.where(excess > 0.0, np.minimum(room, state) - excess, room)
 
+    def of_groups(self, device: IntArray) -> IntArray:
+        """(G,) the device of each group's operators."""
+        found = np.zeros(self.num_groups, dtype=np.int64)
+        found[self.fusion.group] = device
+        return found
+
     @property
     def num_groups(self) -> int:
         return self.fusion.num_groups

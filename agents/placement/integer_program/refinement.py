@@ -92,7 +92,7 @@ class Descent:
             if before is not None and np.array_equal(before.fusion.group, grouped.fusion.group):
                 continue
             moves = self.pricing(grouped, here)
-            start = _of_groups(grouped, here.device)
+            start = grouped.of_groups(here.device)
             group_device = moves.descend(start, lambda: self.incumbent.seconds >= end)
             self.simulations += moves.simulations
             if not np.array_equal(group_device, start):
@@ -131,7 +131,7 @@ class Descent:
         more room as that takes for `placed`.
         """
         prices = OrderedPrices(grouped.problem)
-        pieces = grouped.fusion.expand_pieces(_of_groups(grouped, placed.device))
+        pieces = grouped.fusion.expand_pieces(grouped.of_groups(placed.device))
         price = prices.pricer.price(pieces)
         if placed.order is not None and (price.excess > 0.0 or placed.overflow > 0.0):
             coarse = prices.pricer.peaks(pieces, price.order)[1]
@@ -192,20 +192,17 @@ class Refinement(Descent):
         no plan fits, from the placement that comes nearest.
         """
         nodes, left, plan = 0, None, self.incumbent.plan
-        if plan is not None:
-            device = plan.placement.device
-        elif self.nearest is not None:
-            device = self.nearest.device
-        if not self._can_fuse(end) or (plan is None and self.nearest is None):
+        here = self.nearest if plan is None else plan.placement
+        if here is None or not self._can_fuse(end):
             return 1
-        alone = plan is None or self._many_devices
+        device, alone = here.device, plan is None or self._many_devices
         if self.levels and (alone or self.random.random() < _AT_RANDOM):
             left = self._leave_at_random(device)
         elif self._many_devices:
             return 1
         else:
             rounds = self._rounds_around(device)
-            placed = _of_groups(rounds.grouped, device)
+            placed = rounds.grouped.of_groups(device)
             domain = self._neighbourhood(rounds.grouped, canonical(placed, self._classes))
             limit = min(max(end - self.incumbent.seconds, 0.0), _KICK_SECONDS)
             nodes = rounds.solve(limit, node_limit, domain)
@@ -223,7 +220,7 @@ class Refinement(Descent):
         """(N,) placement a few random moves away from `device` (N,)."""
         level = self.levels[int(self.random.integers(len(self.levels)))]
         grouped = self.around(device, level)
-        group_device = _of_groups(grouped, device)
+        group_device = grouped.of_groups(device)
         for _ in range(int(self.random.integers(*_RANDOM_MOVES))):
             self.drawn.forget()
             moved = self.drawn.draw(group_device, grouped.allowed, _DRAWN)
@@ -297,13 +294,6 @@ class SimulatedRefinement(Refinement, ABC):
         first = self.incumbent.simulator.order(device)
         started = self.ready_simulator(device).run(device, first).op_start
         self.incumbent.offer(device, np.lexsort((np.argsort(first), started)))
-
-
-def _of_groups(grouped: GroupedProblem, device: IntArray) -> IntArray:
-    """(G,) the device of each group's operators."""
-    group_device = np.zeros(grouped.num_groups, dtype=np.int64)
-    group_device[grouped.fusion.group] = device
-    return group_device
 
 
 def compile_kernels(problem: StepProblem) -> None:

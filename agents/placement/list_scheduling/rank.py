@@ -8,6 +8,7 @@ import numpy as np
 from agents.linear_program import LinearProgram
 from envs.arrays import FloatArray, IntArray, mean_able
 from envs.compilation import compiled
+from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
 
@@ -104,10 +105,7 @@ def _arcs(problem: StepProblem) -> tuple[IntArray, FloatArray]:
     """(E, 2) operators with a tensor between them, and (E,) mean seconds of all their tensors."""
     edges = problem.graph.edges
     pairs, inverse = np.unique(edges[:, :2], axis=0, return_inverse=True)
-    moved = mean_transfer(problem)[edges[:, 2]]
-    total = np.zeros(len(pairs))
-    np.add.at(total, inverse.ravel(), moved)
-    return pairs, total
+    return pairs, sum_rows(mean_transfer(problem)[edges[:, 2]], inverse.ravel(), len(pairs))
 
 
 def _template(graph: OpGraph) -> IntArray:
@@ -116,23 +114,14 @@ def _template(graph: OpGraph) -> IntArray:
     The k-th operator of a group, phase and replica in a micro-batch repeats the k-th in the first.
     """
     n = graph.num_operators
-    template = np.full(n, NONE, dtype=np.int64)
     kinds = np.stack([graph.colocation, graph.phase, graph.replica, graph.micro_batch], axis=1)
-    order = np.lexsort((np.arange(n), *kinds.T[::-1]))
-    kinds = kinds[order]
-    new = np.ones(n, dtype=np.bool_)
-    new[1:] = (kinds[1:] != kinds[:-1]).any(axis=1)
-    start = np.flatnonzero(new)
-    number = np.arange(n) - np.repeat(start, np.diff([*start, n]))
-    models = {}
-    for key, k, op in zip(kinds.tolist(), number.tolist(), order.tolist(), strict=True):
-        if key[3] <= 0:
-            template[op] = op
-            if key[3] == 0:
-                models[*key[:3], k] = op
-        else:  # the first micro-batch comes before the others
-            template[op] = models.get((*key[:3], k), NONE)
-    return template
+    kind, counts = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)[1:]
+    by_kind = np.argsort(kind.reshape(-1), kind="stable")
+    kinds[by_kind, 3] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)  # k
+    alike = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
+    first, models = np.flatnonzero(graph.micro_batch == 0), np.full(n, NONE, dtype=np.int64)
+    models[alike[first]] = first
+    return np.where(graph.micro_batch < 0, np.arange(n), models[alike])
 
 
 def _solve(

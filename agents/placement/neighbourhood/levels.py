@@ -26,11 +26,19 @@ _COARSER = 6  # operators for every group: with fewer, groups are not worth a le
 class Level:
     """A problem of K pieces in U units, and how its plans translate to the N operators."""
 
-    problem: StepProblem  # of the pieces
+    grouped: GroupedProblem  # of the units, in the order of the forward pass
     units: Units
-    piece: IntArray  # (N,) piece of each operator
     inner: FloatArray  # (K,) bytes that a piece needs beyond its inputs and outputs while it runs
-    grouped: GroupedProblem | None = None  # of the units, in the order of the forward pass
+
+    @property
+    def problem(self) -> StepProblem:
+        """Of the pieces."""
+        return self.grouped.problem
+
+    @property
+    def piece(self) -> IntArray:
+        """(N,) piece of each operator."""
+        return self.grouped.fusion.piece
 
     def down(self, piece_device: IntArray, piece_order: IntArray) -> tuple[IntArray, IntArray]:
         """Device (N,) and order (N,) of the operators from those of the pieces (K,)."""
@@ -86,8 +94,9 @@ def levels_of(problem: StepProblem, groups: Sequence[int], operators: int) -> li
     of them. Left out are numbers of groups that spare too little against the level below, or are so
     small that some group fits on no device.
     """
-    finest = _finest(problem)
     count = problem.graph.num_operators
+    # the units are the co-location groups and the free operators
+    finest = _level(GroupedProblem.unfused(problem), np.zeros(count))
     levels = [finest] if count <= operators else []
     for number in sorted(groups, reverse=True):
         if levels and (_COARSER * number > count or 2 * number > len(levels[0].units.state)):
@@ -106,17 +115,22 @@ def level_around(problem: StepProblem, plan: Plan, operators: int) -> Level:
     return _fused(problem.graph, GroupedProblem.fused(problem, fusion))
 
 
-def _finest(problem: StepProblem) -> Level:
-    """All operators; the units are the co-location groups and the free operators."""
-    grouped, count = GroupedProblem.unfused(problem), problem.graph.num_operators
-    units = _units(grouped.fusion.group, grouped.state, grouped.allowed)
-    return Level(problem, units, np.arange(count), np.zeros(count))
+def _level(grouped: GroupedProblem, inner: FloatArray) -> Level:
+    of, allowed = grouped.fusion.piece_group, grouped.allowed
+    units = Units(
+        of=of.astype(np.uint32),
+        member_ptr=sums_before(np.bincount(of, minlength=len(allowed))).astype(np.uint32),
+        member=np.argsort(of, kind="stable").astype(np.uint32),
+        state=np.ascontiguousarray(grouped.state, dtype=np.float64),
+        allowed=np.ascontiguousarray(allowed),
+        likely=np.zeros((0, allowed.shape[1])),
+        guided=0.0,
+    )
+    return Level(grouped, units, inner)
 
 
 def _fused(graph: OpGraph, grouped: GroupedProblem) -> Level:
-    fusion = grouped.fusion
-    units = _units(fusion.piece_group, grouped.state, grouped.allowed)
-    return Level(grouped.problem, units, fusion.piece, inner_bytes(graph, fusion), grouped)
+    return _level(grouped, inner_bytes(graph, grouped.fusion))
 
 
 def inner_bytes(graph: OpGraph, fusion: Fusion) -> FloatArray:
@@ -141,19 +155,6 @@ def inner_bytes(graph: OpGraph, fusion: Fusion) -> FloatArray:
     before = np.cumsum(outputs) - outputs  # left by the pieces before
     np.maximum.at(peak, where, live - before[where] - outputs[where])
     return peak
-
-
-def _units(of: IntArray, state: FloatArray, allowed: BoolArray) -> Units:
-    counts = np.bincount(of, minlength=len(state))
-    return Units(
-        of=of.astype(np.uint32),
-        member_ptr=sums_before(counts).astype(np.uint32),
-        member=np.argsort(of, kind="stable").astype(np.uint32),
-        state=np.ascontiguousarray(state, dtype=np.float64),
-        allowed=np.ascontiguousarray(allowed),
-        likely=np.zeros((0, allowed.shape[1])),
-        guided=0.0,
-    )
 
 
 _NOWHERE = np.uint32(2**32 - 1)

@@ -132,7 +132,6 @@ def test_the_latency_of_bert24_is_proved(data: Path) -> None:
     file = read_dnn_partitioning(
         data / "graphs" / "dnn-partitioning" / "latency-inputs" / f"{name}.json.gz"
     )
-    assert file.topology is not None
     problem = LatencyProblem(StepProblem.build(file.graph, file.topology, TabulatedCost()))
     oracles = read_json(data / "oracles/placement.json")
     result = partitioned(planner(), problem, 120.0)

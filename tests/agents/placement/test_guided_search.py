@@ -69,7 +69,6 @@ def test_a_guide_that_knows_the_way_saves_moves_and_a_blind_one_does_no_harm() -
     topology = cluster([0, 0, 0, 1, 1, 1], 1000.0)
     problem = pipeline([1.0, 2.0, 1.5, 3.0, 0.5, 2.5, 1.0, 2.0], 6, topology, [3, 1, 2, 1, 3, 2])
     best = improved(problem, 60_000, None).plan
-    assert best is not None
     group = atoms(problem)
     known = np.zeros((group.max() + 1, 6))
     known[group, best.placement.device] = 1.0
@@ -99,6 +98,5 @@ def test_the_search_begins_with_the_first_plan_of_the_guide_that_fits(share: flo
     first = StepIncumbent(problem)
     first.offer(fits)
     assert found.trajectory[0][1] == first.step_time
-    assert found.plan is not None
     assert found.plan.violations(problem) == []
     assert found.step_time <= first.step_time

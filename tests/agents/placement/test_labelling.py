@@ -59,13 +59,11 @@ def test_a_label_is_the_best_of_all_that_is_known_and_costs_what_it_says(seed: i
     poor = Says(rng.integers(devices, size=groups), 0.0)
     found = label(7, problem, poor, 0.1)
     assert poor.asked == 2  # once more in named orders, for its time is not that of any rule
-    assert found is not None
     price = pricer.price(found.fusion.expand_pieces(found.device))
     assert (found.number, found.seconds, found.rule) == (7, price.seconds, price.rule)
     assert price.excess <= 0.0
     assert found.seconds <= min(found.single_s, found.split_s) * (1 + 1e-9)
     taught = label(7, problem, Says(found.device, 0.0), 0.1)
-    assert taught is not None
     assert taught.seconds <= found.seconds * (1 + 1e-9)
 
 

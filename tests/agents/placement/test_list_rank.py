@@ -83,7 +83,6 @@ def test_favourites_are_within_a_third_of_the_best_where_transfers_are_small(
     moves = {arc: data.draw(st.sampled_from([0.25, 0.5, 1.0])) for arc in arcs}
     problem = dag([[p, p] for p in compute], moves, [0.0] * n)
     favourite = favourite_children(problem, NO_LIMIT)
-    assert favourite is not None
     assert favourite.tolist() in choices(problem)
     best = min(length(problem, choice) for choice in choices(problem))
     assert length(problem, favourite.tolist()) <= best * 4 / 3 * 1.002
@@ -94,7 +93,6 @@ def test_where_time_does_not_matter_the_dearest_transfer_is_saved() -> None:
     seconds = [[1.0] * 2, [1.0] * 2, [1.0] * 2, [20.0] * 2]
     problem = dag(seconds, {(1, 2): 0.5, (1, 3): 0.9}, [0.0] * 4)
     favourite = favourite_children(problem, NO_LIMIT)
-    assert favourite is not None
     assert favourite.tolist() == [2, NONE, NONE, NONE]
 
 
@@ -102,7 +100,6 @@ def test_every_micro_batch_has_the_favourites_of_the_first() -> None:
     problem = pipeline([1.0, 2.0, 1.0], 3, cluster([0, 0]))
     graph = problem.graph
     favourite = favourite_children(problem, NO_LIMIT)
-    assert favourite is not None
     children = np.flatnonzero(favourite != NONE)
     forward = [c for c in children.tolist() if graph.phase[favourite[c]] == Phase.FORWARD]
     assert len(forward) == 3 * 2  # a chain: every layer's next one, in every micro-batch

@@ -119,7 +119,6 @@ def test_crowded_ports_are_shared_as_by_the_slow_ones(seed: int, bound: bool) ->
     heft = schedule_by(make_heft(grouped), grouped, problem.capacity)
     agree(grouped, heft, list_reference.heft(grouped, capacity, by_rank(grouped).tolist()))
     favourite = favourite_children(grouped.problem, 60.0)
-    assert favourite is not None
     rank = upward_rank(grouped.problem).tolist()
     for children in ([NONE] * len(rank), favourite.tolist()):
         fast = schedule_by(make_earliest(grouped, children), grouped, problem.capacity)
@@ -158,7 +157,6 @@ def test_a_schedule_without_transfers_is_what_the_simulator_plays(
     nobody = [NONE] * grouped.problem.graph.num_operators
     make = make_earliest(grouped, nobody) if etf else make_heft(grouped)
     schedule = schedule_by(make, grouped, problem.capacity)
-    assert schedule is not None
     simulator = StepSimulator(grouped.problem, communication=NO_COMMUNICATION)
     order = np.lexsort((schedule.finish, schedule.start))
     timeline = simulator.run(grouped.fusion.expand_pieces(schedule.group_device), order)
@@ -189,7 +187,6 @@ def test_the_example_of_the_paper_has_its_ranks_and_its_makespan_of_80() -> None
     assert upward_rank(problem) == pytest.approx(RANKS)
     grouped = GroupedProblem.of(problem, 10)
     schedule = schedule_by(make_heft(grouped), grouped, problem.capacity)
-    assert schedule is not None
     device = grouped.fusion.expand(schedule.group_device) + 1
     start = schedule.start[grouped.fusion.piece]
     # figure 3a: processor and start of each task

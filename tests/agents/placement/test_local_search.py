@@ -149,7 +149,6 @@ def test_partitions_are_searched_by_the_planner_for_partitions() -> None:
 @pytest.mark.slow
 def test_googlenet_in_as_many_moves_as_a_tenth_of_a_second_holds(data: Path) -> None:
     file = read_moirai(data / "graphs" / "moirai" / "GoogLeNet.xls")
-    assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
     found = [
         planned(search(groups=(32, 64), seed=seed), problem, 60.0, 90_000).value

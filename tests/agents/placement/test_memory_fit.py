@@ -20,9 +20,10 @@ from agents.step.fitting import MemoryFit
 from agents.step.grouping import GroupedProblem
 from agents.step.problems import Planner
 from envs.graphs.builder import GraphBuilder
+from envs.step.plans import Placement
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from tests.agents.placement.random_problems import cluster
+from tests.agents.placement.random_problems import cluster, optimum
 from tests.asking import planned
 from tests.strength import examples
 
@@ -50,17 +51,7 @@ def chain(sizes: tuple[int, ...], room: tuple[float, ...], activation: float = 0
 
 
 def fits(problem: StepProblem, device: np.ndarray[Any, Any]) -> bool:
-    used = np.bincount(device, weights=problem.graph.state_bytes, minlength=len(problem.capacity))
-    return bool((used <= problem.capacity).all())
-
-
-def optimum(problem: StepProblem) -> float:
-    """The fastest 1F1B step of all placements whose state fits."""
-    n, d = problem.op_seconds.shape
-    devices = np.array(list(product(range(d), repeat=n)))
-    used = np.stack([(devices == i) @ problem.graph.state_bytes for i in range(d)], axis=1)
-    devices = devices[(used <= problem.capacity).all(axis=1)]
-    return float(StepSimulator(problem).step_times(devices).min())
+    return not Placement(device).violations(problem)
 
 
 PLANNERS: dict[str, Callable[[int], Planner]] = {
@@ -88,7 +79,7 @@ def test_a_plan_is_found_where_not_a_byte_is_left_over(name: str) -> None:
 def test_local_search_crosses_overfull_placements_to_the_best_one() -> None:
     problem = chain(SIZES[:8], (9.0, 9.0, 8.0))
     result = planned(PLANNERS["local_search"](8), problem, 30.0, 100_000)
-    assert result.value <= optimum(problem)  # of 1F1B orders
+    assert result.value <= optimum(problem)
 
 
 @examples(40)

@@ -151,10 +151,10 @@ def test_groups_are_fused_around_a_placement(data: st.DataObject, problem: StepP
     device = np.array(data.draw(pick))
     tied = graph.colocation != NONE
     device[tied] = graph.colocation[tied] % devices
+    incumbent, formulation = StepIncumbent(problem), OrderFormulation()
     refinement = Refinement(
-        StepIncumbent(problem), levels=(2, 4), kick_groups=2,
-        formulation=OrderFormulation(gap=0.02, at_once=8), seed=0,
-    )  # fmt: skip
+        incumbent, levels=(2, 4), kick_groups=2, formulation=formulation, seed=0
+    )
     grouped = refinement.around(device, 2)
     for group in range(grouped.num_groups):
         assert len(np.unique(device[grouped.fusion.group == group])) == 1

@@ -105,7 +105,6 @@ def test_a_step_that_takes_no_time_on_one_device() -> None:
 @pytest.mark.proof
 def test_moirai_example_1_is_solved_to_30_by_order_where_1f1b_stops_at_31(data: Path) -> None:
     file = read_moirai(data / "graphs" / "moirai" / "example-1.xls")
-    assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
     result = planned(Milp(), problem, 100.0, 4000)
     assert result.value == 30.0

@@ -82,7 +82,6 @@ def test_activations_are_counted_until_a_placement_fits(
     assert fitting.binds == (len(states) > 1)
     assert list(dict.fromkeys(attempt.state)) == states
     assert len(attempt.state) > 1 or not fitting.binds
-    assert incumbent.plan is not None
     assert incumbent.plan.violations(incumbent.problem) == []
 
 
@@ -93,7 +92,6 @@ def test_what_overflows_least_is_repaired_by_moving_groups() -> None:
         return np.array([0, 0, 0, 0, 0, 1]), None  # whatever the room
 
     Fitting(incumbent, UNLIMITED).run(grouped, stubborn)
-    assert incumbent.plan is not None
     assert incumbent.trajectory[0][1] == incumbent.step_time  # nothing fitted before
     assert incumbent.plan.violations(incumbent.problem) == []
 
