@@ -78,35 +78,27 @@ class RandomPlacement(StepSolver):
         random = np.random.default_rng(self.seed)
 
         def attempt(groups: GroupedProblem, room: FloatArray) -> tuple[IntArray, None] | None:
-            device = _sample(groups, room, random)
-            return None if device is None else (device, None)
+            """None when a group finds no room."""
+            free, device = room.copy(), np.zeros(groups.num_groups, dtype=np.int64)
+            for group in random.permutation(groups.num_groups):
+                fits = np.flatnonzero(groups.allowed[group] & (groups.state[group] <= free))
+                if not len(fits):
+                    return None
+                device[group] = random.choice(fits)
+                free[device[group]] -= groups.state[group]
+            return device, None
 
         for sample in range(min(self.samples, budget.evaluations or self.samples)):
             if sample > 0 and incumbent.seconds > budget.seconds:
                 break
-            device = _sample(grouped, incumbent.problem.capacity, random)
-            if device is not None:
-                incumbent.offer(grouped.fusion.expand(device))
+            made = attempt(grouped, incumbent.problem.capacity)
+            if made is not None:
+                incumbent.offer(grouped.fusion.expand(made[0]))
         if incumbent.plan is None:
             fitting = Fitting(incumbent, budget)
             fitting.run(grouped, attempt)
             fitting.insist()
         return "no sample was feasible" if incumbent.plan is None else ""
-
-
-def _sample(
-    grouped: GroupedProblem, room: FloatArray, random: np.random.Generator
-) -> IntArray | None:
-    """(G,) devices, or None when a group finds no room."""
-    free = room.copy()
-    device = np.zeros(grouped.num_groups, dtype=np.int64)
-    for group in random.permutation(grouped.num_groups):
-        fits = np.flatnonzero(grouped.allowed[group] & (grouped.state[group] <= free))
-        if not len(fits):
-            return None
-        device[group] = random.choice(fits)
-        free[device[group]] -= grouped.state[group]
-    return device
 
 
 class Shares(Protocol):

@@ -283,7 +283,7 @@ class PartitionIncumbent(Incumbent):
     def result(self, reason: str = "") -> Result[Plan]:
         """As `Incumbent.result`; memory may rule out every placement."""
         if self.plan is None:
-            self.impossible = self.impossible or lower_bound(self.problem.step).reason
+            self.impossible = self.impossible or why_no_plan(self.problem.step)
             self.lower_bound = np.inf if self.impossible else self.lower_bound
         return super().result(reason)
 

@@ -14,7 +14,7 @@ from agents.step.grouping import device_kinds
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled
 from envs.graphs.contraction import row_codes, row_ranks, sum_rows
-from envs.graphs.op_graph import NONE
+from envs.graphs.op_graph import NONE, OpGraph
 from envs.step.problem import StepProblem
 
 _WINDOW_FRACTIONS = (0.0, 0.03, 0.1, 0.3)  # of the critical path, for heads and for tails
@@ -65,6 +65,12 @@ def longest_paths(
     return head, tail
 
 
+def paths(graph: OpGraph, seconds: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Heads and tails (N,) of operators that take so long (N,), and their critical path."""
+    head, tail = longest_paths(seconds, graph.use_ptr, graph.use_op)
+    return head, tail, float((head + seconds + tail).max(initial=0.0))
+
+
 def why_no_plan(problem: StepProblem) -> str:
     """The reason of `lower_bound(problem)`, which takes much longer; empty where it has none."""
     return next(_memory_violations(problem, _atoms(problem)), "")
@@ -107,9 +113,8 @@ def lower_bound(problem: StepProblem) -> LowerBound:
     if reason:
         return LowerBound(np.inf, np.inf, np.inf, False, reason)
     fastest = atoms.op_seconds.min(axis=1)
-    graph = problem.graph
-    head, tail = longest_paths(fastest, graph.use_ptr, graph.use_op)
-    path = float((head + fastest + tail).max(initial=0.0)) * (1.0 - _ROUNDING)
+    head, tail, path = paths(problem.graph, fastest)
+    path *= 1.0 - _ROUNDING
     if path == 0.0:
         return LowerBound(0.0, 0.0, 0.0, True)
     offset, seconds = _windows(atoms, head, tail, path)

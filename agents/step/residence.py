@@ -34,7 +34,7 @@ def cheapest(
     best, chosen = np.inf, None
     for peak in peaks:
         option, cost = _labels(
-            saved, seconds, traffic, transient <= peak, max(need + peak, 0.0), hidden, _LABELS
+            saved, seconds, traffic, transient <= peak, max(need + peak, 0.0), hidden
         )
         if cost < best:
             best, chosen = cost, option
@@ -49,14 +49,13 @@ def _labels(
     allowed: NDArray[np.bool_],
     need: float,
     hidden: float,
-    limit: int,
 ) -> tuple[IntArray, float]:
     """The best options, and their cost: inf where nothing saves enough."""
     groups, options = saved.shape
-    most = limit * options
-    have, work, sent = np.zeros((3, limit))
+    most = _LABELS * options
+    have, work, sent = np.zeros((3, _LABELS))
     count = 1
-    came = np.zeros((groups, limit, 2), dtype=np.int64)  # label of the group before, option
+    came = np.zeros((groups, _LABELS, 2), dtype=np.int64)  # label of the group before, option
     # candidates, and the front of what is kept: ascending in traffic and in bytes saved
     c_have, c_work, c_sent = np.empty((3, most))
     c_from = np.empty((most, 2), dtype=np.int64)
@@ -80,9 +79,9 @@ def _labels(
                 keep[kept] = x
                 kept += 1
         picked = keep[:kept]
-        if kept > limit:  # thin them out evenly, by what they save
+        if kept > _LABELS:  # thin them out evenly, by what they save
             by_saved = picked[np.argsort(c_have[picked], kind="mergesort")]
-            picked = by_saved[np.linspace(0, kept - 1, limit).astype(np.int64)]
+            picked = by_saved[np.linspace(0, kept - 1, _LABELS).astype(np.int64)]
         count = len(picked)
         for k in range(count):
             x = picked[k]

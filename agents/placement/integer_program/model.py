@@ -195,20 +195,16 @@ class PlacementModel(AssignmentModel):
         targets = np.unique(group[graph.consumers(tensor)])
         return tuple(targets[targets != group[graph.producer[tensor]]].tolist())
 
-    def _bundles(self) -> dict[tuple[int, tuple[int, ...]], list[int]]:
-        """The tensors of each group and the other groups they are for."""
-        graph, group = self.grouped.problem.graph, self.grouped.fusion.piece_group
-        bundles: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for tensor, producer in enumerate(graph.producer):
-            if targets := self._targets(tensor):
-                bundles.setdefault((int(group[producer]), targets), []).append(tensor)
-        return bundles
-
     def _add_ports(self) -> None:
-        topology = self.grouped.problem.topology
+        topology, graph = self.grouped.problem.topology, self.grouped.problem.graph
+        bundles: dict[tuple[int, tuple[int, ...]], list[int]] = {}  # tensors, by group and targets
+        home = self.grouped.fusion.piece_group[graph.producer].tolist()
+        for tensor, group in enumerate(home):
+            if targets := self._targets(tensor):
+                bundles.setdefault((group, targets), []).append(tensor)
         apart = ~np.eye(topology.num_devices, dtype=np.bool_)
         load: list[Terms] = [[] for _ in range(topology.num_ports)]
-        for (_, targets), tensors in self._bundles().items():
+        for (_, targets), tensors in bundles.items():
             for ports in (topology.send_port, topology.receive_port):
                 for port in np.unique(ports[apart]):
                     used = apart & (ports == port)

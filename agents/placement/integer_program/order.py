@@ -11,7 +11,7 @@ from annotated_types import Ge, Lt
 from agents.placement.integer_program.model import PlacementModel, Terms, negative
 from agents.placement.integer_program.schedule import Conflicts, Move, Schedule
 from agents.step.grouping import GroupedProblem
-from agents.step.lower_bound import longest_paths, windows
+from agents.step.lower_bound import paths, windows
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 
@@ -79,8 +79,8 @@ class OrderModel(PlacementModel):
         self._everywhere = np.ones_like(problem.topology.link_class, dtype=np.bool_)
         most = self._move.max(axis=1, initial=0.0).sum() * max(1, problem.topology.num_devices - 1)
         self.horizon = float(self._work.max(axis=1, initial=0.0).sum() + most) or 1.0
-        count = graph.num_operators
-        self.start = self.program.add_columns(count, upper=self.horizon)
+        self._far = float(graph.num_operators + 1)  # positions never differ by as much
+        self.start = self.program.add_columns(graph.num_operators, upper=self.horizon)
         self.arrival: dict[Move, int] = {}
         self._position: IntArray | None = None
         self._before: dict[tuple[int, int], int] = {}
@@ -160,11 +160,8 @@ class OrderModel(PlacementModel):
             self.program.add_row([(self.finish, 1.0), *self.finish_of(piece, -1.0)], lower=0.0)
 
     def _add_windows(self) -> None:
-        graph = self._graph
         able = np.isfinite(self.grouped.problem.op_seconds)
-        fastest = np.where(able, self._work, np.inf).min(axis=1)
-        head, tail = longest_paths(fastest, graph.use_ptr, graph.use_op)
-        path = float((head + fastest + tail).max(initial=0.0))
+        head, tail, path = paths(self._graph, np.where(able, self._work, np.inf).min(axis=1))
         for inside in windows(head, tail, path, _FRACTIONS):
             load = np.zeros_like(self.grouped.seconds)
             np.add.at(load, self._group[inside], self._work[inside])
@@ -186,13 +183,16 @@ class OrderModel(PlacementModel):
             self.program.add_rows(len(edges), ends, lower=1.0)
         key = (min(p, q), max(p, q))
         if key not in self._before:
-            column = int(self.program.add_columns(1, upper=1.0, integer=True)[0])
-            self._before[key] = column
-            one, other = self._position[key[0]], self._position[key[1]]
-            far = float(self._graph.num_operators + 1)
-            step: Terms = [([other], 1.0), ([one], -1.0), ([column], -far)]
-            self.program.add_row(step, lower=1.0 - far, upper=-1.0)
+            one, other = self._position[list(key)]
+            self._before[key] = self._rises(one, other, 1.0, -1.0)
         return self._before[key], p < q
+
+    def _rises(self, one: int, other: int, least: float, most: float) -> int:
+        """A binary: position `other` is `least` above `one` at least, or else `most` at most."""
+        column = int(self.program.add_columns(1, upper=1.0, integer=True)[0])
+        rise: Terms = [([other], 1.0), ([one], -1.0), ([column], -self._far)]
+        self.program.add_row(rise, lower=least - self._far, upper=most)
+        return column
 
     def _either(self, y: tuple[int, bool], first: bool) -> tuple[Terms, float]:
         """Terms and constant of -horizon * (1 - [y says `first`])."""
@@ -301,16 +301,10 @@ class OrderModel(PlacementModel):
 
     def _first_consumer(self, one: Move, other: Move) -> tuple[int, bool]:
         """A binary: the first consumer of `one` stands before that of `other`."""
-        count = self._graph.num_operators
-        self._y(0, count - 1)  # positions
+        self._y(0, self._graph.num_operators - 1)  # positions
         a, b = self._first_position(one), self._first_position(other)
-        column = int(self.program.add_columns(1, upper=1.0, integer=True)[0])
-        far = float(count + 1)
         tie = 0.0 if one[0] < other[0] else 1.0  # the tensor's number decides between equals
-        self.program.add_row(
-            [([b], 1.0), ([a], -1.0), ([column], -far)], lower=tie - far, upper=tie - 1.0
-        )
-        return column, True
+        return self._rises(a, b, tie, tie - 1.0), True
 
     def _first_position(self, move: Move) -> int:
         """The column of the position of the first consumer there."""
@@ -318,7 +312,7 @@ class OrderModel(PlacementModel):
             assert self._position is not None
             tensor, d = move
             consumers = self._remote(tensor)
-            far = float(self._graph.num_operators + 1)
+            far = self._far
             column = int(self.program.add_columns(1, upper=far)[0])
             chosen = self.program.add_columns(len(consumers), upper=1.0, integer=True)
             sent = self._sent_of(tensor)[self._ways(move)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -221,7 +222,7 @@ class Walker:
         scale: float,
         seed: int,
     ) -> None:
-        self.units = level.units
+        self.level, self.units = level, level.units
         self.schedule = schedule_of(level.problem, device, order)
         self.stored, self.streams = stored_of(level.problem, level.inner), streams_of(level.problem)
         self.move = no_move(len(order))
@@ -363,20 +364,14 @@ class RuledWalker(Walker):
     The arguments are those of `Walker`; orders are only looked at for being topological.
     """
 
-    def __init__(
-        self,
-        level: Level,
-        device: IntArray,
-        order: IntArray,
-        room: FloatArray,
-        scale: float,
-        seed: int,
-    ) -> None:
-        self.pricer = Pricer(level.problem, inner=level.inner)
-        self.pricer.work.capacity[:] = 0.0
-        self.price = self.pricer.price(device)
-        self.placed = np.zeros(len(device), dtype=np.int64)
-        super().__init__(level, device, order, room, scale, seed)
+    @cached_property
+    def pricer(self) -> Pricer:
+        """Of the pieces, with what they need inside, in the room of the walk."""
+        return Pricer(self.level.problem, inner=self.level.inner)
+
+    @cached_property
+    def _placed(self) -> IntArray:
+        return np.zeros(len(self.walk.best_device), dtype=np.int64)
 
     def start_from(self, device: IntArray, order: IntArray) -> None:
         """Go on from another placement, in its best order."""
@@ -396,7 +391,7 @@ class RuledWalker(Walker):
         facts, chosen, times, _ = self.schedule
         anneal_placements(
             facts, chosen, times, self.units, self.walk, self.move, int(self.price.rule),
-            self.pricer.work, self.placed, temperature, moves,
+            self.pricer.work, self._placed, temperature, moves,
         )  # fmt: skip
 
     def _peak(self) -> FloatArray:

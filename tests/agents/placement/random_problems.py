@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from agents.placement.local_search import LocalSearch
 from envs.graphs.builder import GraphBuilder
@@ -41,6 +42,24 @@ def cluster(servers: list[int], capacity: float | list[float] = 100.0) -> Topolo
         receive_port=np.where(np.eye(d, dtype=bool), -1, receive),
         port_names=tuple(f"port{i}" for i in range(2 * d + 2 * (max(servers) + 1))),
     )
+
+
+def on(
+    topology: Topology, graph: OpGraph, seconds: ArrayLike, moves: ArrayLike = 0.0
+) -> StepProblem:
+    """The step of a graph, `seconds` (N, D) and `moves` (T, 3), or as they broadcast to that."""
+    n, t = (graph.num_operators, topology.num_devices), (graph.num_tensors, 3)
+    times = (np.array(np.broadcast_to(x, shape), float) for x, shape in ((seconds, n), (moves, t)))
+    return StepProblem(graph, topology, *times, topology.memory_bytes)
+
+
+def wire(builder: GraphBuilder, random: np.random.Generator, n: int, *sizes: float) -> None:
+    """One or two tensors of all operators but the last, each for one to three that come later."""
+    for op in range(n - 1):
+        for _ in range(random.integers(1, 3)):
+            tensor = builder.add_tensor(op, float(random.choice(sizes)))
+            for reader in set(random.integers(op + 1, n, size=random.integers(1, 4)).tolist()):
+                builder.add_use(tensor, reader)
 
 
 def quick_search() -> LocalSearch:
@@ -101,8 +120,7 @@ def dag(
     moves = np.zeros((graph.num_tensors, 3))
     for u, v, tensor in graph.edges.tolist():
         moves[tensor, 1] = transfers[u + 1, v + 1]
-    topology = cluster([0] * len(seconds[0]))
-    return StepProblem(graph, topology, np.array(seconds, float), moves, topology.memory_bytes)
+    return on(cluster([0] * len(seconds[0])), graph, seconds, moves)
 
 
 def pipeline(
@@ -143,8 +161,7 @@ def pipeline(
     by_name = {op.name: length for op, length in zip(names, duration, strict=True)}
     length = np.array([by_name[name] for name in graph.op_names])
     transfer = graph.tensor_bytes[:, None] * np.array([0.0, 0.01, 0.05])
-    seconds_on = length[:, None] / np.broadcast_to(speed, topology.num_devices)
-    return StepProblem(graph, topology, seconds_on, transfer, topology.memory_bytes)
+    return on(topology, graph, length[:, None] / np.array(speed), transfer)
 
 
 @st.composite
@@ -185,10 +202,5 @@ def problems(
     duration = draw(st.lists(seconds, min_size=n * d, max_size=n * d))
     finite = st.sampled_from([0.0, 0.25, 1.0, 2.0])
     moves = np.array(draw(st.lists(finite, min_size=2 * t, max_size=2 * t))).reshape(t, 2)
-    return StepProblem(
-        graph=graph,
-        topology=topology,
-        op_seconds=np.array(duration).reshape(n, d),
-        transfer_seconds=np.concatenate([np.zeros((t, 1)), moves], axis=1),
-        capacity=topology.memory_bytes,
-    )
+    seconds_on = np.array(duration).reshape(n, d)
+    return on(topology, graph, seconds_on, np.concatenate([np.zeros((t, 1)), moves], axis=1))

@@ -18,10 +18,12 @@ from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import (
     cluster,
+    on,
     optimum,
     pipeline,
     problems,
     quick_search,
+    wire,
 )
 from tests.asking import planned
 from tests.strength import examples
@@ -62,11 +64,7 @@ def dense(seed: int, tight: bool, whole: bool) -> StepProblem:
     builder = GraphBuilder("dense")
     for op in range(n):
         builder.add_operator(f"op{op}", colocation=0 if op in {1, 4} and seed % 3 == 0 else -1)
-    for op in range(n - 1):
-        for _ in range(random.integers(1, 3)):
-            tensor = builder.add_tensor(op, float(random.choice([0.0, 1.0, 3.0])))
-            for reader in set(random.integers(op + 1, n, size=random.integers(1, 4)).tolist()):
-                builder.add_use(tensor, reader)
+    wire(builder, random, n, 0.0, 1.0, 3.0)
     builder.add_parameter("w", 0, parameter=2.0, gradient=1.0, optimizer=0.0)
     graph = builder.build()
     servers = [[0, 0, 1], [0, 1, 1], [0, 0, 0]][seed % 3]
@@ -78,9 +76,7 @@ def dense(seed: int, tight: bool, whole: bool) -> StepProblem:
     if seed % 2:
         seconds = np.repeat(seconds[:, :1], 3, axis=1)  # devices are interchangeable
     none = np.zeros((graph.num_tensors, 1))
-    return StepProblem(
-        graph, topology, seconds, np.concatenate([none, moves], axis=1), topology.memory_bytes
-    )
+    return on(topology, graph, seconds, np.concatenate([none, moves], axis=1))
 
 
 @pytest.mark.parametrize("tight", [False, True])
@@ -105,10 +101,7 @@ def test_activations_that_fit_nowhere_are_proved_to_fit_nowhere() -> None:
     builder = GraphBuilder("activations")
     first, second = builder.add_operator("first"), builder.add_operator("second")
     builder.add_use(builder.add_tensor(first, 10.0), second)
-    topology = cluster([0, 0], 9.0)
-    problem = StepProblem(
-        builder.build(), topology, np.ones((2, 2)), np.zeros((1, 3)), topology.memory_bytes
-    )
+    problem = on(cluster([0, 0], 9.0), builder.build(), 1.0)
     assert lower_bound(problem).memory_ok  # no state at all: only the live tensor is too large
     result = planned(QUICK, problem, 60.0, 10)
     assert (result.status, result.bound) == ("infeasible", np.inf)
@@ -163,7 +156,5 @@ def test_a_program_too_large_for_the_budget_is_not_begun() -> None:
 
 
 def test_a_step_without_operators_takes_no_time() -> None:
-    graph, topology = GraphBuilder("nothing").build(), cluster([0], [1.0])
-    nothing = np.zeros((0, 1)), np.zeros((0, 3))
-    problem = StepProblem(graph, topology, *nothing, topology.memory_bytes)
-    assert planned(QUICK, problem, 1.0).status == "optimal"
+    nothing = GraphBuilder("nothing").build()
+    assert planned(QUICK, on(cluster([0]), nothing, 1.0), 1.0).status == "optimal"

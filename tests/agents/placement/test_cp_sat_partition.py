@@ -24,7 +24,7 @@ from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProb
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
-from tests.agents.placement.random_problems import cluster
+from tests.agents.placement.random_problems import cluster, on, wire
 from tests.asking import partitioned
 
 pytestmark = pytest.mark.slow
@@ -53,11 +53,7 @@ def small(seed: int, capacity: list[float]) -> StepProblem:
             phase=Phase.FORWARD if op < 3 or seed % 2 else Phase.BACKWARD,
             colocation=0 if op in {0, 4} and seed % 4 < 2 else -1,
         )
-    for op in range(n - 1):
-        for _ in range(random.integers(1, 3)):
-            tensor = builder.add_tensor(op, 1.0)
-            for reader in set(random.integers(op + 1, n, size=random.integers(1, 4)).tolist()):
-                builder.add_use(tensor, reader)
+    wire(builder, random, n, 1.0)
     for number in range(3):
         builder.add_parameter(
             f"w{number}", int(random.integers(0, n)), parameter=1.0, gradient=0.0, optimizer=0.0
@@ -70,9 +66,8 @@ def small(seed: int, capacity: list[float]) -> StepProblem:
     if len(set(capacity)) == 1:
         seconds[:, : d - 1] = seconds[:, :1]  # accelerators are interchangeable
     seconds[random.random((n, d)) < 0.05] = np.inf
-    moves = np.repeat(random.choice([0.0, 0.1, 0.3], size=(graph.num_tensors, 1)), 3, axis=1)
-    moves[:, 0] = 0.0
-    return StepProblem(graph, topology, seconds, moves, topology.memory_bytes)
+    moves = random.choice([0.0, 0.1, 0.3], size=(graph.num_tensors, 1)) * [0.0, 1.0, 1.0]
+    return on(topology, graph, seconds, moves)
 
 
 def least(problem: PartitionProblem) -> float:

@@ -66,28 +66,6 @@ def test_the_last_solution_is_the_optimum_and_the_end_has_a_status_and_a_bound()
     assert (events[-1].status, events[-1].bound) == ("OPTIMAL", 12.0)
 
 
-def test_negated_literals_count_as_one_minus_their_variable() -> None:
-    program = ConstraintProgram()
-    a, b = program.boolean(), program.boolean()
-    total = program.integer(-10, 10)
-    program.add_linear([(~a, 3), (b, 2), (total, -1)], lower=0, upper=0)
-    program.add_clause([a, b])
-    program.minimize(total)
-    events = search(program, [a, b, total])
-    assert [event.values for event in events if event.values][-1] == [1, 0, 0]
-
-
-def test_either_and_both_say_what_their_literals_say() -> None:
-    for first, second in product((0, 1), repeat=2):
-        program = ConstraintProgram()
-        a, b = program.integer(first, first), program.integer(second, second)
-        some, every = program.either([a, b]), program.both(a, b)
-        found = program.integer(0, 3)
-        program.add_linear([(some, 1), (every, 2), (found, -1)], lower=0, upper=0)
-        program.minimize(found)
-        assert search(program, [found])[-1].bound == (first | second) + 2 * (first & second)
-
-
 def test_a_search_stops_at_its_limit_and_keeps_no_process() -> None:
     with CpSolver() as solver:
         process = solver._process.pid

@@ -19,7 +19,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.agents.placement.random_problems import cluster, on, pipeline, problems
 from tests.agents.placement.test_milp_model import least
 from tests.asking import planned
 from tests.strength import examples
@@ -86,10 +86,7 @@ def test_it_is_said_when_what_must_be_fused_fits_no_device() -> None:
     builder = GraphBuilder("apart")
     gradient = builder.add_tensor(builder.add_operator("gradient", phase=Phase.BACKWARD), 1.0)
     builder.add_use(gradient, builder.add_operator("update", phase=Phase.OPTIMIZER))
-    seconds, topology = np.array([[1.0, np.inf], [np.inf, 1.0]]), cluster([0, 0])
-    problem = StepProblem(
-        builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
-    )
+    problem = on(cluster([0, 0]), builder.build(), [[1.0, np.inf], [np.inf, 1.0]])
     result = planned(planner(), problem, 60.0, 6)
     assert (result.solution, result.status) == (None, "limit")
     assert result.reason == "group 0 of 1 fits no device: use more groups"

@@ -32,6 +32,11 @@ def problem(seed: int) -> StepProblem:
     return found
 
 
+def roomy(seed: int) -> StepProblem:
+    step = problem(seed)
+    return replace(step, capacity=np.full_like(step.capacity, np.inf))
+
+
 def planner(**changes: Any) -> LearnedPlanner:
     settings = {
         "groups": GROUPS, "samples": 4, "starts": (0, 4), "rounds": 2, "moves": 8,
@@ -42,8 +47,7 @@ def planner(**changes: Any) -> LearnedPlanner:
 
 @pytest.mark.parametrize("seed", range(trials(6, 3)))
 def test_of_its_plans_the_fastest_that_fits_is_taken(seed: int) -> None:
-    step = problem(seed)
-    loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
+    loose = roomy(seed)
     few, many = (planned(planner(samples=samples), loose, 1.0) for samples in (1, 8))
     assert many.value <= few.value * 1.05  # the first of many is the only one of few
     device = many.solution.placement.device
@@ -108,8 +112,7 @@ def test_before_the_search_plans_descend_unless_memory_binds() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_further_rounds_lose_nothing(seed: int) -> None:
-    step = problem(seed)
-    loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
+    loose = roomy(seed)
     first, third = (planned(planner(rounds=rounds), loose, 1.0) for rounds in (1, 3))
     assert third.value <= first.value * 1.02  # on groups never; operators may differ
 
@@ -117,8 +120,7 @@ def test_further_rounds_lose_nothing(seed: int) -> None:
 def test_without_a_policy_moves_of_one_group_lead_away_from_the_best_split() -> None:
     gained = 0
     for seed in range(4):
-        step = problem(seed)
-        loose = replace(step, capacity=np.full_like(step.capacity, np.inf))
+        loose = roomy(seed)
         answer = Answer(planner(checkpoint=None, moves=10_000), GroupedProblem.of(loose, GROUPS))
         best, judged = answer.best_first()
         split = np.ascontiguousarray(answer.facts.starts[4])

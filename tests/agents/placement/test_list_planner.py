@@ -18,7 +18,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
-from tests.agents.placement.random_problems import cluster, dag, pipeline
+from tests.agents.placement.random_problems import cluster, dag, on, pipeline
 from tests.agents.placement.test_list_schedule import make_earliest, make_heft
 from tests.asking import planned
 
@@ -59,11 +59,9 @@ def long_memory() -> StepProblem:
         for producer, consumer in pairwise(ops):
             builder.add_use(builder.add_tensor(producer, 0.0), consumer)
     graph = builder.build()
-    topology = cluster([0, 0], 5.0)
     middle = np.array([name.startswith("middle") for name in graph.op_names])
     seconds = np.where(middle[:, None], [3.0, 2.0], [1.0, 9.0])
-    moves = np.zeros((graph.num_tensors, 3))
-    return StepProblem(graph, topology, seconds, moves, topology.memory_bytes)
+    return on(cluster([0, 0], 5.0), graph, seconds)
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))

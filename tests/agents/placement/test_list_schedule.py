@@ -27,7 +27,7 @@ from envs.graphs.op_graph import NONE
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from tests.agents.placement import list_reference
-from tests.agents.placement.random_problems import cluster, dag, pipeline, problems
+from tests.agents.placement.random_problems import cluster, dag, on, pipeline, problems
 from tests.strength import examples, trials
 
 
@@ -106,8 +106,7 @@ def crowded(seed: int, bound: bool) -> StepProblem:
         home = random.integers(0, d, n)[:, None] == np.arange(d)
         seconds = np.where(home, seconds / 4.0, np.inf)
     moves = random.integers(1, 9, (graph.num_tensors, 3)) * np.array([0.0, 0.5, 1.0])
-    topology = cluster([0, 0, 0, 1, 2], 1.0)
-    return StepProblem(graph, topology, seconds, moves, topology.memory_bytes)
+    return on(cluster([0, 0, 0, 1, 2], 1.0), graph, seconds, moves)
 
 
 @pytest.mark.parametrize("seed", range(trials(12)))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import ContiguousSplit, RandomPlacement, SpeedShares
 from agents.placement.fusion_milp import FusionMilp
-from agents.placement.list_planners import Heft, MEtf, MSct
 from agents.placement.local_search import LocalSearch
 from agents.step.fitting import MemoryFit
 from agents.step.grouping import GroupedProblem
@@ -23,7 +22,8 @@ from envs.graphs.builder import GraphBuilder
 from envs.step.plans import Placement
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from tests.agents.placement.random_problems import cluster, optimum
+from tests.agents.placement.random_problems import cluster, on, optimum
+from tests.agents.placement.test_list_planner import PLANNERS as LISTS
 from tests.asking import planned
 from tests.strength import examples
 
@@ -41,13 +41,9 @@ def chain(sizes: tuple[int, ...], room: tuple[float, ...], activation: float = 0
             builder.add_use(tensor, op)
         tensor = builder.add_tensor(op, activation)
         builder.add_parameter(f"w{number}", op, parameter=size, gradient=0.0, optimizer=0.0)
-    graph = builder.build()
+    turn = np.arange(len(sizes))[:, None] + np.arange(len(room))
     topology = cluster([0] * len(room), list(room))
-    turn = np.arange(len(sizes))[:, None] + np.arange(len(room))[None, :]
-    transfer = np.tile([0.0, 0.5, 1.0], (graph.num_tensors, 1))
-    return StepProblem(
-        graph, topology, (1.0 + turn % 3).astype(np.float64), transfer, topology.memory_bytes
-    )
+    return on(topology, builder.build(), 1.0 + turn % 3, [0.0, 0.5, 1.0])
 
 
 def fits(problem: StepProblem, device: np.ndarray[Any, Any]) -> bool:
@@ -55,9 +51,7 @@ def fits(problem: StepProblem, device: np.ndarray[Any, Any]) -> bool:
 
 
 PLANNERS: dict[str, Callable[[int], Planner]] = {
-    "heft": lambda groups: Heft(groups=(groups,)),
-    "m_etf": lambda groups: MEtf(groups=(groups,)),
-    "m_sct": lambda groups: MSct(groups=(groups,)),
+    **LISTS,
     "contiguous": lambda groups: ContiguousSplit(groups=groups, shares=SpeedShares()),
     "dp": lambda groups: ContiguousDP(ideals=1000, groups=groups),
     "random": lambda groups: RandomPlacement(groups=groups, samples=2),

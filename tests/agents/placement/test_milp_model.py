@@ -45,19 +45,10 @@ def test_the_matrix_is_the_sum_of_all_terms(rows: list[list[tuple[int, int]]]) -
     np.testing.assert_array_equal(found, dense)
 
 
-def test_rows_added_together_are_the_rows_added_one_by_one() -> None:
-    together, apart = LinearProgram(), LinearProgram()
-    for program in (together, apart):
-        program.add_columns((2, 3), cost=np.arange(6.0).reshape(2, 3), lower=1.0, upper=4.0)
-    columns, values = np.arange(6).reshape(2, 3), np.array([[1.0, 2.0, 0.0], [3.0, 0.0, 5.0]])
-    together.add_rows(2, [(columns, values), (np.array([0, 0]), 7.0)], lower=np.array([8.0, 9.0]))
-    for row in range(2):
-        apart.add_row([(columns[row], values[row]), ([0], 7.0)], lower=8.0 + row)
-    for program in (together, apart):
-        solver = program.solver(time_limit=1.0)
-        solver.run()
-        assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-        assert solver.getInfo().objective_function_value == pytest.approx(15.0)
+def somewhere(data: st.DataObject, count: int, problem: StepProblem) -> np.ndarray:
+    """(count,) devices."""
+    devices = st.integers(0, problem.topology.num_devices - 1)
+    return np.array(data.draw(st.lists(devices, min_size=count, max_size=count)), dtype=np.int64)
 
 
 def least(model: AssignmentModel, device: Iterable[int] = ()) -> float:
@@ -77,9 +68,7 @@ def test_no_placement_is_faster_than_its_loads_and_ports(
     data: st.DataObject, problem: StepProblem
 ) -> None:
     grouped = GroupedProblem.of(problem, 4)
-    devices = st.integers(0, problem.topology.num_devices - 1)
-    count = grouped.num_groups
-    device = np.array(data.draw(st.lists(devices, min_size=count, max_size=count)))
+    device = somewhere(data, grouped.num_groups, problem)
     step_time = StepSimulator(grouped.problem).step_time(grouped.fusion.expand_pieces(device))
     for model in (AssignmentModel(grouped), PlacementModel(grouped)):
         seconds = least(model, device)
@@ -101,10 +90,7 @@ def test_live_bytes_live_together_whatever_the_placement_and_the_order(
 ) -> None:
     problem = replace(problem, op_seconds=problem.op_seconds + 1.0)
     grouped, devices = GroupedProblem.unfused(problem), problem.topology.num_devices
-    names = st.lists(
-        st.integers(0, devices - 1), min_size=grouped.num_groups, max_size=grouped.num_groups
-    )
-    device = np.array(data.draw(names))
+    device = somewhere(data, grouped.num_groups, problem)
     rank = np.array(data.draw(st.permutations(range(problem.graph.num_operators))))
     order = topological(problem.graph.edges[:, :2], rank)
     peak = StepSimulator(problem).run(grouped.fusion.expand(device), order).peak_memory

@@ -26,6 +26,7 @@ from envs.graphs.op_graph import NONE
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.agents.placement.test_milp_model import somewhere
 from tests.strength import examples
 
 
@@ -144,13 +145,9 @@ def test_no_single_move_pays_after_a_descent() -> None:
 @examples(60)
 @given(data=st.data(), problem=problems(tight=False, unsupported=False))
 def test_groups_are_fused_around_a_placement(data: st.DataObject, problem: StepProblem) -> None:
-    graph, devices = problem.graph, problem.topology.num_devices
-    pick = st.lists(
-        st.integers(0, devices - 1), min_size=graph.num_operators, max_size=graph.num_operators
-    )
-    device = np.array(data.draw(pick))
-    tied = graph.colocation != NONE
-    device[tied] = graph.colocation[tied] % devices
+    graph = problem.graph
+    device, tied = somewhere(data, graph.num_operators, problem), graph.colocation != NONE
+    device[tied] = graph.colocation[tied] % problem.topology.num_devices
     incumbent, formulation = StepIncumbent(problem), OrderFormulation()
     refinement = Refinement(
         incumbent, levels=(2, 4), kick_groups=2, formulation=formulation, seed=0

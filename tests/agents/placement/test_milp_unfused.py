@@ -16,7 +16,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
 from envs.graphs.readers import read_moirai
 from envs.step.problem import StepProblem
-from tests.agents.placement.random_problems import cluster, optimum, pipeline, problems
+from tests.agents.placement.random_problems import cluster, on, optimum, pipeline, problems
 from tests.asking import planned
 from tests.strength import examples
 
@@ -54,11 +54,10 @@ def far_apart(seed: int, slower: float) -> StepProblem:
         tensor = builder.add_tensor(op, 0.0)
         for reader in set(random.integers(op + 1, n, size=2).tolist()):
             builder.add_use(tensor, reader)
-    topology = cluster([0, 0, 1])
     seconds = 1.0 + 1e-3 * random.random((n, 3))
     seconds[:, 2] *= slower
     moves = np.concatenate([np.zeros((n - 1, 1)), 1e-3 * random.random((n - 1, 2))], axis=1)
-    return StepProblem(builder.build(), topology, seconds, moves, topology.memory_bytes)
+    return on(cluster([0, 0, 1]), builder.build(), seconds, moves)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +92,8 @@ def test_a_step_that_takes_no_time_on_one_device() -> None:
     for op in range(3):
         builder.add_operator(f"op{op}")
     builder.add_use(builder.add_tensor(0, 1.0), 2)
-    topology = cluster([0] * 3, [1.02, 1.02, 0.98])
-    seconds = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [np.inf, 0.0, 1.0]])
-    problem = StepProblem(
-        builder.build(), topology, seconds, np.zeros((1, 3)), topology.memory_bytes
-    )
+    seconds = [[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [np.inf, 0.0, 1.0]]
+    problem = on(cluster([0] * 3, [1.02, 1.02, 0.98]), builder.build(), seconds)
     result = planned(Milp(), problem, 60.0, 40)
     assert (result.status, result.value, result.bound) == ("optimal", 0.0, 0.0)
 
