@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 
@@ -34,20 +35,18 @@ def test_the_knapsack_finds_the_least_cost_of_all_choices(seed: int) -> None:
     for column in (saved, seconds, traffic, transient):
         column[:, 0] = 0.0
     need, hidden = float(random.integers(0, 14)), float(random.integers(0, 5))
-    best = np.inf
     rows = np.arange(groups)
-    for choice in product(range(count), repeat=int(groups)):
+
+    def cost(choice: Iterable[int]) -> float:
         chosen = rows, np.array(choice)
-        if saved[chosen].sum() >= need + transient[chosen].max():
-            cost = seconds[chosen].sum() + max(0.0, traffic[chosen].sum() - hidden)
-            best = min(best, cost)
+        if saved[chosen].sum() < need + transient[chosen].max():
+            return np.inf
+        return seconds[chosen].sum() + max(0.0, traffic[chosen].sum() - hidden)
+
+    best = min(map(cost, product(range(count), repeat=int(groups))))
     found = cheapest(saved, seconds, traffic, transient, need, hidden)
     assert (found is None) == np.isinf(best)
-    if found is not None:
-        chosen = rows, found
-        assert saved[chosen].sum() >= need + transient[chosen].max()
-        cost = seconds[chosen].sum() + max(0.0, traffic[chosen].sum() - hidden)
-        assert cost == pytest.approx(best, abs=1e-6)
+    assert found is None or cost(found) == pytest.approx(best, abs=1e-6)
 
 
 def test_the_options_are_those_that_the_problem_allows() -> None:
