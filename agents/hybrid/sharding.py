@@ -257,11 +257,8 @@ def _boxed(source: Sbp, target: Sbp, size: float, degree: int) -> tuple[float, f
     """
     if size == 0 or (source, target) == (BROADCAST, PARTIAL):
         return 0.0, 0
-    try:
-        nbytes = boxing_bytes(source, target, size, degree) / degree
-    except InputError:
-        return np.inf, np.inf
-    messages = boxing_messages(source, target, degree)
+    nbytes = boxing_bytes(source, target, size, degree) / degree
+    messages = boxing_messages(source, target, degree) if nbytes < np.inf else np.inf
     return (nbytes, messages) if messages else (0.0, 0)
 
 

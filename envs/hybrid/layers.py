@@ -165,9 +165,7 @@ def _saved_bytes(graph: OpGraph, layer: IntArray, count: int) -> FloatArray:
 
 def _sums(place: IntArray, values: FloatArray, count: int) -> FloatArray:
     """(count,) sums of the values of each place."""
-    total = np.zeros(count)
-    np.add.at(total, place, values)
-    return total
+    return np.bincount(place, values, count).astype(np.float64)
 
 
 def _names(graph: OpGraph, layer: IntArray, count: int) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from functools import cached_property
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -144,11 +145,8 @@ def ordered(
 
 def stage_bytes(problem: HybridProblem, stage: Stage) -> tuple[float, float]:
     """(bytes of state, bytes saved of a whole micro-batch) of a stage, on each of its shards."""
-    row = problem.sharding.degrees.index(stage.shards)
-    layers = slice(stage.first, stage.end)
-    state = (problem.state_bytes * problem.sharding.state[row])[layers]
-    saved = (problem.saved_bytes * problem.sharding.saved[row])[layers]
-    return float(state.sum()), float(saved.sum())
+    shard, layers = problem.shard[stage.shards], slice(stage.first, stage.end)
+    return float(shard.state_bytes[layers].sum()), float(shard.saved_bytes[layers].sum())
 
 
 def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
@@ -160,19 +158,17 @@ def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
     """
     peak = np.zeros(problem.num_devices)
     for rank, order in enumerate(plan.orders):
-        stages = [s for s, r in enumerate(plan.rank) if r == rank]
         kept = {}  # (R,) bytes of a micro-batch on each device of a replica
         again = {}
         state = 0.0
-        group = plan.stages[stages[0]]
-        for number in stages:
+        for number in [s for s, r in enumerate(plan.rank) if r == rank]:
             stage = plan.stages[number]
             own, saved = stage_bytes(problem, stage)
             state += own
             entry = float(problem.cut_bytes[stage.first])
             kept[number] = (min(entry, saved) if stage.recompute else saved) * stage.share
             again[number] = (saved if stage.recompute else 0.0) * stage.share
-        live, most = np.zeros(group.replicas), np.zeros(group.replicas)
+        live = most = np.zeros(stage.replicas)
         for work, number, _, beside in order:
             if work is Work.FORWARD:
                 live = live + kept[number]
@@ -182,8 +178,7 @@ def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
             if beside is not None:
                 most = np.maximum(most, live + again[beside[0]])
                 live = live - kept[beside[0]]
-        for replica in range(group.replicas):
-            peak[list(group.replica(replica))] = state + most[replica]
+        peak[list(stage.devices)] = np.repeat(state + most, stage.shards)
     return peak
 
 
@@ -237,6 +232,20 @@ class Sharding:
         return cls((1,), one, one, one, zero, zero, zero, zero)
 
 
+class Shard(NamedTuple):
+    """What one of several shards has of every layer."""
+
+    state_bytes: FloatArray  # (L,)
+    gradient_bytes: FloatArray  # (L,)
+    saved_bytes: FloatArray  # (L,)
+    update: FloatArray  # (L, D) seconds
+    compute: FloatArray  # (L,) and what follows: a row of `Sharding`
+    forward_sent: FloatArray
+    backward_sent: FloatArray
+    forward_messages: FloatArray
+    backward_messages: FloatArray
+
+
 @dataclass(frozen=True, eq=False)
 class HybridProblem:
     """Divide L layers in a row into stages on groups of the D devices of `topology`.
@@ -279,6 +288,21 @@ class HybridProblem:
     def num_devices(self) -> int:
         """D."""
         return self.topology.num_devices
+
+    @cached_property
+    def shard(self) -> dict[int, Shard]:
+        """One of so many shards."""
+        of = self.sharding
+        return {
+            degree: Shard(
+                state * self.state_bytes, state * self.gradient_bytes, saved * self.saved_bytes,
+                state[:, None] * self.update, *rows,
+            )
+            for degree, state, saved, *rows in zip(
+                of.degrees, of.state, of.saved, of.compute, of.forward_sent, of.backward_sent,
+                of.forward_messages, of.backward_messages, strict=True,
+            )
+        }  # fmt: skip
 
     @property
     def splits_backward(self) -> bool:

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.errors import InputError
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.units import DTYPES
 
@@ -20,7 +19,7 @@ _WIDTH: FloatArray = np.array(  # bytes of an element, by type
     [int("".join(filter(str.isdecimal, name)) or 8) / 8 for name in DTYPES]
 )
 _SLICE = 1.0  # "bytes" of taking a part of what is there already: nothing is sent
-_PENALTY = 4.0  # of making partial sums of what is no partial sum, by tensors and devices
+_PENALTY = 8.0  # of making partial sums of what is no partial sum, by tensors and devices
 
 
 class Sbp(NamedTuple):
@@ -37,34 +36,22 @@ ROWS, FEATURES = Sbp("S", 0), Sbp("S", 1)
 BROADCAST, PARTIAL = Sbp("B"), Sbp("P")
 
 
-def boxing_bytes(
-    source: Sbp, target: Sbp, size: float, devices: int, others: int | None = None
-) -> float:
+def boxing_bytes(source: Sbp, target: Sbp, size: float, devices: int) -> float:
     """Bytes, over all devices, that make the form `target` of a tensor that lies as `source`.
 
-    `size` bytes is the whole tensor on `devices` devices; it comes to lie on the same ones, or on
-    `others` different ones. The constants are OneFlow's: a slice of a copy counts as 1 byte, and
-    partial sums of what is whole are punished by 4 times the tensor for every device.
-
-    Raises:
-        InputError: a split tensor cannot become partial sums, nor partial sums such on other
-            devices.
+    `size` bytes is the whole tensor; it comes to lie on the same devices. inf: no boxing makes
+    partial sums of a split tensor. The constants are OneFlow's: a slice of a copy counts as 1 byte,
+    and partial sums of what is whole are punished by 8 times the tensor for every device.
     """
-    same, p = others is None, devices
-    q = p if others is None else others
-    if target == PARTIAL and (source.form == "S" or (source == PARTIAL and not same)):
-        raise InputError(f"{source} -> {target} on {p} -> {q} devices: no boxing does this")
-    if same and source == target:
+    if source == target:
         return 0.0
     if target == PARTIAL:
-        return _PENALTY * size * (p + q) + (0.0 if same else size)
-    if not same:
-        return size * (1.0 + (p - 1) * (source == PARTIAL) + (q - 1) * (target == BROADCAST))
+        return np.inf if source.form == "S" else _PENALTY * size * devices
     if source == BROADCAST:
         return _SLICE
     if source.form == target.form:
-        return size * (p - 1) / p
-    return size * (p - 1) * ((source == PARTIAL) + (target == BROADCAST))
+        return size * (devices - 1) / devices
+    return size * (devices - 1) * ((source == PARTIAL) + (target == BROADCAST))
 
 
 def boxing_messages(source: Sbp, target: Sbp, devices: int) -> int:

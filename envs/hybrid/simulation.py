@@ -6,11 +6,12 @@ gradients that is summed is an operator on a stream of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+import networkx as nx
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
@@ -27,7 +28,7 @@ from envs.hybrid.timing import (
     moves,
     stage_seconds,
 )
-from envs.step.pipeline import Bar, Pipeline, PlayedPipeline, Work, play
+from envs.step.pipeline import Bar, Pipeline, Work, play
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
@@ -86,17 +87,14 @@ def simulate(problem: HybridProblem, plan: HybridPlan) -> HybridStep:
 
 def pipeline_of(problem: HybridProblem, plan: HybridPlan) -> Pipeline:
     """The plan as a pipeline of its slowest replicas, without ports and without what is summed."""
-    seconds = [stage_seconds(problem, stage) for stage in plan.stages]
-
-    def slowest(columns: Iterable[FloatArray]) -> tuple[float, ...]:
-        return tuple(float(column.max()) for column in columns)
-
+    seconds = [map(float, map(np.max, stage_seconds(problem, stage))) for stage in plan.stages]
+    forward, inputs, weights = zip(*seconds, strict=True)
     return Pipeline(
         plan.rank,
         plan.micro_batches,
-        slowest(s.forward for s in seconds),
-        slowest(s.input_gradient for s in seconds),
-        slowest(s.weight_gradient for s in seconds),
+        forward,
+        inputs,
+        weights,
         tuple(cut_seconds(problem, a, b) for a, b in pairwise(plan.stages)),
         (tuple(range(len(plan.stages))),),
     )
@@ -104,18 +102,14 @@ def pipeline_of(problem: HybridProblem, plan: HybridPlan) -> Pipeline:
 
 def streams(problem: HybridProblem, stages: Sequence[Stage]) -> list[int]:
     """(S,) the stream on which each stage sums gradients: one for stages that share a server."""
-    server = problem.topology.server
-    holds = [
-        set(server[list(stage.devices)].tolist()) if stage.replicas > 1 else set()
-        for stage in stages
-    ]
-    stream = list(range(len(stages)))
-    for a in range(len(stages)):
-        for b in range(a):
-            if holds[a] & holds[b]:
-                joined = stream[b]
-                stream = [joined if s == stream[a] else s for s in stream]
-    return [sorted(set(stream)).index(s) for s in stream]
+    numbers, joined = range(len(stages)), nx.Graph()
+    joined.add_nodes_from(numbers)
+    for number, stage in enumerate(stages):
+        if stage.replicas > 1:
+            servers = problem.topology.server[list(stage.devices)]
+            joined.add_edges_from((number, f"server {server}") for server in servers)
+    parts = list(nx.connected_components(joined))
+    return [next(k for k, part in enumerate(parts) if number in part) for number in numbers]
 
 
 class _MacroStep:
@@ -124,66 +118,74 @@ class _MacroStep:
     def __init__(self, problem: HybridProblem, plan: HybridPlan) -> None:
         self.hybrid, self.plan = problem, plan
         self.device: list[int] = []
-        self._names: list[str] = []
-        self._facts: list[tuple[Kind, Phase, int, float]] = []  # kind, phase, micro-batch, seconds
+        self._operators: list[tuple[str, Phase, int, float]] = []  # name ..., micro-batch, seconds
         self._tensors: list[tuple[int, int, float]] = []  # producer, consumer, bytes
         self._seconds = [stage_seconds(problem, stage) for stage in plan.stages]
         self._parts = [moves(a, b) for a, b in pairwise(plan.stages)]
         self._stream = streams(problem, plan.stages)
-        self._last: dict[tuple[str, int, int], dict[int, int]] = {}  # what passes on -> operators
+        # operators that pass on, by replica: of a way (forward or not), a stage and a micro-batch
+        self._last: dict[tuple[bool, int, int], dict[int, int]] = {}
         self._summed: dict[int, int] = {}  # stage -> its last all-reduce
         played = play(pipeline_of(problem, plan), plan.orders)
-        closing = _closing_actions(played)
-        for bar in _in_order(played, len(plan.stages)):
-            self._act(bar, (bar.stage, bar.micro_batch, bar.work) in closing)
+        bars = [bar for row in played.bars for bar in row]
+        whole = {Work.BACKWARD, Work.WEIGHT}
+        closing = {bar.stage: bar for bar in bars if bar.work in whole}  # the last of each stage
+        for bar in sorted(bars, key=self._place):
+            self._act(bar, bar == closing[bar.stage])
         for number, stage in enumerate(plan.stages):
             self._update(number, stage)
 
     def problem(self) -> StepProblem:
         """The operators, as a problem of the simulator."""
-        count, devices = len(self._names), self.hybrid.num_devices
+        count, devices = len(self.device), self.hybrid.num_devices
         topology = _with_streams(self.hybrid.topology, max(self._stream) + 1)
         seconds = np.full((count, topology.num_devices), np.inf)
-        kind, phase, batch, own = zip(*self._facts, strict=True)
+        names, phase, batch, own = zip(*self._operators, strict=True)
         seconds[np.arange(count), self.device] = own
         tensors = np.array(self._tensors, dtype=np.float64).reshape(-1, 3)
         tensors = tensors[np.argsort(tensors[:, 0], kind="stable")]
-        zeros = np.zeros(count)
+        zeros, none = np.zeros(count), np.full(count, NONE)
         graph = OpGraph(
             name=self.hybrid.name,
-            op_names=tuple(self._names),
-            kind=np.array(kind, dtype=np.int64),
+            op_names=names,
+            kind=np.where(np.array(self.device) < devices, Kind.FUSED, Kind.COLLECTIVE),
             phase=np.array(phase, dtype=np.int64),
             micro_batch=np.array(batch, dtype=np.int64),
-            replica=np.zeros(count, dtype=np.int64),
+            replica=zeros.astype(np.int64),
             flop=zeros,
             bytes_read=zeros,
             bytes_written=zeros,
-            op_dtype=np.zeros(count, dtype=np.int64),
-            colocation=np.full(count, NONE),
-            mirror=np.full(count, NONE),
+            op_dtype=zeros.astype(np.int64),
+            colocation=none,
+            mirror=none,
             tensor_bytes=tensors[:, 2].copy(),
             tensor_dtype=np.zeros(len(tensors), dtype=np.int64),
             producer=tensors[:, 0].astype(np.int64),
             consumer_ptr=np.arange(len(tensors) + 1),
             consumer=tensors[:, 1].astype(np.int64),
             parameter_names=(),
-            parameter_bytes=np.zeros(0),
-            gradient_bytes=np.zeros(0),
-            optimizer_bytes=np.zeros(0),
-            parameter_owner=np.zeros(0, dtype=np.int64),
+            parameter_bytes=zeros[:0],
+            gradient_bytes=zeros[:0],
+            optimizer_bytes=zeros[:0],
+            parameter_owner=none[:0],
         )
-        capacity = np.concatenate(
-            [self.hybrid.capacity, np.full(topology.num_devices - devices, np.inf)]
-        )
+        capacity = np.full(topology.num_devices, np.inf)
+        capacity[:devices] = self.hybrid.capacity
         transfers = link_transfer_seconds(graph, topology)
         return StepProblem(graph, topology, seconds, transfers, capacity)
+
+    def _place(self, bar: Bar) -> tuple[float, float, int]:
+        """By when actions end, what is waited for first among equals."""
+        depth = 2 * bar.stage
+        if bar.work is not Work.FORWARD:
+            depth = 4 * len(self.plan.stages) - depth + (bar.work is Work.WEIGHT)
+        return bar.finish, bar.start, depth
 
     def _act(self, bar: Bar, closing: bool) -> None:
         """What every replica does in an action; `closing`: its stage's gradients are whole then."""
         work, number, batch = bar.work, bar.stage, bar.micro_batch
-        stage = self.plan.stages[number]
-        phase = Phase.FORWARD if work is Work.FORWARD else Phase.BACKWARD
+        stage, forward = self.plan.stages[number], work is Work.FORWARD
+        phase = Phase.FORWARD if forward else Phase.BACKWARD
         pieces = [_of_work(self._seconds[number], work)]
         buckets: list[float] = []
         if closing and stage.replicas > 1:
@@ -193,22 +195,34 @@ class _MacroStep:
         for piece, seconds in enumerate(pieces):
             for replica in np.argsort(seconds, kind="stable").tolist():  # who is ready first, sends
                 name = f"{number}{LETTERS[work]}{batch}.{replica}" + (f".{piece}" if piece else "")
-                op = self._add(name, phase, batch, float(seconds[replica]), stage, replica)
+                device = stage.replica(replica)[0]
+                op = self._add(name, phase, batch, float(seconds[replica]), device)
                 first.setdefault(replica, op)
                 last[replica] = op
-            if buckets:
-                self._sum(number, stage, piece, buckets[piece], list(last.values()))
-        if work is Work.FORWARD:
-            self._pass_on("F", number, number - 1, batch, first, last)
-        elif work is not Work.WEIGHT:
-            self._pass_on("B", number, number + 1, batch, first, last)
+            if buckets:  # summed on the stage's stream, when all replicas have their gradients
+                took = all_reduce_seconds(self.hybrid, stage, buckets[piece])
+                stream = self.hybrid.num_devices + self._stream[number]
+                op = self._add(f"{number}.sum.{piece}", phase, NONE, took, stream)
+                self._tensors += [(maker, op, 0.0) for maker in last.values()]
+                self._summed[number] = op
+        if work is Work.WEIGHT:
+            return
+        # the first operators wait for the neighbour's parts of the micro-batch
+        self._last[forward, number, batch] = last
+        neighbour = number - 1 if forward else number + 1
+        before = self._last.get((forward, neighbour, batch))
+        if before is not None:
+            cut = min(number, neighbour)
+            nbytes = float(self.hybrid.cut_bytes[self.plan.stages[cut].end])
+            for below, above, share in self._parts[cut]:
+                source, reader = (below, above) if forward else (above, below)
+                self._tensors.append((before[source], first[reader], share * nbytes))
 
     def _pieces(self, work: Work, stage: Stage) -> tuple[list[FloatArray], list[float]]:
         """Seconds (R,) until each bucket is whole, and the bytes of the buckets."""
         layers = slice(stage.first, stage.end)
         seconds = _of_work(layer_seconds(self.hybrid, stage, layers), work)  # (layers, R)
-        row = self.hybrid.sharding.degrees.index(stage.shards)
-        sizes = (self.hybrid.gradient_bytes * self.hybrid.sharding.state[row])[layers]
+        sizes = self.hybrid.shard[stage.shards].gradient_bytes[layers]
         pieces, buckets = [np.zeros(stage.replicas)], [0.0]
         for layer in reversed(range(stage.end - stage.first)):
             if buckets[-1] >= BUCKET_BYTES and sizes[layer] > 0:
@@ -218,84 +232,29 @@ class _MacroStep:
             buckets[-1] += float(sizes[layer])
         return pieces, buckets
 
-    def _sum(self, number: int, stage: Stage, bucket: int, nbytes: float, after: list[int]) -> None:
-        """An all-reduce on the stage's stream, when all replicas have their gradients."""
-        seconds = all_reduce_seconds(self.hybrid, stage, nbytes)
-        op = len(self._names)
-        self._names.append(f"{number}.sum.{bucket}")
-        self._facts.append((Kind.COLLECTIVE, Phase.BACKWARD, NONE, seconds))
-        self.device.append(self.hybrid.num_devices + self._stream[number])
-        self._tensors += [(maker, op, 0.0) for maker in after]
-        self._summed[number] = op
-
     def _update(self, number: int, stage: Stage) -> None:
-        row = self.hybrid.sharding.degrees.index(stage.shards)
-        share = self.hybrid.sharding.state[row, stage.first : stage.end, None]
-        column = (self.hybrid.update[stage.first : stage.end] * share).sum(axis=0)
+        update = self.hybrid.shard[stage.shards].update[stage.first : stage.end]
+        column = update.sum(axis=0)
         if number not in self._summed and not column.any():
             return
         for replica in range(stage.replicas):
             seconds = float(column[list(stage.replica(replica))].max())
             name = f"{number}.update.{replica}"
-            op = self._add(name, Phase.OPTIMIZER, NONE, seconds, stage, replica)
+            device = stage.replica(replica)[0]
+            op = self._add(name, Phase.OPTIMIZER, NONE, seconds, device)
             if number in self._summed:
                 self._tensors.append((self._summed[number], op, 0.0))
 
-    def _add(
-        self, name: str, phase: Phase, batch: int, seconds: float, stage: Stage, replica: int
-    ) -> int:
-        self._names.append(name)
-        self._facts.append((Kind.FUSED, phase, batch, seconds))
-        self.device.append(stage.replica(replica)[0])
-        return len(self._names) - 1
-
-    def _pass_on(
-        self,
-        way: str,
-        number: int,
-        neighbour: int,
-        batch: int,
-        first: dict[int, int],
-        last: dict[int, int],
-    ) -> None:
-        """Let the first operators wait for the neighbour's parts of the micro-batch."""
-        self._last[way, number, batch] = last
-        before = self._last.get((way, neighbour, batch))
-        if before is None:
-            return
-        cut = min(number, neighbour)
-        nbytes = float(self.hybrid.cut_bytes[self.plan.stages[cut].end])
-        lower, upper = (before, first) if way == "F" else (first, before)
-        for below, above, share in self._parts[cut]:
-            pair = lower[below], upper[above]
-            sender, receiver = pair if way == "F" else pair[::-1]
-            self._tensors.append((sender, receiver, share * nbytes))
+    def _add(self, name: str, phase: Phase, batch: int, seconds: float, device: int) -> int:
+        self._operators.append((name, phase, batch, seconds))
+        self.device.append(device)
+        return len(self.device) - 1
 
 
 def _of_work(seconds: StageSeconds, work: Work) -> FloatArray:
     if work is Work.BACKWARD:
         return seconds.input_gradient + seconds.weight_gradient
     return seconds[int(work)]
-
-
-def _closing_actions(played: PlayedPipeline) -> set[tuple[int, int, Work]]:
-    """(stage, micro-batch, work) of every stage's last backward pass or gradient of weights."""
-    last: dict[int, Bar] = {}
-    for row in played.bars:
-        last |= {bar.stage: bar for bar in row if bar.work in {Work.BACKWARD, Work.WEIGHT}}
-    return {(bar.stage, bar.micro_batch, bar.work) for bar in last.values()}
-
-
-def _in_order(played: PlayedPipeline, stages: int) -> list[Bar]:
-    """All actions by when they end, what is waited for first among equals."""
-
-    def depth(bar: Bar) -> int:
-        if bar.work is Work.FORWARD:
-            return 2 * bar.stage
-        return 4 * stages - 2 * bar.stage + (bar.work is Work.WEIGHT)
-
-    bars = [bar for row in played.bars for bar in row]
-    return sorted(bars, key=lambda bar: (bar.finish, bar.start, depth(bar)))
 
 
 def _with_streams(topology: Topology, count: int) -> Topology:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
+import polars as pl
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.errors import InputError
-from envs.files import read_content, write_atomically
+from envs.files import write_atomically
+from envs.text_table import RowChecks, read_table
 
 Rng = np.random.Generator
 
@@ -117,14 +119,37 @@ class GeneratedSlots:
 
 @dataclass(frozen=True)
 class SlotFile:
-    """The slots of a CSV file, the same for every seed."""
+    """The slots of a CSV file, the same for every seed.
+
+    A row for every worker in every slot, with the columns `COLUMNS` in any order. Slots are
+    numbered from 0; workers stand in the order of their first rows.
+    """
 
     path: str  # plain or gzip
 
     def draw(self, seed: int) -> Slots:
-        """What `read_slots` reads."""
+        """What is in the file.
+
+        Raises:
+            InputError: naming file, row and column; a worker is missing in a slot, or stands twice.
+        """
         del seed
-        return read_slots(self.path)
+        checks = RowChecks(read_table(self.path, COLUMNS))
+        slot, worker = checks.whole("slot"), checks.text("worker")
+        values = [checks.numbers(name) for name in COLUMNS[2:]]
+        for name, column in zip(("speed", "bandwidth"), values, strict=False):
+            checks.reject(column == 0.0, name, "is not positive")
+        checks.unique("worker", pl.Series(slot).cast(pl.String) + " " + worker)
+        checks.finish(strict=True)
+        row = {key: place for place, key in enumerate(zip(slot.tolist(), worker, strict=True))}
+        workers = tuple(dict.fromkeys(worker))
+        try:
+            order = [row[t, name] for t in range(int(slot.max()) + 1) for name in workers]
+        except KeyError as missing:
+            t, name = missing.args[0]
+            told = f"{name!r} is missing"
+            raise InputError(told, file=self.path, record=f"slot {t}") from None
+        return Slots(workers, *(column[order].reshape(-1, len(workers)) for column in values))
 
 
 def write_slots(slots: Slots, path: Path) -> None:
@@ -137,56 +162,3 @@ def write_slots(slots: Slots, path: Path) -> None:
         for worker, row in zip(slots.workers, rows, strict=True):
             writer.writerow([slot, worker, *map(repr, row)])
     write_atomically(path, text.getvalue().encode())
-
-
-def read_slots(path: str | Path) -> Slots:
-    """The slots of a CSV file, plain or gzip, with the columns `COLUMNS` and a row per worker.
-
-    Slots are numbered from 0; workers stand in the order of their first rows.
-
-    Raises:
-        InputError: naming file, row and column; a worker is missing in a slot, or stands twice.
-    """
-    try:
-        reader = csv.DictReader(read_content(path).decode("utf-8-sig").splitlines())
-        rows = list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"is no CSV in UTF-8 ({error})", file=path) from error
-    for name in COLUMNS:
-        if list(reader.fieldnames or ()).count(name) != 1:
-            raise InputError("is not there once", file=path, record="header", field=name)
-    found: dict[tuple[int, str], list[float]] = {}
-    for place, row in enumerate(rows, start=1):
-        where = f"row {place}"
-        slot = _number(row, "slot", path, where)
-        if slot != int(slot):
-            raise InputError(f"{slot} is no whole number", file=path, record=where, field="slot")
-        worker = str(row["worker"] or "").strip()
-        if not worker or (int(slot), worker) in found:
-            fault = f"{worker!r} stands twice in slot {int(slot)}" if worker else "is missing"
-            raise InputError(fault, file=path, record=where, field="worker")
-        found[int(slot), worker] = [_number(row, name, path, where) for name in COLUMNS[2:]]
-    if not found:
-        raise InputError("holds no slot", file=path)
-    workers = tuple(dict.fromkeys(worker for _, worker in found))
-    count = max(slot for slot, _ in found) + 1
-    for slot in range(count if count * len(workers) != len(found) else 0):
-        for worker in workers:
-            if (slot, worker) not in found:
-                raise InputError(f"{worker!r} is missing", file=path, record=f"slot {slot}")
-    table = np.array([[found[slot, worker] for worker in workers] for slot in range(count)])
-    return Slots(workers, table[..., 0], table[..., 1], table[..., 2])
-
-
-def _number(row: dict[str, str], field: str, path: str | Path, where: str) -> float:
-    cell = (row[field] or "").strip()
-    try:
-        value = float(cell)
-    except ValueError:
-        fault = f"{cell!r} is no number" if cell else "is missing"
-        raise InputError(fault, file=path, record=where, field=field) from None
-    positive = field in ("speed", "bandwidth")
-    if not math.isfinite(value) or value < 0.0 or (positive and value == 0.0):
-        fault = "is not positive and finite" if positive else "is negative or not finite"
-        raise InputError(f"{cell} {fault}", file=path, record=where, field=field)
-    return value

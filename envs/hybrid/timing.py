@@ -26,14 +26,6 @@ class StageSeconds(NamedTuple):
         return float((self.forward + self.input_gradient + self.weight_gradient).max())
 
 
-class Move(NamedTuple):
-    """A part of what one stage passes to the next."""
-
-    sender: int  # replica
-    receiver: int
-    share: float  # of the bytes of a whole micro-batch
-
-
 def stage_seconds(problem: HybridProblem, stage: Stage) -> StageSeconds:
     """Seconds of a micro-batch on `stage`.
 
@@ -46,27 +38,24 @@ def stage_seconds(problem: HybridProblem, stage: Stage) -> StageSeconds:
 
 def layer_seconds(problem: HybridProblem, stage: Stage, layers: slice) -> StageSeconds:
     """As `stage_seconds`, (layers, R) for each of the layers."""
-    sharding = problem.sharding
-    row = sharding.degrees.index(stage.shards)
+    shard = problem.shard[stage.shards]
     groups = np.array(stage.devices, dtype=np.int64).reshape(stage.replicas, stage.shards)
-    share, left = stage.share, sharding.compute[row, layers, None]
-    computing = [
+    share, left = stage.share, shard.compute[layers, None]
+    forward, backward, weights = (
         column[layers][:, groups].max(axis=2) * left * share
         for column in (problem.forward, problem.input_gradient, problem.weight_gradient)
-    ]
-    forward, backward = computing[0], computing[1]
+    )
     if stage.shards > 1:
-        slowness = np.array([ring_slowness(problem.topology, [group]) for group in groups.tolist()])
-        latency, per_byte = slowness.T
-        forward = forward + (
-            sharding.forward_sent[row, layers, None] * share * per_byte
-            + sharding.forward_messages[row, layers, None] * latency
-        )
-        backward = backward + (
-            sharding.backward_sent[row, layers, None] * share * per_byte
-            + sharding.backward_messages[row, layers, None] * latency
-        )
-    return StageSeconds(forward, backward + forward if stage.recompute else backward, computing[2])
+        rings = np.array([ring_slowness(problem.topology, [group]) for group in groups.tolist()])
+        latency, per_byte = rings.T
+
+        def exchanged(sent: FloatArray, messages: FloatArray) -> FloatArray:
+            seconds = sent[layers, None] * share * per_byte
+            return np.asarray(seconds + messages[layers, None] * latency)
+
+        forward = forward + exchanged(shard.forward_sent, shard.forward_messages)
+        backward = backward + exchanged(shard.backward_sent, shard.backward_messages)
+    return StageSeconds(forward, backward + forward if stage.recompute else backward, weights)
 
 
 def ring_slowness(topology: Topology, rings: Sequence[Sequence[int]]) -> tuple[float, float]:
@@ -109,15 +98,15 @@ def all_reduce_seconds(problem: HybridProblem, stage: Stage, nbytes: float) -> f
     return rounds * (latency + nbytes / stage.replicas * per_byte)
 
 
-def moves(before: Stage, after: Stage) -> list[Move]:
-    """Which replica passes which part of a micro-batch to which: where their shares overlap."""
+def moves(before: Stage, after: Stage) -> list[tuple[int, int, float]]:
+    """(sender, receiver, share of a micro-batch) of replicas: where their shares overlap."""
     ends = [sums_before(stage.share) for stage in (before, after)]
     found = []
     for i in range(before.replicas):
         for j in range(after.replicas):
             share = min(ends[0][i + 1], ends[1][j + 1]) - max(ends[0][i], ends[1][j])
             if share > 1e-12:
-                found.append(Move(i, j, float(share)))
+                found.append((i, j, float(share)))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envs.files import read_json
-from envs.hybrid.slots import read_slots
+from envs.hybrid.slots import SlotFile
 from experiments.run.app import run_job
 
 SMALL = ["slots.workers=3", "slots.slots=8", "layers.blocks=4", "seeds=2", "bootstrap=50"]
@@ -33,7 +33,7 @@ def test_policies_side_by_side_and_the_slots_again_from_their_file(work: Path) -
     assert len(found["clairvoyant_bound_s"]) == 2
     assert Path(found["picture"]).read_bytes().startswith(b"\x89PNG")
     assert "| greedy_budget |" in (work / "run" / "table.md").read_text()
-    assert read_slots(found["slots"]).speed.shape == (8, 3)
+    assert SlotFile(found["slots"]).draw(0).speed.shape == (8, 3)
     words = ["layers.blocks=4", "bootstrap=50", "slots=file", f"slots.path={found['slots']}"]
     again = ran(work, "again", *words, "seeds=1")
     alone = ran(work, "alone", *SMALL, "seeds=1", "seed=3")

@@ -9,7 +9,6 @@ import pytest
 
 from agents.hybrid import choice
 from agents.hybrid.choice import ChoiceProgram, choose
-from envs.errors import InputError
 from envs.files import read_json
 from envs.hybrid.signatures import BROADCAST, FEATURES, PARTIAL, ROWS, boxing_bytes
 
@@ -95,16 +94,10 @@ def _three_operators(case: dict[str, Any]) -> ChoiceProgram:
     for u, v, slot, elements in edges:
         given = [s if isinstance(s, str) else s[-1] for s in forms[u]]
         wanted = [s if isinstance(s, str) else s[slot] for s in forms[v]]
-        tables.append(np.array([[_boxing(a, c, 4.0 * elements, p) for c in wanted] for a in given]))
+        every = [[boxing_bytes(SBP[a], SBP[c], 4.0 * elements, p) for c in wanted] for a in given]
+        tables.append(np.array(every))
     return ChoiceProgram(seconds, tuple((u, v) for u, v, *_ in edges), tuple(tables))
 
 
 def _split(signature: tuple[str, ...]) -> bool:
     return any(form.startswith("S") for form in signature[:-1])
-
-
-def _boxing(source: str, target: str, size: float, p: int) -> float:
-    try:
-        return boxing_bytes(SBP[source], SBP[target], size, p)
-    except InputError:
-        return np.inf

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from envs.hybrid.batch_time import transformer
-from envs.hybrid.slots import GeneratedSlots, Markov, SlotFile, Walk, read_slots, write_slots
+from envs.hybrid.slots import GeneratedSlots, Markov, SlotFile, Walk, write_slots
 from tests.refusal import refusal
 
 HEADER = "slot,worker,speed,bandwidth,rent\n"
@@ -39,58 +37,31 @@ def test_speeds_stay_between_their_limits_and_the_seed_decides(change: Markov | 
     assert (slots.speed != generated(change).draw(8).speed).any()
 
 
-def test_a_chain_stays_as_often_as_it_should_and_knows_all_levels() -> None:
+def test_a_chain_stays_as_often_as_it_should_and_a_walk_keeps_to_its_step() -> None:
     factors = Markov((1.0, 0.5, 0.2), 0.8).factors(np.random.default_rng(0), 20_000, 2)
     assert np.mean(factors[1:] == factors[:-1]) == pytest.approx(0.8, abs=0.01)
-    for level in (1.0, 0.5, 0.2):
-        assert np.mean(factors == level) == pytest.approx(1 / 3, abs=0.02)
-
-
-def test_a_walk_keeps_to_its_step() -> None:
+    assert [np.mean(factors == level) for level in (1.0, 0.5, 0.2)] == pytest.approx(
+        [1 / 3] * 3, abs=0.02
+    )
     moved = np.diff(np.log(Walk(0.1, 0.2).factors(np.random.default_rng(0), 5_000, 2)), axis=0)
     assert np.sqrt(np.mean(moved**2)) == pytest.approx(0.1, rel=0.05)
 
 
-REFUSED: dict[str, tuple[str, str]] = {
-    "a hole": (GOOD.replace("1,a,1,2,3\n", ""), "record slot 1: 'a' is missing"),
-    "a slot without rows": (GOOD.replace("\n1,", "\n2,"), "record slot 1: 'a' is missing"),
-    "a worker twice": (GOOD + "1,b,1,2,3\n", "row 5: field 'worker': 'b' stands twice in slot 1"),
-    "no worker": (GOOD.replace("1,a", "1,"), "row 3: field 'worker': is missing"),
-    "a negative speed": (GOOD.replace("0.5,", "-0.5,"), "row 4: field 'speed': -0.5 is not pos"),
-    "no speed at all": (GOOD.replace("0.5,", "0,"), "field 'speed': 0 is not positive"),
-    "an endless rent": (GOOD.replace("2,0\n", "2,inf\n"), "field 'rent': inf is negative or not"),
-    "a word": (GOOD.replace("0.5,", "fast,"), "field 'speed': 'fast' is no number"),
-    "a short row": (GOOD + "2,a,1\n", "row 5: field 'bandwidth': is missing"),
-    "half a slot": (GOOD.replace("\n1,b", "\n1.5,b"), "field 'slot': 1.5 is no whole number"),
-    "no column": (GOOD.replace("rent", "price"), "header: field 'rent': is not there once"),
-    "no rows": (HEADER, "holds no slot"),
-    "nothing": ("", "header: field 'slot'"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_file_that_holds_no_slots_is_refused(name: str, tmp_path: Path) -> None:
-    text, words = REFUSED[name]
-    (tmp_path / "slots.csv").write_text(text)
-    with refusal() as caught:
-        read_slots(tmp_path / "slots.csv")
-    assert words in str(caught.value)
-    assert "slots.csv" in str(caught.value)
-
-
 @pytest.mark.parametrize(
-    ("make", "field"),
+    ("text", "words"),
     [
-        (lambda: Markov((), 0.5), "levels"),
-        (lambda: Markov((1.0, -0.5), 0.5), "levels"),
-        (lambda: Markov((1.0,), 1.5), "stay"),
-        (lambda: GeneratedSlots(1, 5, 2.0, 1e9, *[Walk(0.1, 0.5)] * 3), "workers"),
-        (lambda: GeneratedSlots(2, 5, 0.5, 1e9, *[Walk(0.1, 0.5)] * 3), "heterogeneity"),
-        (lambda: transformer(0, 1, 8, 8, 1e9, 2), "blocks"),
-        (lambda: Walk(-0.1, 0.5), "step"),
-        (lambda: Walk(0.1, 1.0), "least"),
+        (GOOD.replace("1,a,1,2,3\n", ""), "record slot 1: 'a' is missing"),
+        (GOOD.replace("\n1,", "\n2,"), "record slot 1: 'a' is missing"),
+        (GOOD + "1,b,1,2,3\n", "row 5 (line 6): field 'worker': 'b' stands twice"),
+        (GOOD.replace("1,a", "1,"), "row 3 (line 4): field 'worker': is missing"),
+        (GOOD.replace("0.5,", "-0.5,"), "row 4 (line 5): field 'speed': '-0.5' is negative"),
+        (GOOD.replace("0.5,", "0,"), "field 'speed': '0' is not positive"),
+        (GOOD.replace("2,0\n", "2,inf\n"), "field 'rent': 'inf' is not finite"),
+        (GOOD.replace("\n1,b", "\n1.5,b"), "field 'slot': '1.5' is not a whole number"),
     ],
 )
-def test_bounds_of_generators(make: Callable[[], object], field: str) -> None:
-    with refusal(field):
-        make()
+def test_a_file_that_holds_no_slots_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "slots.csv").write_text(text)
+    with refusal("slots.csv") as caught:
+        SlotFile(str(tmp_path / "slots.csv")).draw(0)
+    assert words in str(caught.value)
