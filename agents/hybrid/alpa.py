@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from agents.hybrid.choice import Limited, best_of_limits
-from agents.hybrid.machines import HybridSolver, planned, servers_of, spans
+from agents.hybrid.machines import HybridSolver, Pool, planned, servers_of, spans, sum_line
 from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import clock, compiled
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
-from envs.hybrid.timing import all_reduce_seconds, layer_seconds
+from envs.hybrid.timing import layer_seconds
 
 _ROUNDING = 1 + 1e-12  # of limits that a stage just keeps to
 _UNBOUNDED = 2**31
@@ -121,14 +120,6 @@ def _slices(
     return value, end, submesh
 
 
-class _Way(NamedTuple):
-    """How a stage may use a submesh."""
-
-    devices: tuple[int, ...]  # of a submesh of this shape
-    shards: int
-    recompute: bool
-
-
 class Alpa(HybridSolver):
     """Slices of layers on submeshes, each replicated and sharded in the way that is fastest there.
 
@@ -148,17 +139,22 @@ class Alpa(HybridSolver):
     def _solve(self, problem: HybridProblem, budget: Budget) -> Result[HybridPlan]:
         """`Budget.evaluations` counts programs."""
         end_s = clock() + budget.seconds
-        blocks = _blocks(problem)
+        servers = servers_of(problem.topology)
+        size = math.gcd(*map(len, servers))
+        blocks = (
+            server[at : at + size] for server in servers for at in range(0, len(server), size)
+        )
+        pool = Pool(tuple(map(tuple, blocks)))
         ways = [
-            _Way(devices, shards, recompute)
-            for devices in _submeshes(blocks)
+            Stage(0, problem.num_layers, pool.devices[:count], shards, recompute=recompute)
+            for count in pool.sizes
+            if size % count == 0 or count % size == 0
             for shards in problem.sharding.degrees
-            if len(devices) % shards == 0
+            if count % shards == 0
             for recompute in (False, True)
         ]
-        columns = [_costs(problem, way) for way in ways]
-        seconds = np.stack([column[0] for column in columns], axis=-1)
-        after = np.stack([column[1] for column in columns], axis=-1)
+        columns = zip(*(_costs(problem, way) for way in ways), strict=True)
+        seconds, after = (np.stack(column, axis=-1) for column in columns)
         seconds[after < 0] = np.inf
         sizes = [len(way.devices) for way in ways]
         found = inter_operator(
@@ -168,51 +164,27 @@ class Alpa(HybridSolver):
         if not found.stages:
             reason = "no slices of layers fit the memory of their submeshes"
             return Result(None, "limit", reason=reason)
-        groups = _placed([sizes[way] for _, _, way in found.stages], blocks)
+        groups = _placed([sizes[way] for _, _, way in found.stages], pool.devices)
         stages = [
-            Stage(first, end, group, ways[way].shards, recompute=ways[way].recompute)
+            replace(ways[way], first=first, end=end, devices=group)
             for (first, end, way), group in zip(found.stages, groups, strict=True)
         ]
         plan = ordered(stages, problem.micro_batches, one_f_one_b)
         return planned(plan, found.objective, found.solved)
 
 
-def _blocks(problem: HybridProblem) -> list[tuple[int, ...]]:
-    """The devices in servers of one size."""
-    servers = servers_of(problem.topology)
-    size = math.gcd(*(len(server) for server in servers))
-    return [
-        tuple(server[start : start + size])
-        for server in servers
-        for start in range(0, len(server), size)
-    ]
-
-
-def _submeshes(blocks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """One submesh of each shape."""
-    size = len(blocks[0])
-    within = [2**k for k in range(size.bit_length()) if size % 2**k == 0 and 2**k < size]
-    whole = [sum(blocks[:count], ()) for count in range(1, len(blocks) + 1)]
-    return [*(blocks[0][:count] for count in within), *whole]
-
-
-def _costs(problem: HybridProblem, way: _Way) -> tuple[FloatArray, IntArray]:
+def _costs(problem: HybridProblem, way: Stage) -> tuple[FloatArray, IntArray]:
     """(L, L + 1) seconds of the stages of layers i..j - 1, and how many stages may follow."""
-    layers, sharding = problem.num_layers, problem.sharding
-    stage = Stage(0, layers, way.devices, way.shards, recompute=way.recompute)
-    row = sharding.degrees.index(way.shards)
-
-    passes = layer_seconds(problem, stage, slice(0, layers))
-    each = passes.forward + passes.input_gradient + passes.weight_gradient
-    seconds = spans(each)[:-1].max(axis=2)
-    gradients = spans(problem.gradient_bytes * sharding.state[row])[:-1]
-    once = all_reduce_seconds(problem, stage, 0.0)
-    per_byte = (all_reduce_seconds(problem, stage, 1e9) - once) / 1e9
+    layers, shard = problem.num_layers, problem.shard[way.shards]
+    passes = layer_seconds(problem, way, slice(0, layers)).passes
+    seconds = spans(passes)[:-1].max(axis=2)
+    gradients = spans(shard.gradient_bytes)[:-1]
+    once, per_byte = sum_line(problem, way, 1e9)
     summed = np.where(gradients > 0, once + gradients * per_byte, 0.0)
     seconds += summed / problem.micro_batches
-    share = 1.0 / stage.replicas
-    state = spans(problem.state_bytes * sharding.state[row])[:-1]
-    kept = spans(problem.saved_bytes * sharding.saved[row])[:-1] * share
+    share = 1.0 / way.replicas
+    state = spans(shard.state_bytes)[:-1]
+    kept = spans(shard.saved_bytes)[:-1] * share
     if way.recompute:
         state, kept = state + kept, np.minimum(problem.cut_bytes[:-1, None] * share, kept)
     free = float(problem.capacity.min()) - state
@@ -224,9 +196,8 @@ def _costs(problem: HybridProblem, way: _Way) -> tuple[FloatArray, IntArray]:
     return seconds, np.minimum(after, _UNBOUNDED).astype(np.int64)
 
 
-def _placed(sizes: Sequence[int], blocks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _placed(sizes: Sequence[int], devices: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The devices of each stage, the largest first: each size divides what is left of a server."""
-    devices = sum(blocks, ())
     groups: list[tuple[int, ...]] = [()] * len(sizes)
     for stage in sorted(range(len(sizes)), key=lambda stage: -sizes[stage]):
         groups[stage], devices = devices[: sizes[stage]], devices[sizes[stage] :]

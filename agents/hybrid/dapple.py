@@ -12,7 +12,7 @@ from agents.hybrid.machines import Groups, HybridSolver, Rates, few_groups, plan
 from agents.hybrid.pipedream import Cuts
 from agents.pipeline.published import early_backward, one_f_one_b
 from agents.solver import Budget, Result
-from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.compilation import clock, compiled
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
 from envs.hybrid.simulation import pipeline_of
@@ -80,10 +80,7 @@ def solver(
     sorted_weights = weights._replace(moved=weights.moved[order])
 
     def solve(limit: float) -> Limited[list[PlacedStage]] | None:
-        cost, late, top, end, following = _rests(
-            limit, cuts.seconds, cuts.parameters, cuts.sent, cuts.before, *sorted_weights, pointer,
-            behind,
-        )  # fmt: skip
+        cost, late, top, end, following = _rests(limit, cuts, sorted_weights, pointer, behind)
         total = cost[0, first] + late[0, first]
         start = int(np.argmin(total))
         if not np.isfinite(total[start]):
@@ -102,21 +99,8 @@ def solver(
 @compiled
 def _rests(
     limit: float,
-    seconds: FloatArray,
-    parameters: FloatArray,
-    sent: FloatArray,
-    before: BoolArray,
-    size: FloatArray,
-    summed: FloatArray,
-    moved: FloatArray,
-    gradients: FloatArray,
-    state: FloatArray,
-    saved: FloatArray,
-    capacity: float,
-    passes: float,
-    rounds: float,
-    through: float,
-    over: float,
+    cuts: Cuts,
+    weights: Weights,
     pointer: IntArray,
     following: IntArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray, IntArray, IntArray]:
@@ -126,6 +110,7 @@ def _rests(
     or transfer; where the first stage ends; and, for a stage of this step that ends at this cut,
     the step behind it.
     """
+    seconds, size, rounds = cuts.seconds, weights.size, weights.rounds
     last, steps = len(seconds) - 1, len(size)
     cost, late = np.full((last + 1, steps), np.inf), np.zeros((last + 1, steps))
     top, behind_top = np.zeros((last + 1, steps)), np.zeros((last + 1, steps))
@@ -139,18 +124,22 @@ def _rests(
     for k in range(last - 1, -1, -1):
         for j in range(k + 1, last + 1):
             work = seconds[j] - seconds[k]
-            if not before[k, j]:
+            if not cuts.before[k, j]:
                 continue
-            owed = gradients[j] - parameters[k]
-            held, kept = state[j] - state[k], saved[j] - saved[k]
+            owed = weights.gradients[j] - cuts.parameters[k]
+            held = weights.state[j] - weights.state[k]
+            kept = weights.saved[j] - weights.saved[k]
             for u in range(steps):
                 if work > limit * size[u] * _ROUNDING:
                     break
                 under_way = min(depth[j, u] + 1.0, rounds)
-                if behind_cost[j, u] == np.inf or held + under_way * kept / size[u] > capacity:
+                if (
+                    behind_cost[j, u] == np.inf
+                    or held + under_way * kept / size[u] > weights.capacity
+                ):
                     continue
-                total = behind_cost[j, u] + work / size[u] * through
-                delay = max(behind_late[j, u], owed * summed[u])
+                total = behind_cost[j, u] + work / size[u] * weights.through
+                delay = max(behind_late[j, u], owed * weights.summed[u])
                 if total + delay < cost[k, u] + late[k, u]:
                     cost[k, u], late[k, u] = total, delay
                     top[k, u] = max(behind_top[j, u], work / size[u])
@@ -160,14 +149,14 @@ def _rests(
         for u in range(steps):
             for arc in range(pointer[u], pointer[u + 1]):
                 v = following[arc]
-                move = moved[arc] * sent[k]
-                if cost[k, v] == np.inf or passes * move > limit * _ROUNDING:
+                move = weights.moved[arc] * cuts.sent[k]
+                if cost[k, v] == np.inf or weights.passes * move > limit * _ROUNDING:
                     continue
-                total = cost[k, v] + move * over
+                total = cost[k, v] + move * weights.over
                 delay = max(0.0, late[k, v] - limit / rounds)
                 if total + delay < behind_cost[k, u] + behind_late[k, u]:
                     behind_cost[k, u], behind_late[k, u] = total, delay
-                    behind_top[k, u] = max(top[k, v], passes * move)
+                    behind_top[k, u] = max(top[k, v], weights.passes * move)
                     depth[k, u], best_step[k, u] = own[k, v], v
     return cost, late, top, end, best_step
 

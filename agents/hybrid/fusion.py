@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from agents.hybrid.pipedream import PipeDream
 from agents.hybrid.sharding import SBP
 from agents.hybrid.spp import SPP
 from agents.hybrid.stage_program import StageProgram, fused
-from agents.pipeline.published import early_backward, gpipe, interleaved, one_f_one_b, zb_h1
+from agents.pipeline.published import PUBLISHED
 from agents.pipeline.zero_bubble import Memory, zero_bubble
 from agents.solver import Budget, Result, Status
 from agents.step.problems import HybridPlanner
@@ -29,9 +29,6 @@ from envs.errors import InputError
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered, stage_bytes
 from envs.hybrid.simulation import pipeline_of, simulate
 from envs.hybrid.timing import stage_seconds
-from envs.step.pipeline import Orders
-
-OrderRule = Callable[[int, int, int], Orders]
 
 _SEARCH = 0.5  # share of the budget by whose end the programs are solved
 _START = 0.1  # share of the budget for each start
@@ -114,7 +111,7 @@ class FusedStages:
             left = share * budget_s - search.seconds
             if left <= 0:
                 continue
-            columns, _ = program.solve(most, max(left, 0.1), self.seed, self.gap)
+            columns = program.solve(most, max(left, 0.1), self.seed, self.gap)
             if columns:
                 search.reorder(program.placed(columns))
         search.improve(np.random.default_rng(self.seed))
@@ -131,13 +128,7 @@ class _Search:
         self._done = sums_before(problem.work())  # (L + 1, D) seconds
         self._begin, self._budget = clock(), budget
         self._seen: dict[tuple[tuple[Stage, ...], str], float] = {}
-        self._rules: dict[str, OrderRule] = {
-            "1f1b": one_f_one_b,
-            "early": early_backward,
-            "gpipe": gpipe,
-        }
-        if problem.splits_backward:
-            self._rules["zb_h1"] = zb_h1
+        self._orders = ["1f1b", "early_backward", "gpipe", *["zb_h1"] * problem.splits_backward]
 
     @property
     def seconds(self) -> float:
@@ -178,13 +169,12 @@ class _Search:
         least, by = np.inf, only or ""
         for divided in variants:
             chunks = len(divided) // groups
-            rules = self._rules if chunks == 1 else {"interleaved": interleaved}
-            for name, rule in rules.items():
-                if (only is not None and name != only) or (self.over() and self.best):
+            for name in self._orders if chunks == 1 else ["interleaved"]:
+                if only not in {None, name} or (self.over() and self.best):
                     continue
-                known = self._seen.get((divided, name))
-                if known is None:
-                    known = self._seen[divided, name] = self._ordered(divided, name, rule)
+                if (divided, name) not in self._seen:
+                    self._seen[divided, name] = self._ordered(divided, name)
+                known = self._seen[divided, name]
                 if chunks == 1 and known < least:
                     least, by = known, name
         return least, by
@@ -223,14 +213,14 @@ class _Search:
         filling = longest = 0.0
         for stage in stages:
             own = stage_seconds(self.problem, stage)
-            longest = max(longest, filling + self.problem.micro_batches * own.total)
+            longest = max(longest, filling + self.problem.micro_batches * float(own.passes.max()))
             filling += float((own.forward + own.input_gradient).min())
         return longest
 
-    def _ordered(self, stages: tuple[Stage, ...], name: str, rule: OrderRule) -> float:
+    def _ordered(self, stages: tuple[Stage, ...], name: str) -> float:
         """Seconds of stages in an order; inf: not in this one."""
         try:
-            plan = ordered(stages, self.problem.micro_batches, rule)
+            plan = ordered(stages, self.problem.micro_batches, PUBLISHED[name])
         except InputError:  # micro-batches that do not go into rounds
             return np.inf
         seconds = self.offer(plan)

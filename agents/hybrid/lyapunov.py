@@ -185,7 +185,6 @@ class Clairvoyant:
 
     seconds: float
     bound: float
-    price: FloatArray  # (K,) seconds per unit of cost
 
 
 def clairvoyant(
@@ -219,7 +218,7 @@ def clairvoyant(
             break
     if missing:
         raise InputError("no plans keep to the budgets on average", field="budget")
-    return Clairvoyant(seconds, bound, price)
+    return Clairvoyant(seconds, bound)
 
 
 def _priced(batch: Batch, price: FloatArray) -> float:

@@ -12,7 +12,8 @@ from agents.solver import DirectSolver, Result
 from envs.arrays import FloatArray, sums_before
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridPlan, HybridProblem
+from envs.hybrid.plan import HybridPlan, HybridProblem, Stage
+from envs.hybrid.timing import all_reduce_seconds
 
 PREDICTED = "predicted_s"  # the figure of a result: what the solver's own formula says of its plan
 
@@ -37,6 +38,12 @@ def spans(values: FloatArray) -> FloatArray:
     return np.asarray(total[None, :] - total[:, None])
 
 
+def sum_line(problem: HybridProblem, stage: Stage, nbytes: float) -> tuple[float, float]:
+    """Seconds in which replicas sum nothing, and those of each byte, taken from `nbytes`."""
+    once = all_reduce_seconds(problem, stage, 0.0)
+    return once, (all_reduce_seconds(problem, stage, nbytes) - once) / nbytes
+
+
 Group = tuple[int, ...]  # devices on each machine
 
 _MOST = 4000  # steps that a plan is searched in
@@ -48,6 +55,25 @@ def servers_of(topology: Topology) -> list[list[int]]:
     for device, server in enumerate(topology.server.tolist()):
         found.setdefault(server, []).append(device)
     return list(found.values())
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Devices of one kind: whole servers of equal size."""
+
+    servers: tuple[tuple[int, ...], ...]
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Server by server."""
+        return sum(self.servers, ())
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of groups: powers of two inside a server, whole servers beyond."""
+        inside, whole = len(self.servers[0]), len(self.servers)
+        small = [2**k for k in range(inside.bit_length()) if 2**k < inside]
+        return [*small, *(inside * count for count in range(1, whole + 1))]
 
 
 @dataclass(frozen=True)

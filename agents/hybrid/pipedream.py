@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,7 @@ class Level:
     bandwidth: float  # bytes/s
 
 
-@dataclass(frozen=True, eq=False)
-class Cuts:
+class Cuts(NamedTuple):
     """Where a layer graph may be cut, and what is on each side: S + 1 cuts, 0 before everything."""
 
     seconds: FloatArray  # (S + 1,) forward and backward, of all layers before a cut
@@ -40,13 +40,13 @@ class Cuts:
     before: BoolArray  # (S + 1, S + 1) [i, j]: the layers from i to j are a possible stage
 
     @staticmethod
-    def of(states: AntichainStates, times: float = 1.0) -> Cuts:
-        """The states of a profile, `times` its batch."""
+    def of(states: AntichainStates) -> Cuts:
+        """The states of a profile."""
         layers = states.layers
         return Cuts(
-            states.total(layers.forward + layers.backward) * times,
+            states.total(layers.forward + layers.backward),
             states.total(layers.parameters),
-            np.concatenate([[0.0], states.cut_bytes]) * times,
+            np.concatenate([[0.0], states.cut_bytes]),
             states.contains,
         )
 
@@ -62,34 +62,15 @@ class Cuts:
 
 
 @dataclass(frozen=True)
-class Replicated:
-    """The layers from cut `first` to cut `end`, once on each device of `devices`.
-
-    Devices are numbered machine by machine.
-    """
-
-    first: int
-    end: int
-    devices: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Throughput:
     """What the optimizer predicts."""
 
     seconds: float  # between two micro-batches; inf: no pipeline uses that many machines
     data_parallel: float  # the same for replicas of the whole graph
-    stages: tuple[Replicated, ...]  # of single devices, in order
+    stages: tuple[Stage, ...]  # layers between cuts; devices numbered machine by machine
 
 
-def optimize(
-    cuts: Cuts,
-    levels: Sequence[Level],
-    *,
-    compression: float | None,
-    straight: bool,
-    fewer: bool,
-) -> Throughput:
+def optimize(cuts: Cuts, levels: Sequence[Level], *, straight: bool, fewer: bool) -> Throughput:
     """The pipeline over all machines whose slowest stage or transfer is fastest.
 
     A stage of r machines of one level takes (C + 4 (r - 1) P / (b r)) / r seconds, where C is what
@@ -101,16 +82,12 @@ def optimize(
     Args:
         cuts: of the layer graph.
         levels: inner first.
-        compression: by which activations are divided; None: they take no time.
         straight: no stage is replicated.
         fewer: machines may be left out.
 
     Source:
         Narayanan et al., "PipeDream", SOSP 2019, section 3.1, and the authors' program.
     """
-    if not levels:
-        raise InputError("there are no levels of machines")
-    share = 0.0 if compression is None else 1.0 / compression
     count = len(cuts.seconds)
     seconds = np.where(cuts.before, cuts.seconds - cuts.seconds[:, None], np.inf)
     solved = []
@@ -119,7 +96,7 @@ def optimize(
     for depth, level in enumerate(levels):
         last = depth == len(levels) - 1
         best, split, replicas = _level(
-            seconds, cuts.parameters, cuts.sent * share, cuts.before, level.machines,
+            seconds, cuts.parameters, cuts.sent, cuts.before, level.machines,
             level.bandwidth, below, straight, fewer, 1 if last else count,
         )  # fmt: skip
         solved.append((split, replicas))
@@ -128,7 +105,7 @@ def optimize(
         parallel, below = parallel / level.machines, level.machines
         seconds = np.ascontiguousarray(best[:, :, -1])
     total = float(seconds[0, -1])
-    stages = [Replicated(0, count - 1, (0,))] if np.isfinite(total) else []
+    stages = [Stage(0, count - 1, (0,))] if np.isfinite(total) else []
     for level, (split, replicas), below in reversed(list(zip(levels, solved, inside, strict=True))):
         stages = [
             part
@@ -139,8 +116,8 @@ def optimize(
 
 
 def _pipeline(
-    split: IntArray, replicas: IntArray, stage: Replicated, machines: int, inside: int
-) -> list[Replicated]:
+    split: IntArray, replicas: IntArray, stage: Stage, machines: int, inside: int
+) -> list[Stage]:
     """The stages of one level, of machines of `inside` devices, inside one of the level above.
 
     Its devices are the first of every machine that the stage has.
@@ -151,7 +128,7 @@ def _pipeline(
         first, used = (int(table[stage.first, end, left - 1]) for table in (split, replicas))
         left -= used
         devices = [start + k * inside for start in stage.devices for k in range(left, left + used)]
-        parts.append(Replicated(stage.first if first == _NONE else first, end, tuple(devices)))
+        parts.append(Stage(stage.first if first == _NONE else first, end, tuple(devices)))
         end = first
     return parts[::-1]
 
@@ -179,9 +156,9 @@ class PipeDream(HybridSolver):
         seconds = (problem.forward + problem.input_gradient + problem.weight_gradient).mean(axis=1)
         cuts = Cuts.in_a_row(problem, seconds)
         for recompute, straight in product((False, True), (False, True)):
-            found = optimize(cuts, levels, compression=1.0, straight=straight, fewer=straight)
+            found = optimize(cuts, levels, straight=straight, fewer=straight)
             stages = [
-                Stage(s.first, s.end, tuple(servers[d] for d in s.devices), recompute=recompute)
+                replace(s, devices=tuple(servers[d] for d in s.devices), recompute=recompute)
                 for s in found.stages
             ]
             plan = ordered(stages, problem.micro_batches, one_f_one_b) if stages else None
@@ -202,7 +179,7 @@ def _published(profile: LayerGraph | None, levels: Sequence[Level]) -> dict[str,
         states = antichain_states(profile)
     except InputError:
         return {}
-    found = optimize(Cuts.of(states), levels, compression=1.0, straight=False, fewer=False)
+    found = optimize(Cuts.of(states), levels, straight=False, fewer=False)
     return {
         "pipeline_time_per_stage_s": found.seconds,
         "data_parallel_s": found.data_parallel,

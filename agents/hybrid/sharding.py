@@ -336,8 +336,8 @@ class SBP(HybridSolver):
 
 def one_stage_seconds(problem: HybridProblem, stage: Stage) -> float:
     """Seconds of a step whose one stage has all layers."""
-    row = problem.sharding.degrees.index(stage.shards)
-    held = float((problem.gradient_bytes * problem.sharding.state[row]).sum())
-    passes = problem.micro_batches * stage_seconds(problem, stage).total
-    update = (problem.sharding.state[row][:, None] * problem.update)[:, stage.devices]
+    shard = problem.shard[stage.shards]
+    held = float(shard.gradient_bytes.sum())
+    passes = problem.micro_batches * float(stage_seconds(problem, stage).passes.max())
+    update = shard.update[:, stage.devices]
     return passes + all_reduce_seconds(problem, stage, held) + float(update.sum(axis=0).max())

@@ -5,98 +5,62 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
-from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 
-from agents.hybrid.machines import HybridSolver, planned, spans
+from agents.hybrid.machines import HybridSolver, planned, spans, sum_line
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray, sums_before
 from envs.bounds import Count, bounded
-from envs.compilation import compiled
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
 from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, stage_seconds
-from envs.step.pipeline import Action, Orders, Work
+from envs.step.pipeline import Action, Orders, Pipeline, Work, play
 
 _SLACK = 1e-9  # relative: sums of floats in another order
 
 
 def list_order(ranks: int, micro_batches: int, chunks: int) -> Orders:
-    """Every rank takes its blocks by micro-batch + position in the chain, backward passes first.
+    """What the stages do when stages and links serve their lists (`_lists`)."""
+    stages = _lists(2 * ranks - 1, micro_batches)[::2]
+    return [[action._replace(stage=rank) for action in row] for rank, row in enumerate(stages)]
 
-    The chain of a micro-batch is F_1, link, F_2, ..., F_S with B_S, link, ..., B_1: 4S - 3 blocks.
+
+def _lists(count: int, micro_batches: int) -> list[list[Action]]:
+    """Stages and the links between them take their blocks by micro-batch + position in the chain.
+
+    Backward first. The chain of a micro-batch is F_1, link, F_2, ..., F_S with B_S, link, ..., B_1.
     """
     orders = []
-    for rank in range(ranks):
-        last = rank == ranks - 1  # where both passes are one block
+    for number in range(count):
+        last = number == count - 1  # where both passes are one block
         blocks = [
-            (batch + at, (work is Work.FORWARD) != last, Action(work, rank, batch))
+            (batch + at, (work is Work.FORWARD) != last, Action(work, number, batch))
             for batch in range(micro_batches)
-            for work, at in ((Work.FORWARD, 2 * rank), (Work.BACKWARD, 4 * (ranks - 1) - 2 * rank))
+            for work, at in ((Work.FORWARD, number), (Work.BACKWARD, 2 * (count - 1) - number))
         ]
         orders.append([action for *_, action in sorted(blocks, key=lambda block: block[:2])])
     return orders
 
 
-class Chain(NamedTuple):
-    """Stages and the links between them, per micro-batch; a link carries both ways in turns."""
+def ends(chain: FloatArray, micro_batches: int) -> FloatArray:
+    """(S,) when each stage has run its last backward pass, in list order.
 
-    forward: FloatArray  # (S,) seconds
-    backward: FloatArray  # (S,)
-    forward_link: FloatArray  # (S - 1,) seconds from stage s to the next
-    backward_link: FloatArray  # (S - 1,) and back
+    Stages and links begin each block as soon as they are free and the block before it in its
+    micro-batch has ended.
 
-    @property
-    def slowest(self) -> float:
-        """C: what the busiest stage or link does for a micro-batch."""
-        links = self.forward_link + self.backward_link
-        return float(max((self.forward + self.backward).max(), links.max(initial=0.0)))
-
-    def bound(self, micro_batches: int) -> float:
-        """(M + 4S - 4) C: the list order takes no longer (Luo et al., theorem 1)."""
-        return (micro_batches + 4 * len(self.forward) - 4) * self.slowest
-
-    def ends(self, micro_batches: int) -> FloatArray:
-        """(S,) when each stage has run its last backward pass, in list order.
-
-        Stages and links begin each block as soon as they are free and the block before it in its
-        micro-batch has ended.
-        """
-        stages = len(self.forward)
-        seconds, resource = np.zeros(4 * stages - 3), np.zeros(4 * stages - 3, dtype=np.int64)
-        there, back = 2 * np.arange(stages), 4 * stages - 4 - 2 * np.arange(stages)
-        for of, column in enumerate((self.forward, self.forward_link)):
-            at = there[: len(column)] + of
-            seconds[at], resource[at] = column, np.arange(len(column)) + stages * of
-        for of, column in enumerate((self.backward, self.backward_link)):
-            at = back[: len(column)] - of
-            seconds[at] += column  # the last stage's passes are one block
-            resource[at] = np.arange(len(column)) + stages * of
-        return np.asarray(_play(seconds, resource, micro_batches)[back])
-
-
-@compiled
-def _play(seconds: FloatArray, resource: IntArray, count: int) -> FloatArray:
-    """(J,) when the last micro-batch has passed each block of the chain.
-
-    Blocks are taken by micro-batch + position: what a block waits for has a smaller sum, or the
-    same and another turn.
+    Args:
+        chain: (2, 2S - 1) seconds of a micro-batch there and back, by stages and the links between
+            them in turns; a link carries both ways in turns.
     """
-    blocks = len(seconds)
-    free = np.zeros(resource.max() + 1)
-    ready = np.zeros(count)
-    last = np.zeros(blocks)
-    for key in range(count + blocks - 1):
-        for at in range(blocks - 1, -1, -1):
-            batch = key - at
-            if 0 <= batch < count:
-                end = max(ready[batch], free[resource[at]]) + seconds[at]
-                ready[batch] = free[resource[at]] = end
-                if batch == count - 1:
-                    last[at] = end
-    return last
+    there, back = chain.tolist()
+    there[-1], back[-1] = there[-1] + back[-1], 0.0  # the last stage's passes are one block
+    row = tuple(range(len(there)))
+    nothing = (0.0,) * len(row)
+    pipeline = Pipeline(row, micro_batches, tuple(there), tuple(back), nothing, 0.0, (row,))
+    played = play(pipeline, _lists(len(row), micro_batches))
+    return np.array([bars[-1].finish for bars in played.bars[::2]])
 
 
 def device_order(topology: Topology) -> list[int]:
@@ -138,7 +102,7 @@ class SPP(HybridSolver):
 
     Guarantees:
         C is least for each number of stages, among stages next to each other in this row; the
-        list order takes at most (M + 4S - 4) C.
+        list order takes at most (M + 4S - 4) C (theorem 1).
 
     Source:
         Luo, Yi, Dong, Fan, Wu, Chu, "Efficient Pipeline Planning for Expedited Distributed DNN
@@ -159,7 +123,7 @@ class SPP(HybridSolver):
         """
         start = time.perf_counter()
         row = _Row(problem, device_order(problem.topology), self._group_sizes(problem.num_devices))
-        best: tuple[float, tuple[Stage, ...], Chain] | None = None
+        best: tuple[float, tuple[Stage, ...], FloatArray] | None = None
         tried = 0
         for stages in row.divisions(budget.evaluations):
             tried += 1
@@ -175,8 +139,9 @@ class SPP(HybridSolver):
             return Result(None, "limit", evaluations=tried, reason=reason)
         seconds, stages, chain = best
         plan = ordered(stages, problem.micro_batches, list_order)
-        bound = chain.bound(problem.micro_batches)
-        return planned(plan, seconds, tried, C=chain.slowest, bound=bound)
+        slowest = float(chain.sum(axis=0).max())
+        bound = (problem.micro_batches + 4 * len(stages) - 4) * slowest
+        return planned(plan, seconds, tried, C=slowest, bound=bound)
 
     def _group_sizes(self, devices: int) -> IntArray:
         every = np.arange(1, devices + 1)
@@ -186,23 +151,25 @@ class SPP(HybridSolver):
         return np.asarray(every[(odd == 1) | (odd == 3) | (every == devices)])
 
 
-def chain_of(problem: HybridProblem, stages: Sequence[Stage]) -> Chain:
-    """Seconds of a micro-batch, of the slowest replicas; a part of the sums is in each backward."""
-    seconds = [stage_seconds(problem, stage) for stage in stages]
-    forward = np.array([s.forward.max() for s in seconds])
-    backward = np.array([(s.input_gradient + s.weight_gradient).max() for s in seconds])
-    there = [cut_seconds(problem, a, b) for a, b in pairwise(stages)]
-    back = [cut_seconds(problem, b, a) for a, b in pairwise(stages)]
-    backward += _sum_seconds(problem, stages) / problem.micro_batches
-    return Chain(forward, backward, np.array(there), np.array(back))
+def chain_of(problem: HybridProblem, stages: Sequence[Stage]) -> FloatArray:
+    """The chain of the slowest replicas, as in `ends`; a part of the sums is in each backward."""
+    chain = np.zeros((2, 2 * len(stages) - 1))
+    for k, stage in enumerate(stages):
+        forward, inputs, weights = stage_seconds(problem, stage)
+        chain[:, 2 * k] = forward.max(), (inputs + weights).max()
+    for k, (a, b) in enumerate(pairwise(stages)):
+        chain[:, 2 * k + 1] = cut_seconds(problem, a, b), cut_seconds(problem, b, a)
+    chain[1, ::2] += _sum_seconds(problem, stages) / problem.micro_batches
+    return chain
 
 
-def _step_seconds(problem: HybridProblem, stages: Sequence[Stage], chain: Chain) -> float:
+def _step_seconds(problem: HybridProblem, stages: Sequence[Stage], chain: FloatArray) -> float:
     """The list order, whose sums of gradients follow the last backward passes, and updates."""
     sums = _sum_seconds(problem, stages)
-    passes = chain._replace(backward=chain.backward - sums / problem.micro_batches)
+    passes = chain.copy()
+    passes[1, ::2] -= sums / problem.micro_batches
     update = [problem.update[s.first : s.end, s.devices].sum(axis=0).max() for s in stages]
-    return float((passes.ends(problem.micro_batches) + sums + update).max())
+    return float((ends(passes, problem.micro_batches) + sums + update).max())
 
 
 def _sum_seconds(problem: HybridProblem, stages: Sequence[Stage]) -> FloatArray:
@@ -282,14 +249,12 @@ class _Row:
         stage = Stage(0, layers, tuple(group))
         forward, inputs, weights = layer_seconds(problem, stage, slice(0, layers))
         able = np.isfinite(forward + inputs + weights)
-        nothing = all_reduce_seconds(problem, stage, 0.0)
-        whole = float(problem.gradient_bytes.sum())
-        per_byte = (all_reduce_seconds(problem, stage, whole) - nothing) / whole if whole else 0.0
+        once, per_byte = sum_line(problem, stage, float(problem.gradient_bytes.sum()) or 1.0)
         passes = [
             spans(np.where(able, column, 0.0)).max(axis=2)
             for column in (forward, inputs + weights, forward + inputs + weights)
         ]
-        sums = nothing + per_byte * spans(problem.gradient_bytes)
+        sums = once + per_byte * spans(problem.gradient_bytes)
         unable = spans(~able).max(axis=2) > 0
         part = np.where(unable, np.inf, sums / problem.micro_batches)
         return passes[0] + passes[1] + part, passes[0] + passes[2] + part

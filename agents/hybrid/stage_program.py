@@ -6,34 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import highspy
 import numpy as np
 
-from agents.hybrid.machines import servers_of
+from agents.hybrid.machines import Pool, servers_of, sum_line
 from agents.linear_program import LinearProgram, best_values
 from envs.arrays import sums_before
 from envs.hybrid.plan import HybridProblem, Stage
-from envs.hybrid.timing import all_reduce_seconds, layer_seconds
+from envs.hybrid.timing import layer_seconds
 
 _SAME = 1e-9  # relative; a column that is better by less is not
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Devices of one kind: whole servers of equal size."""
-
-    servers: tuple[tuple[int, ...], ...]
-
-    @property
-    def sizes(self) -> list[int]:
-        """Of groups: powers of two inside a server, whole servers beyond."""
-        inside, whole = len(self.servers[0]), len(self.servers)
-        small = [2**k for k in range(inside.bit_length()) if 2**k < inside]
-        return [*small, *(inside * count for count in range(1, whole + 1))]
-
-    def first(self, count: int) -> tuple[int, ...]:
-        """So many devices, server by server."""
-        return tuple(device for server in self.servers for device in server)[:count]
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,9 @@ class StageProgram:
         self.problem = problem
         self.borders = list(borders)
         self.pools = pools_of(problem)
-        self._bandwidth = _fastest(problem)
+        # bytes/s of the fastest link, which a stage may hope to have to the one before
+        finite = filter(np.isfinite, problem.topology.bandwidth.flat)
+        self._bandwidth = max(finite, default=np.inf)
 
     def columns(self, in_flight: int) -> list[Column]:
         """Stages that hold `in_flight` micro-batches; none worse than another of its place."""
@@ -103,45 +86,38 @@ class StageProgram:
                     found += _undominated([c for c in same if c is not None])
         return found
 
-    def solve(
-        self, most: int, time_limit: float, seed: int, gap: float
-    ) -> tuple[list[Column], float]:
-        """At most `most` stages in their order, and the proved bound of the objective.
-
-        The stages are none where no such plan fits or the time was too short.
-        """
+    def solve(self, most: int, time_limit: float, seed: int, gap: float) -> list[Column]:
+        """At most `most` stages in their order; none: nothing fits, or the time was too short."""
         columns = self.columns(min(most, self.problem.micro_batches))
         groups, m = len(self.borders) - 1, self.problem.micro_batches
         if not columns:
-            return [], np.inf
+            return []
         program = LinearProgram()
-        seconds = np.array([c.seconds for c in columns])
-        closing = np.array([c.closing for c in columns])
+        begin, end, pool, size, seconds, closing = (
+            np.array([getattr(c, key) for c in columns])
+            for key in ("begin", "end", "pool", "size", "seconds", "closing")
+        )
         chosen = program.add_columns(len(columns), cost=seconds, upper=1.0, integer=True)
         slowest = program.add_columns(1, cost=m - 1.0)
         tail = program.add_columns(1, cost=1.0)
-        begin, end = (np.array([getattr(c, key) for c in columns]) for key in ("begin", "end"))
         for group in range(groups):
             over = np.flatnonzero((begin <= group) & (group < end))
             if not len(over):
-                return [], np.inf
+                return []
             program.add_row([(chosen[over], 1.0)], lower=1.0, upper=1.0)
             program.add_row([(slowest, 1.0), (chosen[over], -seconds[over])], lower=0.0)
             program.add_row([(tail, 1.0), (chosen[over], -closing[over])], lower=0.0)
-        size, pool = (np.array([getattr(c, key) for c in columns]) for key in ("size", "pool"))
         for number, own in enumerate(self.pools):
             here = np.flatnonzero(pool == number)
-            devices = sum(len(server) for server in own.servers)
-            program.add_row([(chosen[here], size[here])], upper=float(devices))
+            program.add_row([(chosen[here], size[here])], upper=float(len(own.devices)))
         program.add_row([(chosen, 1.0)], upper=float(most))
         solver = program.solver(time_limit=time_limit, seed=seed)
         solver.setOptionValue("mip_rel_gap", gap)
         values = best_values(solver)
         if values is None:
-            infeasible = solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible
-            return [], np.inf if infeasible else 0.0
+            return []
         picked = [columns[k] for k in np.flatnonzero(values[chosen] > 0.5).tolist()]
-        return sorted(picked, key=lambda c: c.begin), float(solver.getInfo().mip_dual_bound)
+        return sorted(picked, key=lambda c: c.begin)
 
     def placed(self, columns: Sequence[Column]) -> list[Stage]:
         """The stages on devices: each in the first servers of its pool with room for it."""
@@ -165,41 +141,32 @@ class StageProgram:
     ) -> list[Column | None]:
         """One of every range of groups, in the same order; None: it does not fit."""
         problem, borders = self.problem, np.array(self.borders)
-        group = self.pools[number].first(size)
+        group = self.pools[number].devices[:size]
         stage = Stage(0, problem.num_layers, group, shards, None, recompute)
-        row = problem.sharding.degrees.index(shards)
         timed = layer_seconds(problem, stage, slice(0, problem.num_layers))
         per_layer = sum(column.max(axis=1) for column in timed)
-        state = problem.state_bytes * problem.sharding.state[row]
-        sums = problem.gradient_bytes * problem.sharding.state[row]
-        saved = problem.saved_bytes * problem.sharding.saved[row]
-        update = problem.update[:, group[0]] * problem.sharding.state[row]
-        columns = (per_layer, state, sums, saved, update)
+        shard = problem.shard[shards]
+        columns = (
+            per_layer, shard.state_bytes, shard.gradient_bytes, shard.saved_bytes,
+            shard.update[:, group[0]],
+        )  # fmt: skip
         totals = (sums_before(column)[borders] for column in columns)
         seconds, held, nbytes, kept, updating = (t - t[:, None] for t in totals)
         replicas = size // shards
-        latency = all_reduce_seconds(problem, stage, 0.0)
-        per_byte = all_reduce_seconds(problem, stage, 1.0) - latency
+        once, per_byte = sum_line(problem, stage, 1.0)
         entry = problem.cut_bytes[borders, None]
         small = np.minimum(entry, kept) if recompute else kept
         again = kept if recompute else 0.0
         room = problem.capacity[list(group)].min()
         fits = held + (in_flight * small + again) / replicas <= room
         passed = seconds + 2.0 * entry / self._bandwidth
-        closing = updating + (latency + nbytes * per_byte if replicas > 1 else 0.0)
+        closing = updating + (once + nbytes * per_byte if replicas > 1 else 0.0)
         return [
             Column(begin, end, number, size, shards, recompute,
                    float(passed[begin, end]), float(closing[begin, end]))
             if fits[begin, end] else None
             for begin, end in combinations(range(len(borders)), 2)
         ]  # fmt: skip
-
-
-def _fastest(problem: HybridProblem) -> float:
-    """bytes/s of the fastest link, which a stage may hope to have to the one before."""
-    bandwidth = problem.topology.bandwidth
-    inside = bandwidth[np.isfinite(bandwidth)]
-    return float(inside.max()) if len(inside) else np.inf
 
 
 def _undominated(columns: list[Column]) -> list[Column]:

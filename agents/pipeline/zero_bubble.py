@@ -36,7 +36,7 @@ class Facts(NamedTuple):
     rank: IntArray  # (S,)
     seconds: FloatArray  # (3, S) forward, input gradient, weight gradient
     memory: FloatArray  # (3, S) what each adds to its rank
-    limit: FloatArray  # (R,) of memory
+    limit: float  # of the memory of a rank
     communication: float
     micro_batches: int
 
@@ -53,18 +53,16 @@ class Skeleton(NamedTuple):
 
 @compiled
 def fill(
-    facts: Facts, passes: ByteArray, patience: FloatArray, row: IntArray
-) -> tuple[float, float, float]:
+    facts: Facts, passes: ByteArray, patience: FloatArray
+) -> tuple[float, float, float, IntArray]:
     """Span, makespan and mean span; all are inf where memory is too small or something waits.
+
+    And (R, 3 V m) what is run, in order: 3 * stage + 0 forward, 1 input, 2 weight.
 
     A rank runs forward passes and input gradients in the order of its skeleton. Gradients of
     weights are run in the order in which they come up: where a whole one fits before the next input
     is there, where memory asks for one, and where the rank would otherwise have been idle beyond
     its patience.
-
-    Args:
-        row: (R, 3 V m) takes what is run, in order: 3 * stage + 0 forward, 1 input, 2 weight;
-            empty: nothing is written.
     """
     ranks, chunks = facts.stage.shape
     stages, batches = len(facts.rank), facts.micro_batches
@@ -72,12 +70,12 @@ def fill(
     end = np.full((2, stages, batches), -1.0)
     clock, first, memory = np.zeros(ranks), np.full(ranks, -1.0), np.zeros(ranks)
     idle = np.zeros(ranks)
-    position, written = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
+    position = np.zeros(ranks, dtype=np.int64)
     done = np.zeros((ranks, 2 * chunks), dtype=np.int64)
     owed = np.empty((ranks, chunks * batches), dtype=np.int64)
     head, tail = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
     left = ranks * length
-    record = row.shape[0] > 0
+    row = np.empty((ranks, 3 * chunks * batches), dtype=np.int64)
     moved = True
     while moved and left:
         moved = False
@@ -87,8 +85,6 @@ def fill(
                 back = item & 1
                 s = facts.stage[r, item >> 1]
                 k = done[r, item]
-                if k >= batches:
-                    return np.inf, np.inf, np.inf
                 ready = 0.0
                 other = s + 1 if back else s - 1
                 if back and end[0, s, k] < 0.0:
@@ -104,19 +100,17 @@ def fill(
                 while head[r] < tail[r]:
                     w = owed[r, head[r]]
                     gap = ready - clock[r]
-                    short = memory[r] + facts.memory[back, s] > facts.limit[r]
+                    short = memory[r] + facts.memory[back, s] > facts.limit
                     fits = facts.seconds[2, w] <= gap
                     if not (short or fits or (gap > 0.0 and idle[r] + gap > patience[r])):
                         break
                     clock[r] += facts.seconds[2, w]
                     memory[r] += facts.memory[2, w]
+                    row[r, position[r] + head[r]] = 3 * w + 2
                     head[r] += 1
-                    if record:
-                        row[r, written[r]] = 3 * w + 2
-                        written[r] += 1
                 memory[r] += facts.memory[back, s]
-                if memory[r] > facts.limit[r]:
-                    return np.inf, np.inf, np.inf
+                if memory[r] > facts.limit:
+                    return np.inf, np.inf, np.inf, row
                 start = max(clock[r], ready)
                 if first[r] >= 0.0:
                     idle[r] += start - clock[r]
@@ -125,30 +119,26 @@ def fill(
                 clock[r] = start + facts.seconds[back, s]
                 end[back, s, k] = clock[r]
                 done[r, item] += 1
+                row[r, position[r] + head[r]] = 3 * s + back
                 position[r] += 1
-                if record:
-                    row[r, written[r]] = 3 * s + back
-                    written[r] += 1
                 if back:
                     owed[r, tail[r]] = s
                     tail[r] += 1
                 left -= 1
                 moved = True
     if left:
-        return np.inf, np.inf, np.inf
+        return np.inf, np.inf, np.inf, row
     span = makespan = total = 0.0
     for r in range(ranks):
         while head[r] < tail[r]:
             w = owed[r, head[r]]
             clock[r] += facts.seconds[2, w]
+            row[r, length + head[r]] = 3 * w + 2
             head[r] += 1
-            if record:
-                row[r, written[r]] = 3 * w + 2
-                written[r] += 1
         span = max(span, clock[r] - first[r])
         makespan = max(makespan, clock[r])
         total += clock[r] - first[r]
-    return span, makespan, total / ranks
+    return span, makespan, total / ranks, row
 
 
 @compiled
@@ -170,8 +160,8 @@ def improve(
         how many skeletons were tried.
     """
     ranks, length = passes.shape
-    nothing = np.empty((0, 0), dtype=np.int64)
-    span, makespan, mean = fill(facts, passes, patience, nothing)
+    batches = facts.micro_batches
+    span, makespan, mean, _ = fill(facts, passes, patience)
     now = (1.0 - weight) * span + weight * makespan
     best, second = now, span + makespan
     cost = now + _SMOOTH * mean
@@ -184,18 +174,15 @@ def improve(
         last = r + 1 if draw(random) < 0.5 else r + 1 + int(draw(random) * (ranks - r))
         if draw(random) < 0.8:
             item = a[r, int(draw(random) * length)]
-            count = 0
-            for i in range(length):
-                count += a[r, i] == item
-            number = int(draw(random) * count)
-            run = 1 if draw(random) < 0.6 else 1 + int(draw(random) * (count - number))
+            number = int(draw(random) * batches)
+            run = 1 if draw(random) < 0.6 else 1 + int(draw(random) * (batches - number))
             by = int(draw(random) * 2.0 * _FARTHEST) - _FARTHEST
             by = by + 1 if by >= 0 else by
             for q in range(r, last):
-                _shift(x[q], item, number, run, by)
+                _shift(x[q], item, batches, number, run, by)
         else:
             z[r:last] = max(0.0, now - bound) * max(0.0, 1.6 * draw(random) - 0.1)
-        span, makespan, mean = fill(facts, x, z, nothing)
+        span, makespan, mean, _ = fill(facts, x, z)
         if span == np.inf:
             continue
         value = (1.0 - weight) * span + weight * makespan
@@ -211,15 +198,12 @@ def improve(
 
 
 @compiled_inner
-def _shift(order: ByteArray, item: int, number: int, run: int, by: int) -> None:
-    """Move the occurrences `number`.. of `item`, `run` of them, `by` places each."""
+def _shift(order: ByteArray, item: int, total: int, number: int, run: int, by: int) -> None:
+    """Move the occurrences `number`.. of the `total` of `item`, `run` of them, `by` places each."""
     length = len(order)
     first = 0 if by < 0 else length - 1
     step = 1 if by < 0 else -1
     count = 0
-    total = 0
-    for i in range(length):
-        total += order[i] == item
     i = first
     while 0 <= i < length:
         if order[i] == item:
@@ -244,7 +228,6 @@ _BUDGETS = 24  # idle times that are tried
 _STARTS = 8  # skeletons that the search begins with; every round leaves the better half
 _ROUNDS = 4
 _EFFORT = 3e8  # passes that the starts, and that the search, may play: fewer tries of large ones
-_NOTHING = np.empty((0, 0), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -282,7 +265,7 @@ def zero_bubble(
     random = np.array([seed], dtype=np.uint64)
 
     def value(skeleton: Skeleton) -> Value:
-        span, makespan, _ = fill(facts, *skeleton, _NOTHING)
+        span, makespan, *_ = fill(facts, *skeleton)
         return (1.0 - weight) * span + weight * makespan, span + makespan
 
     def best(passes: Iterable[ByteArray], patience: Sequence[float], count: int) -> list[Skeleton]:
@@ -322,7 +305,7 @@ def _facts(pipeline: Pipeline, memory: Memory) -> Facts:
         np.array(pipeline.rank, dtype=np.int64),
         np.array(seconds, dtype=np.float64),
         np.array(adds, dtype=np.float64),
-        np.full(len(ranks), memory.limit, dtype=np.float64),
+        float(memory.limit),
         pipeline.longest_communication,
         pipeline.micro_batches,
     )
@@ -369,7 +352,7 @@ def _warmed_up(facts: Facts, first: Sequence[int], fewer: int) -> ByteArray:
     passes = np.ones((len(first), 2 * batches), dtype=np.int8)
     for rank, count in enumerate(first):
         adds = facts.memory[0, facts.stage[rank, 0]]
-        most = facts.limit[rank] // adds - fewer * rank if adds > 0 else batches
+        most = facts.limit // adds - fewer * rank if adds > 0 else batches
         held = int(max(1, min(count, most, batches)))
         passes[rank, :held] = 0
         passes[rank, held + 1 : 2 * batches - held : 2] = 0
@@ -402,9 +385,7 @@ def _repeated(facts: Facts, steps: Sequence[int], waits: Sequence[int]) -> ByteA
 
 
 def _orders(facts: Facts, skeleton: Skeleton) -> Orders:
-    ranks, chunks = facts.stage.shape
-    row = np.empty((ranks, 3 * chunks * facts.micro_batches), dtype=np.int64)
-    fill(facts, *skeleton, row)
+    *_, row = fill(facts, *skeleton)
     orders = []
     for codes in row.tolist():
         done = [0] * (3 * len(facts.rank))

@@ -31,7 +31,6 @@ class LayerGraph:
     """
 
     operators: tuple[int, ...]  # (N,) forward operators of the graph, in topological order
-    names: tuple[str, ...]  # (N,)
     forward: FloatArray  # (N,) seconds
     backward: FloatArray  # (N,) seconds
     parameters: FloatArray  # (N,) bytes
@@ -68,7 +67,6 @@ class LayerGraph:
                 before[v] |= before[u] | 1 << u
         return LayerGraph(
             operators=tuple(operators),
-            names=tuple(graph.op_names[operator] for operator in operators),
             forward=seconds[operators],
             backward=backward[operators],
             parameters=parameters[operators],
@@ -90,12 +88,6 @@ class AntichainStates:
     members: tuple[int, ...]  # (S,) sets of layers
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """(S,) the antichain that each state ends in."""
-        names = self.layers.names
-        return tuple(" ".join(names[end] for end in self._ends(state)) for state in self.members)
-
-    @cached_property
     def cut_bytes(self) -> FloatArray:
         """(S,) what PipeDream's optimizer lets a cut behind each state send.
 
@@ -104,8 +96,10 @@ class AntichainStates:
         """
         layers, cut = self.layers, np.zeros(len(self.members))
         for state, members in enumerate(self.members):
-            sent = 0
-            for end in self._ends(members):
+            past = sent = 0
+            for layer in _bits(members):
+                past |= layers.before[layer]
+            for end in _bits(members & ~past):  # the antichain: what no other one needs
                 inside = layers.before[end] | 1 << end
                 sent |= 1 << end
                 for layer in _bits(layers.before[end]):
@@ -129,17 +123,10 @@ class AntichainStates:
     @cached_property
     def _held(self) -> BoolArray:
         """(S + 1, N) whether a state has a layer."""
-        held = np.zeros((len(self.members) + 1, len(self.layers.names)), dtype=np.bool_)
+        held = np.zeros((len(self.members) + 1, len(self.layers.operators)), dtype=np.bool_)
         for state, members in enumerate(self.members):
             held[state + 1, _bits(members)] = True
         return held
-
-    def _ends(self, members: int) -> list[int]:
-        """The antichain: layers that no other one of the state needs."""
-        past = 0
-        for layer in _bits(members):
-            past |= self.layers.before[layer]
-        return _bits(members & ~past)
 
 
 def antichain_states(layers: LayerGraph) -> AntichainStates:
@@ -180,7 +167,7 @@ def layers_in_a_row(graph: OpGraph) -> IntArray:
         return float(layers.written[sent].sum())
 
     row: list[int] = []
-    state, left = 0, set(range(len(layers.names)))
+    state, left = 0, set(range(len(layers.operators)))
     while left:
         ready = [layer for layer in left if not layers.before[layer] & ~state]
         _, layer = min((read_behind(state | 1 << layer), layer) for layer in ready)

@@ -21,9 +21,9 @@ class StageSeconds(NamedTuple):
     weight_gradient: FloatArray  # (R,)
 
     @property
-    def total(self) -> float:
-        """Seconds of the slowest replica for a micro-batch."""
-        return float((self.forward + self.input_gradient + self.weight_gradient).max())
+    def passes(self) -> FloatArray:
+        """(R,) all of them."""
+        return self.forward + self.input_gradient + self.weight_gradient
 
 
 def stage_seconds(problem: HybridProblem, stage: Stage) -> StageSeconds:

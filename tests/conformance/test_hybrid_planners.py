@@ -22,6 +22,7 @@ from tests.strength import SEEDS, examples
 
 NAMES = ("alpa", "dapple", "pipedream", "sbp", "spp", "fused_stages")
 BUDGET, LIMIT = 20.0, 40
+SERVERS = (2, 2), (4, 2), (3, 1), (4,), (1, 1, 1), (3, 3)  # devices of each
 
 
 @pytest.fixture(params=NAMES, scope="module")
@@ -38,11 +39,10 @@ def planner(request: pytest.FixtureRequest) -> HybridPlanner:
 @given(seed=SEEDS)
 def test_plans_are_feasible_or_said_not_to_be(planner: HybridPlanner, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    problem = random_row(
-        rng, servers([2, 2], 8, 2), int(rng.integers(1, 7)), int(rng.integers(1, 7))
-    )
+    topology = servers(SERVERS[rng.integers(len(SERVERS))], 8, 2)
+    problem = random_row(rng, topology, int(rng.integers(1, 7)), int(rng.integers(1, 7)))
     room = float(rng.choice([np.inf, 400.0, 90.0]))
-    problem = replace(problem, capacity=np.full(4, room))
+    problem = replace(problem, capacity=np.full(topology.num_devices, room))
     found = planner.solve(problem, Budget(BUDGET, LIMIT))
     if found.solution is None:
         assert found.reason

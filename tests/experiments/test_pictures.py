@@ -34,7 +34,7 @@ from experiments.reporting.tables import Table, markdown_table, read_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.provenance import Provenance
 from experiments.run.statistics import Interval
-from tests.agents.hybrid.test_sbp import shared
+from tests.agents.hybrid.test_sbp import two_layers
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_gantt_bars_cover_the_busy_time_of_each_device(
 
 def test_shards_work_as_their_replica_does() -> None:
     stages = (Stage(0, 1, (0, 1), shards=2), Stage(1, 2, (2, 3)))
-    step = simulate(shared(300.0, 60.0), ordered(stages, 3, gpipe))
+    step = simulate(two_layers(300.0, 60.0), ordered(stages, 3, gpipe))
     axes = draw_stages(step, "title").axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     first, last, *others = (device.name for device in step.problem.topology.devices[:4])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from agents.hybrid.dapple import Dapple, pivot_latency
 from agents.hybrid.machines import Rates, all_groups
 from agents.hybrid.pipedream import Level, optimize
 from agents.pipeline.published import early_backward, gpipe, one_f_one_b
-from agents.solver import Budget
-from envs.step.pipeline import Pipeline, Work, play
+from envs.step.pipeline import Work, play
 from tests.agents.hybrid.dapple_program import PROGRAM, GroupStage, Searched, latency, search
-from tests.agents.hybrid.profiles import needs_oracles, oracle, profile
+from tests.agents.hybrid.planning import divisions, needs_oracles, oracle, profile, stages_by
 from tests.agents.hybrid.test_pipedream import random_cuts
 from tests.envs.hybrid.rows_of_layers import random_row, servers
+from tests.envs.step.pipelines import pipeline
 
 PLANS: list[dict[str, Any]] = oracle("dapple_planner").get("plans", [])
 
@@ -70,9 +70,7 @@ def test_gain_over_pipedreams_plan_under_the_same_formula(
     name: str, profiled: int, ratio: float
 ) -> None:
     levels = [Level(8, 25e9), Level(2, 1e9)]
-    theirs = optimize(
-        profile(f"{name}.txt"), levels, compression=1.0, straight=False, fewer=False
-    ).stages
+    theirs = optimize(profile(f"{name}.txt"), levels, straight=False, fewer=False).stages
     cuts = profile(f"{name}.txt", 2048 / profiled)
     stages = [
         GroupStage(s.first, s.end, (sum(d < 8 for d in s.devices), sum(d >= 8 for d in s.devices)))
@@ -93,25 +91,17 @@ def test_search_finds_the_best_plan_of_single_devices(seed: int) -> None:
     best = np.inf
     for replicas in {machines // units for units in range(1, machines + 1)}:
         units = machines // replicas
-        for stages in range(1, min(count, units) + 1):
-            for inner, parts in product(
-                combinations(range(1, count), stages - 1),
-                product(range(1, units + 1), repeat=stages),
-            ):
-                if sum(parts) > units:
-                    continue
-                ends = [0, *inner, count]
-                at, placed = 0, []
-                for first, end, part in zip(ends, ends[1:], parts, strict=False):
-                    group = [0] * machines
-                    group[at : at + part * replicas] = [1] * (part * replicas)
-                    at += part * replicas
-                    placed.append(GroupStage(first, end, tuple(group)))
+        for stages, used in product(range(1, min(count, units) + 1), range(1, units + 1)):
+            for spans, parts in product(divisions(count, stages), divisions(used, stages)):
+                placed = [
+                    GroupStage(*span, tuple(int(a <= k // replicas < b) for k in range(machines)))
+                    for span, (a, b) in zip(spans, parts, strict=True)
+                ]
                 passes = 1.0 if stages == 2 else 2.0
-                best = min(
-                    best,
-                    latency(cuts, placed, rates, batch=batch, replicas=replicas, passes=passes),
+                seconds = latency(
+                    cuts, placed, rates, batch=batch, replicas=replicas, passes=passes
                 )
+                best = min(best, seconds)
     found = search(cuts, [1] * machines, rates, batch=batch, budget_s=20)
     assert found.seconds == pytest.approx(best, rel=1e-9)
 
@@ -139,10 +129,7 @@ def test_stages_get_devices_that_are_free() -> None:
 def test_pivot_latency_is_exact_where_one_stage_is_slow() -> None:
     """The pivot never waits: warm-up, its work, what is left behind it."""
     forward, backward = (1.0, 5.0, 1.0), (2.0, 7.0, 1.0)
-    played = play(
-        Pipeline((0, 1, 2), 6, forward, backward, (0.0,) * 3, 0.0, ((0, 1, 2),)),
-        one_f_one_b(3, 6, 1),
-    )
+    played = play(pipeline(range(3), 6, (forward, backward, 0.0)), one_f_one_b(3, 6, 1))
     assert pivot_latency(forward, backward, (0.0,) * 3, 6) == played.makespan == 1 + 6 * 12 + 2
     assert pivot_latency((2.0,), (4.0,), (3.0,), 5) == 5 * 6 + 3
     # The gradients of the last stage are summed while the pivot still works.
@@ -150,26 +137,16 @@ def test_pivot_latency_is_exact_where_one_stage_is_slow() -> None:
     assert pivot_latency(forward, backward, (4.0, 0.0, 0.0), 6) == 1 + 5 + 5 * 12 + 9 + 4
 
 
-def test_early_backward_warms_up_twice_and_keeps_less_than_gpipe() -> None:
-    orders = early_backward(3, 6, 1)
-    assert [[a.work for a in order].index(Work.BACKWARD) for order in orders] == [5, 3, 1]
-    ones = (1.0,) * 3
-    pipeline = Pipeline((0, 1, 2), 6, ones, ones, ones, 2.0, ((0, 1, 2),))
-    early, one, all_first = (
-        play(pipeline, rule(3, 6, 1)) for rule in (early_backward, one_f_one_b, gpipe)
-    )
-    assert early.makespan < one.makespan  # messages of 2 seconds are hidden
-    assert one.peak_live(Work.WEIGHT) == [3, 2, 1]
-    assert early.peak_live(Work.WEIGHT) == [5, 3, 1]
-    assert all_first.peak_live(Work.WEIGHT) == [6, 6, 6]
+def test_early_backward_hides_messages_and_keeps_less_than_gpipe() -> None:
+    pipe = pipeline(range(3), 6, (1.0, 1.0, 1.0), communication=2.0)
+    early, one, first = (play(pipe, rule(3, 6, 1)) for rule in (early_backward, one_f_one_b, gpipe))
+    assert early.makespan < one.makespan
+    live = [played.peak_live(Work.WEIGHT) for played in (one, early, first)]
+    assert live == [[3, 2, 1], [5, 3, 1], [6, 6, 6]]
 
 
-@pytest.mark.parametrize("counts", [(2, 2), (3, 1), (4,), (1, 1, 1), (8, 8, 8, 8)])
-def test_plans_fit_their_problem(counts: tuple[int, ...]) -> None:
-    topology = servers(counts, inside=10.0, between=1.0)
-    problem = random_row(np.random.default_rng(1), topology, 6, 4)
-    found = Dapple().solve(problem, Budget(5.0))
-    assert found.solution is not None
-    assert found.solution.violations(problem) == []
-    again = Dapple().solve(problem, Budget(5.0))
-    assert again.solution == found.solution
+def test_many_machines_are_planned_in_bunches_and_alike_every_time() -> None:
+    problem = random_row(np.random.default_rng(1), servers([8] * 4, 10.0, 1.0), 6, 4)
+    stages = stages_by(Dapple(), problem)
+    assert stages
+    assert stages_by(Dapple(), problem) == stages

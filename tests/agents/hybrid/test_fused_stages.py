@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from agents.pipeline.published import gpipe, one_f_one_b
 from agents.solver import Budget
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
 from envs.hybrid.simulation import simulate
+from tests.agents.hybrid.planning import divisions, stages_by
 from tests.envs.hybrid.rows_of_layers import random_row, row, servers
 from tests.strength import SEEDS
 
@@ -45,35 +46,35 @@ def test_the_program_finds_the_best_row_of_stages(seed: int) -> None:
     for most in (1, 2, 4):
         columns = program.columns(min(most, m))
         values = [
-            sum(c.seconds for c in picked)
-            + (m - 1) * max(c.seconds for c in picked)
-            + max(c.closing for c in picked)
+            value(picked, m)
             for picked in covers(columns, 4)
             if len(picked) <= most and sum(c.size for c in picked) <= 4
         ]
-        stages, bound = program.solve(most, 10.0, 0, 0.0)
+        stages = program.solve(most, 10.0, 0, 0.0)
         assert bool(stages) == bool(values)
         if values:
-            assert bound == pytest.approx(min(values), rel=1e-6)
+            assert value(stages, m) == pytest.approx(min(values), rel=1e-6)
             assert [c.begin for c in stages] == [0, *(c.end for c in stages[:-1])]
+            assert len(stages) <= most
+            assert sum(c.size for c in stages) <= 4
+
+
+def value(picked: list[Column], m: int) -> float:
+    """The objective of the program."""
+    seconds = [c.seconds for c in picked]
+    return sum(seconds) + (m - 1) * max(seconds) + max(c.closing for c in picked)
 
 
 def all_plans(problem: HybridProblem) -> Iterator[HybridPlan]:
     """Every division of the layers on every division of some devices, in two orders."""
-    layers, devices = problem.num_layers, range(problem.num_devices)
-    for count in range(1, min(layers, problem.num_devices) + 1):
-        for ends in combinations(range(1, layers), count - 1):
-            borders = [0, *ends, layers]
-            for used in range(count, problem.num_devices + 1):
-                for chosen in permutations(devices, used):
-                    for cuts in combinations(range(1, used), count - 1):
-                        edges = [0, *cuts, used]
-                        stages = [
-                            Stage(borders[k], borders[k + 1], chosen[edges[k] : edges[k + 1]])
-                            for k in range(count)
-                        ]
-                        for order in (gpipe, one_f_one_b):
-                            yield ordered(stages, problem.micro_batches, order)
+    devices = range(1, problem.num_devices + 1)
+    for count, used in product(range(1, problem.num_layers + 1), devices):
+        places = permutations(range(problem.num_devices), used)
+        every = product(divisions(problem.num_layers, count), places, divisions(used, count))
+        for spans, chosen, parts in every:
+            stages = [Stage(*span, chosen[a:b]) for span, (a, b) in zip(spans, parts, strict=True)]
+            for order in (gpipe, one_f_one_b):
+                yield ordered(stages, problem.micro_batches, order)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -99,16 +100,10 @@ def test_uneven_devices_get_uneven_shares() -> None:
 
 
 def test_what_does_not_fit_is_computed_again() -> None:
-    problem = row(
-        servers([1], 1, 1), [1, 1], [1, 1], [1, 1], cuts=[1], saved=[50, 50], micro_batches=4
-    )
-    tight = replace(problem, capacity=np.array([110.0]))
-    found = planner().solve(tight, Budget(10.0, 100))
-    assert found.solution is not None
-    assert found.solution.violations(tight) == []
-    nothing = planner().solve(replace(tight, capacity=np.array([90.0])), Budget(10.0, 100))
-    assert nothing.solution is None
-    assert "fits the memory" in nothing.reason
+    problem = row(servers([1], 1, 1), [1, 1], [1, 1], [1, 1], [1], (), [50, 50], 4)
+    tight, none = (replace(problem, capacity=np.array([room])) for room in (110.0, 90.0))
+    assert stages_by(planner(), tight)
+    assert "fits the memory" in planner().solve(none, Budget(10.0, 100)).reason
 
 
 def test_fusion_joins_the_quickest() -> None:

@@ -1,16 +1,9 @@
-"""Drift plus penalty: the oracle, the theorem, and policies beside all that could be done."""
+"""Drift plus penalty: its theorem, and policies beside all that could be done."""
 
 from __future__ import annotations
 
-import math
-import random
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
@@ -28,100 +21,12 @@ from agents.hybrid.lyapunov import (
     search,
     static,
 )
-from envs.compilation import compiled
-from envs.files import read_json
-from envs.hybrid.batch_time import Batch, BatchTime, Groups, transformer
+from envs.hybrid.batch_time import BatchTime, Groups, transformer
 from envs.hybrid.slots import GeneratedSlots, Markov
 from tests.refusal import refusal
-from tests.strength import SEEDS, examples, trials
+from tests.strength import trials
 
 FloatArray = NDArray[np.float64]
-
-
-@compiled
-def drift_plus_penalty(
-    time: FloatArray, cost: FloatArray, states: NDArray[np.int64], budget: FloatArray, weight: float
-) -> tuple[NDArray[np.int64], FloatArray]:
-    """The control over finite sets of actions.
-
-    Args:
-        time: (S, A) of the actions in each state; inf: there is no such action.
-        cost: (S, A, K).
-        states: (T,) the state of each slot.
-        budget: (K,) of a slot, on average.
-        weight: V.
-
-    Returns:
-        (T,) the action of each slot, the first among equals; (T, K) the queues after it.
-    """
-    action = np.empty(len(states), dtype=np.int64)
-    queues = np.empty((len(states), len(budget)))
-    queue = np.zeros(len(budget))
-    for t in range(len(states)):
-        state, best = states[t], np.inf
-        for a in range(time.shape[1]):
-            value = weight * time[state, a] + (queue * cost[state, a]).sum()
-            if value < best:
-                best, action[t] = value, a
-        queue = np.maximum(queue + cost[state, action[t]] - budget, 0.0)
-        queues[t] = queue
-    return action, queues
-
-
-@pytest.fixture(scope="module")
-def oracle(data: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(data / "oracles/parallel/lyapunov.json")
-    return found
-
-
-def test_every_weight_of_the_oracle(oracle: dict[str, Any]) -> None:
-    """Exactly: the times and costs are halves, so that no sum is rounded."""
-    rng = random.Random(7)
-    draws = np.array([rng.random() for _ in range(400_000)])
-    states = (draws >= 0.5).astype(np.int64) + (draws >= 0.8)
-    table = np.array([actions for _, actions in oracle["states"]])
-    time, cost = table[..., 0], table[..., 1:]
-    budget = np.array([oracle["budget"]])
-    bound = ((cost - budget) ** 2).max() / 2
-    assert bound == oracle["B"]
-    shares = np.bincount(states) / len(states)
-    noise = 6.0 * 3.0 / math.sqrt(len(states))  # six standard errors of times of at most 9
-    assert shares == pytest.approx([share for share, _ in oracle["states"]], abs=0.005)
-    for row in oracle["results"]:
-        action, queue = drift_plus_penalty(time, cost, states, budget, row["V"])
-        taken, spent = time[states, action].mean(), cost[states, action].mean()
-        assert (taken, spent) == (row["avg_time"], row["avg_cost"])
-        assert (queue.mean(), queue.max()) == (row["avg_queue"], row["max_queue"])
-        assert oracle["budget"] + queue[-1, 0] / len(states) == row["cost_violation_bound"] >= spent
-        assert taken - oracle["lp_optimum"] <= bound / row["V"] + noise
-
-
-numbers = st.integers(0, 40).map(lambda x: x / 4)
-
-
-@given(
-    st.integers(1, 3).flatmap(
-        lambda kinds: st.lists(
-            st.lists(
-                st.lists(numbers, min_size=kinds + 1, max_size=kinds + 1), min_size=2, max_size=2
-            ),
-            min_size=1,
-            max_size=4,
-        )
-    ),
-    st.floats(0.01, 100.0),
-    SEEDS,
-)
-@examples(300)
-def test_costs_are_within_the_budget_and_the_last_queue(
-    actions: list[list[list[float]]], weight: float, seed: int
-) -> None:
-    table = np.array(actions)
-    states = np.random.default_rng(seed).integers(len(table), size=50)
-    budget = table[..., 1:].mean(axis=(0, 1))
-    action, queue = drift_plus_penalty(table[..., 0], table[..., 1:], states, budget, weight)
-    spent = table[states, action, 1:].mean(axis=0)
-    assert (spent <= budget + queue[-1] / len(states) + 1e-9).all()
 
 
 def slots_of(workers: int, slots: int, bandwidth: float, seed: int) -> list[BatchTime]:
@@ -214,7 +119,7 @@ def test_policies_side_by_side() -> None:
 
 def test_budgets_that_nothing_keeps_to() -> None:
     slots = slots_of(2, 5, 1e9, 0)
-    known: list[list[Batch]] = [[search(batch, price=FREE)] for batch in slots]
+    known = [[search(batch, price=FREE)] for batch in slots]
     with refusal("no plans keep to the budgets"):
         clairvoyant(slots, np.array([1e-3, np.inf]), known)
     found = clairvoyant(slots, UNLIMITED, known)

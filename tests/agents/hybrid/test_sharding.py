@@ -62,12 +62,6 @@ def test_the_loss_is_of_split_logits() -> None:
     assert found.state[1, 2] == 1 / 4
 
 
-def test_one_device_sends_nothing() -> None:
-    found = sharding_of(*transformer(1), (1,))
-    assert (found.compute == 1).all()
-    assert (found.forward_sent == 0).all()
-
-
 def test_a_forward_pass_alone_sends_nothing_back() -> None:
     found = sharding_of(*transformer(1, state=None), (1, 2))
     assert found.forward_sent[1, 1] == pytest.approx(2 * ACTIVATION)
@@ -94,7 +88,6 @@ def test_degrees_ascend_from_one(degrees: tuple[int, ...]) -> None:
 
 def test_layers_of_nothing_but_constants_are_not_shared() -> None:
     graph, _, _ = transformer(1)
-    nowhere = np.full(graph.num_operators, NONE)
-    found = sharding_of(graph, nowhere, 2, (1, 4))
+    found = sharding_of(graph, np.full(graph.num_operators, NONE), 2, (1, 4))
     assert (found.compute == 1).all()
     assert (found.forward_sent == 0).all()

@@ -70,15 +70,14 @@ def test_the_kernel_plays_its_lists_as_the_simulator_does(data: st.DataObject) -
     limit = data.draw(st.sampled_from([2.0 * chunks, 2.0 * p * chunks, np.inf]))
     takes = np.repeat([[2.0], [-1.0], [-1.0]], stages, axis=1)
     late = float(random.integers(0, 4))
-    facts = Facts(mine, np.array(rank), seconds, takes, np.full(p, limit), late, m)
+    facts = Facts(mine, np.array(rank), seconds, takes, limit, late, m)
     forward = [0, 2, 3, 1] if in_a_v else [0, 1]
     passes = np.array([forward * m] * p, dtype=np.int8)
     for row in passes:  # exchanges of neighbours, which may deadlock or exceed the memory
         for at in random.integers(0, len(row) - 1, random.integers(0, 3)):
             row[at], row[at + 1] = row[at + 1], row[at]
     patience = random.choice([0.0, 3.0, np.inf], p)
-    codes = np.empty((p, 3 * chunks * m), dtype=np.int64)
-    span, makespan, mean = fill(facts, passes, patience, codes)
+    span, makespan, mean, codes = fill(facts, passes, patience)
     if not np.isfinite(span):
         return
     orders = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,6 +57,18 @@ def row(
         capacity=np.full(devices, np.inf),
         sharding=Sharding.none(layers),
     )
+
+
+def shared(
+    problem: HybridProblem, sent: Mapping[int, float], messages: float = 0.0
+) -> HybridProblem:
+    """Shards divide each layer evenly, and send so many bytes of it in each pass, by degree."""
+    degrees, ones = (1, *sent), np.ones(problem.num_layers)
+    part = np.array([ones / degree for degree in degrees])
+    size = np.array([ones * x for x in (0.0, *sent.values())])
+    times = messages * (size > 0)
+    sharding = Sharding(degrees, part, part, part, size, size, times, times)
+    return replace(problem, sharding=sharding)
 
 
 def random_row(rng: np.random.Generator, topology: Topology, layers: int, m: int) -> HybridProblem:
