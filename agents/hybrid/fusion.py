@@ -289,7 +289,7 @@ class _Search:
             if stage.shares is not None:
                 changed.append(replace(stage, shares=None))
             changed += [
-                self._balanced(replace(stage, shards=shards, shares=None))
+                self._balanced(replace(stage, shards=shards))
                 for shards in self.problem.sharding.degrees
                 if shards != stage.shards and len(group) % shards == 0
             ]
@@ -298,12 +298,12 @@ class _Search:
                 changed.append(self._with_devices(stage, group[: -stage.shards]))
             yield from ((*before, one, *after) for one in changed)
             half = len(group) // 2 // stage.shards * stage.shards
-            for middle in range(stage.first + 1, stage.end) if half else ():
-                if self._is_middle(stage, middle):
-                    parts = replace(stage, end=middle), replace(stage, first=middle)
-                    groups = group[:half], group[half:]
-                    pair = (self._with_devices(*two) for two in zip(parts, groups, strict=True))
-                    yield (*before, *pair, *after)
+            done = self._done[:, group[0]]  # half of the stage's work when layer `middle` begins
+            middle = int(np.searchsorted(done, (done[stage.first] + done[stage.end]) / 2))
+            if half and stage.first < middle < stage.end:
+                first = self._with_devices(replace(stage, end=middle), group[:half])
+                second = self._with_devices(replace(stage, first=middle), group[half:])
+                yield (*before, first, second, *after)
         for k, (a, b) in enumerate(pairwise(stages)):
             before, after = stages[:k], stages[k + 2 :]
             for step in (-4, -2, -1, 1, 2, 4):
@@ -323,26 +323,17 @@ class _Search:
                     more = self._with_devices(other, other.devices + own.devices[cut:])
                     yield (*before, *((less, more) if own is a else (more, less)), *after)
 
-    def _is_middle(self, stage: Stage, layer: int) -> bool:
-        """Whether half of the stage's work is done when `layer` begins."""
-        done = self._done[:, stage.devices[0]]
-        half = (done[stage.first] + done[stage.end]) / 2
-        return bool(done[layer - 1] < half <= done[layer])
-
     def _with_devices(self, stage: Stage, devices: tuple[int, ...]) -> Stage:
         """The stage on other devices, of which each gets what it can do."""
         shards = stage.shards if len(devices) % stage.shards == 0 else 1
-        return self._balanced(replace(stage, devices=devices, shards=shards, shares=None))
+        return self._balanced(replace(stage, devices=devices, shards=shards))
 
     def _balanced(self, stage: Stage) -> Stage:
-        return replace(stage, shares=self._by_speed(stage))
-
-    def _by_speed(self, stage: Stage) -> tuple[float, ...] | None:
-        """Shares for which all replicas compute equally long; None where equal ones do."""
+        """With shares for which all replicas compute equally long; None where equal ones do."""
         seconds = (self._done[stage.end] - self._done[stage.first])[list(stage.devices)]
         if seconds.max() - seconds.min() <= _SAME * seconds.max():
-            return None
+            return replace(stage, shares=None)
         speed = 1.0 / seconds.reshape(stage.replicas, stage.shards).max(axis=1)
         share = speed / speed.sum()
         share[-1] = 1.0 - share[:-1].sum()
-        return tuple(share.tolist())
+        return replace(stage, shares=tuple(share.tolist()))

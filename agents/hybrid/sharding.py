@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -72,13 +73,10 @@ def sharding_of(
     if not degrees or degrees[0] != 1 or (np.diff(degrees) <= 0).any():
         raise InputError(f"{list(degrees)} do not ascend from 1", field="degrees")
     row = _Reader(graph).layers(layer_of_operator, layers)
-    known: dict[tuple[_Layer, int], tuple[float, ...]] = {}
-    table = []
-    for degree in degrees:
-        for layer in row:
-            if (layer, degree) not in known:
-                known[layer, degree] = _share(layer, degree) if degree > 1 else _ALONE
-        table.append([known[layer, degree] for layer in row])
+    share = cache(_share)
+    table = [
+        [share(layer, degree) if degree > 1 else _ALONE for layer in row] for degree in degrees
+    ]
     columns = np.array(table, dtype=np.float64).reshape(len(degrees), layers, -1)
     return Sharding(tuple(degrees), *np.moveaxis(columns, 2, 0))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
@@ -100,30 +100,18 @@ class HybridPlan:
         return Pipeline(self.rank, self.micro_batches, ones, ones, ones, 0.0, (ordered,))
 
     def _wrong_stages(self, problem: HybridProblem) -> list[str]:
-        found, owner = [], dict[int, Stage]()
-        ends = [0, *(stage.end for stage in self.stages)]
+        faults = stage_faults(self.stages, problem.num_layers, SUM_SLACK)
+        found = [f"stage {number}: {fault}" for number, _, fault in faults]
         if self.micro_batches != problem.micro_batches:
             found.append(f"{self.micro_batches} micro-batches, not {problem.micro_batches}")
-        if not self.stages or ends[-1] != problem.num_layers:
-            found.append(f"the stages end at layer {ends[-1]} of {problem.num_layers}")
-        for number, (stage, begin) in enumerate(zip(self.stages, ends, strict=False)):
-            if stage.first != begin or stage.end <= stage.first:
-                found.append(
-                    f"stage {number} has layers {stage.first} to {stage.end} after {begin}"
-                )
-                continue
-            if not stage.devices or stage.shards not in problem.sharding.degrees:
+        owner = dict[int, Stage]()
+        for number, stage in enumerate(self.stages if not found else ()):
+            if stage.shards not in problem.sharding.degrees:
                 known = ", ".join(map(str, problem.sharding.degrees))
-                found.append(f"stage {number} has {stage.shards} shards, none of {known}")
+                found.append(f"stage {number}: {stage.shards} shards are none of {known}")
+            if not 0 <= min(stage.devices) <= max(stage.devices) < problem.num_devices:
+                found.append(f"stage {number} names a device that is none")
                 continue
-            outside = [d for d in stage.devices if not 0 <= d < problem.num_devices]
-            if outside or len(set(stage.devices)) < len(stage.devices):
-                found.append(f"stage {number} names a device that is none, or one twice")
-                continue
-            if len(stage.devices) % stage.shards or len(stage.share) != stage.replicas:
-                found.append(f"stage {number}: shards or shares do not go with its devices")
-            elif abs(stage.share.sum() - 1.0) > SUM_SLACK or (stage.share <= 0).any():
-                found.append(f"stage {number}: its shares do not add up to a micro-batch")
             if np.isinf(problem.forward[stage.first : stage.end, stage.devices]).any():
                 found.append(f"stage {number} has a layer that a device of it cannot run")
             for device in stage.devices:
@@ -132,6 +120,32 @@ class HybridPlan:
                     name = problem.topology.devices[device].name
                     found.append(f"device {name!r} is in two groups, or in one divided in two ways")
         return found
+
+
+def stage_faults(
+    stages: Sequence[Stage], layers: int, slack: float
+) -> Iterator[tuple[int, str, str]]:
+    """(stage, field, what is wrong with it) of stages that should divide the layers.
+
+    Shares may miss 1 by `slack`.
+    """
+    begin = 0
+    for number, stage in enumerate(stages):
+        if stage.first != begin or stage.end <= begin:
+            yield number, "first", f"has layers {stage.first} to {stage.end}, after {begin}"
+        count, shards, begin = len(stage.devices), stage.shards, stage.end
+        if not count or shards < 1 or len(set(stage.devices)) < count or count % shards:
+            fault = f"{count} devices are not replicas of {shards} shards, each device once"
+            yield number, "devices", fault
+        elif (
+            len(stage.share) != stage.replicas
+            or abs(stage.share.sum() - 1.0) > slack
+            or (stage.share <= 0).any()
+        ):
+            fault = f"shares are not {stage.replicas} positive numbers with the sum 1"
+            yield number, "shares", fault
+    if begin != layers:
+        yield len(stages) - 1, "end", f"ends at layer {begin} of {layers}"
 
 
 def ordered(

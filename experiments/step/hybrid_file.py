@@ -14,12 +14,20 @@ from envs.bounds import Count, Positive
 from envs.errors import InputError, refused_in
 from envs.files import read_json
 from envs.forms import Form, read_form
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, order_of_texts, order_texts
+from envs.hybrid.plan import (
+    HybridPlan,
+    HybridProblem,
+    Stage,
+    order_of_texts,
+    order_texts,
+    stage_faults,
+)
 from envs.step.pipeline import play
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp
 
 SCHEMA_VERSION = 1
+_SUM_SLACK = 1e-6  # what the shares of a file may miss 1 by
 Texts = Annotated[Sequence[str], MinLen(1)]
 
 
@@ -109,15 +117,15 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
     document = read_form(_Document, read_json(path), path)
     layers, rows = document.problem.layers, document.stages
     names = list(dict.fromkeys(name for row in rows for name in row.devices))
-    stages = tuple(_stage(row, names, path, f"stages[{number}]") for number, row in enumerate(rows))
-    ends = [0, *(stage.end for stage in stages)]
-    for number, (stage, begin) in enumerate(zip(stages, ends, strict=False)):
-        if stage.first != begin or stage.end <= begin:
-            told = f"covers layers {stage.first} to {stage.end}, after {begin}"
-            raise InputError(told, file=path, record=f"stages[{number}]", field="first")
-    if ends[-1] != len(layers):
-        told = f"ends at layer {ends[-1]} of {len(layers)}"
-        raise InputError(told, file=path, record=f"stages[{len(stages) - 1}]", field="end")
+    stages = tuple(
+        Stage(
+            row.first, row.end, tuple(map(names.index, row.devices)), row.shards,
+            None if row.shares is None else tuple(map(float, row.shares)), row.recompute,
+        )
+        for row in rows
+    )  # fmt: skip
+    for number, field, fault in stage_faults(stages, len(layers), _SUM_SLACK):
+        raise InputError(fault, file=path, record=f"stages[{number}]", field=field)
     orders = order_of_texts(document.orders, path)
     if document.micro_batches * len(stages) > sum(map(len, orders)):
         raise InputError("leave actions out", file=path, field="orders")
@@ -127,16 +135,3 @@ def read_hybrid_plan(path: str | Path) -> HybridDocument:
     more = document.model_extra or {}
     seconds = {key: value for key, value in more.items() if isinstance(value, float)}
     return HybridDocument(plan, tuple(layers), seconds, document.problem.model)
-
-
-def _stage(row: _Stage, names: list[str], path: str | Path, record: str) -> Stage:
-    devices, shares = tuple(names.index(name) for name in row.devices), row.shares
-    if len(set(devices)) < len(devices) or len(devices) % row.shards:
-        told = f"{len(devices)} devices are not replicas of {row.shards} shards, each device once"
-        raise InputError(told, file=path, record=record, field="devices")
-    known = None if shares is None else tuple(map(float, shares))
-    stage = Stage(row.first, row.end, devices, row.shards, known, row.recompute)
-    if known is not None and (len(known) != stage.replicas or abs(sum(known) - 1.0) > 1e-6):
-        told = f"are not {stage.replicas} positive numbers with the sum 1"
-        raise InputError(told, file=path, record=record, field="shares")
-    return stage

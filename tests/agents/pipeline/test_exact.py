@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from agents.constraint_program.solver import CpSettings
-from agents.pipeline.exact import Proved, optimum
+from agents.pipeline.exact import optimum
 from agents.pipeline.published import looped, v_shaped
 from agents.pipeline.zero_bubble import Memory
 from envs.errors import InputError
 from envs.files import read_json
 from envs.step.pipeline import Action, Pipeline, Work, play
+from tests.envs.step.pipelines import pipeline
 from tests.refusal import refusal
 from tests.strength import at_full_strength
 
@@ -23,38 +24,31 @@ pytestmark = pytest.mark.slow
 
 
 def best(
-    rank: tuple[int, ...], m: int, times: tuple[int, int, int], *, communication: float = 0,
-    limit: float | None = None, split: bool = True, span: bool = False, directions: int = 1,
-) -> Proved:  # fmt: skip
-    stages = len(rank)
-    f, i, w = ((x,) * stages for x in times)
-    chains = (tuple(range(stages)),)
-    if directions == 2:
-        chains = tuple(range(stages // 2)), tuple(range(stages // 2, stages))
-    pipeline = Pipeline(rank, m, f, i, w, communication, chains)
-    held = (2.0,) * stages, (-1.0,) * stages, (-1.0,) * stages
-    memory = None if limit is None else Memory(*held, limit)
+    pipe: Pipeline, *, limit: float | None = None, split: bool = True, span: bool = False
+) -> float:
+    """The proved optimum."""
+    ones = (-1.0,) * len(pipe.rank)
+    memory = None if limit is None else Memory((2.0,) * len(ones), ones, ones, limit)
     settings = CpSettings(workers=1, seed=0)
-    return optimum(pipeline, memory, split=split, span=span, seconds=120, settings=settings)
+    found = optimum(pipe, memory, split=split, span=span, seconds=120, settings=settings)
+    assert found.status == "optimal"
+    return found.objective
 
 
 def test_brute_force_finds_nothing_better() -> None:
-    p, m, times = 2, 2, (2, 3, 1)
-    pipeline = Pipeline((0, 1), m, *((x, x) for x in times), 1, ((0, 1),))
+    p, m = 2, 2
+    pipe = pipeline(range(p), m, (2, 3, 1), communication=1)
     works = (Work.FORWARD, Work.INPUT, Work.WEIGHT)
     rows = [list(permutations(Action(w, s, k) for w in works for k in range(m))) for s in range(p)]
     rows = [[row for row in own if _in_order(row)] for own in rows]
     values = []
     for orders in product(*rows):
         try:
-            played = play(pipeline, orders)
+            played = play(pipe, orders)
         except InputError:
             continue
         values.append((played.makespan, played.max_rank_span))
-    found = best((0, 1), m, times, communication=1)
-    assert (found.status, found.objective) == ("optimal", min(v[0] for v in values))
-    found = best((0, 1), m, times, communication=1, span=True)
-    assert (found.status, found.objective) == ("optimal", min(v[1] for v in values))
+    assert (best(pipe), best(pipe, span=True)) == tuple(map(min, zip(*values, strict=True)))
 
 
 def _in_order(row: tuple[Action, ...]) -> bool:
@@ -74,40 +68,30 @@ def test_the_optima_are_those_that_were_proved(data: Path) -> None:
     if not at_full_strength():
         cases = [e for e in cases if (e["wall"] or 1.0) <= DEMANDING][::14]
     for e in cases:
-        found = best(
-            shapes[e["tag"].split("-")[0]](e["p"]), e["m"], (e["F"], e["B"], e["W"]),
-            communication=e["comm"], limit=e["mem"], split=e["split"],
-            span=e["objective"] == "span",
-        )  # fmt: skip
-        assert (found.status, found.objective) == ("optimal", e["value"]), e
+        rank, times = shapes[e["tag"].split("-")[0]](e["p"]), (e["F"], e["B"], e["W"])
+        pipe, span = pipeline(rank, e["m"], times, e["comm"]), e["objective"] == "span"
+        assert best(pipe, limit=e["mem"], split=e["split"], span=span) == e["value"], e
     for e in document["ilp"] if at_full_strength() else document["ilp"][:1]:
-        times = e["f"], e["b"], e["w"]
-        found = best(
-            looped(e["p"], 1), e["m"], times, communication=e["c"], limit=e["mem"], span=True
-        )
-        assert (found.status, found.objective) == ("optimal", e["ilp_obj"]), e
+        pipe = pipeline(range(e["p"]), e["m"], (e["f"], e["b"], e["w"]), e["c"])
+        assert best(pipe, limit=e["mem"], span=True) == e["ilp_obj"], e
 
 
 def test_two_pipelines_in_opposite_directions(data: Path) -> None:
     cases = read_json(data / "oracles/parallel/chimera.json")["cases"]
     for e in cases if at_full_strength() else cases[:1]:
-        times = e["F"], e["B"], 0
-        found = best(v_shaped(e["D"]), e["N"], times, split=False, directions=2)
-        assert (found.status, found.objective) == ("optimal", e["optimal_makespan"]), e
+        pipe = pipeline(v_shaped(e["D"]), e["N"], (e["F"], e["B"], 0), chains=2)
+        assert best(pipe, split=False) == e["optimal_makespan"], e
 
 
 def test_a_span_is_proved_by_a_second_search() -> None:
-    found = best(looped(3, 1), 6, (1, 1, 1), limit=6.0, span=True)
-    assert (found.status, found.objective) == ("optimal", 20)
-    found = best(v_shaped(2), 2, (2, 3, 0), split=False, span=True, directions=2)
-    assert (found.status, found.objective) == ("optimal", 10)
+    assert best(pipeline(range(3), 6, (1, 1, 1)), limit=6.0, span=True) == 20
+    assert best(pipeline(v_shaped(2), 2, (2, 3, 0), chains=2), split=False, span=True) == 10
 
 
 def test_what_it_cannot_do_is_refused() -> None:
     with refusal("whole numbers"):
-        best((0, 1), 1, (1, 1, 1), communication=0.5)
-    pipeline = Pipeline((0,), 1, (1,), (1,), (1,), 0, ((0,),))
-    odd = Memory((2.0,), (-1.0,), (0.0,), 4.0)
-    settings = CpSettings(workers=1, seed=0)
+        best(pipeline(range(2), 1, (1, 1, 1), communication=0.5))
+    odd, settings = Memory((2.0,), (-1.0,), (0.0,), 4.0), CpSettings(workers=1, seed=0)
     with refusal("give back"):
-        optimum(pipeline, odd, split=True, span=False, seconds=1, settings=settings)
+        optimum(pipeline([0], 1, (1, 1, 1)), odd, split=True, span=False, seconds=1,
+                settings=settings)  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from envs.step.pipeline import Pipeline
 
-Times = tuple[float | Sequence[float], ...]  # forward, gradients of inputs and of weights
+Times = Sequence[float | Sequence[float]]  # forward, gradients of inputs and of weights
 
 
 def pipeline(

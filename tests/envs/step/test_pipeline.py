@@ -16,6 +16,7 @@ from agents.pipeline.published import PUBLISHED, dualpipe_v, looped, one_f_one_b
 from envs.errors import InputError
 from envs.files import read_json
 from envs.step.pipeline import Action, Orders, Overlap, Pipeline, PlayedPipeline, Work, play
+from tests.envs.step.pipelines import Times, pipeline
 from tests.refusal import refusal
 
 NAMES = {
@@ -24,13 +25,10 @@ NAMES = {
 }  # fmt: skip
 
 
-def pipeline(
-    name: str, p: int, m: int, v: int, times: tuple[float, float, float], communication: float
-) -> Pipeline:
-    stages = p * v
+def piped(name: str, p: int, m: int, v: int, times: Times, communication: float = 0) -> Pipeline:
+    """The pipeline of a published schedule."""
     rank = v_shaped(p) if name in {"zb_v", "dualpipe_v"} else looped(p, v)
-    f, i, w = ((x,) * stages for x in times)
-    return Pipeline(rank, m, f, i, w, communication, (tuple(range(stages)),))
+    return pipeline(rank, m, times, communication)
 
 
 def found(played: PlayedPipeline) -> dict[str, object]:
@@ -53,7 +51,7 @@ def test_every_published_figure_is_met_to_the_digit(data: Path) -> None:
             continue
         times = entry["F"], entry["I"], entry["W"]
         played = play(
-            pipeline(name, p, m, v, times, entry["comm"]),
+            piped(name, p, m, v, times, entry["comm"]),
             PUBLISHED[name](p, m, v),
             entry.get("overlap", "serial"),
         )
@@ -65,26 +63,26 @@ def test_every_published_figure_is_met_to_the_digit(data: Path) -> None:
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 5), (2, 1), (3, 2), (3, 6), (5, 3), (5, 10)])
 def test_the_makespan_of_orders_with_whole_backward_passes(name: str, p: int, m: int) -> None:
     for v in (1, 2, 3) if name in {"looped_bfs", "interleaved"} else (1,):
-        played = play(pipeline(name, p, m, v, (3, 5, 2), 0), PUBLISHED[name](p, m, v))
+        played = play(piped(name, p, m, v, (3, 5, 2)), PUBLISHED[name](p, m, v))
         assert played.makespan == (v * m + p - 1 + (v - 1) * max(0, p - m)) * 10
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 1), (3, 6, 2), (5, 5, 1), (8, 16, 2)])
 def test_the_makespan_of_zb_h1(p: int, m: int, v: int) -> None:
-    played = play(pipeline("zb_h1", p, m, v, (10, 12, 8), 0), zb_h1(p, m, v))
+    played = play(piped("zb_h1", p, m, v, (10, 12, 8)), zb_h1(p, m, v))
     assert played.makespan == v * m * 30 + (p - 1) * 14
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 3), (3, 7), (5, 9), (8, 16)])
 def test_zb_v_has_no_bubble_in_its_span(p: int, m: int) -> None:
-    played = play(pipeline("zb_v", p, m, 2, (4, 4, 4), 0), PUBLISHED["zb_v"](p, m, 2))
+    played = play(piped("zb_v", p, m, 2, (4, 4, 4)), PUBLISHED["zb_v"](p, m, 2))
     assert (played.max_rank_span, played.makespan) == (24 * m, 24 * m + (p - 1) * 4)
     assert max(played.peak_live(Work.WEIGHT)) == 2 * p
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 7), (5, 10), (6, 13)])
 def test_the_makespan_of_dualpipe_v(p: int, m: int) -> None:
-    pipe = pipeline("dualpipe_v", p, m, 2, (1, 1, 1), 0)
+    pipe = piped("dualpipe_v", p, m, 2, (1, 1, 1))
     assert play(pipe, dualpipe_v(p, m, 2)).makespan == 6 * m + p - 1
     assert play(pipe, dualpipe_v(p, m, 2), "atomic").makespan == 6 * m + (p - 1) * 2
 
@@ -126,10 +124,9 @@ def test_the_simulator_finds_the_longest_paths(
     name: str, p: int, m: int, chunks: int, data: st.DataObject
 ) -> None:
     v = 2 if name == "zb_v" else 1 if name == "1f1b" else chunks
-    times = st.lists(st.integers(0, 9), min_size=p * v, max_size=p * v).map(tuple)
-    pipe = pipeline(name, p, m, v, (0, 0, 0), data.draw(st.integers(0, 5)))
-    drawn = (data.draw(times) for _ in range(3))
-    pipe = Pipeline(pipe.rank, m, *drawn, pipe.communication, pipe.chains)
+    times = st.lists(st.integers(0, 9), min_size=p * v, max_size=p * v)
+    drawn = [data.draw(times) for _ in range(3)]
+    pipe = piped(name, p, m, v, drawn, data.draw(st.integers(0, 5)))
     try:
         orders = PUBLISHED[name](p, m, v)
     except InputError:  # torch refuses it as well
@@ -142,7 +139,7 @@ def test_the_simulator_finds_the_longest_paths(
 
 @pytest.mark.parametrize("overlap", ["serial", "atomic"])
 def test_two_passes_beside_each_other_wait_for_their_inputs(overlap: Overlap) -> None:
-    pipe = Pipeline((0, 1), 2, (1, 1), (1, 1), (1, 1), 5, ((0, 1),))
+    pipe = pipeline(range(2), 2, (1, 1, 1), 5)
     f, b = Work.FORWARD, Work.BACKWARD
     orders = [
         [Action(f, 0, 0), Action(f, 0, 1), Action(b, 0, 0), Action(b, 0, 1)],
@@ -154,7 +151,7 @@ def test_two_passes_beside_each_other_wait_for_their_inputs(overlap: Overlap) ->
 
 
 def test_lists_that_do_not_fit_are_refused() -> None:
-    pipe = Pipeline((0, 1), 1, (1, 1), (1, 1), (1, 1), 0, ((0, 1),))
+    pipe = pipeline(range(2), 1, (1, 1, 1))
     f, b = Work.FORWARD, Work.BACKWARD
     good: Any = [[Action(f, 0, 0), Action(b, 0, 0)], [Action(f, 1, 0), Action(b, 1, 0)]]
     assert play(pipe, good).makespan == 6
