@@ -13,7 +13,7 @@ from agents.pipeline.published import gpipe, one_f_one_b
 from agents.synchronisation.classical import DoubleTree, Ring
 from envs.graphs.op_graph import Kind
 from envs.hybrid import simulation
-from envs.hybrid.plan import HybridPlan, Stage, ordered, peak_memory
+from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered, peak_memory
 from envs.hybrid.simulation import pipeline_of, simulate
 from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import Action, Work, play
@@ -28,13 +28,9 @@ def test_replicas_with_uneven_shares_pass_on_what_overlaps() -> None:
     stages = (Stage(0, 1, (0, 1), shares=(0.75, 0.25)), Stage(1, 2, (2, 3)))
     step = simulate(problem, ordered(stages, 1, gpipe))
     line = step.timeline
-    sent = {
-        (a, b): (start, end)
-        for a, b, start, end in zip(
-            line.transfer_source.tolist(), line.transfer_destination.tolist(),
-            line.transfer_start.tolist(), line.transfer_finish.tolist(), strict=True,
-        )
-    }  # fmt: skip
+    ways = zip(line.transfer_source.tolist(), line.transfer_destination.tolist(), strict=True)
+    times = zip(line.transfer_start.tolist(), line.transfer_finish.tolist(), strict=True)
+    sent = dict(zip(ways, times, strict=True))
     # forward ends at 6 and 2; device 0 sends 4 bytes to 2 and 2 to 3, device 1 sends 2 to 3
     assert sent[1, 3] == (2, 4)
     assert sent[0, 2] == (6, 10)
@@ -99,11 +95,18 @@ def test_replicas_sum_by_the_plans_of_any_planner() -> None:
         assert found == pytest.approx(pair, rel=1e-3)
 
 
+def without_replicas(
+    rng: np.random.Generator, bandwidth: float, micro_batches: int
+) -> tuple[HybridProblem, list[Stage]]:
+    """Five layers on four servers of one device each."""
+    problem = random_row(rng, servers([1] * 4, bandwidth, bandwidth), 5, micro_batches)
+    return problem, [replace(s, devices=s.devices[:1]) for s in random_stages(rng, 5, 4)]
+
+
 @given(SEEDS)
 def test_without_replicas_and_messages_it_is_the_pipeline(seed: int) -> None:
     rng = default_rng(seed)
-    problem = random_row(rng, servers([1] * 4, np.inf, np.inf), 5, int(rng.integers(1, 7)))
-    stages = [replace(s, devices=s.devices[:1]) for s in random_stages(rng, 5, 4)]
+    problem, stages = without_replicas(rng, np.inf, int(rng.integers(1, 7)))
     for order in (gpipe, one_f_one_b):
         plan = ordered(stages, problem.micro_batches, order)
         assert plan.violations(problem) == []
@@ -113,9 +116,7 @@ def test_without_replicas_and_messages_it_is_the_pipeline(seed: int) -> None:
 
 @given(SEEDS)
 def test_one_micro_batch_waits_for_every_message(seed: int) -> None:
-    rng = default_rng(seed)
-    problem = random_row(rng, servers([1] * 4, 1, 1), 5, 1)
-    stages = [replace(s, devices=s.devices[:1]) for s in random_stages(rng, 5, 4)]
+    problem, stages = without_replicas(default_rng(seed), 1, 1)
     plan = ordered(stages, 1, gpipe)
     work = float(problem.work()[:, 0].sum())
     cuts = 2 * sum(problem.cut_bytes[stage.end] for stage in stages)
