@@ -149,7 +149,7 @@ class Alpa(HybridSolver):
             Stage(0, problem.num_layers, pool.devices[:count], shards, recompute=recompute)
             for count in pool.sizes
             if size % count == 0 or count % size == 0
-            for shards in problem.sharding.degrees
+            for shards in problem.sharding
             if count % shards == 0
             for recompute in (False, True)
         ]
@@ -175,16 +175,16 @@ class Alpa(HybridSolver):
 
 def _costs(problem: HybridProblem, way: Stage) -> tuple[FloatArray, IntArray]:
     """(L, L + 1) seconds of the stages of layers i..j - 1, and how many stages may follow."""
-    layers, shard = problem.num_layers, problem.shard[way.shards]
+    layers, held = problem.num_layers, problem.held[way.shards]
     passes = layer_seconds(problem, way, slice(0, layers)).passes
     seconds = spans(passes)[:-1].max(axis=2)
-    gradients = spans(shard.gradient_bytes)[:-1]
+    gradients = spans(held.gradient_bytes)[:-1]
     once, per_byte = sum_line(problem, way, 1e9)
     summed = np.where(gradients > 0, once + gradients * per_byte, 0.0)
     seconds += summed / problem.micro_batches
     share = 1.0 / way.replicas
-    state = spans(shard.state_bytes)[:-1]
-    kept = spans(shard.saved_bytes)[:-1] * share
+    state = spans(held.state_bytes)[:-1]
+    kept = spans(held.saved_bytes)[:-1] * share
     if way.recompute:
         state, kept = state + kept, np.minimum(problem.cut_bytes[:-1, None] * share, kept)
     free = float(problem.capacity.min()) - state

@@ -290,7 +290,7 @@ class _Search:
                 changed.append(replace(stage, shares=None))
             changed += [
                 self._balanced(replace(stage, shards=shards))
-                for shards in self.problem.sharding.degrees
+                for shards in self.problem.sharding
                 if shards != stage.shards and len(group) % shards == 0
             ]
             changed += [self._with_devices(stage, (*group, d)) for d in free if stage.shards == 1]

@@ -19,7 +19,7 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.fabric import Fabric
 from envs.hardware.topology import fabric_topology
-from envs.hybrid.plan import HybridPlan, HybridProblem, Sharding, Stage, ordered
+from envs.hybrid.plan import HybridPlan, HybridProblem, Shard, Sharding, Stage, ordered
 from envs.hybrid.signatures import (
     BROADCAST,
     FEATURES,
@@ -74,11 +74,11 @@ def sharding_of(
         raise InputError(f"{list(degrees)} do not ascend from 1", field="degrees")
     row = _Reader(graph).layers(layer_of_operator, layers)
     share = cache(_share)
-    table = [
-        [share(layer, degree) if degree > 1 else _ALONE for layer in row] for degree in degrees
-    ]
-    columns = np.array(table, dtype=np.float64).reshape(len(degrees), layers, -1)
-    return Sharding(tuple(degrees), *np.moveaxis(columns, 2, 0))
+    found = {
+        degree: [share(layer, degree) if degree > 1 else _ALONE for layer in row]
+        for degree in degrees
+    }
+    return {degree: Shard(*np.array(table, dtype=np.float64).T) for degree, table in found.items()}
 
 
 class _Tensor(NamedTuple):
@@ -168,10 +168,14 @@ class _Reader:
 
 
 def _share(layer: _Layer, degree: int) -> tuple[float, ...]:
-    """The signatures of a layer on `degree` shards: an entry of each column of `Sharding`."""
+    """The signatures of a layer on `degree` shards: an entry of each column of `Shard`."""
     options = [_offered(operator) for operator in layer.operators]
     sizes, edges, sent = _edges(layer, options, degree)
-    own = [np.array([_summed(s, degree) for s in every]) for every in options]
+    way = PARTIAL, BROADCAST  # of all-reduces within an operator
+    own = [
+        np.array([_sent(way, s.forward_summed, way, s.backward_summed, degree) for s in every])
+        for every in options
+    ]
     work = [
         seconds * np.array([1 / degree if s.shared else 1.0 for s in every])
         for seconds, every in zip(layer.seconds, options, strict=True)
@@ -232,12 +236,6 @@ def _edges(
             ]
             sent.append(np.array(rows))
     return sizes, edges, sent
-
-
-def _summed(signature: Signature, degree: int) -> tuple[float, ...]:
-    """What the all-reduces within an operator send."""
-    way = PARTIAL, BROADCAST
-    return _sent(way, signature.forward_summed, way, signature.backward_summed, degree)
 
 
 def _sent(
@@ -318,7 +316,7 @@ class SBP(HybridSolver):
         devices = np.argsort(problem.topology.server, kind="stable").tolist()
         best: HybridPlan | None = None
         predicted, tried = np.inf, 0
-        for shards in problem.sharding.degrees:
+        for shards in problem.sharding:
             if len(devices) % shards:
                 continue
             stage = Stage(0, problem.num_layers, tuple(devices), shards)
@@ -334,8 +332,8 @@ class SBP(HybridSolver):
 
 def one_stage_seconds(problem: HybridProblem, stage: Stage) -> float:
     """Seconds of a step whose one stage has all layers."""
-    shard = problem.shard[stage.shards]
-    held = float(shard.gradient_bytes.sum())
+    held = problem.held[stage.shards]
+    nbytes = float(held.gradient_bytes.sum())
     passes = problem.micro_batches * float(stage_seconds(problem, stage).passes.max())
-    update = shard.update[:, stage.devices]
-    return passes + all_reduce_seconds(problem, stage, held) + float(update.sum(axis=0).max())
+    update = held.update[:, stage.devices]
+    return passes + all_reduce_seconds(problem, stage, nbytes) + float(update.sum(axis=0).max())

@@ -78,7 +78,7 @@ class StageProgram:
             for size in pool.sizes:
                 options = [
                     self._columns(number, size, shards, again, in_flight)
-                    for shards in self.problem.sharding.degrees
+                    for shards in self.problem.sharding
                     if size % shards == 0 and shards <= len(pool.servers[0])
                     for again in (False, True)
                 ]
@@ -145,11 +145,9 @@ class StageProgram:
         stage = Stage(0, problem.num_layers, group, shards, None, recompute)
         timed = layer_seconds(problem, stage, slice(0, problem.num_layers))
         per_layer = sum(column.max(axis=1) for column in timed)
-        shard = problem.shard[shards]
-        columns = (
-            per_layer, shard.state_bytes, shard.gradient_bytes, shard.saved_bytes,
-            shard.update[:, group[0]],
-        )  # fmt: skip
+        own = problem.held[shards]
+        update = own.update[:, group[0]]
+        columns = (per_layer, own.state_bytes, own.gradient_bytes, own.saved_bytes, update)
         totals = (sums_before(column)[borders] for column in columns)
         seconds, held, nbytes, kept, updating = (t - t[:, None] for t in totals)
         replicas = size // shards

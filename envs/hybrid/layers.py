@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
@@ -15,11 +13,10 @@ from envs.step.problem import StepProblem
 
 LEAST_SHARE = 0.1
 NEAR = 4.0  # mean layers
-ShardingRule = Callable[[OpGraph, IntArray, int], Sharding]  # graph, layer of operator, layers
 
 
 def hybrid_problem(
-    step: StepProblem, layer: IntArray, micro_batches: int, sharding: ShardingRule
+    step: StepProblem, layer: IntArray, micro_batches: int, sharding: Sharding
 ) -> HybridProblem:
     """The layers of a step: `layer` (N,) is that of every operator, NONE: left out.
 
@@ -56,7 +53,7 @@ def hybrid_problem(
         saved_bytes=_saved_bytes(graph, layer, count),
         micro_batches=micro_batches,
         capacity=step.capacity,
-        sharding=sharding(graph, layer, count),
+        sharding=sharding,
         profile=LayerGraph.of(graph) if graph.profile_classes else None,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
@@ -106,8 +106,8 @@ class HybridPlan:
             found.append(f"{self.micro_batches} micro-batches, not {problem.micro_batches}")
         owner = dict[int, Stage]()
         for number, stage in enumerate(self.stages if not found else ()):
-            if stage.shards not in problem.sharding.degrees:
-                known = ", ".join(map(str, problem.sharding.degrees))
+            if stage.shards not in problem.sharding:
+                known = ", ".join(map(str, problem.sharding))
                 found.append(f"stage {number}: {stage.shards} shards are none of {known}")
             if not 0 <= min(stage.devices) <= max(stage.devices) < problem.num_devices:
                 found.append(f"stage {number} names a device that is none")
@@ -159,8 +159,8 @@ def ordered(
 
 def stage_bytes(problem: HybridProblem, stage: Stage) -> tuple[float, float]:
     """(bytes of state, bytes saved of a whole micro-batch) of a stage, on each of its shards."""
-    shard, layers = problem.shard[stage.shards], slice(stage.first, stage.end)
-    return float(shard.state_bytes[layers].sum()), float(shard.saved_bytes[layers].sum())
+    held, layers = problem.held[stage.shards], slice(stage.first, stage.end)
+    return float(held.state_bytes[layers].sum()), float(held.saved_bytes[layers].sum())
 
 
 def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
@@ -222,42 +222,38 @@ def order_of_texts(texts: Sequence[Sequence[str]], file: object) -> list[list[Ac
     return orders
 
 
-@dataclass(frozen=True, eq=False)
-class Sharding:
-    """What it costs to share a layer among several devices, by degree; row 0 is degree 1.
+class Shard(NamedTuple):
+    """What sharing leaves of every layer to each of several shards, (L,) each, and what it costs.
 
     Shards of a layer compute a share of it each and exchange partial results by collectives, of
     which a shard sends so many bytes, in so many messages one after the other.
     """
 
-    degrees: tuple[int, ...]  # (Q,) devices that share a layer, ascending from 1
-    compute: FloatArray  # (Q, L) share of a layer's seconds that is left to each shard
-    state: FloatArray  # (Q, L) share of its parameters and gradients
-    saved: FloatArray  # (Q, L) share of its saved activations
-    forward_sent: FloatArray  # (Q, L) bytes a shard sends for a whole micro-batch, forward pass
-    backward_sent: FloatArray  # (Q, L) and backward pass
-    forward_messages: FloatArray  # (Q, L) messages of a shard one after the other
-    backward_messages: FloatArray  # (Q, L)
-
-    @classmethod
-    def none(cls, layers: int) -> Sharding:
-        """No layer can be shared: where its operators are not known."""
-        one, zero = np.ones((1, layers)), np.zeros((1, layers))
-        return cls((1,), one, one, one, zero, zero, zero, zero)
+    compute: FloatArray  # share of a layer's seconds
+    state: FloatArray  # share of its parameters and gradients
+    saved: FloatArray  # share of its saved activations
+    forward_sent: FloatArray  # bytes a shard sends for a whole micro-batch, forward pass
+    backward_sent: FloatArray  # and backward pass
+    forward_messages: FloatArray  # of a shard, one after the other
+    backward_messages: FloatArray
 
 
-class Shard(NamedTuple):
+Sharding = Mapping[int, Shard]  # by how many devices share a layer, ascending from 1
+
+
+def unshared(layers: int) -> Sharding:
+    """No layer can be shared: where its operators are not known."""
+    one, zero = np.ones(layers), np.zeros(layers)
+    return {1: Shard(one, one, one, zero, zero, zero, zero)}
+
+
+class Held(NamedTuple):
     """What one of several shards has of every layer."""
 
     state_bytes: FloatArray  # (L,)
     gradient_bytes: FloatArray  # (L,)
     saved_bytes: FloatArray  # (L,)
     update: FloatArray  # (L, D) seconds
-    compute: FloatArray  # (L,) and what follows: a row of `Sharding`
-    forward_sent: FloatArray
-    backward_sent: FloatArray
-    forward_messages: FloatArray
-    backward_messages: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,18 +300,14 @@ class HybridProblem:
         return self.topology.num_devices
 
     @cached_property
-    def shard(self) -> dict[int, Shard]:
-        """One of so many shards."""
-        of = self.sharding
+    def held(self) -> dict[int, Held]:
+        """By one of so many shards."""
         return {
-            degree: Shard(
-                state * self.state_bytes, state * self.gradient_bytes, saved * self.saved_bytes,
-                state[:, None] * self.update, *rows,
+            shards: Held(
+                of.state * self.state_bytes, of.state * self.gradient_bytes,
+                of.saved * self.saved_bytes, of.state[:, None] * self.update,
             )
-            for degree, state, saved, *rows in zip(
-                of.degrees, of.state, of.saved, of.compute, of.forward_sent, of.backward_sent,
-                of.forward_messages, of.backward_messages, strict=True,
-            )
+            for shards, of in self.sharding.items()
         }  # fmt: skip
 
     @property
@@ -343,7 +335,7 @@ class HybridProblem:
     def bound(self) -> float:
         """Seconds no plan can beat: all work spread over all devices, each layer where it is fast.
 
-        Shards save no work in sum: `Sharding.compute` is at least 1 / degree.
+        Shards save no work in sum: `Shard.compute` is at least 1 / degree.
         """
         fastest = self.work().min(axis=1).sum()
         speed = fastest / self.work().sum(axis=0)  # (D,) of the fastest device's

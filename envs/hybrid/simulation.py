@@ -222,7 +222,7 @@ class _MacroStep:
         """Seconds (R,) until each bucket is whole, and the bytes of the buckets."""
         layers = slice(stage.first, stage.end)
         seconds = _of_work(layer_seconds(self.hybrid, stage, layers), work)  # (layers, R)
-        sizes = self.hybrid.shard[stage.shards].gradient_bytes[layers]
+        sizes = self.hybrid.held[stage.shards].gradient_bytes[layers]
         pieces, buckets = [np.zeros(stage.replicas)], [0.0]
         for layer in reversed(range(stage.end - stage.first)):
             if buckets[-1] >= BUCKET_BYTES and sizes[layer] > 0:
@@ -233,7 +233,7 @@ class _MacroStep:
         return pieces, buckets
 
     def _update(self, number: int, stage: Stage) -> None:
-        update = self.hybrid.shard[stage.shards].update[stage.first : stage.end]
+        update = self.hybrid.held[stage.shards].update[stage.first : stage.end]
         column = update.sum(axis=0)
         if number not in self._summed and not column.any():
             return

@@ -38,7 +38,7 @@ def stage_seconds(problem: HybridProblem, stage: Stage) -> StageSeconds:
 
 def layer_seconds(problem: HybridProblem, stage: Stage, layers: slice) -> StageSeconds:
     """As `stage_seconds`, (layers, R) for each of the layers."""
-    shard = problem.shard[stage.shards]
+    shard = problem.sharding[stage.shards]
     groups = np.array(stage.devices, dtype=np.int64).reshape(stage.replicas, stage.shards)
     share, left = stage.share, shard.compute[layers, None]
     forward, backward, weights = (

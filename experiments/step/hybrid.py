@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 from agents.hybrid.machines import PREDICTED
@@ -15,7 +14,7 @@ from envs.compilation import clock
 from envs.errors import InputError
 from envs.graphs.op_graph import Phase
 from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
-from envs.hybrid.plan import HybridProblem, Sharding
+from envs.hybrid.plan import HybridProblem, unshared
 from envs.hybrid.simulation import simulate
 from envs.step.problem import StepProblem
 from envs.synchronisation.planned import PlannedSums, Synchroniser
@@ -69,16 +68,15 @@ class Pipeline:
         """
         profile = bool(step.graph.profile_classes)
         layer = profiled_layers(step.graph) if profile else layers_of(step, self.layers)
-        rule = _unshared if profile else partial(sharding_of, degrees=(1, *self.degrees))
+        count = int(layer.max()) + 1
+        sharding = unshared(count)
+        if not profile:
+            sharding = sharding_of(step.graph, layer, count, (1, *self.degrees))
         micro_batches = self.micro_batches or step.graph.num_micro_batches
         sums = None
         if self.synchronisation is not None:
             sums = PlannedSums(self.synchronisation, self.aggregation)
-        return replace(hybrid_problem(step, layer, micro_batches, rule), sums=sums)
-
-
-def _unshared(graph: object, layer: object, count: int) -> Sharding:
-    return Sharding.none(count)
+        return replace(hybrid_problem(step, layer, micro_batches, sharding), sums=sums)
 
 
 def plan_hybrid(

@@ -1,5 +1,7 @@
 """What sharing a layer costs: Megatron's count of collectives, state and activations."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -41,31 +43,33 @@ def transformer(blocks: int, state: float | None = 2.0) -> tuple[OpGraph, NDArra
 
 def test_two_all_reduces_forward_and_two_backward_as_in_megatron() -> None:
     found = sharding_of(*transformer(3), (1, 2, 4, 8))
-    for row, p in enumerate(found.degrees):
-        for block in (1, 2, 3):
-            for column in (found.forward_sent, found.backward_sent):
-                assert column[row, block] == pytest.approx(2 * 2 * (p - 1) / p * ACTIVATION)
-            for column in (found.forward_messages, found.backward_messages):
-                assert column[row, block] == 2 * 2 * (p - 1)
-        assert found.state[row, 1:4] == pytest.approx(1 / p, rel=2e-3)
-        assert (found.compute[row] >= 1 / p).all()
-    assert (np.diff(found.compute[:, 1:], axis=0) < 0).all()
-    assert (np.diff(found.saved[:, 1:4], axis=0) < 0).all()
+    blocks = slice(1, 4)
+    for p, shard in found.items():
+        for sent in (shard.forward_sent, shard.backward_sent):
+            assert sent[blocks] == pytest.approx(2 * 2 * (p - 1) / p * ACTIVATION)
+        for messages in (shard.forward_messages, shard.backward_messages):
+            assert (messages[blocks] == 2 * 2 * (p - 1)).all()
+        assert shard.state[blocks] == pytest.approx(1 / p, rel=2e-3)
+        assert (shard.compute >= 1 / p).all()
+    for fewer, more in pairwise(found.values()):
+        assert (more.compute[1:] < fewer.compute[1:]).all()
+        assert (more.saved[blocks] < fewer.saved[blocks]).all()
+    assert (found[1].compute == 1).all()
 
 
 def test_the_loss_is_of_split_logits() -> None:
     """Only statistics of rows and the gradient of the last activation are sent, never logits."""
-    found = sharding_of(*transformer(1), (1, 4))
+    found = sharding_of(*transformer(1), (1, 4))[4]
     statistics = 2 * 3 / 4 * 4 * ROWS  # bytes of an all-reduce of a number for every row
-    assert found.forward_sent[1, 2] == pytest.approx(2 * statistics)
-    assert found.backward_sent[1, 2] == pytest.approx(statistics + 2 * 3 / 4 * ACTIVATION)
-    assert found.state[1, 2] == 1 / 4
+    assert found.forward_sent[2] == pytest.approx(2 * statistics)
+    assert found.backward_sent[2] == pytest.approx(statistics + 2 * 3 / 4 * ACTIVATION)
+    assert found.state[2] == 1 / 4
 
 
 def test_a_forward_pass_alone_sends_nothing_back() -> None:
-    found = sharding_of(*transformer(1, state=None), (1, 2))
-    assert found.forward_sent[1, 1] == pytest.approx(2 * ACTIVATION)
-    assert found.backward_sent[1, 1] == 0
+    found = sharding_of(*transformer(1, state=None), (1, 2))[2]
+    assert found.forward_sent[1] == pytest.approx(2 * ACTIVATION)
+    assert found.backward_sent[1] == 0
 
 
 def test_equal_layers_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +92,6 @@ def test_degrees_ascend_from_one(degrees: tuple[int, ...]) -> None:
 
 def test_layers_of_nothing_but_constants_are_not_shared() -> None:
     graph, _, _ = transformer(1)
-    found = sharding_of(graph, np.full(graph.num_operators, NONE), 2, (1, 4))
+    found = sharding_of(graph, np.full(graph.num_operators, NONE), 2, (1, 4))[4]
     assert (found.compute == 1).all()
     assert (found.forward_sent == 0).all()

@@ -9,7 +9,7 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridProblem, Sharding, Stage
+from envs.hybrid.plan import HybridProblem, Shard, Stage, unshared
 from tests.agents.placement.random_problems import cluster
 
 
@@ -55,7 +55,7 @@ def row(
         saved_bytes=given(saved, layers),
         micro_batches=micro_batches,
         capacity=np.full(devices, np.inf),
-        sharding=Sharding.none(layers),
+        sharding=unshared(layers),
     )
 
 
@@ -63,11 +63,13 @@ def shared(
     problem: HybridProblem, sent: Mapping[int, float], messages: float = 0.0
 ) -> HybridProblem:
     """Shards divide each layer evenly, and send so many bytes of it in each pass, by degree."""
-    degrees, ones = (1, *sent), np.ones(problem.num_layers)
-    part = np.array([ones / degree for degree in degrees])
-    size = np.array([ones * x for x in (0.0, *sent.values())])
-    times = messages * (size > 0)
-    sharding = Sharding(degrees, part, part, part, size, size, times, times)
+    ones = np.ones(problem.num_layers)
+
+    def shard(degree: int, nbytes: float) -> Shard:
+        part, size, times = ones / degree, ones * nbytes, ones * messages
+        return Shard(part, part, part, size, size, times, times)
+
+    sharding = {1: problem.sharding[1], **{degree: shard(degree, x) for degree, x in sent.items()}}
     return replace(problem, sharding=sharding)
 
 

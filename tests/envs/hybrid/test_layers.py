@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from envs.cost import RooflineCost
 from envs.graphs.motifs import draw_network, step_graph
-from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Phase
 from envs.hardware.builders import single_server
 from envs.hardware.servers import PcieServer
 from envs.hybrid.layers import hybrid_problem, layers_of
-from envs.hybrid.plan import HybridProblem, Sharding
+from envs.hybrid.plan import HybridProblem, unshared
 from envs.step.problem import StepProblem
 from tests.refusal import refusal
 from tests.strength import SEEDS
@@ -32,12 +32,9 @@ def drawn(seed: int) -> StepProblem:
     )
 
 
-def unshared(graph: OpGraph, layer: object, count: int) -> Sharding:
-    return Sharding.none(count)
-
-
 def row(step: StepProblem, most: int) -> HybridProblem:
-    return hybrid_problem(step, layers_of(step, most), 3, unshared)
+    layer = layers_of(step, most)
+    return hybrid_problem(step, layer, 3, unshared(int(layer.max()) + 1))
 
 
 @given(SEEDS, st.integers(1, 9))
