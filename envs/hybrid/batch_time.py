@@ -11,13 +11,13 @@ have a share end together at tau, so that tau = (B + sum e/a) / sum(1/a) over th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.bounds import Count, Positive, bounded
 from envs.compilation import compiled, compiled_inner
-from envs.errors import InputError
 from envs.hybrid.slots import Slots
 
 Groups = tuple[tuple[int, ...], ...]  # the workers of each group, in the order of its stages
@@ -80,9 +80,7 @@ class BatchTime:
     def __init__(self, layers: Layers, samples: float, slots: Slots, t: int) -> None:
         self.layers, self.samples = layers, samples
         self.speed, self.bandwidth, self.rent = slots.speed[t], slots.bandwidth[t], slots.rent[t]
-        self._below = [
-            np.append(0.0, np.cumsum(x)) for x in (layers.seconds, layers.gradient_bytes)
-        ]
+        self._below = [sums_before(x) for x in (layers.seconds, layers.gradient_bytes)]
         self._fronts: dict[tuple[int, ...], tuple[FloatArray, IntArray]] = {}
         self._best: dict[Groups, Batch] = {}
 
@@ -117,13 +115,11 @@ class BatchTime:
         return seconds, ends, share.tolist()
 
     def _front(self, group: tuple[int, ...]) -> tuple[FloatArray, IntArray]:
-        if len(group) > len(self.layers.seconds):
-            raise InputError(f"{len(group)} stages of {len(self.layers.seconds)} layers")
         room = 32
-        label, ends = front(*self._row(group), room)
+        label, ends = front(self._row(group), room)
         while not len(label):
             room *= 2
-            label, ends = front(*self._row(group), room)
+            label, ends = front(self._row(group), room)
         return label, ends
 
     def of(self, plan: GroupPlan) -> Batch:
@@ -132,7 +128,7 @@ class BatchTime:
         for group, ends, share in zip(plan.groups, plan.ends, plan.shares, strict=True):
             row, first, slowest, fill, longest = self._row(group), 0, 0.0, 0.0, 0.0
             for k, end in enumerate(ends):
-                own = stage(*row, k, first, end)
+                own = stage(row, k, first, end)
                 slowest, fill, longest = max(slowest, own[0]), fill + own[1], max(longest, own[2])
                 first = end
             fixed = fill - slowest + _rings(len(plan.groups)) * longest
@@ -148,17 +144,10 @@ class BatchTime:
                     now[worker, first:end] = True
         return float(((held[1] & ~held[0]) @ self.layers.gradient_bytes / self.bandwidth).max())
 
-    def _row(self, group: tuple[int, ...]) -> tuple[FloatArray, ...]:
-        """What `front` and `stage` are told of a group."""
-        seconds, gradient = self._below
-        workers = list(group)
-        return (
-            seconds,
-            gradient,
-            self.layers.cut_bytes,
-            self.speed[workers],
-            self.bandwidth[workers],
-        )
+    def _row(self, group: tuple[int, ...]) -> Row:
+        workers, (seconds, gradient) = list(group), self._below
+        cut = self.layers.cut_bytes
+        return Row(seconds, gradient, cut, self.speed[workers], self.bandwidth[workers])
 
     def _cost(self, plan: GroupPlan) -> FloatArray:
         rent = sum(float(self.rent[list(group)].sum()) for group in plan.groups)
@@ -173,46 +162,34 @@ def _rings(groups: int) -> float:
     return (groups - 1) / groups
 
 
-@compiled
-def stage(
-    seconds: FloatArray,
-    gradient: FloatArray,
-    cut: FloatArray,
-    speed: FloatArray,
-    port: FloatArray,
-    k: int,
-    first: int,
-    end: int,
-) -> tuple[float, float, float]:
-    """Layers first..end-1 as the k-th stage of a group.
+class Row(NamedTuple):
+    """The workers of a group in their order, and the layers that they divide."""
 
-    Args:
-        seconds: (L + 1,) of all layers before each.
-        gradient: (L + 1,) bytes, likewise.
-        cut: (L + 1,) bytes of a sample before each.
-        speed: (K,) of the workers in their order.
-        port: (K,) bytes/s.
+    seconds: FloatArray  # (L + 1,) of all layers before each
+    gradient: FloatArray  # (L + 1,) bytes, likewise
+    cut: FloatArray  # (L + 1,) bytes of a sample before each
+    speed: FloatArray  # (K,)
+    port: FloatArray  # (K,) bytes/s
+
+
+@compiled
+def stage(row: Row, k: int, first: int, end: int) -> tuple[float, float, float]:
+    """Layers first..end-1 as the k-th stage of a group.
 
     Returns:
         Seconds of a sample in the slower of worker and port; of the first sample, with its way from
         the stage before and back; of sending all gradients out twice.
     """
-    compute = (seconds[end] - seconds[first]) / speed[k]
+    cut, port = row.cut, row.port
+    compute = (row.seconds[end] - row.seconds[first]) / row.speed[k]
     transfer = 2.0 * cut[first] / min(port[k - 1], port[k]) if k else 0.0
     slower = max(compute, (cut[first] + cut[end]) / port[k])
-    return slower, compute + transfer, 2.0 * (gradient[end] - gradient[first]) / port[k]
+    return slower, compute + transfer, 2.0 * (row.gradient[end] - row.gradient[first]) / port[k]
 
 
 @compiled
-def front(
-    seconds: FloatArray,
-    gradient: FloatArray,
-    cut: FloatArray,
-    speed: FloatArray,
-    port: FloatArray,
-    room: int,
-) -> tuple[FloatArray, IntArray]:
-    """All cuts into stages but those that another is as good as in every respect; as `stage`.
+def front(row: Row, room: int) -> tuple[FloatArray, IntArray]:
+    """All cuts into stages but those that another is as good as in every respect.
 
     A dynamic program over stages and layers that keeps the Pareto front of every state.
 
@@ -220,14 +197,14 @@ def front(
         (n, 3) slowest stage, fill, longest synchronisation; (n, K) the end of each stage. Empty
         where a state has more than `room` that are worth keeping.
     """
-    stages, layers = len(speed), len(cut) - 1
+    stages, layers = len(row.speed), len(row.cut) - 1
     label = np.empty((stages, layers + 1, room, 3))
     before = np.empty((stages, layers + 1, room, 2), dtype=np.int64)
     count = np.zeros((stages, layers + 1), dtype=np.int64)
     for k in range(stages):
         for end in range(k + 1 if k + 1 < stages else layers, layers - (stages - 1 - k) + 1):
             for first in range(k, end if k else 1):
-                a, e, y = stage(seconds, gradient, cut, speed, port, k, first, end)
+                a, e, y = stage(row, k, first, end)
                 for i in range(count[k - 1, first] if k else 1):
                     new = (a, e, y)
                     if k:
@@ -243,10 +220,10 @@ def front(
                     count[k, end] = size + 1
     found = count[stages - 1, layers]
     ends = np.empty((found, stages), dtype=np.int64)
-    for row in range(found):
-        end, i = layers, row
+    for place in range(found):
+        end, i = layers, place
         for k in range(stages - 1, -1, -1):
-            ends[row, k] = end
+            ends[place, k] = end
             end, i = before[k, end, i]
     return label[stages - 1, layers, :found].copy(), ends
 

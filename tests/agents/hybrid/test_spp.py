@@ -68,7 +68,7 @@ def test_values_of_the_list_order(data: Path) -> None:
 
 def test_the_list_order_is_list_scheduling_and_its_bound_holds() -> None:
     rng = default_rng(0)
-    for _ in range(trials(4_000, 100)):
+    for _ in range(trials(20_000, 100)):
         chain, m = random_chain(rng)
         found = ends(chain, m)
         assert found.tolist() == list_scheduled(chain, m).tolist()
