@@ -124,8 +124,8 @@ FAULTS = (
         "Gradients of a stage are summed when all its replicas have them.",
         "They are summed when the first replica has them.",
         "envs",
-        "self._tensors += [(maker, op, 0.0) for maker in after]",
-        "self._tensors += [(maker, op, 0.0) for maker in after[:1]]",
+        "self._tensors += [(maker, op, 0.0) for maker in last.values()]",
+        "self._tensors += [(maker, op, 0.0) for maker in [*last.values()][:1]]",
     ),
     Fault(
         "synchronisation",

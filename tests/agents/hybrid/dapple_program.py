@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,12 @@ from agents.hybrid.dapple import Weights, limits, solver, speeds
 from agents.hybrid.machines import Group, Groups, Rates, all_groups
 from agents.hybrid.pipedream import Cuts
 from envs.compilation import clock
-from envs.errors import InputError
 from envs.graphs.op_graph import FloatArray
 
 PROGRAM = Rates(inside=25e9, between=1e9, collective=3e9, pairs=True)  # HPGO 0.9.2
 
 
-@dataclass(frozen=True)
-class GroupStage:
+class GroupStage(NamedTuple):
     """The layers between two cuts, on so many devices of each machine."""
 
     first: int
@@ -35,7 +33,7 @@ def latency(
     *,
     batch: int,
     replicas: int,
-    passes: float,
+    passes: float | None = None,
 ) -> float:
     """Seconds of a step by the formula of DAPPLE's published program (HPGO 0.9.2).
 
@@ -49,10 +47,10 @@ def latency(
         rates: of the cluster.
         batch: micro-batches of the least size.
         replicas: r, of the whole pipeline, which its stages are made of.
-        passes: of a micro-batch over a cut, which are compared with the slowest stage: 2, there and
-            back, but 1 in pipelines of two stages and where PipeDream's plans are compared.
+        passes: of a micro-batch over a cut, which are compared with the slowest stage: 1 where
+            PipeDream's plans are compared; None: 2, there and back, but 1 in pipelines of two.
     """
-    micro_batches = batch // replicas
+    micro_batches, passes = batch // replicas, passes or (1.0 if len(stages) == 2 else 2.0)
     computing = [(cuts.seconds[s.end] - cuts.seconds[s.first]) / sum(s.group) for s in stages]
     moving = [rates.moving(a.group, b.group) * cuts.sent[a.end] for a, b in pairwise(stages)]
     per_batch = max(computing + [passes * seconds for seconds in moving]) / micro_batches
@@ -66,26 +64,17 @@ def latency(
     return float(per_batch * (micro_batches - 1) + one + max(0.0, late))
 
 
-@dataclass(frozen=True)
-class Searched:
-    """The best plan of DAPPLE's space that was found."""
-
-    seconds: float  # by `latency`
-    stages: tuple[GroupStage, ...]
-    replicas: int
-
-
 def search(
     cuts: Cuts, machines: Sequence[int], rates: Rates, *, batch: int, budget_s: float
-) -> Searched:
-    """The plan with the least `latency` on machines of so many devices.
+) -> float:
+    """The least `latency` of plans on machines of so many devices.
 
     All numbers of replicas of the pipeline are tried that the program tries, and all groups that
     the three policies of placement reach; pipelines of two stages one by one.
     """
     until = clock() + budget_s
     devices, nothing = sum(machines), np.zeros(len(cuts.seconds))
-    best = Searched(np.inf, (), 0)
+    best = np.inf
     for replicas in sorted({devices // units for units in range(1, devices + 1)})[::-1]:
         groups, rounds = all_groups(machines, replicas), batch // replicas
         if groups is None or not rounds:
@@ -98,16 +87,11 @@ def search(
         plans = list(_two_stages(cuts, groups, rates, rounds, replicas))
         for found in best_of_limits(
             solver(cuts, groups, weights), limits(cuts, weights), (rounds - 1) / rounds, until,
-            None, best.seconds - once,
+            None, best - once,
         ):  # fmt: skip
             plans.append([GroupStage(a, b, groups.steps[step].group) for a, b, step in found.plan])
         for plan in plans:
-            passes = 1.0 if len(plan) == 2 else 2.0
-            seconds = latency(cuts, plan, rates, batch=batch, replicas=replicas, passes=passes)
-            if seconds < best.seconds:
-                best = Searched(seconds, tuple(plan), replicas)
-    if not best.stages:
-        raise InputError(f"a batch of {batch} is too small for {devices} devices")
+            best = min(best, latency(cuts, plan, rates, batch=batch, replicas=replicas))
     return best
 
 
