@@ -11,7 +11,7 @@ import numpy as np
 
 from agents.hybrid.machines import HybridSolver, planned, spans, sum_line
 from agents.solver import Budget, Result
-from envs.arrays import FloatArray, IntArray, sums_before
+from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
@@ -188,44 +188,35 @@ class _Row:
     def __init__(self, problem: HybridProblem, row: list[int], sizes: IntArray) -> None:
         self.problem, self.row, self.sizes = problem, row, sizes
         layers, devices = problem.num_layers, problem.num_devices
+        self._groups = [
+            (b, z) for b in range(devices) for z, size in enumerate(sizes) if b + size <= devices
+        ]
         shape = devices, len(sizes), layers + 1, layers + 1
         self._plain = np.full(shape, np.inf)  # seconds of layers i..j-1
         self._again = np.full(shape, np.inf)  # the same with recomputation
         self._room = np.zeros(shape[:2])
-        for b in range(devices):
-            for z, size in enumerate(sizes.tolist()):
-                if b + size <= devices:
-                    group = row[b : b + size]
-                    self._plain[b, z], self._again[b, z] = self._group_seconds(group)
-                    self._room[b, z] = problem.capacity[group].min() * (1.0 - _SLACK)
-        self._links = _link_seconds(problem.topology, row, sizes, problem.cut_bytes)
+        for b, z in self._groups:
+            group = row[b : b + sizes[z]]
+            self._plain[b, z], self._again[b, z] = self._group_seconds(group)
+            self._room[b, z] = problem.capacity[group].min() * (1.0 - _SLACK)
+        self._held, self._kept = spans(problem.state_bytes), spans(problem.saved_bytes)
+        self._links = self._link_seconds()
 
     def divisions(self, most: int | None) -> Iterator[tuple[Stage, ...]]:
         """The best division into 1, 2, ... stages, at most so many; empty where none fits."""
-        problem, sizes = self.problem, self.sizes
+        problem = self.problem
         layers, devices = problem.num_layers, problem.num_devices
-        state, saved = map(sums_before, (problem.state_bytes, problem.saved_bytes))
-        after = np.full((layers + 1, devices + 1, len(sizes)), np.inf)
+        after = np.full((layers + 1, devices + 1, len(self.sizes)), np.inf)
         after[layers] = 0.0
         ends, following = [], [np.zeros(0, dtype=np.int64)]
         for count in range(1, min(layers, devices, most or devices) + 1):
             live = min(problem.micro_batches, max(1, 4 * (count - 1)))
-            best, end = _best_ends(
-                self._plain,
-                self._again,
-                state,
-                saved,
-                problem.cut_bytes,
-                self._room,
-                sizes,
-                live,
-                after,
-            )
+            best, end = self._best_ends(live, after)
             ends.append(end)
             first = int(best[0, 0].argmin())
             found = np.isfinite(best[0, 0, first])
             yield self._stages(ends, following, first) if found else ()
-            after, follow = _best_groups(best, self._links, sizes)
+            after, follow = self._best_groups(best)
             following.append(follow)
 
     def _stages(
@@ -259,76 +250,68 @@ class _Row:
         part = np.where(unable, np.inf, sums / problem.micro_batches)
         return passes[0] + passes[1] + part, passes[0] + passes[2] + part
 
+    def _best_ends(self, live: int, after: FloatArray) -> tuple[FloatArray, IntArray]:
+        """(L + 1, D, Z) least C of the layers from i on, and where the first stage ends.
 
-def _best_ends(
-    plain: FloatArray, again: FloatArray, state: FloatArray, saved: FloatArray, entry: FloatArray,
-    room: FloatArray, sizes: IntArray, live: int, after: FloatArray,
-) -> tuple[FloatArray, IntArray]:  # fmt: skip
-    """(L + 1, D, Z) least C of the layers from i on, and where the first stage ends.
+        The first stage is on group (b, z) and holds `live` micro-batches; the end is negative where
+        it computes its activations again. `after` is the least C of what follows a stage that ends
+        with layer j and place b, of size z.
+        """
+        entry = self.problem.cut_bytes[:, None]
+        layers = len(entry)
+        best = np.full((layers, *self._room.shape), np.inf)
+        end = np.zeros(best.shape, dtype=np.int64)
+        for b, z in self._groups:
+            size = self.sizes[z]
+            own, free = self._kept / size, self._room[b, z] - self._held
+            fits = live * own <= free
+            small = live * np.minimum(entry / size, own) + own <= free
+            again = np.where(small, self._again[b, z], np.inf)
+            seconds = np.where(fits, self._plain[b, z], again)
+            seconds[np.tri(layers, dtype=np.bool_)] = np.inf
+            seconds = np.maximum(seconds, after[:, b + size, z])
+            last = seconds.argmin(axis=1)
+            rows = np.arange(layers)
+            best[:, b, z] = seconds[rows, last]
+            end[:, b, z] = np.where(fits[rows, last], last, -last)
+        return best, end
 
-    The first stage is on group (b, z) and holds `live` micro-batches; the end is negative where it
-    computes its activations again. `after` is the least C of what follows a stage that ends with
-    layer j and place b, of size z.
-    """
-    layers = len(state)
-    best = np.full((layers, *room.shape), np.inf)
-    end = np.zeros(best.shape, dtype=np.int64)
-    held, kept = (column - column[:, None] for column in (state, saved))
-    for b, z in np.argwhere(np.arange(1, len(plain) + 1)[::-1, None] >= sizes).tolist():
-        own, free = kept / sizes[z], room[b, z] - held
-        fits = live * own <= free
-        small = live * np.minimum(entry[:, None] / sizes[z], own) + own <= free
-        seconds = np.where(fits, plain[b, z], np.where(small, again[b, z], np.inf))
-        seconds[np.tri(layers, dtype=np.bool_)] = np.inf
-        seconds = np.maximum(seconds, after[:, b + sizes[z], z])
-        last = seconds.argmin(axis=1)
-        rows = np.arange(layers)
-        best[:, b, z] = seconds[rows, last]
-        end[:, b, z] = np.where(fits[rows, last], last, -last)
-    return best, end
+    def _best_groups(self, best: FloatArray) -> tuple[FloatArray, IntArray]:
+        """(L + 1, D + 1, Z) least C behind a stage that ends with layer j and place b, of size z.
 
+        And the number of the size that the next group has.
+        """
+        layers, devices, count = best.shape
+        after = np.full((layers, devices + 1, count), np.inf)
+        follow = np.zeros(after.shape, dtype=np.int64)
+        for b in range(1, devices):
+            seconds = np.maximum(self._links[:, b], best[:, b, None])
+            seconds[:, self.sizes > b] = np.inf
+            seconds[:, :, self.sizes > devices - b] = np.inf
+            after[:, b], follow[:, b] = seconds.min(axis=2), seconds.argmin(axis=2)
+        return after, follow
 
-def _best_groups(
-    best: FloatArray, links: FloatArray, sizes: IntArray
-) -> tuple[FloatArray, IntArray]:
-    """(L + 1, D + 1, Z) least C behind a stage that ends with layer j and place b, of size z.
+    def _link_seconds(self) -> FloatArray:
+        """(L + 1, D, Z, Z) seconds both ways between the groups before and behind place b.
 
-    And the number of the size that the next group has.
-    """
-    layers, devices, count = best.shape
-    after = np.full((layers, devices + 1, count), np.inf)
-    follow = np.zeros(after.shape, dtype=np.int64)
-    for b in range(1, devices):
-        seconds = np.maximum(links[:, b], best[:, b, None])
-        seconds[:, sizes > b] = np.inf
-        seconds[:, :, sizes > devices - b] = np.inf
-        after[:, b], follow[:, b] = seconds.min(axis=2), seconds.argmin(axis=2)
-    return after, follow
-
-
-def _link_seconds(
-    topology: Topology, row: list[int], sizes: IntArray, cut_bytes: FloatArray
-) -> FloatArray:
-    """(L + 1, D, Z, Z) seconds both ways between the groups before and behind place b of the row.
-
-    As `envs.hybrid.timing.cut_seconds` of equal shares, for all groups at once.
-    """
-    devices, count, inner = len(row), len(sizes), cut_bytes[1:-1, None]
-    order = np.array(row)
-    seconds = np.zeros((len(cut_bytes), devices, count, count))
-    for b, z, y in product(range(1, devices), range(count), range(count)):
-        first, second = sizes[z], sizes[y]
-        if first > b or second > devices - b:
-            continue
-        # in parts of 1 / (first * second) of a micro-batch
-        ends = np.union1d(np.arange(first + 1) * second, np.arange(second + 1) * first)
-        before, behind = order[b - first + ends[:-1] // second], order[b + ends[:-1] // first]
-        share = np.diff(ends) / (first * second)
-        for u, v in ((before, behind), (behind, before)):
-            ports = np.stack([topology.send_port[u, v], topology.receive_port[u, v]], axis=1)
-            waits, slowness = (
-                np.bincount(ports.ravel(), np.repeat(column, 2))
-                for column in (topology.latency[u, v], share / topology.bandwidth[u, v])
-            )
-            seconds[1:-1, b, z, y] += (waits + slowness * inner).max(axis=1)
-    return seconds
+        As `envs.hybrid.timing.cut_seconds` of equal shares, for all groups at once.
+        """
+        topology, sizes, order = self.problem.topology, self.sizes, np.array(self.row)
+        inner, count = self.problem.cut_bytes[1:-1, None], len(sizes)
+        seconds = np.zeros((len(inner) + 2, len(order), count, count))
+        for z, (b, y) in product(range(count), self._groups):
+            first, second = sizes[z], sizes[y]
+            if first > b:
+                continue
+            # in parts of 1 / (first * second) of a micro-batch
+            ends = np.union1d(np.arange(first + 1) * second, np.arange(second + 1) * first)
+            before, behind = order[b - first + ends[:-1] // second], order[b + ends[:-1] // first]
+            share = np.diff(ends) / (first * second)
+            for u, v in ((before, behind), (behind, before)):
+                ports = np.stack([topology.send_port[u, v], topology.receive_port[u, v]], axis=1)
+                waits, slowness = (
+                    np.bincount(ports.ravel(), np.repeat(column, 2))
+                    for column in (topology.latency[u, v], share / topology.bandwidth[u, v])
+                )
+                seconds[1:-1, b, z, y] += (waits + slowness * inner).max(axis=1)
+        return seconds
