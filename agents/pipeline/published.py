@@ -9,7 +9,7 @@ backward (Fan et al., PPoPP 2021), whose policy A is 1F1B.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 from envs.errors import InputError
@@ -161,8 +161,8 @@ def _in_turns(
     chunk = [k // in_round % chunks for k in range(total)]
     for rank in range(ranks):
         warm_up = min((chunks - 1) * in_round + slope * (ranks - 1 - rank), total)
-        forward = _numbered([rank + c * ranks for c in chunk])
-        backward = _numbered([rank + (chunks - 1 - c) * ranks for c in chunk])
+        forward = numbered(rank + c * ranks for c in chunk)
+        backward = numbered(rank + (chunks - 1 - c) * ranks for c in chunk)
         order = [Action(FORWARD, *task) for task in forward[:warm_up]]
         for k, task in enumerate(backward):
             order += [Action(FORWARD, *t) for t in forward[warm_up + k : warm_up + k + 1]]
@@ -174,13 +174,13 @@ def _in_turns(
     return orders
 
 
-def _numbered(stages: list[int]) -> list[tuple[int, int]]:
-    """(stage, micro-batch), micro-batches of a stage in order."""
+def numbered(items: Iterable[int]) -> list[tuple[int, int]]:
+    """Each item, as a stage, with how many like it came before: its micro-batch."""
     seen: Counter[int] = Counter()
     tasks = []
-    for stage in stages:
-        tasks.append((stage, seen[stage]))
-        seen[stage] += 1
+    for item in items:
+        tasks.append((item, seen[item]))
+        seen[item] += 1
     return tasks
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.pipeline.published import numbered
 from agents.step.random_numbers import RandomState, draw
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
@@ -386,12 +387,7 @@ def _repeated(facts: Facts, steps: Sequence[int], waits: Sequence[int]) -> ByteA
 
 def _orders(facts: Facts, skeleton: Skeleton) -> Orders:
     *_, row = fill(facts, *skeleton)
-    orders = []
-    for codes in row.tolist():
-        done = [0] * (3 * len(facts.rank))
-        order = []
-        for code in codes:
-            order.append(Action(Work(code % 3), code // 3, done[code]))
-            done[code] += 1
-        orders.append(order)
-    return orders
+    return [
+        [Action(Work(code % 3), code // 3, batch) for code, batch in numbered(codes)]
+        for codes in row.tolist()
+    ]

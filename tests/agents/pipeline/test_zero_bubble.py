@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from agents.pipeline.published import looped, v_shaped, zb_v
+from agents.pipeline.published import looped, numbered, v_shaped, zb_v
 from agents.pipeline.zero_bubble import Facts, Memory, fill, zero_bubble
 from envs.files import read_json
 from envs.step.pipeline import Action, PlayedPipeline, Work, play
@@ -71,10 +71,7 @@ def test_the_kernel_plays_its_lists_as_the_simulator_does(seed: int) -> None:
     span, makespan, mean, codes = fill(facts, passes, patience)
     if not np.isfinite(span):
         return
-    orders = []
-    for row in codes.tolist():
-        seen = [row[:k].count(code) for k, code in enumerate(row)]
-        orders.append([Action(Work(c % 3), c // 3, k) for c, k in zip(row, seen, strict=True)])
+    orders = [[Action(Work(c % 3), c // 3, k) for c, k in numbered(row)] for row in codes.tolist()]
     played = play(pipeline(rank, m, seconds.tolist(), late), orders)
     assert (played.max_rank_span, played.makespan) == (span, makespan)
     spans = [max(bar.finish for bar in row) - row[0].start for row in played.bars]
