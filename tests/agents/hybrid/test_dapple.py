@@ -111,16 +111,6 @@ def test_policies_take_fresh_machines_machines_in_use_and_all_in_turn() -> None:
     assert {group for group in after if sum(group) == 3} == {(0, 3), (3, 0), (2, 1)}
 
 
-def test_stages_get_devices_that_are_free() -> None:
-    groups = all_groups([2, 3], 1)
-    assert groups is not None
-    row = [groups.first[0]]
-    while following := [after for step, after in groups.arcs if step == row[-1]]:
-        row.append(following[0])
-    devices = [d for step in row for d in groups.steps[step].devices([[0, 1], [2, 3, 4]])]
-    assert sorted(devices) == list(range(5))
-
-
 def test_pivot_latency_is_exact_where_one_stage_is_slow() -> None:
     """The pivot never waits: warm-up, its work, what is left behind it."""
     forward, backward = (1.0, 5.0, 1.0), (2.0, 7.0, 1.0)

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agents.hybrid import sharding
 from agents.hybrid.sharding import sharding_of
 from envs.graphs.motifs import Sketch, step_graph
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
-from tests.refusal import refusal
 
 ROWS, WIDTH = 2048.0, 1024.0
 ACTIVATION = 4 * ROWS * WIDTH  # bytes
@@ -70,24 +68,6 @@ def test_a_forward_pass_alone_sends_nothing_back() -> None:
     found = sharding_of(*transformer(1, state=None), (1, 2))[2]
     assert found.forward_sent[1] == pytest.approx(2 * ACTIVATION)
     assert found.backward_sent[1] == 0
-
-
-def test_equal_layers_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    solved, share = [], sharding._share
-
-    def counted(layer: object, degree: int) -> object:
-        solved.append(degree)
-        return share(layer, degree)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sharding, "_share", counted)
-    sharding_of(*transformer(20), (1, 2, 4))
-    assert len(solved) == 2 * 5  # the first and the last block are not like those between
-
-
-@pytest.mark.parametrize("degrees", [(), (2, 4), (1, 4, 2), (1, 1)])
-def test_degrees_ascend_from_one(degrees: tuple[int, ...]) -> None:
-    with refusal("ascend from 1"):
-        sharding_of(*transformer(1), degrees)
 
 
 def test_layers_of_nothing_but_constants_are_not_shared() -> None:

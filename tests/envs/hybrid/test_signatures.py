@@ -18,7 +18,6 @@ from envs.hybrid.signatures import (
     Operator,
     Signature,
     boxing_bytes,
-    boxing_messages,
     signatures,
 )
 
@@ -33,13 +32,6 @@ def test_boxing_bytes_are_those_of_oneflow(data: Path) -> None:
         found = boxing_bytes(SBP[case["src"]], SBP[case["dst"]], case["T"], case["p"])
         told = case["bytes_total"]  # or a text: there is no boxing
         assert found == pytest.approx(np.inf if isinstance(told, str) else told, rel=1e-12), case
-
-
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
-    whole, part, copy = SBP["P"], SBP["S0"], SBP["B"]
-    halves = [(whole, part), (part, copy)]
-    for count in (lambda a, b: boxing_bytes(a, b, 96.0, 4), lambda a, b: boxing_messages(a, b, 4)):
-        assert count(whole, copy) == sum(count(a, b) for a, b in halves) > 0
 
 
 def operator(kind: Kind, *inputs: bool, **facts: Any) -> Operator:
