@@ -48,9 +48,6 @@ class Skeleton(NamedTuple):
     passes: ByteArray  # (R, 2 V m)
     patience: FloatArray  # (R,) idle time in all; above it a gradient is run that does not fit
 
-    def copy(self) -> Skeleton:
-        return Skeleton(self.passes.copy(), self.patience.copy())
-
 
 @compiled
 def fill(
@@ -278,7 +275,8 @@ def zero_bubble(
                 found.setdefault(value(skeleton), skeleton)
             for worse in sorted(found)[count:]:
                 del found[worse]
-        return [found[key].copy() for key in sorted(found) if key[0] < np.inf]
+        kept = [found[key] for key in sorted(found) if key[0] < np.inf]
+        return [skeleton._replace(passes=skeleton.passes.copy()) for skeleton in kept]
 
     most = int(_EFFORT / (2 * len(pipeline.tasks)))
     few = budgets if facts.stage.shape[1] == 1 else budgets[::8]

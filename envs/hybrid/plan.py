@@ -14,7 +14,7 @@ from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.hybrid.states import LayerGraph
-from envs.step.pipeline import Action, Orders, Pipeline, Work, play
+from envs.step.pipeline import Action, Orders, Pipeline, Work, parts, play
 from envs.synchronisation.planned import PlannedSums
 
 SUM_SLACK = 1e-9  # what shares may miss 1 by: rounding
@@ -183,15 +183,12 @@ def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
             kept[number] = (min(entry, saved) if stage.recompute else saved) * stage.share
             again[number] = (saved if stage.recompute else 0.0) * stage.share
         live = most = np.zeros(stage.replicas)
-        for work, number, _, beside in order:
+        for work, number, *_ in (part for action in order for part in parts(action)):
             if work is Work.FORWARD:
                 live = live + kept[number]
             most = np.maximum(most, live + (again[number] if work is not Work.FORWARD else 0.0))
             if work in {Work.BACKWARD, Work.WEIGHT}:
                 live = live - kept[number]
-            if beside is not None:
-                most = np.maximum(most, live + again[beside[0]])
-                live = live - kept[beside[0]]
         peak[list(stage.devices)] = np.repeat(state + most, stage.shards)
     return peak
 

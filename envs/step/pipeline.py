@@ -171,7 +171,7 @@ def play(pipeline: Pipeline, orders: Orders, overlap: Overlap = "serial") -> Pla
         InputError: an action is missing, done twice, on the wrong rank, or waits for ever.
     """
     if overlap == "serial":
-        orders = [[part for action in order for part in _parts(action)] for order in orders]
+        orders = [[part for action in order for part in parts(action)] for order in orders]
     _check(pipeline, orders)
     before, after = pipeline.before, pipeline.after
     end: dict[tuple[Work, int, int], float] = {}
@@ -201,7 +201,7 @@ def play(pipeline: Pipeline, orders: Orders, overlap: Overlap = "serial") -> Pla
         return max(known, default=0) if len(known) == len(ends) else None
 
     def run(action: Action, rank: int, start: float) -> None:
-        for work, stage, batch, _ in _parts(action):
+        for work, stage, batch, _ in parts(action):
             finish = start + pipeline.seconds(work, stage)
             end[Work.INPUT if work is Work.BACKWARD else work, stage, batch] = finish
             bars[rank].append(Bar(work, stage, batch, start, finish))
@@ -228,7 +228,8 @@ def play(pipeline: Pipeline, orders: Orders, overlap: Overlap = "serial") -> Pla
     return PlayedPipeline(tuple(tuple(row) for row in bars))
 
 
-def _parts(action: Action) -> tuple[Action, ...]:
+def parts(action: Action) -> tuple[Action, ...]:
+    """An action, and the backward pass beside it where there is one."""
     if action.overlapped is None:
         return (action,)
     return action._replace(overlapped=None), Action(Work.BACKWARD, *action.overlapped)
@@ -239,7 +240,7 @@ def _check(pipeline: Pipeline, orders: Orders) -> None:
     seen: dict[tuple[int, int], list[Work]] = {task: [] for task in pipeline.tasks}
     for rank, order in enumerate(orders):
         for action in order:
-            for work, stage, batch, _ in _parts(action):
+            for work, stage, batch, _ in parts(action):
                 if (stage, batch) not in seen or pipeline.rank[stage] != rank:
                     raise InputError(f"rank {rank} has no stage {stage} of micro-batch {batch}")
                 seen[stage, batch].append(work)
