@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,16 +18,11 @@ from envs.hybrid.timing import layer_seconds
 _SAME = 1e-9  # relative; a column that is better by less is not
 
 
-@dataclass(frozen=True)
-class Column:
-    """A possible stage: fused layers `begin`..`end` - 1 on `size` devices of a pool."""
+class Column(NamedTuple):
+    """A possible stage, on as many devices of a pool as it has."""
 
-    begin: int
-    end: int
+    stage: Stage
     pool: int
-    size: int
-    shards: int
-    recompute: bool
     seconds: float  # of a micro-batch, with what it receives
     closing: float  # of summing gradients and updating, once a step
 
@@ -89,19 +85,17 @@ class StageProgram:
     def solve(self, most: int, time_limit: float, seed: int, gap: float) -> list[Column]:
         """At most `most` stages in their order; none: nothing fits, or the time was too short."""
         columns = self.columns(min(most, self.problem.micro_batches))
-        groups, m = len(self.borders) - 1, self.problem.micro_batches
         if not columns:
             return []
         program = LinearProgram()
-        begin, end, pool, size, seconds, closing = (
-            np.array([getattr(c, key) for c in columns])
-            for key in ("begin", "end", "pool", "size", "seconds", "closing")
-        )
+        stages, *rest = zip(*columns, strict=True)
+        pool, seconds, closing = map(np.array, rest)
+        first, end, size = np.array([(s.first, s.end, len(s.devices)) for s in stages]).T
         chosen = program.add_columns(len(columns), cost=seconds, upper=1.0, integer=True)
-        slowest = program.add_columns(1, cost=m - 1.0)
+        slowest = program.add_columns(1, cost=self.problem.micro_batches - 1.0)
         tail = program.add_columns(1, cost=1.0)
-        for group in range(groups):
-            over = np.flatnonzero((begin <= group) & (group < end))
+        for layer in self.borders[:-1]:
+            over = np.flatnonzero((first <= layer) & (layer < end))
             if not len(over):
                 return []
             program.add_row([(chosen[over], 1.0)], lower=1.0, upper=1.0)
@@ -117,14 +111,14 @@ class StageProgram:
         if values is None:
             return []
         picked = [columns[k] for k in np.flatnonzero(values[chosen] > 0.5).tolist()]
-        return sorted(picked, key=lambda c: c.begin)
+        return sorted(picked, key=lambda c: c.stage.first)
 
     def placed(self, columns: Sequence[Column]) -> list[Stage]:
         """The stages on devices: each in the first servers of its pool with room for it."""
         free = [[list(server) for server in pool.servers] for pool in self.pools]
         stages = []
         for column in columns:
-            servers, wanted = free[column.pool], column.size
+            servers, wanted = free[column.pool], len(column.stage.devices)
             fitting = [server for server in servers if len(server) >= wanted]
             source = [min(fitting, key=len)] if fitting else sorted(servers, key=len, reverse=True)
             devices: list[int] = []
@@ -132,8 +126,7 @@ class StageProgram:
                 taken = server[: wanted - len(devices)]
                 del server[: len(taken)]
                 devices += taken
-            first, end = self.borders[column.begin], self.borders[column.end]
-            stages.append(Stage(first, end, tuple(devices), column.shards, None, column.recompute))
+            stages.append(replace(column.stage, devices=tuple(devices)))
         return stages
 
     def _columns(
@@ -160,10 +153,12 @@ class StageProgram:
         passed = seconds + 2.0 * entry / self._bandwidth
         closing = updating + (once + nbytes * per_byte if replicas > 1 else 0.0)
         return [
-            Column(begin, end, number, size, shards, recompute,
-                   float(passed[begin, end]), float(closing[begin, end]))
-            if fits[begin, end] else None
-            for begin, end in combinations(range(len(borders)), 2)
+            Column(
+                replace(stage, first=self.borders[i], end=self.borders[j]), number,
+                float(passed[i, j]), float(closing[i, j]),
+            )
+            if fits[i, j] else None
+            for i, j in combinations(range(len(borders)), 2)
         ]  # fmt: skip
 
 
