@@ -17,12 +17,11 @@ from agents.step.problems import HybridPlanner
 from envs.hybrid.simulation import simulate
 from experiments.config.composing import hydra_over_configs
 from experiments.config.targets import build
-from tests.envs.hybrid.rows_of_layers import random_row, servers
+from tests.envs.hybrid.rows_of_layers import any_servers, random_row
 from tests.strength import SEEDS, examples
 
 NAMES = ("alpa", "dapple", "pipedream", "sbp", "spp", "fused_stages")
 BUDGET, LIMIT = 20.0, 40
-SERVERS = (2, 2), (4, 2), (3, 1), (4,), (1, 1, 1), (3, 3)  # devices of each
 
 
 @pytest.fixture(params=NAMES, scope="module")
@@ -39,7 +38,7 @@ def planner(request: pytest.FixtureRequest) -> HybridPlanner:
 @given(seed=SEEDS)
 def test_plans_are_feasible_or_said_not_to_be(planner: HybridPlanner, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    topology = servers(SERVERS[rng.integers(len(SERVERS))], 8, 2)
+    topology = any_servers(rng)
     problem = random_row(rng, topology, int(rng.integers(1, 7)), int(rng.integers(1, 7)))
     room = float(rng.choice([np.inf, 400.0, 90.0]))
     problem = replace(problem, capacity=np.full(topology.num_devices, room))

@@ -56,21 +56,20 @@ def written(document: str, tmp_path: Path) -> Path:
 def test_stages_are_told_and_judged(work: Path) -> None:
     found = ask("agent=alpa", "problem.micro_batches=5")
     assert found["micro_batches"] == 5
-    assert [row["layers"][0] for row in found["stages"]] == [
-        0, *(row["layers"][1] for row in found["stages"][:-1])
-    ]  # fmt: skip
-    assert found["stages"][-1]["layers"][1] == found["layers"] == 6
+    firsts, ends = zip(*(row["layers"] for row in found["stages"]), strict=True)
+    assert firsts == (0, *ends[:-1])
+    assert ends[-1] == found["layers"] == 6
     assert found["objective_s"] >= found["lower_bound_s"] > 0
     assert found["predicted_s"] > 0
     assert Path(found["picture"]).is_file()
 
 
 def test_a_plan_survives_the_round_trip(written: Path) -> None:
-    read = read_hybrid_plan(written)
-    assert read.layers == tuple(read_json(written)["problem"]["layers"])
+    read, document = read_hybrid_plan(written), read_json(written)
+    assert read.layers == tuple(document["problem"]["layers"])
     assert read.plan.micro_batches == 8
     assert read.plan.stages[-1].end == len(read.layers)
-    used = [device for stage in read_json(written)["stages"] for device in stage["devices"]]
+    used = sum((stage["devices"] for stage in document["stages"]), [])
     assert all(device.startswith("server0/") for device in used)
 
 

@@ -20,6 +20,12 @@ def servers(counts: Sequence[int], inside: float, between: float) -> Topology:
     return replace(made, class_bandwidth=np.array([np.inf, inside, between]))
 
 
+def any_servers(rng: np.random.Generator) -> Topology:
+    """Equal ones or not, with one device each or several."""
+    shapes = ((2, 2), (4, 2), (3, 1), (4,), (1, 1, 1), (3, 3))
+    return servers(shapes[rng.integers(len(shapes))], 8, 2)
+
+
 def row(
     topology: Topology,
     forward: Sequence[float],
