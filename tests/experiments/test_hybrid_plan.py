@@ -69,7 +69,7 @@ def test_a_plan_survives_the_round_trip(written: Path) -> None:
     assert read.layers == tuple(document["problem"]["layers"])
     assert read.plan.micro_batches == 8
     assert read.plan.stages[-1].end == len(read.layers)
-    used = sum((stage["devices"] for stage in document["stages"]), [])
+    used = [device for stage in document["stages"] for device in stage["devices"]]
     assert all(device.startswith("server0/") for device in used)
 
 
