@@ -104,8 +104,7 @@ class FusedStages:
                 search.offer(found)
                 search.reorder(found.stages)
         program = StageProgram(problem, fused(problem, self.groups))
-        counts = [2**k for k in range(problem.num_devices.bit_length())]
-        counts = [count for count in counts if count <= min(problem.num_devices, self.groups)]
+        counts = [2**k for k in range(min(problem.num_devices, self.groups).bit_length())]
         for number, most in enumerate(counts):
             share = _SEARCH * (number + 1) / len(counts)
             left = share * budget_s - search.seconds
