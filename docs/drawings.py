@@ -21,7 +21,7 @@ import meshwright as mw
 from agents.cluster.shipped import SHIPPED
 from docs.entries import Entry
 from envs.graphs.storage import save_graph
-from envs.joint import whole as four_servers
+from envs.joint import generator as four_servers
 from envs.placement import generator as mixed_devices
 
 BUDGET_S = 4.0  # of a search

@@ -62,31 +62,28 @@ class PaddedGraphLayout:
 
     def space(self) -> spaces.Dict:
         """The Gymnasium space of such graphs."""
-        return spaces.Dict({**self._boxes()})
-
-    def _boxes(self) -> dict[str, spaces.Box]:
         n, e, d, w = self.max_nodes, self.max_edges, self.num_devices, self.widths
-        return {
-            "node_features": self._features(n, w.node),
-            "node_mask": flags(n),
-            "node_device_features": self._features(n, d, w.node_device),
-            "edge_index": _indices(n, 2, e),
-            "edge_features": self._features(e, w.edge),
-            "edge_mask": flags(e),
-            "device_features": self._features(d, w.device),
-            "link_features": self._features(d, d, w.link),
-            "placement": _indices(d - 1, n),
-            "placed": flags(n),
-            "current": _indices(n - 1, 1),
-            "candidate_features": self._features(d, w.candidate),
-            "action_mask": flags(d),
-        }
+        return spaces.Dict(
+            {
+                "node_features": self._features(n, w.node),
+                "node_mask": flags(n),
+                "node_device_features": self._features(n, d, w.node_device),
+                "edge_index": _indices(n, 2, e),
+                "edge_features": self._features(e, w.edge),
+                "edge_mask": flags(e),
+                "device_features": self._features(d, w.device),
+                "link_features": self._features(d, d, w.link),
+                "placement": _indices(d - 1, n),
+                "placed": flags(n),
+                "current": _indices(n - 1, 1),
+                "candidate_features": self._features(d, w.candidate),
+                "action_mask": flags(d),
+            }
+        )
 
     def empty(self) -> PaddedGraph:
         """A graph of padding alone: every edge leads from the sink to itself."""
-        graph: PaddedGraph = {key: np.zeros_like(box.low) for key, box in self._boxes().items()}
-        graph["edge_index"][:] = self.max_nodes
-        return graph
+        return padding(self.space(), "edge_index")
 
     def check_fits(self, name: str, nodes: int, edges: int, devices: int) -> None:
         """Raise where a graph called `name` does not fit.
@@ -108,6 +105,15 @@ class PaddedGraphLayout:
 
     def _features(self, *shape: int) -> spaces.Box:
         return spaces.Box(self.low, self.high, shape, np.float32)
+
+
+def padding(space: spaces.Dict, *sinks: str) -> PaddedGraph:
+    """Arrays of the boxes of `space`: of `sinks` the highest index, of the others zeros."""
+    return {
+        key: box.high.copy() if key in sinks else np.zeros_like(box.high)
+        for key, box in space.items()
+        if isinstance(box, spaces.Box)
+    }
 
 
 def clipped(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float32]:

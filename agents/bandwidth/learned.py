@@ -18,7 +18,7 @@ from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.problems import BandwidthPlanner, JointPlanning
 from envs.bounds import Positive, Share, bounded
-from envs.joint.whole import PipedGroups
+from envs.joint.piped import PipedGroups
 from envs.step.allocated import allocated_problem
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.price import BestOrder

@@ -21,8 +21,8 @@ from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
-from envs.placement.env import GroupPricer
-from envs.placement.facts import GIVEN, STARTS, PlacementFacts
+from envs.placement.episodes import GroupPricer
+from envs.placement.whole import GIVEN, STARTS, PlacementFacts
 from envs.step.price import Price
 from envs.step.problem import StepProblem
 from models.export.placer import OnnxPlacer
@@ -62,7 +62,7 @@ class LearnedPlanner(StepSolver):
             None: no policy; all moves are as likely.
         groups: groups of the fused graph, at most.
         samples: plans composed in a round; the first is greedy.
-        starts: where they begin in turn, numbers of `envs.placement.facts.PlacementFacts.starts`.
+        starts: where they begin in turn, numbers of `envs.placement.whole.PlacementFacts.starts`.
         rounds: the first from the starts, each further one from the best plans until then.
         moves: of one group each, by the policy's chances, that are simulated at the end.
         temperature: of the last sample; those of the others rise evenly to it.

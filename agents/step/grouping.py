@@ -14,7 +14,7 @@ from envs.arrays import BoolArray, FloatArray, IntArray, mean_able
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.problem import HostTraffic
-from envs.placement.groups import group_live_bytes
+from envs.placement.types import group_live_bytes
 from envs.step.fusion import Fusion, fuse, fused_problem
 from envs.step.problem import StepProblem
 

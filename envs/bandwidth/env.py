@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,16 +13,17 @@ from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray
 from envs.bandwidth.generator import FixedStep, PlacedStepGenerator, default_generator, toy_sends
-from envs.bandwidth.instance import BandwidthInstance, PassBoundaries, PhaseCut
-from envs.bandwidth.observation import (
+from envs.bandwidth.types import (
+    BandwidthInstance,
     BandwidthObservation,
-    BandwidthState,
     ChannelGraph,
     ContinuousWeights,
+    PassBoundaries,
+    PhaseCut,
     WeightActions,
     WeightLevels,
 )
-from envs.bandwidth.render import pipes_frame
+from envs.bandwidth.viewer import pipes_frame
 from envs.errors import InputError
 from envs.reward import WeightedTerms, memory_overflow, memory_violation
 from envs.spaces import begun
@@ -31,17 +31,7 @@ from envs.step.allocated import weighted_allocation
 from envs.step.phased import PhasedSimulator, PhasedStep
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
-
-
-@dataclass(frozen=True)
-class PhaseOutcome:
-    """What the rates of one phase did."""
-
-    phase_s: float  # seconds the phase took
-    uniform_phase_s: float  # seconds it takes where all phases have uniform static shares
-    reference_s: float  # step time with uniform static shares
-    overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
-
+from envs.step.timeline import Timeline
 
 # Every term and its weight.
 TERMS: Mapping[str, float] = MappingProxyType({"time_saved": 1.0, "memory_violation": 1.0})
@@ -67,13 +57,21 @@ class BandwidthReward(WeightedTerms):
     def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
         super().__init__(weights, TERMS)
 
-    def terms(self, outcome: PhaseOutcome) -> dict[str, float]:
-        """The weighted terms; the reward is their sum."""
-        saved = outcome.uniform_phase_s - outcome.phase_s
+    def terms(
+        self, phase_s: float, uniform_phase_s: float, reference_s: float, overflow: float | None
+    ) -> dict[str, float]:
+        """The weighted terms of a phase; the reward is their sum.
+
+        Args:
+            phase_s: seconds the phase took.
+            uniform_phase_s: seconds it takes where all phases have uniform static shares.
+            reference_s: step time with uniform static shares.
+            overflow: sum over devices of bytes above capacity / capacity; None: all fits.
+        """
         return self.weighted(
             {
-                "time_saved": saved / outcome.reference_s,
-                "memory_violation": memory_violation(outcome.overflow),
+                "time_saved": (uniform_phase_s - phase_s) / reference_s,
+                "memory_violation": memory_violation(overflow),
             }
         )
 
@@ -101,7 +99,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
 
     ## Observation Space
     `Dict`: keys, dtypes, shapes and features stand in
-    `envs.bandwidth.observation.BandwidthObservation`; C is the largest number of channels of an
+    `envs.bandwidth.types.BandwidthObservation`; C is the largest number of channels of an
     instance. With discrete actions `action_mask` is added (int8 (C, L), also in `info`): all levels
     for an active channel, level 0 alone for the others and for padding, so that one level of each
     is always allowed.
@@ -175,8 +173,12 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         self.observation = observation if observation is not None else BandwidthObservation(bounds)
         self.render_mode = render_mode
         self._channels = self.observation.bounds.channels  # padded
+        masks = self.actions.masks(np.zeros(self._channels, dtype=np.bool_))
         self.observation_space: spaces.Dict = spaces.Dict(
-            {**self.observation.space.spaces, **self.actions.mask_spaces(self._channels)}
+            {
+                **self.observation.space.spaces,
+                **{key: spaces.Box(0, 1, mask.shape, np.int8) for key, mask in masks.items()},
+            }
         )
         self.action_space: spaces.Space[Any] = self.actions.space(self._channels)
         self._instance: BandwidthInstance | None = None
@@ -213,7 +215,7 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         Returns:
             The step time in seconds, and whether the simulated peak memory fits every device.
         """
-        timeline = self._completed().timeline()
+        timeline = self._completed()
         fits = timeline.peak_memory <= self.instance.problem.capacity
         return timeline.step_time, bool(fits.all())
 
@@ -228,17 +230,13 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         super().reset(seed=seed)
         known, self._instance = self._instance, self.generator(self.np_random)
         if known is not self._instance:
-            network = self._instance.problem.topology.network
-            self._pipe = network.channel_pipe
             self._simulator = PhasedSimulator(self._instance.problem)
         plan = self._instance.plan
         self._step = self._simulator.begin(plan.placement.device, plan.order, self._instance.begins)
         self._rates: list[FloatArray] = []
         self._begun: list[float] = []  # of the phases decided and of the next
-        self._peak = 0.0
-        self._feasible = False
-        self._look()
-        return self._observe(), self._info()
+        self._peak, self._feasible = 0.0, False
+        return self._look()
 
     def step(self, action: Any) -> tuple[ChannelGraph, float, bool, bool, dict[str, Any]]:
         """Play the next phase with the weights of `action`."""
@@ -249,25 +247,24 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
                 f"has shape {np.shape(action)}, there are {self._channels} channels",
                 field="action",
             )
-        phase, network = self._step.phase, self.instance.problem.topology.network
+        step, instance, overflow = self._step, self.instance, None
+        phase = step.phase
+        network = instance.problem.topology.network
         weights = self.actions.weights(np.asarray(action))[: network.num_channels]
         allocation = weighted_allocation(network, np.where(self._active, weights, 0.0))
-        seconds = self._step.advance(allocation.pipes(network))
+        seconds = step.advance(allocation.pipes(network))
         self._rates.append(allocation.rate)
-        overflow = self._finish() if self._step.done else None
-        self._look()
+        if step.done:
+            peak = step.timeline().peak_memory
+            overflow = memory_overflow(peak, instance.problem.capacity)
+            self._peak, self._feasible = float(peak.max()), overflow is None
         terms = self.reward.terms(
-            PhaseOutcome(
-                phase_s=seconds,
-                uniform_phase_s=float(self.instance.uniform_phase_s[phase]),
-                reference_s=self.instance.uniform.step_time,
-                overflow=overflow,
-            )
+            seconds, float(instance.uniform_phase_s[phase]), instance.uniform.step_time, overflow
         )
-        info = self._info()
+        seen, info = self._look()
         info["phase_s"] = seconds
         info.update({f"reward_{name}": value for name, value in terms.items()})
-        return self._observe(), float(sum(terms.values())), self._step.done, False, info
+        return seen, float(sum(terms.values())), step.done, False, info
 
     def action_masks(self) -> BoolArray:
         """(C * L,) the levels of every channel allowed now, as sb3-contrib asks for them.
@@ -284,65 +281,39 @@ class BandwidthEnv(gym.Env[ChannelGraph, Any]):
         """(H, W, 3) uint8 timeline of the step so far; None without a render mode."""
         if self.render_mode != "rgb_array":
             return None
-        timeline = self._completed().timeline()
-        return pipes_frame(self.instance, timeline, np.array(self._begun))
+        return pipes_frame(self.instance, self._completed(), np.array(self._begun))
 
-    def _look(self) -> None:
-        """Find the traffic that is left."""
-        assert self._step is not None
-        step = self._step
-        self._begun.append(step.now)
-        self._waiting = step.backlog.ravel()
-        coming = self.instance.traffic.volume[step.phase :].sum(axis=0)
-        self._left = self._waiting + coming
-        self._active = self._left[self._pipe] > 0.0
-
-    def _finish(self) -> float | None:
-        """Check the peak memory of the whole step; the overflow when it does not fit."""
-        assert self._step is not None
-        peak, capacity = self._step.timeline().peak_memory, self.instance.problem.capacity
-        self._peak = float(peak.max())
-        overflow = memory_overflow(peak, capacity)
-        self._feasible = overflow is None
-        return overflow
-
-    def _completed(self) -> PhasedStep:
-        """A copy of the step, played to its end with uniform shares."""
+    def _completed(self) -> Timeline:
+        """Of the step, played to its end with uniform shares."""
         step, network = begun(self._step).copy(), self.instance.problem.topology.network
         uniform = BandwidthAllocation(self.instance.uniform_rate).pipes(network)
         while not step.done:
             step.advance(uniform)
-        return step
+        return step.timeline()
 
-    def _observe(self) -> ChannelGraph:
-        assert self._step is not None
-        state = BandwidthState(
-            instance=self.instance,
-            phase=self._step.phase,
-            now_s=self._step.now,
-            rate=self._rates[-1] if self._rates else self.instance.uniform_rate,
-            waiting=self._waiting,
-            left=self._left,
-            active=self._active,
-        )
-        return {**self.observation(state), **self._masks()}
-
-    def _masks(self) -> dict[str, NDArray[np.int8]]:
-        padded = np.zeros(self._channels, dtype=np.bool_)
-        padded[: len(self._active)] = self._active
-        return dict(self.actions.masks(padded))
-
-    def _info(self) -> dict[str, Any]:
-        assert self._step is not None
-        return {
-            "step_time_s": self._step.now,
-            "reference_step_time_s": self.instance.uniform.step_time,
-            "phase": self._step.phase,
-            "phases": self._step.num_phases,
+    def _look(self) -> tuple[ChannelGraph, dict[str, Any]]:
+        """Find the traffic that is left; the observation and the information."""
+        step, instance = begun(self._step), self.instance
+        self._begun.append(step.now)
+        left = step.backlog.ravel() + instance.traffic.volume[step.phase :].sum(axis=0)
+        self._active = left[instance.problem.topology.network.channel_pipe] > 0.0
+        rate = self._rates[-1] if self._rates else instance.uniform_rate
+        seen = self.observation(instance, step, rate, left, self._active)
+        info = {
+            "step_time_s": step.now,
+            "reference_step_time_s": instance.uniform.step_time,
+            "phase": step.phase,
+            "phases": step.num_phases,
             "feasible": self._feasible,
             "peak_memory_bytes": self._peak,
             **self._masks(),
         }
+        return {**seen, **self._masks()}, info
+
+    def _masks(self) -> dict[str, NDArray[np.int8]]:
+        padded = np.zeros(self._channels, dtype=np.bool_)
+        padded[: len(self._active)] = self._active
+        return self.actions.masks(padded)
 
 
 def continuous_environment(**arguments: Any) -> BandwidthEnv:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from envs.arrays import IntArray
-from envs.bandwidth.instance import BandwidthInstance, PassBoundaries, PhaseCut
-from envs.bandwidth.observation import BandwidthBounds
+from envs.bandwidth.types import BandwidthBounds, BandwidthInstance, PassBoundaries, PhaseCut
 from envs.cost import RooflineCost, link_transfer_seconds
 from envs.errors import InputError
 from envs.graphs.builder import GraphBuilder
@@ -118,15 +116,6 @@ def default_generator() -> SyntheticSteps:
 
 
 @dataclass(frozen=True)
-class Send:
-    """A message from a device to another one."""
-
-    source: int  # device
-    destination: int  # device
-    nbytes: float
-
-
-@dataclass(frozen=True)
 class FixedCut:
     """The order cut at given positions; (0,) is one phase, as of a static allocation."""
 
@@ -141,62 +130,6 @@ class FixedCut:
         """`begins`."""
         del problem, plan
         return np.array(self.begins, dtype=np.int64)
-
-
-def placed_sends(
-    name: str, topology: Topology, phases: Sequence[Sequence[Sequence[Send]]]
-) -> tuple[StepProblem, Plan, FixedCut]:
-    """A step that computes nothing and sends round after round.
-
-    The sends of a round start together, when all of the round before have arrived; a round of one
-    send after another is serial. Waiting costs nothing: it is a message without bytes.
-
-    Returns:
-        The problem, the plan, and the cut at the first round of each phase.
-
-    Raises:
-        InputError: a phase or a round is empty, or a send is none: from a device to itself, of no
-            bytes, or of a device there is not.
-    """
-    builder, device, begins = GraphBuilder(name), list[int](), list[int]()
-    arrived: list[int] = []  # tensors without bytes: the last round is there
-    for phase, rounds in enumerate(phases):
-        if not rounds or not all(rounds):
-            raise InputError("has a round without sends", file=name, record=f"phase {phase}")
-        begins.append(len(device))
-        for number, sends in enumerate(rounds):
-            label, receivers = f"{phase}.{number}", list[int]()
-            for index, send in enumerate(sends):
-                _check(send, topology, f"{name} {label}.{index}")
-                sender = builder.add_operator(f"send {label}.{index}")
-                for tensor in arrived:
-                    builder.add_use(tensor, sender)
-                receiver = builder.add_operator(f"receive {label}.{index}")
-                builder.add_use(builder.add_tensor(sender, send.nbytes), receiver)
-                receivers.append(receiver)
-                device += [send.source, send.destination]
-            arrived = [builder.add_tensor(receiver, 0.0) for receiver in receivers]
-    graph = builder.build()
-    problem = StepProblem(
-        graph=graph,
-        topology=topology,
-        op_seconds=np.zeros((graph.num_operators, topology.num_devices)),
-        transfer_seconds=np.ascontiguousarray(link_transfer_seconds(graph, topology)),
-        capacity=topology.memory_bytes,
-    )
-    plan = Plan(Placement(np.array(device, dtype=np.int64)), np.arange(graph.num_operators))
-    return problem, plan, FixedCut(tuple(begins))
-
-
-def _check(send: Send, topology: Topology, record: str) -> None:
-    ends = (send.source, send.destination)
-    if send.source == send.destination or not all(0 <= end < topology.num_devices for end in ends):
-        raise InputError(
-            f"is from device {send.source} to {send.destination} of {topology.num_devices}",
-            record=record,
-        )
-    if not 0.0 < send.nbytes < np.inf:
-        raise InputError(f"has {send.nbytes} bytes", record=record, field="nbytes")
 
 
 CAPACITY = 1.0  # bytes/s of every link
@@ -225,10 +158,35 @@ def toy_sends() -> tuple[StepProblem, Plan, FixedCut]:
     shares take 3 x 14 + 3 x 4 = 54 s. `LEVELS_OPTIMUM_S` is the optimum over the 21 levels of
     `meshwright/BandwidthToy-v0`, whose weights have sqrt(8) : 1 for 3 : 1.
     """
-    serial = [[Send(0, receiver, nbytes)] for receiver, nbytes in enumerate(SERIAL, start=1)]
-    together = [Send(0, receiver, nbytes) for receiver, nbytes in enumerate(TOGETHER, start=1)]
     topology = star(4, CAPACITY, np.inf)
-    return placed_sends("toy_sends", topology, [serial, [together]])
+    together = list(enumerate(TOGETHER, start=1))  # receiver, bytes
+    serial = [[send] for send in enumerate(SERIAL, start=1)]
+    rounds = [("0", number, sends) for number, sends in enumerate(serial)]
+    builder, device, begins = GraphBuilder("toy_sends"), list[int](), list[int]()
+    arrived: list[int] = []  # tensors without bytes: the last round is there
+    for phase, number, sends in [*rounds, ("1", 0, together)]:
+        if number == 0:
+            begins.append(len(device))
+        receivers: list[int] = []
+        for index, (server, nbytes) in enumerate(sends):
+            label = f"{phase}.{number}.{index}"
+            sender = builder.add_operator(f"send {label}")
+            for tensor in arrived:
+                builder.add_use(tensor, sender)
+            receivers.append(builder.add_operator(f"receive {label}"))
+            builder.add_use(builder.add_tensor(sender, nbytes), receivers[-1])
+            device += [0, server]
+        arrived = [builder.add_tensor(receiver, 0.0) for receiver in receivers]
+    graph = builder.build()
+    problem = StepProblem(
+        graph=graph,
+        topology=topology,
+        op_seconds=np.zeros((graph.num_operators, topology.num_devices)),
+        transfer_seconds=np.ascontiguousarray(link_transfer_seconds(graph, topology)),
+        capacity=topology.memory_bytes,
+    )
+    plan = Plan(Placement(np.array(device, dtype=np.int64)), np.arange(graph.num_operators))
+    return problem, plan, FixedCut(tuple(begins))
 
 
 def star(servers: int, capacity: float, memory_bytes: float) -> Topology:

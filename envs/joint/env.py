@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,19 +15,22 @@ from numpy.typing import NDArray
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
-from envs.joint.render import joint_frame
-from envs.joint.state import AllocatorObservation, JointState, PlacerObservation
-from envs.joint.weighted_step import MakeSimulator
-from envs.joint.whole import LAYERS, default_generator, toy_stages
+from envs.joint.generator import LAYERS, default_generator, toy_stages
+from envs.joint.piped import MakeSimulator, WeightedStep
+from envs.joint.types import AllocatorObservation, PlacerObservation
+from envs.joint.viewer import joint_frame
 from envs.parallel_env import Begun, DecisionsEnv, Terms
-from envs.placement.env import Outcome, PlacementReward
-from envs.placement.generator import FixedInstance, InstanceGenerator, PlacementInstance
-from envs.placement.groups import CompletionRule, FastestDevice
-from envs.reward import memory_overflow
-from envs.spaces import begun
+from envs.placement.env import PlacementReward, PlacingGroups
+from envs.placement.generator import FixedInstance, InstanceGenerator
+from envs.placement.types import (
+    CompletionRule,
+    FastestDevice,
+    GroupPlacement,
+    PlacementInstance,
+)
 from envs.step.allocated import allocated_problem
 from envs.step.order import OrderRule
-from envs.step.plans import BandwidthAllocation, Placement, Plan
+from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 
@@ -44,7 +48,7 @@ METADATA: dict[str, Any] = {
 
 
 @bounded
-class JointEnv(DecisionsEnv[Observation]):
+class JointEnv(PlacingGroups, DecisionsEnv[Observation]):
     """Place the groups of a training step, and share the links between its servers meanwhile.
 
     ## Description
@@ -66,8 +70,8 @@ class JointEnv(DecisionsEnv[Observation]):
 
     ## Observation Space
     `observation_space(agent)`. Placer: a `PaddedGraph`,
-    `envs.joint.state.PlacerObservation`. Allocators: `Dict` of `pipe_features`,
-    `server_features` and `action_mask`, `envs.joint.state.AllocatorObservation`.
+    `envs.joint.types.PlacerObservation`. Allocators: `Dict` of `pipe_features`,
+    `server_features` and `action_mask`, `envs.joint.types.AllocatorObservation`.
 
     The `action_mask` of the placer is that of `meshwright/Placement-v0`: where no device has room,
     of those that can run the groups the one with the most free memory is allowed, and the episode
@@ -110,7 +114,7 @@ class JointEnv(DecisionsEnv[Observation]):
 
     ## Arguments
     * `generator`: yields the instance of each episode; default: random training graphs on four
-      servers with two links each (`envs.joint.whole.default_generator`).
+      servers with two links each (`envs.joint.generator.default_generator`).
     * `servers`: S, of every instance.
     * `reward`: the terms and their weights.
     * `order_rule`: the order of a placement; 1F1B by default.
@@ -137,6 +141,8 @@ class JointEnv(DecisionsEnv[Observation]):
     """
 
     metadata = METADATA
+    piped: WeightedStep  # of this episode
+    _given: StepProblem  # the fused problem of its instance, at the topology's own rates
 
     def __init__(
         self,
@@ -156,7 +162,7 @@ class JointEnv(DecisionsEnv[Observation]):
         self.servers, self.sweeps, self.turns = servers, tuple(sweeps), turns
         self.top, self._step_octaves = octaves * levels_per_octave, 1.0 / levels_per_octave
         self.reward, self.render_mode = reward, render_mode
-        self._order_rule, self._simulator = order_rule, simulator
+        self._order_rule, self._make_simulator = order_rule, simulator
         self.placer_observation = self._new_placer_observation()
         self.allocator_observation = AllocatorObservation(servers)
         self._allocators = [f"allocator_{server}" for server in range(servers)]
@@ -171,7 +177,6 @@ class JointEnv(DecisionsEnv[Observation]):
             PLACER: spaces.Discrete(self.generator.num_devices),
             **dict.fromkeys(self._allocators, spaces.Discrete(changes)),
         }
-        self._state: JointState | None = None
 
     @classmethod
     def of_problem(
@@ -191,34 +196,14 @@ class JointEnv(DecisionsEnv[Observation]):
         return cls(generator, servers=problem.topology.num_servers, **arguments)
 
     @property
-    def current(self) -> JointState:
-        """Placement, levels and look-ahead of this episode."""
-        return begun(self._state)
-
-    @property
-    def instance(self) -> PlacementInstance:
-        """The instance of this episode; its fused problem is at equal weights."""
-        return self.current.instance
-
-    @property
-    def group_device(self) -> IntArray:
-        """(G,) device of every group now, completion included."""
-        return self.current.groups.device.copy()
-
-    @property
     def levels(self) -> IntArray:
         """(S, S) level of every pipe now."""
-        return self.current.piped.level.copy()
+        return self.piped.level.copy()
 
     @property
     def allocation(self) -> BandwidthAllocation:
         """The rates of the channels now."""
-        return self.current.allocation
-
-    @property
-    def placement(self) -> Placement:
-        """The present placement of every operator of the original problem."""
-        return Placement(self.instance.fusion.expand(self.group_device))
+        return self.piped.allocation
 
     def plan(self) -> Plan:
         """The present placement of every operator, in the order it is played in."""
@@ -249,47 +234,77 @@ class JointEnv(DecisionsEnv[Observation]):
     ) -> Begun[Observation]:
         """`reset` with a source of randomness of the caller's."""
         options = options or {}
-        instance = self.generator(rng)
-        if self._state is None or not self._state.follows(instance):
-            self._state = self._new_state(instance)
-        level = np.zeros((self.servers, self.servers), dtype=np.int64)
-        devices, levels = options.get("start", instance.start), options.get("levels", level)
-        self._decided = 0
-        self._state.start(devices, levels, self.sweeps[0], self._turn)
+        self._use(self.generator(rng))
+        groups, level = self.groups, np.zeros((self.servers, self.servers), dtype=np.int64)
+        groups.start(options.get("start", self.instance.start))
+        groups.look(0, self.sweeps[0])
+        given = np.array(options.get("levels", level), dtype=np.int64)
+        if given.shape != level.shape or (np.abs(given) > self.top).any():
+            told = f"is not {level.shape} levels from {-self.top} to {self.top}"
+            raise InputError(told, field="options.levels")
+        self._decided = self._sweep = 0
         self.agents = self.possible_agents.copy()
-        self._sweep = 0
-        self._feasible = False
-        self._held = self._state.groups.used  # (D,) bytes: placed state; at the end the peak
+        self.start_from(self._played_at(given))
+        self._look()
         return self.observe(), self.infos([{}] * len(self.possible_agents))
 
     def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
         """Place the current run and change the weights, all at once."""
         self.require_running()
-        state, groups, device = self.current, self.current.groups, chosen[0]
-        before = state.step_time
-        supported = bool(groups.able_now[device])
-        fits = bool(groups.fits[device])
-        state.decide(device, list(chosen[1:]))
+        groups, (device, *changes) = self.groups, chosen
+        before, stood = self.step_time, groups.device.copy()
+        supported, fits = bool(groups.able_now[device]), bool(groups.fits[device])
+        groups.place(device)
+        level = self._changed(changes)
+        if (groups.device != stood).any() or (level != self.piped.level).any():
+            self.step_time = self._played_at(level)
         following = groups.run.stop % len(groups.device)
         self._sweep += following == 0
         self._decided += 1
         ended = not fits or self._sweep == len(self.sweeps)
-        overflow = None
         if ended:
-            overflow = self._finish()
             self.agents = []
         else:
-            state.advance(following, self.sweeps[self._sweep], self._turn)
-        outcome = Outcome(before, state.step_time, state.reference, overflow, not supported)
-        return [self.reward.terms(outcome)] * len(chosen), ended, False
+            groups.look(following, self.sweeps[self._sweep])
+        self._look()
+        peak = self.simulator.run(groups.pieces, self._order).peak_memory if ended else None
+        terms = self.terms(before, peak, supported=supported)
+        return [terms] * len(chosen), ended, False
+
+    def _changed(self, changes: Sequence[int]) -> IntArray:
+        """(S, S) the levels after the allocators' actions; a level at its end stays.
+
+        Action 0 keeps, 1 + i raises the pipe to the i-th other server, S + i lowers it.
+        """
+        level, others = self.levels, self.servers - 1
+        for server, action in enumerate(changes):
+            if action:
+                lower, index = divmod(action - 1, others)
+                other = index + (index >= server)
+                changed = level[server, other] + (-1 if lower else 1)
+                if abs(changed) <= self.top:
+                    level[server, other] = changed
+        return level
+
+    def _played_at(self, level: IntArray) -> float:
+        """Seconds of the present placement at `level` (S, S) of the pipes, in its order there."""
+        if (level != self.piped.level).any():
+            self.piped.set_levels(level)
+        self._order = self.simulator.order(self.groups.pieces)
+        return self.simulator.step_time(self.groups.pieces, self._order)
+
+    def _look(self) -> None:
+        """What the agents' actions would do."""
+        self.look_ahead()
+        turn = self._decided % self.servers if self.turns else None  # who may act next; None: all
+        self.changed_s = self.piped.look(self.groups.pieces, self._order, turn)
 
     def render(self) -> Any:
         """(H, W, 3) uint8 timeline of the present plan and rates; None without a render mode."""
         if self.render_mode != "rgb_array":
             return None
-        piped = self.current.piped
-        timeline = piped.simulator.run(self.current.groups.pieces)
-        return joint_frame(self.instance.fused, timeline, piped.rate)
+        timeline = self.simulator.run(self.groups.pieces)
+        return joint_frame(self.instance.fused, timeline, self.piped.rate)
 
     def _played(self) -> tuple[IntArray, float, bool]:
         """Order, step time and whether it fits, on every operator.
@@ -297,7 +312,7 @@ class JointEnv(DecisionsEnv[Observation]):
         An order of the simulator that does not fit gives way to the rule's own.
         """
         problem = allocated_problem(self.instance.problem, self.allocation)
-        simulator = self._simulator(problem, order_rule=self._order_rule)
+        simulator = self._make_simulator(problem, order_rule=self._order_rule)
         device = self.placement.device
         by_rule = partial(simulator.order_rule, problem.graph)
         for order_of in (simulator.order, by_rule):
@@ -308,53 +323,44 @@ class JointEnv(DecisionsEnv[Observation]):
                 break
         return order, timeline.step_time, fits
 
-    @property
-    def _turn(self) -> int | None:
-        """The server whose allocator may act next; None: all."""
-        return self._decided % self.servers if self.turns else None
-
-    def _new_state(self, instance: PlacementInstance) -> JointState:
-        servers = instance.problem.topology.num_servers
-        if servers != self.servers:
-            raise InputError(
-                f"{servers} servers, the environment has {self.servers}",
-                file=f"graph {instance.problem.graph.name}",
-                field="servers",
-            )
-        # it remembers the fused problem, which every state has for itself, copies of this one too
-        self.placer_observation = self._new_placer_observation()
-        return JointState(instance, self.top, self._step_octaves, self._simulator, self._order_rule)
+    def _use(self, instance: PlacementInstance) -> None:
+        """Prepare for `instance`; little to do when its problem is the last episode's."""
+        if self._instance is None or instance.fused is not self._given:
+            servers = instance.problem.topology.num_servers
+            if servers != self.servers:
+                raise InputError(
+                    f"{servers} servers, the environment has {self.servers}",
+                    file=f"graph {instance.problem.graph.name}",
+                    field="servers",
+                )
+            self.piped = WeightedStep(
+                instance.problem, instance.fusion, self.top, self._step_octaves,
+                self._make_simulator, self._order_rule,
+            )  # fmt: skip
+            self.simulator = self.piped.simulator
+            self.groups = GroupPlacement(self.piped.problem, instance.fusion)
+            # it remembers the fused problem, which copies of this environment do not share
+            self.placer_observation = self._new_placer_observation()
+        self._given = instance.fused
+        self._instance = replace(instance, fused=self.piped.problem)
 
     def _new_placer_observation(self) -> PlacerObservation:
         generator = self.generator
         return PlacerObservation(generator.max_groups, generator.max_edges, generator.num_devices)
 
-    def _finish(self) -> float | None:
-        """Check the peak memory of the whole step; the overflow when it does not fit."""
-        self._held = self.current.finish(self._turn)
-        overflow = memory_overflow(self._held, self.instance.fused.capacity)
-        self._feasible = overflow is None and bool(self.current.groups.placed.all())
-        return overflow
-
     def observe(self) -> dict[str, Observation]:
         """What every agent sees."""
-        state = self.current
-        within = state.groups.current / len(state.groups.device) if self.agents else 0.0
+        piped, groups, start_s = self.piped, self.groups, self.reference_s
+        within = groups.current / len(groups.device) if self.agents else 0.0
         decided = (self._sweep + within) / len(self.sweeps)
-        tables = self.allocator_observation(state, decided)
-        every = [self.placer_observation.observe(state), *tables]
+        every = [
+            self.placer_observation.observe(piped, groups, self.candidate_s, start_s),
+            *self.allocator_observation(
+                piped, groups, self.step_time, start_s, self.changed_s, decided
+            ),
+        ]
         self._masks = [one["action_mask"] for one in every]
         return dict(zip(self.possible_agents, every, strict=True))
-
-    def facts(self) -> dict[str, Any]:
-        """Where the episode stands."""
-        return {
-            "step_time_s": self.current.step_time,
-            "reference_step_time_s": self.current.reference,
-            "feasible": self._feasible,
-            "peak_memory_bytes": float(self._held.max()),
-            "placed": int(self.current.groups.placed.sum()),
-        }
 
 
 def toy_environment(**arguments: Any) -> JointEnv:

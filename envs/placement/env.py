@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,36 +13,25 @@ from gymnasium import spaces
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
-from envs.graphs.contraction import Fusion
 from envs.placement.generator import (
     FixedInstance,
     InstanceGenerator,
-    PlacementInstance,
     default_generator,
     toy_pipeline,
 )
-from envs.placement.groups import CompletionRule, FastestDevice, GroupPlacement
-from envs.placement.observation import PlacementObservation
-from envs.placement.render import timeline_frame
+from envs.placement.types import (
+    CompletionRule,
+    FastestDevice,
+    GroupPlacement,
+    PlacementInstance,
+    PlacementObservation,
+)
+from envs.placement.viewer import timeline_frame
 from envs.reward import WeightedTerms, memory_overflow, memory_violation
 from envs.spaces import PaddedGraph, begun
-from envs.step.order import Rule
 from envs.step.plans import Placement
-from envs.step.price import Price, Pricer
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one decision did."""
-
-    before_s: float  # step time before the decision, seconds
-    after_s: float  # step time after it, seconds
-    reference_s: float  # step time at the start of the episode, seconds
-    overflow: float | None  # sum over devices of bytes above capacity / capacity; None: all fits
-    unsupported: bool  # the device cannot run the group
-
 
 # Every term and its weight.
 TERMS: Mapping[str, float] = MappingProxyType(
@@ -73,69 +61,111 @@ class PlacementReward(WeightedTerms):
     def __init__(self, weights: Mapping[str, float] = TERMS) -> None:
         super().__init__(weights, TERMS)
 
-    def terms(self, outcome: Outcome) -> dict[str, float]:
-        """The weighted terms; the reward is their sum."""
+    def terms(
+        self,
+        before_s: float,
+        after_s: float,
+        reference_s: float,
+        overflow: float | None,
+        *,
+        supported: bool,
+    ) -> dict[str, float]:
+        """The weighted terms of a decision; the reward is their sum.
+
+        Args:
+            before_s: step time before the decision, seconds.
+            after_s: after it.
+            reference_s: at the start of the episode.
+            overflow: sum over devices of bytes above capacity / capacity; None: all fits.
+            supported: whether the device can run the group.
+        """
         return self.weighted(
             {
-                "step_time_improvement": (outcome.before_s - outcome.after_s) / outcome.reference_s,
-                "memory_violation": memory_violation(outcome.overflow),
-                "unsupported_device": -1.0 if outcome.unsupported else 0.0,
+                "step_time_improvement": (before_s - after_s) / reference_s,
+                "memory_violation": memory_violation(overflow),
+                "unsupported_device": -1.0 if not supported else 0.0,
             }
         )
 
 
-ORDER_CLASSES: dict[str, Rule] = {  # that a policy chooses from
-    "one_f_one_b": Rule.ONE_F_ONE_B,
-    "interleaved": Rule.INTERLEAVED,
-    "zb_h1": Rule.WINDOW_S,
-    "zb_h2": Rule.WINDOW_2S,
-    "deferred": Rule.DEFERRED,
-    "critical": Rule.CRITICAL,
-}
+class PlacingGroups:
+    """An episode in which groups are placed: what is common to all that a placer takes part in.
 
+    The groups stand somewhere, a step takes some time then and at the start, the step time with
+    the current run on each device is known before it is decided, and the simulated peak memory
+    decides at the end.
+    """
 
-def order_class(rule: Rule) -> int:
-    """The number of the class that comes closest to `rule`."""
-    near = {
-        Rule.GPIPE: Rule.INTERLEAVED, Rule.WINDOW_MORE: Rule.WINDOW_S, Rule.READY: Rule.DEFERRED,
-        Rule.WINDOW_HALF: Rule.WINDOW_S, Rule.WINDOW_ONE: Rule.ONE_F_ONE_B,
-    }  # fmt: skip
-    return list(ORDER_CLASSES.values()).index(near.get(rule, rule))
+    reward: PlacementReward
+    groups: GroupPlacement
+    simulator: StepSimulator  # of the pieces of the groups
+    step_time: float  # seconds now
+    reference_s: float  # at the start
+    candidate_s: FloatArray  # (D,) seconds with the current run on each device; inf: unable
+    _instance: PlacementInstance | None = None
 
+    @property
+    def instance(self) -> PlacementInstance:
+        """The instance of this episode."""
+        return begun(self._instance)
 
-class GroupPricer:
-    """Prices devices of the groups of `fusion`, on its pieces `fused`. One per thread."""
+    @property
+    def group_device(self) -> IntArray:
+        """(G,) device of every group now, completion included."""
+        return self.groups.device.copy()
 
-    def __init__(self, fused: StepProblem, fusion: Fusion) -> None:
-        self.fusion, self.pricer = fusion, Pricer(fused)
-        allowed = self.pricer.rules
-        self.rules: tuple[tuple[Rule, ...], ...] = tuple(
-            (rule,) if rule in allowed else allowed for rule in ORDER_CLASSES.values()
-        )
-        capacity = fused.capacity[np.isfinite(fused.capacity)]
-        self.room = float(capacity.sum()) if len(capacity) else np.inf  # bytes
+    @property
+    def placement(self) -> Placement:
+        """The present placement of every operator of the original problem."""
+        return Placement(self.instance.fusion.expand(self.groups.device))
 
-    def price(self, device: IntArray, order: int | None = None) -> Price:
-        """Of (G,) devices in the order of class `order`; by default the best that is allowed.
+    def start_from(self, step_time: float) -> None:
+        """Nothing is decided, and a step takes `step_time` seconds.
 
-        That is also what counts where the class is not allowed.
+        Raises:
+            InputError: it takes no time.
         """
-        return self.under(device, () if order is None else self.rules[order])
+        self.step_time = self.reference_s = step_time
+        self._feasible, self._held = False, self.groups.used  # (D,) bytes: of what is placed
+        if not step_time > 0.0:
+            raise InputError("a step takes no time", file=f"graph {self.groups.fused.graph.name}")
 
-    def under(self, device: IntArray, rules: tuple[Rule, ...]) -> Price:
-        """Of (G,) devices in the best of the orders of `rules`."""
-        return self.pricer.price(self.fusion.expand_pieces(device), rules)
+    def look_ahead(self) -> None:
+        """The step time with the current run on each device, all others where they are."""
+        devices, variants = self.groups.variants()
+        moved = (variants != self.groups.pieces).any(axis=1)
+        self.candidate_s = np.full(self.groups.able.shape[1], np.inf)
+        self.candidate_s[devices] = self.step_time
+        self.candidate_s[devices[moved]] = self.simulator.step_times(variants[moved])
 
-    def excess(self, price: Price) -> float:
-        """The bytes that do not fit, as a share of all memory."""
-        return price.excess / self.room
+    def terms(
+        self, before_s: float, peak: FloatArray | None, *, supported: bool
+    ) -> dict[str, float]:
+        """Of the reward of a decision; `peak` (D,) bytes of the whole step: it was the last."""
+        overflow = None
+        if peak is not None:
+            self._held, overflow = peak, memory_overflow(peak, self.groups.capacity)
+            self._feasible = overflow is None and bool(self.groups.placed.all())
+        return self.reward.terms(
+            before_s, self.step_time, self.reference_s, overflow, supported=supported
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Where the episode stands."""
+        return {
+            "step_time_s": self.step_time,
+            "reference_step_time_s": self.reference_s,
+            "feasible": self._feasible,
+            "peak_memory_bytes": float(self._held.max()),
+            "placed": int(self.groups.placed.sum()),
+        }
 
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
 
 @bounded
-class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
+class PlacementEnv(PlacingGroups, gym.Env[PaddedGraph, np.int64]):
     """Place the groups of a fused training step one by one on the devices of a cluster.
 
     ## Description
@@ -149,7 +179,7 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
     ## Observation Space
     `Dict`, a `PaddedGraph` of at most N groups and E edges on D devices: keys, dtypes and shapes
     stand in `envs.spaces.PaddedGraphLayout`, the features in
-    `envs.placement.observation.PlacementObservation`.
+    `envs.placement.types.PlacementObservation`.
 
     `action_mask` (int8 (D,), also in `info`) allows a device when it can run the group and the
     parameters, gradients and optimizer state of the groups placed there (the current group left
@@ -240,7 +270,6 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         self.observation_space: spaces.Dict = self.observation.space
         self.action_space: spaces.Discrete[np.int64] = spaces.Discrete(devices)
         self._make_simulator = simulator
-        self._instance: PlacementInstance | None = None
         self._full_simulator: StepSimulator | None = None  # made when a plan is first played
         self._ended = True
 
@@ -264,33 +293,17 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
         fixed = FixedInstance(problem, max_groups, completion, max_edges)
         return cls(fixed if starts is None else starts(fixed), **arguments)
 
-    @property
-    def instance(self) -> PlacementInstance:
-        """The instance of this episode."""
-        return begun(self._instance)
-
-    @property
-    def group_device(self) -> IntArray:
-        """(G,) device of every group now, completion included."""
-        return self._groups.device.copy()
-
-    @property
-    def placement(self) -> Placement:
-        """The present placement of every operator of the original problem."""
-        return Placement(self.instance.fusion.expand(self._groups.device))
-
     def plan_outcome(self) -> tuple[float, bool]:
         """The present placement played on every operator of the original problem.
 
         Returns:
             The step time in seconds, and whether the simulated peak memory fits every device.
         """
+        problem = self.instance.problem
         if self._full_simulator is None:
-            self._full_simulator = self._make_simulator(self.instance.problem)
+            self._full_simulator = self._make_simulator(problem)
         timeline = self._full_simulator.run(self.placement.device)
-        return timeline.step_time, bool(
-            (timeline.peak_memory <= self.instance.problem.capacity).all()
-        )
+        return timeline.step_time, bool((timeline.peak_memory <= problem.capacity).all())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -302,96 +315,58 @@ class PlacementEnv(gym.Env[PaddedGraph, np.int64]):
                 start is not one device for each group that can run it.
         """
         super().reset(seed=seed)
-        self._use(self.generator(self.np_random))
-        self._groups.start((options or {}).get("start", self.instance.start))
-        self._decisions = 0
-        self._ended = False
-        self._feasible = False
-        self._held = self._groups.used  # (D,) bytes: placed state, at the end the simulated peak
-        self._step_time = self._reference = self._simulate()
-        if not self._reference > 0.0:
-            raise InputError("a step takes no time", file=f"graph {self.instance.fused.graph.name}")
-        self._look()
+        instance, known = self.generator(self.np_random), self._instance
+        if known is None or instance.fused is not known.fused:
+            self.groups = GroupPlacement(instance.fused, instance.fusion)
+            self.simulator = self._make_simulator(instance.fused)
+            self._full_simulator = None
+        self._instance = instance
+        self.groups.start((options or {}).get("start", instance.start))
+        self._decisions, self._ended = 0, False
+        self.start_from(self.simulator.step_time(self.groups.pieces))
+        self.look_ahead()
         return self._observe(), self._info()
 
     def step(self, action: np.int64 | int) -> tuple[PaddedGraph, float, bool, bool, dict[str, Any]]:
         """Put the current group on device `action`."""
         if self._ended:
             raise gym.error.ResetNeeded("the episode has ended: reset() comes first")
-        groups, device = self._groups, int(action)
+        groups, device = self.groups, int(action)
         if device != action or not self.action_space.contains(np.int64(device)):
             raise InputError(
                 f"{action} is not one of {self.action_space.n} devices", field="action"
             )
-        before = self._step_time
-        supported, fits = bool(groups.able[groups.current, device]), bool(groups.fits[device])
+        before, peak = self.step_time, None
+        supported, fits = bool(groups.able_now[device]), bool(groups.fits[device])
         if supported:
             groups.place(device)
-            self._step_time = float(self._candidate_s[device])
+            self.step_time = float(self.candidate_s[device])
         self._decisions += 1
-        overflow = None
-        if not fits or self._decisions == len(groups.device) * self.passes:
-            self._ended = True
-            overflow = self._finish()
+        self._ended = not fits or self._decisions == len(groups.device) * self.passes
+        if self._ended:
+            peak = self.simulator.run(groups.pieces).peak_memory
         else:
             groups.look(self._decisions % len(groups.device))
-            self._look()
-        terms = self.reward.terms(
-            Outcome(before, self._step_time, self._reference, overflow, not supported)
-        )
-        info = self._info()
-        info.update({f"reward_{name}": value for name, value in terms.items()})
+            self.look_ahead()
+        terms = self.terms(before, peak, supported=supported)
+        info = self._info() | {f"reward_{name}": value for name, value in terms.items()}
         return self._observe(), float(sum(terms.values())), self._ended, False, info
 
     def action_masks(self) -> BoolArray:
         """(D,) the devices allowed now: `action_mask` in the form that sb3-contrib asks for."""
-        return self._groups.mask.astype(np.bool_)
+        return self.groups.mask.astype(np.bool_)
 
     def render(self) -> Any:
         """(H, W, 3) uint8 timeline of the present placement; None without a render mode."""
         if self.render_mode != "rgb_array":
             return None
-        timeline = self._simulator.run(self._groups.pieces)
-        return timeline_frame(self.instance.fused, timeline)
-
-    def _use(self, instance: PlacementInstance) -> None:
-        """Prepare for `instance`; little to do when its problem is the last episode's."""
-        known = self._instance is not None and instance.fused is self._instance.fused
-        self._instance = instance
-        if known:
-            return
-        self._simulator = self._make_simulator(instance.fused)
-        self._full_simulator = None
-        self._groups = GroupPlacement(instance.fused, instance.fusion)
-
-    def _simulate(self) -> float:
-        return self._simulator.step_time(self._groups.pieces)
-
-    def _look(self) -> None:
-        """The step time with the current group on each device, all others where they are."""
-        devices, variants = self._groups.variants()
-        self._candidate_s: FloatArray = np.full(self._groups.able.shape[1], np.inf)  # inf: unable
-        self._candidate_s[devices] = self._simulator.step_times(variants)
-
-    def _finish(self) -> float | None:
-        """Check the peak memory of the whole step; the overflow when it does not fit."""
-        self._held = self._simulator.run(self._groups.pieces).peak_memory
-        overflow = memory_overflow(self._held, self.instance.fused.capacity)
-        self._feasible = overflow is None and bool(self._groups.placed.all())
-        return overflow
+        return timeline_frame(self.instance.fused, self.simulator.run(self.groups.pieces))
 
     def _observe(self) -> PaddedGraph:
-        return self.observation(self.instance, self._groups, self._candidate_s, self._reference)
+        return self.observation(self.groups, self.candidate_s, self.reference_s)
 
     def _info(self) -> dict[str, Any]:
-        return {
-            "step_time_s": self._step_time,
-            "reference_step_time_s": self._reference,
-            "feasible": self._feasible,
-            "peak_memory_bytes": float(self._held.max()),
-            "placed": int(self._groups.placed.sum()),
-            "action_mask": self._groups.mask.astype(np.int8),
-        }
+        return {**self.facts(), "action_mask": self.groups.mask.astype(np.int8)}
 
 
 def toy_environment(**arguments: Any) -> PlacementEnv:

@@ -7,7 +7,7 @@ parallel one all are decided given where all the others stood before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
-from envs.placement.facts import HIGH, LOW, UNPLACED, PlacementFacts
+from envs.placement.whole import HIGH, LOW, UNPLACED, PlacementFacts, WholeLayout
 
 FeatureArray = NDArray[np.float32]
 
@@ -48,6 +48,9 @@ class Boards(NamedTuple):
     ports: int
 
 
+_ARRAYS = tuple(name for name in Boards._fields if name in WholeLayout().shapes)
+
+
 class Standing(NamedTuple):
     """Where the groups of S samples stand and what that comes to."""
 
@@ -68,47 +71,55 @@ class Standing(NamedTuple):
 def boards(facts: Sequence[PlacementFacts]) -> Boards:
     """The problems side by side."""
 
-    def padded(name: str, fill: float = 0) -> Any:
+    def padded(name: str) -> Any:
         arrays = [getattr(one, name) for one in facts]
-        shape = [max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim)]
-        found = np.full((len(arrays), *shape), fill, dtype=arrays[0].dtype)
+        shape = np.max([array.shape for array in arrays], axis=0)
+        found = np.zeros((len(arrays), *shape), dtype=arrays[0].dtype)
         for row, array in zip(found, arrays, strict=True):
             row[tuple(slice(size) for size in array.shape)] = array
         return found
 
-    names = set(Boards._fields) - {"groups", "devices", "micro_batches", "ports"}
+    sizes = {"groups": "num_groups", "devices": "num_devices", "micro_batches": "micro_batches"}
     return Boards(
-        groups=np.array([one.num_groups for one in facts]),
-        devices=np.array([one.num_devices for one in facts]),
-        micro_batches=np.array([one.micro_batches for one in facts]),
         ports=max(one.num_ports for one in facts),
-        **{name: padded(name) for name in sorted(names)},
+        **{name: np.array([getattr(one, size) for one in facts]) for name, size in sizes.items()},
+        **{name: padded(name) for name in _ARRAYS},
     )
+
+
+def boards_of(arrays: Mapping[str, NDArray[Any]]) -> Boards:
+    """B observations, stacked, for the sweeps: cut to the largest real sizes."""
+    sizes = arrays["sizes"]
+    groups, devices, edges, classes = (int(sizes[:, k].max()) for k in range(1, 5))
+    shapes = WholeLayout(groups, devices, max(edges, 1), max(classes, 1)).shapes
+    found: dict[str, Any] = {}
+    for name in _ARRAYS:
+        cut = arrays[name][(slice(None), *(slice(size) for size in shapes[name]))]
+        kind = {"float32": np.float64, "int8": np.bool_}.get(cut.dtype.name, np.int64)
+        found[name] = np.ascontiguousarray(cut, dtype=kind)
+    counts = {"groups": sizes[:, 1], "devices": sizes[:, 2], "micro_batches": sizes[:, 6]}
+    found.update({name: count.copy() for name, count in counts.items()})
+    return Boards(ports=int(sizes[:, 5].max()), **found)
 
 
 def standing(given: Boards, problem: IntArray, device: IntArray | None = None) -> Standing:
     """As many samples as `problem` (S,) has, groups at `device` (S, G); None: nothing placed."""
-    now = _empty(given, problem)
-    if device is not None:
-        put_all(given, now, np.ascontiguousarray(device))
-    return now
-
-
-def _empty(given: Boards, problem: IntArray) -> Standing:
     samples, (_, groups, devices) = len(problem), given.seconds.shape
 
-    def zeros(width: int) -> FloatArray:
-        return np.zeros((samples, width))
+    def zeros(width: int, kind: type = np.float64) -> Any:
+        return np.zeros((samples, width), kind)
 
-    return Standing(
+    now = Standing(
         problem=np.ascontiguousarray(problem, dtype=np.int64),
         device=np.full((samples, groups), UNPLACED, dtype=np.int64),
         load=zeros(devices), state=zeros(devices), live=zeros(devices), port=zeros(given.ports),
-        many=np.zeros((samples, devices), dtype=np.int64),
-        visits=np.zeros((samples, devices), dtype=np.int64),
-        depth=np.zeros((samples, groups), dtype=np.int64),
-        traffic=zeros(devices), into=zeros(devices), out=zeros(devices),
+        many=zeros(devices, np.int64), visits=zeros(devices, np.int64),
+        depth=zeros(groups, np.int64), traffic=zeros(devices), into=zeros(devices),
+        out=zeros(devices),
     )  # fmt: skip
+    if device is not None:
+        put_all(given, now, np.ascontiguousarray(device))
+    return now
 
 
 @compiled_inner

@@ -221,5 +221,5 @@ class PairWeights:
 class Phases:
     """An allocation of bandwidth for every phase of a step."""
 
-    begins: IntArray  # (P,) first position of each phase, see `envs.bandwidth.instance`
+    begins: IntArray  # (P,) first position of each phase, see `envs.bandwidth.types`
     allocations: tuple[BandwidthAllocation, ...]

@@ -95,7 +95,7 @@ def of_placer(checkpoint: str, observations: Stacked) -> dict[str, list[int]]:
 
 def tokens(network: Network, sweeps: Sequence[str], observation: Stacked) -> NDArray[np.int64]:
     """Of `PLANS` plans for one problem, the first greedy, the others drawn."""
-    from envs.placement.facts import STARTS
+    from envs.placement.whole import STARTS
     from models.step.decoding import chunks, compose
 
     (chunk,) = chunks(observation)

@@ -34,8 +34,7 @@ from agents.solver import Budget
 from agents.step.problems import Planner, StepPlanning
 from envs.bounds import Count, Positive, Share
 from envs.errors import InputError
-from envs.placement.distribution import TrainingProblems
-from envs.placement.generator import toy_pipeline
+from envs.placement.generator import TrainingProblems, toy_pipeline
 from envs.step.problem import StepProblem
 from experiments.config.targets import build_as
 from experiments.run.artifacts import to_json

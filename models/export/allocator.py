@@ -13,7 +13,7 @@ import numpy as np
 
 from envs.arrays import IntArray
 from envs.errors import InputError
-from envs.joint.whole import LEVELS, OCTAVE, PIPE, SERVER, TOP, Traffic
+from envs.joint.piped import LEVELS, OCTAVE, PIPE, SERVER, TOP, Traffic
 from models.artifacts import atomic_folder, check_folder, read_checked_spec
 from models.export.checkpoint import (
     CARD_FILE,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from envs.arrays import BoolArray
 from envs.errors import InputError, in_one_line
-from envs.placement.env import ORDER_CLASSES
-from envs.placement.facts import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
+from envs.placement.episodes import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE
+from envs.placement.whole import DEVICE, GIVEN, HIGH, LINK, LOW, NODE, NODE_DEVICE, WHOLE
 from models.artifacts import (
     atomic_folder,
     check_folder,

@@ -15,7 +15,7 @@ from torch.distributions import Categorical
 
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.errors import InputError
-from envs.joint.whole import LEVELS, PIPE, SERVER, TOP
+from envs.joint.piped import LEVELS, PIPE, SERVER, TOP
 from models.architecture import (
     MASKED_LOGIT,
     Appraisal,
@@ -46,7 +46,7 @@ class PipesConfig:
     def policy(
         self, observation_space: spaces.Dict, action_space: spaces.Space[Any]
     ) -> PipesPolicy:
-        """A fresh policy for servers of `envs.joint.whole`.
+        """A fresh policy for servers of `envs.joint.piped`.
 
         Raises:
             InputError: the spaces are others.

@@ -10,9 +10,17 @@ from numpy.typing import NDArray
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.placement import sweeps
-from envs.placement.facts import DEVICE, LINK, NODE, NODE_DEVICE, WHOLE, PlacementFacts
-from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards
-from envs.placement.whole import FEATURES, WholeLayout, boards_of
+from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards, boards_of
+from envs.placement.whole import (
+    DEVICE,
+    FEATURES,
+    LINK,
+    NODE,
+    NODE_DEVICE,
+    WHOLE,
+    PlacementFacts,
+    WholeLayout,
+)
 
 FeatureArray = NDArray[np.float32]
 SEQUENTIAL, PARALLEL = "sequential", "parallel"

@@ -17,10 +17,9 @@ from envs.arrays import BoolArray, IntArray
 from envs.bounds import Count, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
-from envs.placement.env import ORDER_CLASSES
-from envs.placement.facts import DEVICE, GIVEN, LINK, NODE, NODE_DEVICE, WHOLE
+from envs.placement.episodes import ORDER_CLASSES
 from envs.placement.sweeps import CANDIDATE
-from envs.placement.whole import FEATURES
+from envs.placement.whole import DEVICE, FEATURES, GIVEN, LINK, NODE, NODE_DEVICE, WHOLE
 from models.architecture import MASKED_LOGIT, Appraisal, Composed, Policy, perceptron
 from models.step.decoding import (
     PARALLEL,

@@ -55,7 +55,7 @@ def test_a_plan_counts_as_in_an_episode_that_places_it() -> None:
     assert plan is not None
     group, over = env.instance.fusion.group, False
     while not over:
-        device = plan.placement.device[np.flatnonzero(group == env._groups.current)[0]]
+        device = plan.placement.device[np.flatnonzero(group == env.groups.current)[0]]
         *_, over, _, info = env.step(int(device))
     scores = [info["step_time_s"] / by for by in reference]
     assert_allclose(rule_scores(task, reference)["heft"], np.sqrt(np.prod(scores)), rtol=1e-12)

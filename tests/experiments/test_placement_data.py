@@ -19,7 +19,7 @@ from envs.cost import RooflineCost
 from envs.files import read_json
 from envs.hardware.builders import DEVICES, mixed
 from envs.hardware.servers import PcieServer
-from envs.placement.distribution import TrainingProblems
+from envs.placement.generator import TrainingProblems
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.run.app import run_job
 from experiments.run.display import ProgressDisplay
@@ -33,7 +33,7 @@ from tests.refusal import refusal
 
 QUICK = PlacementDataConfig(
     distribution={
-        "_target_": "envs.placement.distribution.TrainingProblems", "captured": [],
+        "_target_": "envs.placement.generator.TrainingProblems", "captured": [],
         "captured_share": 0.0, "inference": 0.1, "tabulated": 0.2, "most_groups": 32,
         "most_devices": 8,
     },

@@ -13,7 +13,7 @@ from agents.rllib.task import Solution
 from agents.step.problems import Verdict
 from envs.bandwidth.generator import OPTIMUM_S, UNIFORM_S
 from envs.files import read_json
-from envs.joint.whole import toy_stages
+from envs.joint.generator import toy_stages
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.step import SINGLE_PORT, StepSimulator
 from experiments.run.provenance import Provenance

@@ -15,7 +15,8 @@ from agents.rllib.step.bandwidth import ALLOCATOR
 from agents.rllib.step.plans import PlanRLTask, PlanRunnerEnv
 from agents.rllib.task import Array, Step, one_architecture
 from envs.errors import InputError
-from envs.joint.whole import TOP, DrawnJointProblems, JointProblem, Placed, Traffic
+from envs.joint.generator import DrawnJointProblems, JointProblem, Placed
+from envs.joint.piped import TOP, Traffic
 from models.architecture import Architecture
 from models.export.allocator import export_allocator
 from models.export.checkpoint import ModelCard

@@ -17,10 +17,8 @@ from agents.rllib.config import Training
 from agents.rllib.task import Array, Numbers, RLTask, RunnerEnv, Solution, Step
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
-from envs.placement.env import order_class
-from envs.placement.episodes import Judged, Tokens, WholeProblem
-from envs.placement.facts import STARTS
-from envs.placement.whole import WholeLayout
+from envs.placement.episodes import Judged, Tokens, WholeProblem, order_class
+from envs.placement.whole import STARTS, WholeLayout
 from models.architecture import Policy
 from models.export.checkpoint import ModelCard
 from models.export.placer import export_placer, trained_placer

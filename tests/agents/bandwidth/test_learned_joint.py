@@ -14,7 +14,7 @@ from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.learned import LearnedJoint
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.step.grouping import GroupedProblem
-from envs.joint.whole import PipedGroups
+from envs.joint.piped import PipedGroups
 from envs.step.problem import StepProblem
 from models.export.allocator import OnnxAllocator, export_allocator
 from models.export.checkpoint import ModelCard

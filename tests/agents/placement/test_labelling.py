@@ -20,7 +20,7 @@ from agents.placement.labelling import (
 from agents.placement.local_search import LocalSearch
 from agents.solver import Budget, Result
 from agents.step.problems import StepPlanning
-from envs.placement.distribution import TrainingProblems
+from envs.placement.generator import TrainingProblems
 from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem

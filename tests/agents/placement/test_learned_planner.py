@@ -13,7 +13,7 @@ from agents.placement.policy import Answer, LearnedPlanner
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
-from envs.placement.env import GroupPricer
+from envs.placement.episodes import GroupPricer
 from envs.step.fusion import fuse, fused_problem
 from envs.step.order import Rule
 from envs.step.price import BestOrder, Price

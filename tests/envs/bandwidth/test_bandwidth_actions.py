@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs.bandwidth.observation import ContinuousWeights, WeightLevels
+from envs.bandwidth.types import ContinuousWeights, WeightLevels
 from tests.refusal import refusal
 
 

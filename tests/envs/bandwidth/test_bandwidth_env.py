@@ -29,7 +29,7 @@ from envs.bandwidth.generator import (
     FixedCut,
     toy_sends,
 )
-from envs.bandwidth.observation import ContinuousWeights
+from envs.bandwidth.types import ContinuousWeights
 from envs.step.allocated import allocated_problem
 from envs.step.step import StepSimulator
 from experiments.config.config_source import SHIPPED_CONFIGS

@@ -13,7 +13,7 @@ from envs.bandwidth.generator import (
     default_generator,
     toy_sends,
 )
-from envs.bandwidth.instance import phase_traffic
+from envs.bandwidth.types import phase_traffic
 from envs.cost import RooflineCost
 from envs.hardware.builders import single_server
 from envs.hardware.servers import PcieServer

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.bandwidth.env import BandwidthEnv, continuous_environment, continuous_toy_environment
-from envs.bandwidth.observation import BandwidthBounds, BandwidthObservation
+from envs.bandwidth.types import BandwidthBounds, BandwidthObservation
 from tests.refusal import refusal
 
 U = 54.0  # seconds with uniform shares

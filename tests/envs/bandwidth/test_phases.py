@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envs.bandwidth.generator import FixedCut
-from envs.bandwidth.instance import PassBoundaries
+from envs.bandwidth.types import PassBoundaries
 from envs.graphs.op_graph import Phase
 from envs.placement.generator import toy_pipeline
 from envs.step.order import OneFOneB

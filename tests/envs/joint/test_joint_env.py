@@ -16,9 +16,16 @@ from numpy.testing import assert_allclose, assert_array_equal
 from omegaconf import OmegaConf
 
 from envs.joint.env import PLACER, JointEnv, toy_environment
-from envs.joint.whole import OPTIMUM_S, SERVERS, UNIFORM_OPTIMUM_S, default_generator, toy_stages
+from envs.joint.generator import (
+    OPTIMUM_S,
+    SERVERS,
+    UNIFORM_OPTIMUM_S,
+    default_generator,
+    toy_stages,
+)
 from envs.placement.env import PlacementEnv
-from envs.placement.generator import InstanceGenerator, PlacementInstance, toy_pipeline
+from envs.placement.generator import InstanceGenerator, toy_pipeline
+from envs.placement.types import PlacementInstance
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.fusion import fused_problem
 from envs.step.ready import FasterOrder
@@ -64,8 +71,8 @@ def test_the_toys_optimum_is_the_best_of_all_placements_and_weights() -> None:
     for levels in itertools.product((-1, 0, 1), repeat=6):
         matrix = np.zeros((3, 3), dtype=np.int64)
         matrix[apart] = levels
-        env.current.piped.set_levels(matrix)
-        seconds = env.current.piped.simulator.step_times(pieces)
+        env.piped.set_levels(matrix)
+        seconds = env.piped.simulator.step_times(pieces)
         if not any(levels):
             uniform = seconds.min()
         if seconds.min() < best:
@@ -195,7 +202,7 @@ def test_a_device_that_cannot_run_a_group_is_masked_and_choosing_it_ends_the_epi
     seconds[problem.graph.colocation == 1, 2] = np.inf
     env = JointEnv.of_problem(replace(problem, op_seconds=seconds), max_groups=5)
     env.reset(seed=0)
-    assert env.current.groups.able[1].tolist() == [True, True, False]
+    assert env.groups.able[1].tolist() == [True, True, False]
     observations, *_ = env.step(joint(2))
     assert observations[PLACER]["action_mask"].tolist() == [1, 1, 0]
     _, rewards, terminations, _, infos = env.step(joint(2))
@@ -225,17 +232,15 @@ def test_what_agents_see_is_played_by_the_simulator_of_the_environment() -> None
         fused = fused_problem(
             allocated_problem(env.instance.problem, env.allocation), env.instance.fusion
         )
-        simulator, pieces = FasterOrder(fused), env.current.groups.pieces
+        simulator, pieces = FasterOrder(fused), env.groups.pieces
         assert infos[PLACER]["step_time_s"] == pytest.approx(simulator.step_time(pieces))
         gained += simulator.step_time(pieces) < StepSimulator(fused).step_time(pieces)
-        devices, variants = env.current.groups.variants()
-        assert_allclose(
-            env.current.candidate_s[devices], simulator.step_times(variants), rtol=1e-12
-        )
-        changed = env.current.changed_s
+        devices, variants = env.groups.variants()
+        assert_allclose(env.candidate_s[devices], simulator.step_times(variants), rtol=1e-12)
+        changed = env.changed_s
         trial = env.levels
         trial[0, 1] += 1
-        piped = env.current.piped
+        piped = env.piped
         order = piped.simulator.order(pieces)
         if abs(trial[0, 1]) <= piped.top:
             before = env.levels
@@ -307,7 +312,7 @@ def test_a_run_of_groups_is_decided_together_and_looked_ahead_together() -> None
         device = int(rng.choice(np.flatnonzero(seen["action_mask"])))
         expected = env.group_device
         expected[first : first + length] = device
-        at_once = env.current.candidate_s[device]
+        at_once = env.candidate_s[device]
         keep = dict.fromkeys(env.agents, KEEP) | {PLACER: device}
         observations, _, _, _, infos = env.step(keep)
         decisions += 1

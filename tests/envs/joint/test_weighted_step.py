@@ -13,7 +13,7 @@ from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.builders import mixed, planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
-from envs.joint.weighted_step import WeightedStep, pipe_rates, shares_of
+from envs.joint.piped import WeightedStep, pipe_rates, shares_of
 from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
 from envs.step.fusion import fuse, fused_problem
 from envs.step.problem import StepProblem
@@ -55,7 +55,7 @@ def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: Weigh
     for _ in range(3):
         level = rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS))
         piped.set_levels(level)
-        changed = piped.look(device)
+        changed = piped.look(device, piped.simulator.order(device))
         assert piped.simulator.step_time(device) == pytest.approx(anew(problem, level), rel=1e-12)
         for source in range(SERVERS):
             for target in range(SERVERS):
@@ -74,9 +74,9 @@ def test_the_server_whose_turn_it_is_sees_the_same_as_beside_the_others(
     problem: StepProblem, piped: WeightedStep
 ) -> None:
     device = fuse(problem, 8).expand_pieces(GROUPS)
-    together = piped.look(device)
+    together = piped.look(device, piped.simulator.order(device))
     for turn in range(SERVERS):
-        alone = piped.look(device, turn=turn)
+        alone = piped.look(device, piped.simulator.order(device), turn=turn)
         assert_array_equal(alone[turn], together[turn])
         assert np.isinf(np.delete(alone, turn, axis=0)).all()
 
@@ -86,11 +86,11 @@ def test_looking_leaves_everything_as_it_was(problem: StepProblem, piped: Weight
     piped.set_levels(np.full((SERVERS, SERVERS), 1) + np.arange(SERVERS))
     seconds = piped.simulator.arrays.transfer_seconds.copy()
     level, rate = piped.level.copy(), piped.rate.copy()
-    first = piped.look(device)
+    first = piped.look(device, piped.simulator.order(device))
     assert_array_equal(piped.simulator.arrays.transfer_seconds, seconds)
     assert_array_equal(piped.level, level)
     assert_array_equal(piped.rate, rate)
-    assert_array_equal(piped.look(device), first)
+    assert_array_equal(piped.look(device, piped.simulator.order(device)), first)
 
 
 def test_crossings_are_the_transfers_of_the_simulation(
@@ -99,7 +99,7 @@ def test_crossings_are_the_transfers_of_the_simulation(
     rng = default_rng(1)
     piped.set_levels(rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS)))
     device = fuse(problem, 8).expand_pieces(GROUPS)
-    piped.look(device)
+    piped.look(device, piped.simulator.order(device))
     timeline, server = piped.simulator.run(device), problem.topology.server
     source, target = timeline.transfer_source, timeline.transfer_destination
     pipe = server[source] * SERVERS + server[target]
@@ -120,7 +120,7 @@ def test_class_seconds_are_the_sums_of_the_table(piped: WeightedStep) -> None:
 
 
 def test_a_pipe_alone_has_its_links(piped: WeightedStep) -> None:
-    alone = piped.alone_rate()
+    alone = piped.alone_rate
     assert not np.diag(alone).any()
     assert_allclose(alone[~np.eye(SERVERS, dtype=bool)], 2 * 3.125e9)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.joint.whole import OCTAVE, TOP, JointProblem, PipedGroups, others
-from envs.placement.env import ORDER_CLASSES
-from envs.placement.episodes import Tokens
+from envs.joint.generator import JointProblem
+from envs.joint.piped import OCTAVE, TOP, PipedGroups, others
+from envs.placement.episodes import ORDER_CLASSES, Tokens
 from envs.placement.whole import WholeLayout
 from envs.step.allocated import allocated_problem
 from envs.step.fusion import fuse, fused_problem

@@ -11,7 +11,7 @@ from envs.graphs.motifs import draw_network, step_graph
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.hardware.builders import pairwise_topology, random_topology, single_server
 from envs.hardware.servers import PcieServer
-from envs.placement.distribution import TrainingProblems, first_micro_batches, scaled
+from envs.placement.generator import TrainingProblems, first_micro_batches, scaled
 from envs.step.fusion import fuse
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem

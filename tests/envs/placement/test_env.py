@@ -14,7 +14,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from envs.placement.env import PlacementEnv, toy_environment
-from envs.placement.generator import OPTIMUM_S, PlacementInstance, toy_pipeline
+from envs.placement.generator import OPTIMUM_S, toy_pipeline
+from envs.placement.types import PlacementInstance
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from experiments.config.config_source import SHIPPED_CONFIGS
 from tests.refusal import refusal

@@ -9,11 +9,9 @@ import pytest
 from numpy.random import default_rng
 
 from envs.graphs.contraction import Fusion
-from envs.placement.distribution import TrainingProblems
-from envs.placement.env import ORDER_CLASSES
-from envs.placement.episodes import DrawnProblems, OneProblem, Tokens
-from envs.placement.facts import GIVEN, STARTS, PlacementFacts
-from envs.placement.whole import WholeLayout
+from envs.placement.episodes import ORDER_CLASSES, DrawnProblems, OneProblem, Tokens
+from envs.placement.generator import TrainingProblems
+from envs.placement.whole import GIVEN, STARTS, PlacementFacts, WholeLayout
 from envs.step.fusion import fuse, fused_problem
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem

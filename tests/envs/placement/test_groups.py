@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from envs.joint.whole import toy_stages
+from envs.joint.generator import toy_stages
 from envs.placement.generator import toy_pipeline
-from envs.placement.groups import FastestDevice, GroupPlacement
+from envs.placement.types import FastestDevice, GroupPlacement
 from envs.step.fusion import fuse, fused_problem
 from envs.step.problem import StepProblem
 from tests.refusal import refusal

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from envs.graphs.contraction import Fusion
 from envs.placement import sweeps
-from envs.placement.facts import HIGH, LOW, PlacementFacts
 from envs.placement.sweeps import CANDIDATE, UNPLACED
+from envs.placement.whole import HIGH, LOW, PlacementFacts
 from envs.step.problem import StepProblem
 from tests.envs.placement.test_episodes import DISTRIBUTION
 

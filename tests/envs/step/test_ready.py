@@ -10,8 +10,8 @@ from reference_step import play_ready
 from envs.cost import RooflineCost
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.hardware.topology import Topology
-from envs.joint.whole import default_generator
-from envs.joint.whole import default_generator as two_planes
+from envs.joint.generator import default_generator
+from envs.joint.generator import default_generator as two_planes
 from envs.placement.generator import default_generator as mixed
 from envs.step.order import TopologicalOrder
 from envs.step.plans import Placement, Plan

@@ -57,7 +57,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 sys.path.insert(0, sys.argv[2])
 import agents.placement.policy
-from envs.placement.facts import PlacementFacts
+from envs.placement.whole import PlacementFacts
 from models.export.placer import OnnxPlacer
 from models.step.decoding import views_of
 import numpy as np

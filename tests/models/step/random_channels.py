@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.bandwidth.observation import BandwidthBounds, BandwidthObservation
+from envs.bandwidth.types import BandwidthBounds, BandwidthObservation
 
 LEVELS = 5
 Observation = dict[str, NDArray[Any]]

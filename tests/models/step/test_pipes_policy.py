@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.joint.whole import PIPE, SERVER, TOP, Traffic
+from envs.joint.piped import PIPE, SERVER, TOP, Traffic
 from models.export.allocator import OnnxAllocator, export_allocator
 from models.export.checkpoint import ModelCard
 from models.step.channels import PipesConfig, PipesPolicy

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from envs.placement import sweeps
-from envs.placement.facts import PlacementFacts
-from envs.placement.whole import WholeLayout, boards_of
+from envs.placement.whole import PlacementFacts, WholeLayout
 from models.step.decoding import compose, views_of
 from models.step.placer import PlacerConfig, PlacerPolicy, PresentNetwork
 from tests.envs.placement.test_sweeps import drawn
@@ -110,7 +109,7 @@ def test_devices_may_be_renamed(kinds: tuple[str, ...]) -> None:
 def test_an_observation_holds_the_problem() -> None:
     facts = [drawn(seed) for seed in range(3)]
     arrays = {name: array.numpy() for name, array in observed(facts).items()}
-    one, other = boards_of(arrays), sweeps.boards(facts)
+    one, other = sweeps.boards_of(arrays), sweeps.boards(facts)
     for name in one._fields:
         expected = getattr(other, name)
         np.testing.assert_allclose(getattr(one, name), expected, rtol=1e-6, err_msg=name)

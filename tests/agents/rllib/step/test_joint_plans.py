@@ -12,8 +12,9 @@ from agents.rllib.connector import LearnerConnector
 from agents.rllib.runner import SampleRequest
 from agents.rllib.step.bandwidth import ALLOCATOR
 from agents.rllib.step.joint_plans import MASK, PLACER, JointPlanRLTask
-from envs.joint.whole import TOP, DrawnJointProblems
-from envs.placement.distribution import TrainingProblems
+from envs.joint.generator import DrawnJointProblems
+from envs.joint.piped import TOP
+from envs.placement.generator import TrainingProblems
 from envs.placement.whole import WholeLayout
 from experiments.learning.training import train_policies
 from models.step.channels import PipesConfig, TeamConfig

@@ -13,8 +13,8 @@ import torch
 from agents.placement.labelling import LabelledProblem, describe, write_shard
 from agents.rllib.step.plans import PLANNER, Continued, LabelledProblems, PlanRLTask, sweeps_of
 from envs.graphs.contraction import Fusion
-from envs.placement.distribution import TrainingProblems
-from envs.placement.env import ORDER_CLASSES
+from envs.placement.episodes import ORDER_CLASSES
+from envs.placement.generator import TrainingProblems
 from envs.placement.whole import WholeLayout
 from envs.step.order import Rule
 from envs.step.price import Pricer

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import FloatArray
 from envs.frame import new_frame, pixels
-from envs.placement.render import draw_timeline
+from envs.placement.viewer import draw_timeline
 from envs.step.problem import StepProblem
 from envs.step.timeline import Timeline
 from envs.units import GIGA

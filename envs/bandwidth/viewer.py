@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.arrays import FloatArray
-from envs.bandwidth.instance import BandwidthInstance
+from envs.bandwidth.types import BandwidthInstance
 from envs.frame import new_frame, pixels
-from envs.placement.render import draw_bars, draw_operators, label_rows
+from envs.placement.viewer import draw_bars, draw_operators, label_rows
 from envs.step.timeline import Timeline
 
 TRANSFER = "#aa3377"

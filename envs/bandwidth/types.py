@@ -1,8 +1,7 @@
-"""What the agent sees of a step at the begin of a phase; the builder owns the space."""
+"""A placed step whose network is to be shared: what it is, what is seen of it, what actions say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Protocol
@@ -12,12 +11,154 @@ from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray
-from envs.bandwidth.instance import BandwidthInstance, phase_of
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
+from envs.graphs.op_graph import Phase
 from envs.hardware.network import Network
-from envs.spaces import check_sizes, clipped, flags
+from envs.spaces import check_sizes, clipped, flags, padding
+from envs.step.allocated import allocated_problem, uniform_allocation
+from envs.step.phased import PhasedStep
+from envs.step.plans import Plan
+from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
+from envs.step.timeline import Timeline
+
+
+class PhaseCut(Protocol):
+    """Cuts the order of a plan.
+
+    Phase p of a step begins when all operators at positions before `begins[p]` of the order have
+    ended.
+    """
+
+    @property
+    def most(self) -> int:
+        """The largest P."""
+
+    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
+        """(P,) first position of each phase: 0, then rising, all below N; 1 <= P <= `most`."""
+
+
+class PassBoundaries:
+    """At the first backward operator, after the last forward operator, at the first update.
+
+    In a pipeline these are its filling, its steady state, its draining, and the rest from the first
+    update on. Phases without operators are left out.
+    """
+
+    most = 4
+
+    def __call__(self, problem: StepProblem, plan: Plan) -> IntArray:
+        """(P,) first position of each phase, P <= 4."""
+        phase = problem.graph.phase[plan.order]
+        cuts = {0}
+        forward = np.flatnonzero(phase == Phase.FORWARD)
+        if len(forward):
+            cuts.add(int(forward[-1]) + 1)
+        for part in (Phase.BACKWARD, Phase.OPTIMIZER):
+            found = np.flatnonzero(phase == part)
+            if len(found):
+                cuts.add(int(found[0]))
+        return np.array(sorted(cuts - {len(phase)}), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class BandwidthInstance:
+    """One placed and ordered step, cut into P phases, and what uniform shares make of it."""
+
+    problem: StepProblem
+    plan: Plan
+    begins: IntArray  # (P,) first position of each phase, see `PhaseCut`
+    traffic: PhaseTraffic
+    uniform_rate: FloatArray  # (C,) bytes/s: `uniform_allocation`
+    uniform: Timeline  # of the whole step at those rates
+    uniform_begin_s: FloatArray  # (P + 1,) when each phase begins at those rates; the step time
+
+    @classmethod
+    def build(cls, problem: StepProblem, plan: Plan, cut: PhaseCut) -> BandwidthInstance:
+        """Cut `plan` and play it with uniform static shares.
+
+        Raises:
+            InputError: the plan breaks a rule of `Plan.violations` other than the peak memory's,
+                nothing passes between servers, a link class between servers has no bandwidth, or
+                the step takes no time.
+        """
+        name = f"graph {problem.graph.name}"
+        violations = plan.placement.violations(problem)
+        if violations:
+            raise InputError("; ".join(violations), file=name, field="placement")
+        begins = cut(problem, plan)
+        rates = uniform_allocation(problem.topology.network)
+        through = allocated_problem(problem, rates)
+        uniform = StepSimulator(through).run(plan.placement.device, plan.order)
+        traffic = phase_traffic(problem, plan, begins)
+        if not traffic.count.any():
+            raise InputError("nothing is sent between servers", file=name)
+        if not 0.0 < uniform.step_time < np.inf:
+            raise InputError(f"a step takes {uniform.step_time} s", file=name)
+        ended = np.maximum.accumulate(uniform.op_finish[plan.order])
+        starts = np.append(0.0, ended)[begins]
+        return cls(
+            problem, plan, begins, traffic, rates.rate, uniform, np.append(starts, ended[-1])
+        )
+
+    @property
+    def num_phases(self) -> int:
+        return len(self.begins)
+
+    @property
+    def uniform_phase_s(self) -> FloatArray:
+        """(P,) seconds of each phase with uniform static shares."""
+        return np.diff(self.uniform_begin_s)
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseTraffic:
+    """What passes each pipe in each of P phases.
+
+    The pipe from server s to server e has number s x S + e. A tensor is sent once to every
+    receiving device and belongs to the phase of its producer. Tensors without bytes are no
+    transfers.
+    """
+
+    volume: FloatArray  # (P, S * S) bytes
+    count: IntArray  # (P, S * S) transfers
+
+
+def phase_of(order: IntArray, begins: IntArray) -> IntArray:
+    """(N,) the phase of every operator; `begins` (P,) as in `PhaseCut`."""
+    phase = np.empty(len(order), dtype=np.int64)
+    phase[order] = np.searchsorted(begins, np.arange(len(order)), side="right") - 1
+    return phase
+
+
+def phase_traffic(problem: StepProblem, plan: Plan, begins: IntArray) -> PhaseTraffic:
+    """The traffic of `plan` cut at `begins` (P,).
+
+    The bytes of a tensor are those its transfer time tells of: (seconds - latency) x bandwidth of
+    its link class.
+    """
+    graph, topology = problem.graph, problem.topology
+    device, server, servers = plan.placement.device, topology.server, topology.num_servers
+    u, v, tensor = graph.edges.T
+    across = server[device[u]] != server[device[v]]
+    deliveries = np.unique(tensor[across] * topology.num_devices + device[v[across]])
+    tensor, target = deliveries // topology.num_devices, deliveries % topology.num_devices
+    source = device[graph.producer[tensor]]
+    kind = topology.link_class[source, target]
+    moving = problem.transfer_seconds[tensor, kind] - topology.class_latency[kind]
+    bandwidth = topology.class_bandwidth[kind]
+    sent = moving > 0.0
+    nbytes = moving[sent] * bandwidth[sent]
+    pipe = (server[source] * servers + server[target])[sent]
+    phase = phase_of(plan.order, begins)[graph.producer[tensor[sent]]]
+    volume = np.zeros((len(begins), servers * servers))
+    count = np.zeros((len(begins), servers * servers), dtype=np.int64)
+    np.add.at(volume, (phase, pipe), nbytes)
+    np.add.at(count, (phase, pipe), 1)
+    return PhaseTraffic(volume, count)
+
 
 OCTAVES = 5.0  # weights from 2^-5 to 2^5
 LEVELS = 21  # a factor of sqrt(2) from each to the next
@@ -36,15 +177,13 @@ class WeightActions(Protocol):
             InputError: the action is not in the space.
         """
 
-    def mask_spaces(self, channels: int) -> Mapping[str, spaces.Space[Any]]:
-        """What `masks` adds to the observation: key and space."""
-
-    def masks(self, active: BoolArray) -> Mapping[str, NDArray[np.int8]]:
-        """The masks where the weights of `active` (C,) channels count."""
+    def masks(self, active: BoolArray) -> dict[str, NDArray[np.int8]]:
+        """What is added to the observation where the weights of `active` (C,) channels count."""
+        return {}
 
 
 @bounded
-class ContinuousWeights:
+class ContinuousWeights(WeightActions):
     """`Box(-1, 1, (C,))`: action a is the weight 2^(octaves a). No action is forbidden.
 
     Args:
@@ -65,17 +204,9 @@ class ContinuousWeights:
             raise InputError("holds a value outside -1..1", field="action")
         return np.exp2(self.octaves * values)
 
-    def mask_spaces(self, channels: int) -> Mapping[str, spaces.Space[Any]]:
-        """None."""
-        return {}
-
-    def masks(self, active: BoolArray) -> Mapping[str, NDArray[np.int8]]:
-        """None."""
-        return {}
-
 
 @bounded
-class WeightLevels:
+class WeightLevels(WeightActions):
     """`MultiDiscrete((L,) * C)`: level l is the weight 2^(octaves (2 l / (L - 1) - 1)).
 
     `action_mask` (int8 (C, L)) allows every level to a channel whose weight counts and level 0
@@ -100,11 +231,7 @@ class WeightLevels:
             raise InputError(f"holds a level outside 0..{self.levels - 1}", field="action")
         return np.exp2(self.octaves * (2.0 * level / (self.levels - 1) - 1.0))
 
-    def mask_spaces(self, channels: int) -> Mapping[str, spaces.Space[Any]]:
-        """`action_mask` (C, L)."""
-        return {"action_mask": spaces.Box(0, 1, (channels, self.levels), np.int8)}
-
-    def masks(self, active: BoolArray) -> Mapping[str, NDArray[np.int8]]:
+    def masks(self, active: BoolArray) -> dict[str, NDArray[np.int8]]:
         """`action_mask` (C, L)."""
         mask = np.repeat(active[:, None], self.levels, axis=1).astype(np.int8)
         mask[:, 0] = 1
@@ -139,19 +266,6 @@ class BandwidthBounds:
             servers=network.num_servers,
             phases=phases,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class BandwidthState:
-    """A step stopped where a phase begins; everything in it belongs to the environment."""
-
-    instance: BandwidthInstance
-    phase: int  # the phase that begins, 0..P-1; P: the step has ended
-    now_s: float
-    rate: FloatArray  # (C,) bytes/s until now; before the first phase the uniform shares
-    waiting: FloatArray  # (S * S,) bytes of former phases that each pipe has still to carry
-    left: FloatArray  # (S * S,) the same and the traffic of all phases to come
-    active: BoolArray  # (C,) the pipe has something left to carry
 
 
 class BandwidthObservation:
@@ -217,68 +331,70 @@ class BandwidthObservation:
     def __init__(self, bounds: BandwidthBounds) -> None:
         self.bounds = bounds
         c, k, i = bounds.channels, bounds.links, bounds.incidences
-        boxes: dict[str, spaces.Space[NDArray[np.generic]]] = {
-            "channel_features": _features(c, CHANNEL_WIDTH),
-            "channel_mask": flags(c),
-            "channel_ends": spaces.Box(0, bounds.servers, (2, c), np.int64),
-            "active": flags(c),
-            "link_features": _features(k, LINK_WIDTH),
-            "link_mask": flags(k),
-            "incidence": spaces.Box(
-                0, np.repeat([[c], [k]], i, axis=1).astype(np.int64), (2, i), np.int64
-            ),
-            "incidence_mask": flags(i),
-            "phase_features": _features(PHASE_WIDTH),
-        }
-        self.space = spaces.Dict(boxes)
-        self._static: _Static | None = None
+        sinks = np.repeat([[c], [k]], i, axis=1)
+        self.space = spaces.Dict(
+            {
+                "channel_features": _features(c, CHANNEL_WIDTH),
+                "channel_mask": flags(c),
+                "channel_ends": spaces.Box(0, bounds.servers, (2, c), np.int64),
+                "active": flags(c),
+                "link_features": _features(k, LINK_WIDTH),
+                "link_mask": flags(k),
+                "incidence": spaces.Box(0, sinks, (2, i), np.int64),
+                "incidence_mask": flags(i),
+                "phase_features": _features(PHASE_WIDTH),
+            }
+        )
+        self._known: _Known | None = None
 
-    def __call__(self, state: BandwidthState) -> ChannelGraph:
-        """The observation of `state`: fresh arrays.
+    def __call__(
+        self,
+        instance: BandwidthInstance,
+        step: PhasedStep,
+        rate: FloatArray,
+        left: FloatArray,
+        active: BoolArray,
+    ) -> ChannelGraph:
+        """The observation of `step`, stopped where a phase begins: fresh arrays.
+
+        Args:
+            rate: (C,) bytes/s until now; before the first phase the uniform shares.
+            left: (S * S,) bytes that each pipe has still to carry, in all phases to come.
+            active: (C,) the pipe has something left to carry.
 
         Raises:
             InputError: the instance exceeds the bounds.
         """
-        if self._static is None or self._static.instance is not state.instance:
-            self._static = _Static(state.instance, self.bounds)
-        return self._static.observe(state)
+        if self._known is None or self._known.instance is not instance:
+            self._known = _Known(instance, self)
+        return self._known.observe(step, rate, left, active)
 
 
-class _Static:
+class _Known:
     """Everything about an instance that no decision changes."""
 
-    def __init__(self, instance: BandwidthInstance, bounds: BandwidthBounds) -> None:
+    def __init__(self, instance: BandwidthInstance, observation: BandwidthObservation) -> None:
         self.instance = instance
         network = instance.problem.topology.network
-        self.incidence = network.incidence
         needed = BandwidthBounds.of(network, instance.num_phases)
-        check_sizes(bounds, f"graph {instance.problem.graph.name}", **asdict(needed))
-        servers = network.num_servers
-        self.pipe = network.channel_pipe  # (C,)
-        pipes = servers * servers
+        name = f"graph {instance.problem.graph.name}"
+        check_sizes(observation.bounds, name, **asdict(needed))
+        self.incidence, self.pipe = network.incidence, network.channel_pipe  # (K, C), (C,)
+        pipes = network.num_servers**2
         self.split = np.maximum(np.bincount(self.pipe, minlength=pipes), 1)  # (S * S,)
-        self.uniform_pipe = np.bincount(
-            self.pipe, weights=instance.uniform_rate, minlength=pipes
-        )  # (S * S,) bytes/s
+        uniform = np.bincount(self.pipe, instance.uniform_rate, pipes)  # (S * S,) bytes/s
+        # (S * S,) that each pipe carries in the uniform step time
+        self.uniform_bytes = np.where(uniform > 0, uniform, np.inf) * instance.uniform.step_time
         self.capacity = network.link_capacity
-        used = self.incidence.any(axis=1)
-        largest = self.capacity[used].max()
+        largest = self.capacity[self.incidence.any(axis=1)].max()
         self.slowest = np.where(self.incidence > 0, self.capacity[:, None], np.inf).min(axis=0)
         self.windows = _uniform_windows(instance)  # (P, S * S, 3)
         self.busiest = _busiest_device(instance)  # (P,)
         self.behind = np.append(instance.begins / instance.problem.graph.num_operators, 1.0)
         c, k, i = network.num_channels, network.num_links, len(network.channel_links)
-        self.padded: ChannelGraph = {
-            "channel_features": np.zeros((bounds.channels, CHANNEL_WIDTH), np.float32),
-            "channel_mask": _first(c, bounds.channels),
-            "channel_ends": np.full((2, bounds.channels), bounds.servers, np.int64),
-            "active": np.zeros(bounds.channels, np.int8),
-            "link_features": np.zeros((bounds.links, LINK_WIDTH), np.float32),
-            "link_mask": _first(k, bounds.links),
-            "incidence": np.repeat([[bounds.channels], [bounds.links]], bounds.incidences, axis=1),
-            "incidence_mask": _first(i, bounds.incidences),
-            "phase_features": np.zeros(PHASE_WIDTH, np.float32),
-        }
+        self.padded = padding(observation.space, "channel_ends", "incidence")
+        for key, count in (("channel_mask", c), ("link_mask", k), ("incidence_mask", i)):
+            self.padded[key][:count] = 1
         self.padded["channel_ends"][:, :c] = network.channel_source, network.channel_destination
         owner = np.repeat(np.arange(c), np.diff(network.channel_ptr))
         self.padded["incidence"][:, :i] = owner, network.channel_links
@@ -290,13 +406,15 @@ class _Static:
         links[:k, 0] = _clip(self.capacity / largest)
         links[:k, 1] = np.where(crowd > 0, 1.0 / np.maximum(crowd, 1.0), 0.0)
 
-    def observe(self, state: BandwidthState) -> ChannelGraph:
+    def observe(
+        self, step: PhasedStep, rate: FloatArray, left: FloatArray, active: BoolArray
+    ) -> ChannelGraph:
         """The constant part with what changes written in."""
         seen = {key: values.copy() for key, values in self.padded.items()}
-        instance, traffic, phase = self.instance, self.instance.traffic, state.phase
+        instance, traffic, phase = self.instance, self.instance.traffic, step.phase
         c, k, p = len(self.pipe), len(self.capacity), instance.num_phases
-        over = phase >= p
-        coming = np.zeros_like(state.left) if over else state.waiting + traffic.volume[phase]
+        over, waiting = phase >= p, step.backlog.ravel()
+        coming = np.zeros_like(left) if over else waiting + traffic.volume[phase]
         reference = instance.uniform.step_time
 
         channels = seen["channel_features"]
@@ -304,52 +422,39 @@ class _Static:
         share = coming / (peak if peak > 0 else 1.0)
         with np.errstate(divide="ignore"):
             decibel = np.maximum(np.log(share) / np.log(1024.0), -1.0)
-        channels[:c, 0] = _clip(state.rate / self.slowest)
-        for column, values in (
-            (4, coming / self.uniform_pipe_s(reference)),
-            (5, state.left / self.uniform_pipe_s(reference)),
-            (6, state.waiting / self.uniform_pipe_s(reference)),
-            (7, share),
-            (8, decibel),
-        ):
+        lasting = [volume / self.uniform_bytes for volume in (coming, left, waiting)]
+        channels[:c, 0] = _clip(rate / self.slowest)
+        for column, values in enumerate((*lasting, share, decibel), start=4):
             channels[:c, column] = _clip(values[self.pipe])
         if not over:
             transfers = traffic.count[phase]
             channels[:c, 9] = (transfers / max(transfers.max(), 1))[self.pipe]
             channels[:c, 10:13] = _clip(self.windows[phase][self.pipe])
-        channels[:c, 13] = state.active
-        seen["active"][:c] = state.active
+        channels[:c, 13] = seen["active"][:c] = active
 
         links = seen["link_features"]
-        links[:k, 2] = _clip(self.incidence @ state.rate / self.capacity)
-        even = coming / self.split, state.left / self.split
-        for column, pipe_bytes in zip((3, 4), even, strict=True):
-            links[:k, column] = _clip(
-                self.incidence @ pipe_bytes[self.pipe] / self.capacity / reference
-            )
+        links[:k, 2] = _clip(self.incidence @ rate / self.capacity)
+        for column, volume in ((3, coming), (4, left)):
+            spread = (volume / self.split)[self.pipe]
+            links[:k, column] = _clip(self.incidence @ spread / self.capacity / reference)
 
-        busy = coming > 0
         begun = instance.uniform_begin_s
         seen["phase_features"][:] = _clip(
             np.array(
                 [
                     phase / p,
                     1.0 / p,
-                    state.now_s / reference,
+                    step.now / reference,
                     begun[phase] / reference,
                     0.0 if over else (begun[phase + 1] - begun[phase]) / reference,
                     self.behind[phase],
                     0.0 if over else self.busiest[phase] / reference,
                     coming.sum() / traffic.volume.sum(),
-                    (coming / self.uniform_pipe_s(reference)).sum() / max(busy.sum(), 1),
+                    lasting[0].sum() / max((coming > 0).sum(), 1),
                 ]
             )
         )
         return seen
-
-    def uniform_pipe_s(self, reference: float) -> FloatArray:
-        """(S * S,) bytes that each pipe carries in `reference` seconds at its uniform rate."""
-        return np.where(self.uniform_pipe > 0, self.uniform_pipe, np.inf) * reference
 
 
 def _uniform_windows(instance: BandwidthInstance) -> FloatArray:
@@ -385,10 +490,6 @@ def _busiest_device(instance: BandwidthInstance) -> FloatArray:
     load = np.zeros((instance.num_phases, problem.topology.num_devices))
     np.add.at(load, (phase, device), problem.op_seconds[order, device])
     return np.asarray(load.max(axis=1))
-
-
-def _first(count: int, size: int) -> NDArray[np.int8]:
-    return (np.arange(size) < count).astype(np.int8)
 
 
 def _features(*shape: int) -> spaces.Box:
