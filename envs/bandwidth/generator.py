@@ -16,8 +16,7 @@ from envs.hardware.builders import planes
 from envs.hardware.devices import Device
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from envs.placement.generator import ETHERNET, PCIE, random_graph
-from envs.step.fusion import fuse, fused_problem
+from envs.placement.generator import ETHERNET, PCIE, SyntheticInstances
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import CostModel, StepProblem, toy_device
@@ -85,14 +84,13 @@ class SyntheticSteps:
             raise InputError(
                 f"{max_groups} groups for {topology.num_devices} devices", field="max_groups"
             )
-        self.topology, self.cost, self.cut = topology, cost, cut
-        self.max_groups = max_groups
+        self.graphs = SyntheticInstances(topology, cost, max_groups=max_groups)
+        self.topology, self.cut = topology, cut
 
     def __call__(self, rng: np.random.Generator) -> BandwidthInstance:
         """A random placed step."""
-        whole = StepProblem.build(random_graph(rng), self.topology, self.cost, ("one_f_one_b",))
-        fusion = fuse(whole, self.max_groups)
-        problem = fused_problem(whole, fusion)
+        drawn = self.graphs(rng)
+        problem, fusion = drawn.fused, drawn.fusion
         device = fusion.expand_pieces(self._stages(rng, fusion.num_groups))
         order = OneFOneB()(problem.graph, device)
         return BandwidthInstance.build(problem, Plan(Placement(device), order), self.cut)

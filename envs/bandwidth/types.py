@@ -367,7 +367,52 @@ class BandwidthObservation:
         """
         if self._known is None or self._known.instance is not instance:
             self._known = _Known(instance, self)
-        return self._known.observe(step, rate, left, active)
+        known = self._known
+        seen = {key: values.copy() for key, values in known.padded.items()}
+        traffic, phase = instance.traffic, step.phase
+        c, k, p = len(known.pipe), len(known.capacity), instance.num_phases
+        over, waiting = phase >= p, step.backlog.ravel()
+        coming = np.zeros_like(left) if over else waiting + traffic.volume[phase]
+        reference = instance.uniform.step_time
+
+        channels = seen["channel_features"]
+        peak = coming.max()
+        share = coming / (peak if peak > 0 else 1.0)
+        with np.errstate(divide="ignore"):
+            decibel = np.maximum(np.log(share) / np.log(1024.0), -1.0)
+        lasting = [volume / known.uniform_bytes for volume in (coming, left, waiting)]
+        channels[:c, 0] = _clip(rate / known.slowest)
+        for column, values in enumerate((*lasting, share, decibel), start=4):
+            channels[:c, column] = _clip(values[known.pipe])
+        if not over:
+            transfers = traffic.count[phase]
+            channels[:c, 9] = (transfers / max(transfers.max(), 1))[known.pipe]
+            channels[:c, 10:13] = _clip(known.windows[phase][known.pipe])
+        channels[:c, 13] = seen["active"][:c] = active
+
+        links = seen["link_features"]
+        links[:k, 2] = _clip(known.incidence @ rate / known.capacity)
+        for column, volume in ((3, coming), (4, left)):
+            spread = (volume / known.split)[known.pipe]
+            links[:k, column] = _clip(known.incidence @ spread / known.capacity / reference)
+
+        begun = instance.uniform_begin_s
+        seen["phase_features"][:] = _clip(
+            np.array(
+                [
+                    phase / p,
+                    1.0 / p,
+                    step.now / reference,
+                    begun[phase] / reference,
+                    0.0 if over else (begun[phase + 1] - begun[phase]) / reference,
+                    known.behind[phase],
+                    0.0 if over else known.busiest[phase] / reference,
+                    coming.sum() / traffic.volume.sum(),
+                    lasting[0].sum() / max((coming > 0).sum(), 1),
+                ]
+            )
+        )
+        return seen
 
 
 class _Known:
@@ -405,56 +450,6 @@ class _Known:
         crowd = self.incidence.sum(axis=1)
         links[:k, 0] = _clip(self.capacity / largest)
         links[:k, 1] = np.where(crowd > 0, 1.0 / np.maximum(crowd, 1.0), 0.0)
-
-    def observe(
-        self, step: PhasedStep, rate: FloatArray, left: FloatArray, active: BoolArray
-    ) -> ChannelGraph:
-        """The constant part with what changes written in."""
-        seen = {key: values.copy() for key, values in self.padded.items()}
-        instance, traffic, phase = self.instance, self.instance.traffic, step.phase
-        c, k, p = len(self.pipe), len(self.capacity), instance.num_phases
-        over, waiting = phase >= p, step.backlog.ravel()
-        coming = np.zeros_like(left) if over else waiting + traffic.volume[phase]
-        reference = instance.uniform.step_time
-
-        channels = seen["channel_features"]
-        peak = coming.max()
-        share = coming / (peak if peak > 0 else 1.0)
-        with np.errstate(divide="ignore"):
-            decibel = np.maximum(np.log(share) / np.log(1024.0), -1.0)
-        lasting = [volume / self.uniform_bytes for volume in (coming, left, waiting)]
-        channels[:c, 0] = _clip(rate / self.slowest)
-        for column, values in enumerate((*lasting, share, decibel), start=4):
-            channels[:c, column] = _clip(values[self.pipe])
-        if not over:
-            transfers = traffic.count[phase]
-            channels[:c, 9] = (transfers / max(transfers.max(), 1))[self.pipe]
-            channels[:c, 10:13] = _clip(self.windows[phase][self.pipe])
-        channels[:c, 13] = seen["active"][:c] = active
-
-        links = seen["link_features"]
-        links[:k, 2] = _clip(self.incidence @ rate / self.capacity)
-        for column, volume in ((3, coming), (4, left)):
-            spread = (volume / self.split)[self.pipe]
-            links[:k, column] = _clip(self.incidence @ spread / self.capacity / reference)
-
-        begun = instance.uniform_begin_s
-        seen["phase_features"][:] = _clip(
-            np.array(
-                [
-                    phase / p,
-                    1.0 / p,
-                    step.now / reference,
-                    begun[phase] / reference,
-                    0.0 if over else (begun[phase + 1] - begun[phase]) / reference,
-                    self.behind[phase],
-                    0.0 if over else self.busiest[phase] / reference,
-                    coming.sum() / traffic.volume.sum(),
-                    lasting[0].sum() / max((coming > 0).sum(), 1),
-                ]
-            )
-        )
-        return seen
 
 
 def _uniform_windows(instance: BandwidthInstance) -> FloatArray:

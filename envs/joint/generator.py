@@ -19,7 +19,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.contraction import Fusion
 from envs.graphs.op_graph import OpGraph
 from envs.joint.piped import HIGH, LEVELS, LOW, PIPE, SERVER, PipedGroups, Traffic
-from envs.placement.episodes import DrawnProblems, Judged, Tokens, WholeProblem
+from envs.placement.episodes import DrawnProblems, Judged, PlanSource, WholeProblem
 from envs.placement.generator import SyntheticInstances
 from envs.placement.whole import WholeLayout
 from envs.step.problem import StepProblem, add_backward, add_forward, add_updates, layer_seconds
@@ -38,17 +38,10 @@ class Placed:
 class JointProblem(WholeProblem):
     """A `WholeProblem` whose pipes get levels once its groups are placed."""
 
-    def __init__(
-        self,
-        number: int,
-        fused: StepProblem,
-        layout: WholeLayout,
-        tokens: Tokens,
-        unfit: float,
-    ) -> None:
+    def __init__(self, number: int, fused: StepProblem, source: PlanSource) -> None:
         fusion = Fusion.of_fused(fused.graph)
         self.piped = PipedGroups(fused, fusion)
-        super().__init__(number, fused, fusion, layout, tokens, unfit)
+        super().__init__(number, fused, fusion, source)
 
     def placed(self, action: IntArray) -> Placed:
         """The groups where (A,) tokens say."""
@@ -100,7 +93,7 @@ class DrawnJointProblems(DrawnProblems):
         count = fused.topology.num_servers
         if not 3 <= count <= self.servers:
             raise InputError(f"{count}, not 3 to {self.servers}", field="servers")
-        return JointProblem(number, fused, self.layout, self.tokens, self.unfit)
+        return JointProblem(number, fused, self)
 
 
 def default_generator() -> SyntheticInstances:

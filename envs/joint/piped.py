@@ -64,8 +64,19 @@ class Piped:
 
     @cached_property
     def crossings(self) -> Crossings:
-        """Of the placement that was found last."""
+        """What `find` has found last."""
         return crossings_of(self.arrays, self.network.num_servers)
+
+    @property
+    def sent(self) -> tuple[FloatArray, FloatArray, IntArray]:
+        """(S, S) seconds, bytes and number of the transfers of every pipe, as found last."""
+        count, found = self.network.num_servers, self.crossings
+        shape = (count, count)
+        return (
+            found.seconds.reshape(shape),
+            found.nbytes.reshape(shape),
+            found.transfers.reshape(shape),
+        )
 
     def find(self, device: IntArray) -> Crossings:
         """What the pieces on (N,) devices send, at the present rates."""
@@ -234,11 +245,8 @@ class PipedGroups(Piped):
         """Of the groups on (G,) devices."""
         count, placed = self.network.num_servers, self.fusion.expand_pieces(device)
         self.set_rates(self.uniform)
-        found = self.find(placed)
-        seconds, nbytes, transfers = (
-            array.reshape(count, count).copy()
-            for array in (found.seconds, found.nbytes, found.transfers)
-        )
+        self.find(placed)
+        seconds, nbytes, transfers = self.sent
         used = transfers > 0
         topology, op_seconds = self.problem.topology, self.problem.op_seconds
         own = op_seconds[np.arange(len(placed)), placed]
@@ -253,20 +261,20 @@ class PipedGroups(Piped):
         pipes = [
             OCTAVE * np.log2(sizes / typical) / 2.0 / TOP,
             _log(seconds / longest),
-            _share(nbytes, sent[:, None]),
-            _share(nbytes, received),
+            share(nbytes, sent[:, None]),
+            share(nbytes, received),
             transfers / max(int(transfers.max()), 1),
             _log(nbytes / max(float(nbytes.max()), 1.0)),
             np.broadcast_to(load[:, None] / longest, used.shape),
             np.broadcast_to(load / longest, used.shape),
-            _log(_share(seconds, transfers) / longest),
-            _share(nbytes, nbytes + nbytes.T),
-            _log(_share(rates, self.uniform)),
+            _log(share(seconds, transfers) / longest),
+            share(nbytes, nbytes + nbytes.T),
+            _log(share(rates, self.uniform)),
         ]
         servers = [
             used.sum(axis=1) / max(count - 1, 1),
-            _share(sent, sent.sum()),
-            _share(received, received.sum()),
+            share(sent, sent.sum()),
+            share(received, received.sum()),
             load / longest,
             _log(seconds.sum(axis=1) / longest),
             np.full(count, np.log(count)),
@@ -297,7 +305,7 @@ class PipedGroups(Piped):
         return self.pricer.price(device, order)
 
 
-def _share(part: NDArray[Any], whole: NDArray[Any]) -> FloatArray:
+def share(part: NDArray[Any], whole: NDArray[Any]) -> FloatArray:
     """0 of nothing."""
     return np.asarray(part / np.where(whole > 0, whole, 1), np.float64)
 

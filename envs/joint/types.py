@@ -9,7 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.arrays import FloatArray
-from envs.joint.piped import HIGH, LOW, WeightedStep
+from envs.joint.piped import HIGH, LOW, WeightedStep, others, share
 from envs.placement.types import GroupPlacement, PlacementObservation, over_largest
 from envs.spaces import PaddedGraph, clipped
 
@@ -93,8 +93,6 @@ class AllocatorObservation:
                 "action_mask": spaces.Box(0, 1, (1 + 2 * others,), np.int8),
             }
         )
-        number = np.arange(servers)
-        self._others = np.array([number[number != s] for s in range(servers)])  # (S, S - 1)
 
     def __call__(
         self,
@@ -113,26 +111,23 @@ class AllocatorObservation:
             changed_s: (S, S, 2) with the level of a pipe one higher, one lower; inf: not allowed.
             decided: share of the episode.
         """
-        row, shape = (np.arange(self.servers)[:, None], self._others), piped.level.shape
-        nbytes = piped.crossings.nbytes.reshape(shape)
-        transfers = piped.crossings.transfers.reshape(shape)
+        seconds, nbytes, transfers = piped.sent
         sent, received = nbytes.sum(axis=1), nbytes.sum(axis=0)
-        changed = changed_s[row]  # (S, S - 1, 2): (seconds one level higher, lower)
+        changed = others(changed_s)  # (S, S - 1, 2): (seconds one level higher, lower)
         change = changed / step_time - 1.0
         best = changed.min(axis=(1, 2))
         reaches = changed.min(axis=2) == best[:, None]
-        own = nbytes[row]
-        alone = piped.alone_rate[row]
+        alone = others(piped.alone_rate)
         pipes = np.stack(
             [
-                piped.level[row] / piped.top,
-                piped.rate[row] / alone,
-                piped.equal_rate[row] / alone,
-                piped.crossings.seconds.reshape(shape)[row] / step_time,
-                own / alone / start_s,
-                transfers[row] / max(int(transfers.max()), 1),
-                own / _positive(sent)[:, None],
-                own / _positive(received)[self._others],
+                others(piped.level) / piped.top,
+                others(piped.rate) / alone,
+                others(piped.equal_rate) / alone,
+                others(seconds) / step_time,
+                others(nbytes) / alone / start_s,
+                others(transfers) / max(int(transfers.max()), 1),
+                others(share(nbytes, sent[:, None])),
+                others(share(nbytes, received)),
                 _signed_log(change[:, :, 0]),
                 _signed_log(change[:, :, 1]),
                 reaches & (best < step_time)[:, None],
@@ -142,15 +137,14 @@ class AllocatorObservation:
         server = groups.fused.topology.server
         here = np.arange(self.servers) == server[groups.device[groups.current]]
         compute = np.bincount(server, weights=groups.compute_seconds(), minlength=self.servers)
-        total = float(_positive(sent.sum()))
         servers = np.stack(
             [
                 np.full(self.servers, decided),
                 np.full(self.servers, float(groups.placed.mean())),
                 np.full(self.servers, step_time / start_s),
                 compute / np.bincount(server, minlength=self.servers) / step_time,
-                sent / total,
-                received / total,
+                share(sent, sent.sum()),
+                share(received, received.sum()),
                 here,
                 piped.rate.sum(axis=1) / piped.equal_rate.sum(axis=1),
             ],
@@ -170,8 +164,3 @@ class AllocatorObservation:
 
 def _signed_log(values: FloatArray) -> FloatArray:
     return np.asarray(np.sign(values) * np.log1p(1000.0 * np.abs(values)) / 2.0)
-
-
-def _positive(values: FloatArray | np.floating) -> FloatArray:
-    """The values, 1 for 0: a denominator for what is then 0 everywhere."""
-    return np.where(np.asarray(values) > 0, values, 1.0)

@@ -17,6 +17,7 @@ from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.whole import GIVEN, STARTS, PlacementFacts, WholeLayout
+from envs.spaces import check_sizes
 from envs.step.fusion import fuse, fused_problem
 from envs.step.order import Rule
 from envs.step.price import Price, Pricer
@@ -135,6 +136,23 @@ class Met:
         return [self.rank, None if self.device is None else self.device.tolist()]
 
 
+class PlanSource:
+    """Where whole problems come from: what all of one source have in common.
+
+    Args:
+        layout: of observations.
+        sweeps: of a plan.
+        unfit: nats that a plan costs which does not fit.
+    """
+
+    labelled, measured = False, False
+
+    def __init__(self, layout: WholeLayout, sweeps: int, unfit: float) -> None:
+        self.layout, self.unfit = layout, unfit
+        self.tokens = Tokens(sweeps, layout.groups, layout.devices)
+        self.observation_space, self.action_space = layout.space(), self.tokens.space
+
+
 class WholeProblem:
     """A fused problem whose groups are all placed at once.
 
@@ -146,9 +164,7 @@ class WholeProblem:
         number: of the problem; equal problems have equal ones.
         fused: of the pieces of `fusion`.
         fusion: the groups.
-        layout: of the observation.
-        tokens: of a plan.
-        unfit: nats.
+        source: where it comes from.
         reference_s: seconds; None: of the better of a split by speed and the fastest device.
 
     Raises:
@@ -164,21 +180,22 @@ class WholeProblem:
         number: int,
         fused: StepProblem,
         fusion: Fusion,
-        layout: WholeLayout,
-        tokens: Tokens,
-        unfit: float,
+        source: PlanSource,
         reference_s: float | None = None,
     ) -> None:
-        self.number, self.fusion, self.tokens, self.unfit = number, fusion, tokens, unfit
-        self.facts = PlacementFacts.of(fused, fusion)
-        layout.check(self.facts)
-        self.fused, self.layout, self._reference_s = fused, layout, reference_s
-        self.met = Met()
+        self.number, self.fused, self.fusion, self.source = number, fused, fusion, source
+        self.tokens, self._reference_s, self.met = source.tokens, reference_s, Met()
+        self.facts = facts = PlacementFacts.of(fused, fusion)
+        edges, classes = facts.edge_seconds.shape
+        check_sizes(
+            source.layout, None, groups=facts.num_groups, devices=facts.num_devices, edges=edges,
+            classes=classes,
+        )  # fmt: skip
 
     @property
     def observation(self) -> dict[str, NDArray[Any]]:
         """What a policy sees of it: fresh arrays."""
-        return self.layout.observe(self.facts, self.number, self.start, self.stands)
+        return self.source.layout.observe(self.facts, self.number, self.start, self.stands)
 
     def at(self, start: int, stands: IntArray | None = None) -> Self:
         """The same problem at another start; where it is given, at devices `stands` (G,)."""
@@ -231,12 +248,12 @@ class WholeProblem:
         ratio = price.seconds / self.reference_s
         reward, fits = -float(np.log(min(ratio, _WORST))), price.excess <= 0.0 and ratio < np.inf
         if not fits:
-            reward -= self.unfit + self.pricer.excess(price)
+            reward -= self.source.unfit + self.pricer.excess(price)
         return Judged(reward, float(np.exp(-reward)), price.seconds if fits else INF, ratio)
 
 
 @bounded
-class DrawnProblems:
+class DrawnProblems(PlanSource):
     """Problems from a distribution; those of evaluations are drawn apart, without a curriculum.
 
     Args:
@@ -247,7 +264,7 @@ class DrawnProblems:
         kept: problems that are met again and again; None: every one is met once.
     """
 
-    labelled, measured = False, True
+    measured = True
 
     def __init__(
         self,
@@ -258,13 +275,11 @@ class DrawnProblems:
         unfit: NonNegative = 2.0,
         kept: Count | None = 2500,
     ) -> None:
-        self.problems, self.layout, self.unfit = problems, layout, unfit
-        self.kept = kept
+        super().__init__(layout, sweeps, unfit)
+        self.problems, self.kept = problems, kept
         self._known: dict[int, WholeProblem] = {}
         self._left: dict[int, Met] = {}  # of problems that are not known again since `load`
         self._stage = 1.0
-        self.tokens = Tokens(sweeps, layout.groups, layout.devices)
-        self.observation_space, self.action_space = layout.space(), self.tokens.space
 
     def draw(self, seed: int, stage: float) -> WholeProblem:
         """A problem to train on."""
@@ -311,12 +326,11 @@ class DrawnProblems:
         Raises:
             InputError: it does not fit.
         """
-        fusion = Fusion.of_fused(fused.graph)
-        return WholeProblem(number, fused, fusion, self.layout, self.tokens, self.unfit)
+        return WholeProblem(number, fused, Fusion.of_fused(fused.graph), self)
 
 
 @bounded
-class OneProblem:
+class OneProblem(PlanSource):
     """The same problem again and again; its fastest plans are simulated on every operator.
 
     Outcomes are seconds.
@@ -328,8 +342,6 @@ class OneProblem:
         unfit: nats that a plan costs which does not fit.
     """
 
-    labelled, measured = False, False
-
     def __init__(
         self, problem: StepProblem, *, max_groups: int = 64, sweeps: int, unfit: NonNegative = 2.0
     ) -> None:
@@ -337,9 +349,8 @@ class OneProblem:
         fused = fused_problem(problem, self.fusion)
         facts = PlacementFacts.of(fused, self.fusion)
         layout = WholeLayout(facts.num_groups, facts.num_devices, *facts.edge_seconds.shape)
-        tokens = Tokens(sweeps, layout.groups, layout.devices)
-        self.observation_space, self.action_space = layout.space(), tokens.space
-        self.only = _Simulated(0, fused, self.fusion, layout, tokens, unfit)
+        super().__init__(layout, sweeps, unfit)
+        self.only = _Simulated(0, fused, self.fusion, self)
         self.only.whole, self.only.fastest = Pricer(problem), [INF]
 
     def draw(self, seed: int, stage: float) -> WholeProblem:

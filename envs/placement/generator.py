@@ -183,7 +183,7 @@ def toy_pipeline() -> StepProblem:
 def _graph() -> OpGraph:
     builder = GraphBuilder("toy_pipeline")
     gradients: list[list[int]] = [[] for _ in range(LAYERS)]
-    first = [0] * LAYERS
+    first: list[int] = []
     for m in range(MICRO_BATCHES):
         forward: list[int] = []
         previous: int | None = None
@@ -193,8 +193,7 @@ def _graph() -> OpGraph:
                 builder.add_use(previous, op)
             previous = builder.add_tensor(op, 0.0)
             forward.append(op)
-        if m == 0:
-            first = forward
+        first = first or forward
         for layer in reversed(range(LAYERS)):
             op = add_backward(builder, layer, m, forward[layer])
             if previous is not None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, side_by_side
 from envs.compilation import compiled, compiled_inner
 from envs.placement.whole import HIGH, LOW, UNPLACED, PlacementFacts, WholeLayout
 
@@ -70,20 +70,11 @@ class Standing(NamedTuple):
 
 def boards(facts: Sequence[PlacementFacts]) -> Boards:
     """The problems side by side."""
-
-    def padded(name: str) -> Any:
-        arrays = [getattr(one, name) for one in facts]
-        shape = np.max([array.shape for array in arrays], axis=0)
-        found = np.zeros((len(arrays), *shape), dtype=arrays[0].dtype)
-        for row, array in zip(found, arrays, strict=True):
-            row[tuple(slice(size) for size in array.shape)] = array
-        return found
-
     sizes = {"groups": "num_groups", "devices": "num_devices", "micro_batches": "micro_batches"}
     return Boards(
         ports=max(one.num_ports for one in facts),
         **{name: np.array([getattr(one, size) for one in facts]) for name, size in sizes.items()},
-        **{name: padded(name) for name in _ARRAYS},
+        **{name: side_by_side([getattr(one, name) for one in facts]) for name in _ARRAYS},
     )
 
 

@@ -8,16 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.arrays import BoolArray, FloatArray, IntArray, side_by_side
 from envs.placement import sweeps
 from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards, boards_of
 from envs.placement.whole import (
-    DEVICE,
     FEATURES,
-    LINK,
-    NODE,
-    NODE_DEVICE,
-    WHOLE,
     PlacementFacts,
     WholeLayout,
 )
@@ -82,25 +77,11 @@ class Network(Protocol):
 
 def views_of(facts: Sequence[PlacementFacts]) -> Views:
     """The problems side by side."""
-    groups = max(one.num_groups for one in facts)
-    devices = max(one.num_devices for one in facts)
-    found = {}
-    for name, shape in (
-        ("node_features", (groups, NODE)),
-        ("node_device_features", (groups, devices, NODE_DEVICE)),
-        ("flow", (groups, groups)),
-        ("device_features", (devices, DEVICE)),
-        ("link_features", (devices, devices, LINK)),
-        ("whole_features", (WHOLE,)),
-    ):
-        found[name] = np.zeros((len(facts), *shape), dtype=np.float32)
-        for row, one in zip(found[name], facts, strict=True):
-            own = getattr(one, name)
-            row[tuple(slice(size) for size in own.shape)] = own
+    found = {name: side_by_side([getattr(one, name) for one in facts]) for name in FEATURES}
     counts = np.array([[one.num_groups, one.num_devices] for one in facts])
     return Views(
-        node_mask=np.arange(groups) < counts[:, :1],
-        device_mask=np.arange(devices) < counts[:, 1:],
+        node_mask=np.arange(counts[:, 0].max()) < counts[:, :1],
+        device_mask=np.arange(counts[:, 1].max()) < counts[:, 1:],
         **found,
     )
 

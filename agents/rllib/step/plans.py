@@ -17,7 +17,7 @@ from agents.rllib.config import Training
 from agents.rllib.task import Array, Numbers, RLTask, RunnerEnv, Solution, Step
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
-from envs.placement.episodes import Judged, Tokens, WholeProblem, order_class
+from envs.placement.episodes import Judged, PlanSource, WholeProblem, order_class
 from envs.placement.whole import STARTS, WholeLayout
 from models.architecture import Policy
 from models.export.checkpoint import ModelCard
@@ -227,7 +227,7 @@ class PlanRLTask(RLTask):
 
 
 @bounded
-class LabelledProblems:
+class LabelledProblems(PlanSource):
     """`agents.rllib.step.plans.Source` of labelled problems; seconds relate to the expert's.
 
     Evaluations are about the last of them, which are never trained on. There is no curriculum.
@@ -255,13 +255,12 @@ class LabelledProblems:
         unfit: NonNegative = 2.0,
         kept_back: Count = 64,
     ) -> None:
-        self.problems, self.layout, self.unfit = read_dataset(folder), layout, unfit
+        super().__init__(layout, sweeps, unfit)
+        self.problems = read_dataset(folder)
         self.trained = len(self.problems) - kept_back
         if self.trained < 1:
             message = f"{kept_back} kept back of {len(self.problems)} labelled problems leave none"
             raise InputError(message, field="kept_back")
-        self.tokens = Tokens(sweeps, layout.groups, layout.devices)
-        self.observation_space, self.action_space = layout.space(), self.tokens.space
         self._known: dict[int, WholeProblem] = {}
 
     def draw(self, seed: int, progress: float) -> WholeProblem:
@@ -284,8 +283,7 @@ class LabelledProblems:
         if number in self._known:
             return self._known[number]
         one = self.problems[number]
-        found = self._known[number] = WholeProblem(
-            number, one.problem, one.fusion, self.layout, self.tokens, self.unfit, one.seconds
-        )
+        found = WholeProblem(number, one.problem, one.fusion, self, one.seconds)
+        self._known[number] = found
         found.taught = self.tokens.row(one.device, order_class(one.rule))
         return found

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envs.joint.generator import JointProblem
 from envs.joint.piped import OCTAVE, TOP, PipedGroups, others
-from envs.placement.episodes import ORDER_CLASSES, Tokens
+from envs.placement.episodes import ORDER_CLASSES, PlanSource
 from envs.placement.whole import WholeLayout
 from envs.step.allocated import allocated_problem
 from envs.step.fusion import fuse, fused_problem
@@ -25,7 +25,7 @@ STEPS = unplaced_steps(operators=(3, 8), servers=(2, 3))
 
 def drawn(problem: StepProblem) -> JointProblem:
     fused = fused_problem(problem, fuse(problem, 8))
-    return JointProblem(0, fused, LAYOUT, Tokens(1, 8, 8), unfit=1.0)
+    return JointProblem(0, fused, PlanSource(LAYOUT, sweeps=1, unfit=1.0))
 
 
 def a_plan(joint: JointProblem, seed: int) -> tuple[np.ndarray, np.ndarray]:

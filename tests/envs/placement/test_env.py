@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,25 +12,15 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from envs.placement.env import PlacementEnv, toy_environment
-from envs.placement.generator import OPTIMUM_S, toy_pipeline
-from envs.placement.types import PlacementInstance
+from envs.placement.env import PlacementEnv, PlacementReward, toy_environment
+from envs.placement.generator import OPTIMUM_S, FixedInstance, RandomStarts, toy_pipeline
 from envs.step.step import NO_COMMUNICATION, StepSimulator
 from experiments.config.config_source import SHIPPED_CONFIGS
+from tests.envs.episodes import play
 from tests.refusal import refusal
 
-
-def play(env: PlacementEnv, actions: list[int]) -> list[dict[str, Any]]:
-    """Infos of one episode; the last has the sum of rewards as `return`."""
-    _, first = env.reset(seed=0)
-    infos, total = [first], 0.0
-    for action in actions:
-        _, reward, _, truncated, info = env.step(action)
-        assert not truncated
-        total += reward
-        infos.append(info)
-    infos[-1]["return"] = total
-    return infos
+TOY = toy_pipeline()
+SPREAD = [0, 1, 0, 1, 0, 1]
 
 
 def test_the_toys_optimum_is_the_best_of_all_its_placements() -> None:
@@ -47,26 +36,26 @@ def test_the_toys_optimum_is_the_best_of_all_its_placements() -> None:
     }
     best = min(times, key=lambda devices: times[devices])
     assert times[best] == pytest.approx(OPTIMUM_S)
-    last = play(env, list(best))[-1]
+    last = play(env, best)[-1]
     assert last["step_time_s"] == pytest.approx(OPTIMUM_S)
     assert last["feasible"]
 
 
-def test_the_toys_fused_pieces_take_as_long_as_its_operators() -> None:
-    env = toy_environment()
-    env.reset(seed=0)
-    whole, rng = StepSimulator(env.instance.problem), np.random.default_rng(0)
-    for _ in range(20):
-        devices = rng.integers(0, 3, 6)
-        expanded = env.instance.fusion.expand(devices)
-        pieces = env.instance.fusion.expand_pieces(devices)
-        assert StepSimulator(env.instance.fused).step_time(pieces) == pytest.approx(
-            whole.step_time(expanded)
-        )
+def test_the_worked_example_of_the_docstring() -> None:
+    terms = PlacementReward().terms(0.6, 0.5, 0.8, 4 / 16, supported=True)
+    assert terms == {
+        "step_time_improvement": pytest.approx(0.125),
+        "memory_violation": -1.25,
+        "unsupported_device": 0.0,
+    }
+    weighted = PlacementReward({"step_time_improvement": 2.0})
+    assert sum(weighted.terms(2.0, 1.0, 4.0, 0.5, supported=False).values()) == 0.5
+    with refusal("step_tme"):
+        PlacementReward({"step_tme": 1.0})
 
 
 def test_rewards_telescope_to_the_improvement_over_the_start() -> None:
-    infos = play(toy_environment(), [0, 1, 0, 1, 0, 1])
+    infos = play(toy_environment(), SPREAD)
     start, end = infos[0]["step_time_s"], infos[-1]["step_time_s"]
     assert infos[-1]["return"] == pytest.approx((start - end) / start)
     assert infos[1]["reward_step_time_improvement"] == pytest.approx(
@@ -75,22 +64,10 @@ def test_rewards_telescope_to_the_improvement_over_the_start() -> None:
     assert [info["placed"] for info in infos] == list(range(7))
 
 
-def test_a_full_device_is_masked() -> None:
-    env = toy_environment()
-    infos = play(env, [2, 2, 0, 0, 0])
-    assert [info["action_mask"].tolist() for info in infos] == [
-        [1, 1, 1],
-        [1, 1, 1],
-        [1, 1, 0],
-        [1, 1, 0],
-        [1, 1, 0],
-        [1, 1, 0],
-    ]
-
-
 def test_an_overfull_device_ends_the_episode_below_every_plan_that_fits() -> None:
     env = toy_environment()
     infos = play(env, [2, 2, 2])
+    assert infos[2]["action_mask"].tolist() == [1, 1, 0]
     assert not infos[-1]["feasible"]
     assert infos[-1]["reward_memory_violation"] == pytest.approx(-(1 + 0.5))  # 12 of 8 bytes
     assert infos[-1]["peak_memory_bytes"] == 12
@@ -101,40 +78,30 @@ def test_an_overfull_device_ends_the_episode_below_every_plan_that_fits() -> Non
 def test_where_nothing_fits_the_device_with_most_free_memory_is_allowed_and_the_episode_ends() -> (
     None
 ):
-    problem = toy_pipeline()
-    tight = replace(problem, capacity=np.array([4.0, 6.0, 5.0]))  # three layers fit, not six
-    env = PlacementEnv.of_problem(tight, max_groups=6)
-    env.reset(seed=0)
-    for device in (0, 1, 2):
-        observation, _, terminated, _, _ = env.step(device)
-        assert not terminated
-    assert observation["action_mask"].tolist() == [0, 1, 0]
-    _, _, terminated, _, info = env.step(1)
-    assert terminated
-    assert not info["feasible"]
-    assert info["reward_memory_violation"] < -1
+    tight = replace(TOY, capacity=np.array([4.0, 6.0, 5.0]))  # three layers fit, not six
+    infos = play(PlacementEnv.of_problem(tight, max_groups=6), [0, 1, 2, 1])
+    assert infos[3]["action_mask"].tolist() == [0, 1, 0]
+    assert infos[4]["ended"]
+    assert not infos[4]["feasible"]
+    assert infos[4]["reward_memory_violation"] < -1
 
 
 def test_a_device_that_cannot_run_a_group_is_masked_and_choosing_it_ends_the_episode() -> None:
-    problem = toy_pipeline()
-    seconds = problem.op_seconds.copy()
-    seconds[problem.graph.colocation == 1, 2] = np.inf
-    env = PlacementEnv.of_problem(replace(problem, op_seconds=seconds), max_groups=6)
-    env.reset(seed=0)
-    observation, *_ = env.step(2)
-    assert observation["action_mask"].tolist() == [1, 1, 0]
-    _, reward, terminated, _, info = env.step(2)
-    assert terminated
-    assert np.isfinite(reward)
-    assert info["reward_unsupported_device"] == -1
-    assert not info["feasible"]
+    seconds = TOY.op_seconds.copy()
+    seconds[TOY.graph.colocation == 1, 2] = np.inf
+    env = PlacementEnv.of_problem(replace(TOY, op_seconds=seconds), max_groups=6)
+    infos = play(env, [2, 2])
+    assert infos[1]["action_mask"].tolist() == [1, 1, 0]
+    assert infos[2]["ended"]
+    assert np.isfinite(infos[2]["return"])
+    assert infos[2]["reward_unsupported_device"] == -1
+    assert not infos[2]["feasible"]
 
 
 def test_activations_beyond_a_capacity_are_found_at_the_end() -> None:
-    problem = toy_pipeline()
-    heavy = replace(problem.graph, tensor_bytes=np.full(problem.graph.num_tensors, 100.0))
-    env = PlacementEnv.of_problem(replace(problem, graph=heavy), max_groups=6)
-    last = play(env, [0, 1, 0, 1, 0, 1])[-1]
+    heavy = replace(TOY.graph, tensor_bytes=np.full(TOY.graph.num_tensors, 100.0))
+    env = PlacementEnv.of_problem(replace(TOY, graph=heavy), max_groups=6)
+    last = play(env, SPREAD)[-1]
     assert not last["feasible"]
     assert last["peak_memory_bytes"] > 100
     assert last["reward_memory_violation"] < -1
@@ -151,58 +118,81 @@ def test_a_second_pass_moves_groups_and_never_finds_its_own_device_full() -> Non
         env.step(0)
 
 
-def test_the_plan_covers_every_operator_without_violations() -> None:
-    env = gym.make("meshwright/Placement-v0").unwrapped
-    assert isinstance(env, PlacementEnv)
-    observation, _ = env.reset(seed=4)
-    terminated = False
-    rng = np.random.default_rng(0)
-    while not terminated:
-        action = rng.choice(np.flatnonzero(observation["action_mask"]))
-        observation, _, terminated, _, info = env.step(action)
-    assert info["feasible"]
-    assert env.placement.violations(env.instance.problem) == []
+def test_instances_vary_and_plans_cover_every_operator_without_violations() -> None:
+    env, rng, shapes = PlacementEnv(), np.random.default_rng(0), set()
+    for seed in range(4):
+        observation, _ = env.reset(seed=seed)
+        terminated = False
+        while not terminated:
+            action = rng.choice(np.flatnonzero(observation["action_mask"]))
+            observation, _, terminated, _, info = env.step(action)
+        assert info["feasible"]
+        assert env.placement.violations(env.instance.problem) == []
+        shapes.add((env.instance.fusion.num_groups, env.instance.fused.graph.num_operators))
+    assert len(shapes) > 1
 
 
 def test_the_simulator_is_replaceable() -> None:
     free = toy_environment(simulator=partial(StepSimulator, communication=NO_COMMUNICATION))
-    assert (
-        play(free, [0, 1, 2])[-1]["step_time_s"]
-        < play(toy_environment(), [0, 1, 2])[-1]["step_time_s"]
-    )
+    seconds = [play(env, [0, 1, 2])[-1]["step_time_s"] for env in (free, toy_environment())]
+    assert seconds[0] < seconds[1]
+
+
+@pytest.mark.parametrize("start", [[0, 0], [0, 0, 0, 0, 0, 3], [0, 0, 0, 0, 0, -1]])
+def test_a_start_that_is_no_placement_is_refused(start: list[int]) -> None:
+    with refusal(r"options\.start"):
+        toy_environment().reset(options={"start": start})
 
 
 def test_bad_arguments_are_input_errors() -> None:
     with refusal("passes"):
         toy_environment(passes=0)
     with refusal("max_edges"):
-        PlacementEnv.of_problem(toy_pipeline(), max_groups=6, max_edges=1).reset()
+        PlacementEnv.of_problem(TOY, max_groups=6, max_edges=1).reset()
     env = toy_environment()
     env.reset()
-    with refusal("action"):
-        env.step(3)
-    with refusal("action"):
-        env.step(0.5)  # type: ignore[arg-type]
+    for action in (3, 0.5):
+        with refusal("action"):
+            env.step(action)  # type: ignore[arg-type]
     with refusal("one_problem"):
         PlacementEnv("bert_large")  # type: ignore[arg-type]
 
 
-def test_instances_may_vary_within_the_bounds() -> None:
-    env = gym.make("meshwright/Placement-v0").unwrapped
-    assert isinstance(env, PlacementEnv)
-    shapes = set()
-    for seed in range(6):
-        env.reset(seed=seed)
-        assert isinstance(env.instance, PlacementInstance)
-        shapes.add((env.instance.fusion.num_groups, env.instance.fused.graph.num_operators))
-    assert len(shapes) > 1
-
-
 def test_the_configs_make_the_environments() -> None:
     chosen = OmegaConf.create(SHIPPED_CONFIGS.node("env/placement"))
-    env = instantiate(chosen)(toy_pipeline())
+    env = instantiate(chosen)(TOY)
     assert isinstance(env, PlacementEnv)
     assert env.observation.layout.max_nodes == chosen.max_groups
     assert env.passes == chosen.passes
-    toy = instantiate(SHIPPED_CONFIGS.node("env/placement_toy"))
-    assert play(toy, [0, 1, 0, 1, 0, 1])[-1]["feasible"]
+    assert play(instantiate(SHIPPED_CONFIGS.node("env/placement_toy")), SPREAD)[-1]["feasible"]
+
+
+def test_episodes_start_where_they_are_told_or_at_random_where_the_state_fits() -> None:
+    env = PlacementEnv(RandomStarts(FixedInstance(TOY, max_groups=6)))
+    starts = []
+    for seed in (1, 2, 1):
+        env.reset(seed=seed)
+        starts.append(env.group_device.tolist())
+        used = np.bincount(env.group_device, minlength=3) * 4.0
+        assert (used <= env.instance.fused.capacity).all()
+    assert starts[0] == starts[2] != starts[1]
+    observation, info = env.reset(seed=0, options={"start": [0, 0, 1, 1, 2, 2]})
+    assert observation["placement"][:6].tolist() == [0, 0, 1, 1, 2, 2]
+    assert info["placed"] == 0
+
+
+def test_the_look_ahead_foretells_every_decision() -> None:
+    env = PlacementEnv(RandomStarts(FixedInstance(TOY, max_groups=6)), passes=2)
+    rng, ended = np.random.default_rng(3), False
+    observation, info = env.reset(seed=5)
+    simulator = StepSimulator(env.instance.fused)
+    while not ended:
+        shown = np.expm1(2.0 * observation["candidate_features"][:, 6]) / 1000.0 + 1.0
+        action = int(rng.choice(np.flatnonzero(observation["action_mask"])))
+        moved = np.repeat(env.group_device[None], 3, axis=0)
+        moved[:, observation["current"][0]] = np.arange(3)
+        seconds = [simulator.step_time(env.instance.fusion.expand_pieces(row)) for row in moved]
+        most = np.expm1(8.0) / 1000 + 1
+        assert np.minimum(np.array(seconds) / min(seconds), most) == pytest.approx(shown, rel=1e-4)
+        observation, _, ended, _, info = env.step(action)
+        assert info["step_time_s"] == pytest.approx(seconds[action])
