@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,3 @@ def mean_able(seconds: FloatArray) -> FloatArray:
 def sums_before(values: NDArray[Any]) -> NDArray[Any]:
     """(N + 1, ...) what the entries (N, ...) before each place add up to."""
     return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values.cumsum(axis=0)])
-
-
-def side_by_side(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """(B, ...) all of them, each with zeros behind it up to the largest size of every axis."""
-    shape = np.max([array.shape for array in arrays], axis=0)
-    found = np.zeros((len(arrays), *shape), arrays[0].dtype)
-    for row, array in zip(found, arrays, strict=True):
-        row[tuple(slice(size) for size in array.shape)] = array
-    return found

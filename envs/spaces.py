@@ -83,7 +83,9 @@ class PaddedGraphLayout:
 
     def empty(self) -> PaddedGraph:
         """A graph of padding alone: every edge leads from the sink to itself."""
-        return padding(self.space(), "edge_index")
+        graph = padding(self.space())
+        graph["edge_index"][:] = self.max_nodes
+        return graph
 
     def check_fits(self, name: str, nodes: int, edges: int, devices: int) -> None:
         """Raise where a graph called `name` does not fit.
@@ -107,13 +109,9 @@ class PaddedGraphLayout:
         return spaces.Box(self.low, self.high, shape, np.float32)
 
 
-def padding(space: spaces.Dict, *sinks: str) -> PaddedGraph:
-    """Arrays of the boxes of `space`: of `sinks` the highest index, of the others zeros."""
-    return {
-        key: box.high.copy() if key in sinks else np.zeros_like(box.high)
-        for key, box in space.items()
-        if isinstance(box, spaces.Box)
-    }
+def padding(space: spaces.Dict) -> PaddedGraph:
+    """Arrays of the boxes of `space`, all zeros."""
+    return {key: np.zeros(box.shape or (), box.dtype) for key, box in space.items()}
 
 
 def clipped(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float32]:

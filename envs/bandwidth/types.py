@@ -421,9 +421,8 @@ class _Known:
     def __init__(self, instance: BandwidthInstance, observation: BandwidthObservation) -> None:
         self.instance = instance
         network = instance.problem.topology.network
-        needed = BandwidthBounds.of(network, instance.num_phases)
-        name = f"graph {instance.problem.graph.name}"
-        check_sizes(observation.bounds, name, **asdict(needed))
+        needed, bounds = BandwidthBounds.of(network, instance.num_phases), observation.bounds
+        check_sizes(bounds, f"graph {instance.problem.graph.name}", **asdict(needed))
         self.incidence, self.pipe = network.incidence, network.channel_pipe  # (K, C), (C,)
         pipes = network.num_servers**2
         self.split = np.maximum(np.bincount(self.pipe, minlength=pipes), 1)  # (S * S,)
@@ -437,7 +436,9 @@ class _Known:
         self.busiest = _busiest_device(instance)  # (P,)
         self.behind = np.append(instance.begins / instance.problem.graph.num_operators, 1.0)
         c, k, i = network.num_channels, network.num_links, len(network.channel_links)
-        self.padded = padding(observation.space, "channel_ends", "incidence")
+        self.padded = padding(observation.space)
+        self.padded["channel_ends"][:] = bounds.servers
+        self.padded["incidence"][:] = [[bounds.channels], [bounds.links]]
         for key, count in (("channel_mask", c), ("link_mask", k), ("incidence_mask", i)):
             self.padded[key][:count] = 1
         self.padded["channel_ends"][:, :c] = network.channel_source, network.channel_destination

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray, side_by_side
+from envs.arrays import FloatArray, IntArray
 from envs.compilation import compiled, compiled_inner
 from envs.placement.whole import HIGH, LOW, UNPLACED, PlacementFacts, WholeLayout
 
@@ -66,6 +66,15 @@ class Standing(NamedTuple):
     traffic: FloatArray  # (S, D) scratch
     into: FloatArray  # (S, D) scratch
     out: FloatArray  # (S, D) scratch
+
+
+def side_by_side(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """(B, ...) all of them, each with zeros behind it up to the largest size of every axis."""
+    shape = np.max([array.shape for array in arrays], axis=0)
+    found = np.zeros((len(arrays), *shape), arrays[0].dtype)
+    for row, array in zip(found, arrays, strict=True):
+        row[tuple(slice(size) for size in array.shape)] = array
+    return found
 
 
 def boards(facts: Sequence[PlacementFacts]) -> Boards:

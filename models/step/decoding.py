@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.arrays import BoolArray, FloatArray, IntArray, side_by_side
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.placement import sweeps
-from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards, boards_of
+from envs.placement.sweeps import CANDIDATE, STATE_FITS, Boards, boards_of, side_by_side
 from envs.placement.whole import (
     FEATURES,
     PlacementFacts,

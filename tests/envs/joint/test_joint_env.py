@@ -99,27 +99,19 @@ def test_following_the_look_ahead_beats_equal_weights() -> None:
     assert infos[PLACER]["step_time_s"] < UNIFORM_OPTIMUM_S
 
 
-def test_raising_and_lowering_move_one_level_of_the_own_server() -> None:
+def test_raising_and_lowering_move_one_level_of_the_own_server_up_to_its_end() -> None:
     env = toy_environment(**SMALL)
     env.reset(seed=0)
     env.step(joint(0, 1, 2, 3))  # 0 raises 1; 1 raises 2; 2 lowers 0
     assert env.levels.tolist() == [[0, 1, 0], [0, 0, 1], [-1, 0, 0]]
-    env.step(joint(0, 1, 4, 4))  # 0 is at the top; 1 lowers 2; 2 lowers 1
+    observations, *_ = env.step(joint(0, 1, 4, 4))  # 0 is at the top; 1 lowers 2; 2 lowers 1
     assert env.levels.tolist() == [[0, 1, 0], [0, 0, 0], [-1, -1, 0]]
-    weight = np.exp2(env.levels)
+    masks = [observations[f"allocator_{s}"]["action_mask"].tolist() for s in range(SERVERS)]
+    assert masks == [[1, 0, 1, 1, 1], [1] * 5, [1, 1, 1, 0, 0]]
     network = env.instance.problem.topology.network
     rates = env.allocation.pipes(network)
-    assert rates[0, 1] / rates[0, 2] == pytest.approx(weight[0, 1] / weight[0, 2])
+    assert rates[0, 1] / rates[0, 2] == pytest.approx(2.0)
     assert env.allocation.violations(network) == []
-
-
-def test_a_level_at_its_end_is_masked_and_stays() -> None:
-    env = toy_environment(**SMALL)
-    observations, _ = env.reset(seed=0, options={"levels": [[0, 1, -1], [0, 0, 0], [0, 0, 0]]})
-    assert observations["allocator_0"]["action_mask"].tolist() == [1, 0, 1, 1, 0]
-    assert observations["allocator_1"]["action_mask"].tolist() == [1, 1, 1, 1, 1]
-    env.step(joint(0, 1))
-    assert env.levels[0].tolist() == [0, 1, -1]
 
 
 def test_actions_of_a_step_are_carried_out_together() -> None:
@@ -201,14 +193,11 @@ def test_a_device_that_cannot_run_a_group_is_masked_and_choosing_it_ends_the_epi
     seconds = problem.op_seconds.copy()
     seconds[problem.graph.colocation == 1, 2] = np.inf
     env = JointEnv.of_problem(replace(problem, op_seconds=seconds), max_groups=5)
-    env.reset(seed=0)
-    assert env.groups.able[1].tolist() == [True, True, False]
-    observations, *_ = env.step(joint(2))
-    assert observations[PLACER]["action_mask"].tolist() == [1, 1, 0]
-    _, rewards, terminations, _, infos = env.step(joint(2))
-    assert all(terminations.values())
-    assert np.isfinite(rewards[PLACER])
-    assert infos[PLACER]["reward_unsupported_device"] == -1
+    infos = play(env, [joint(2), joint(2)])
+    assert infos[1]["action_mask"].tolist() == [1, 1, 0]
+    assert env.agents == []
+    assert np.isfinite(infos[-1]["return"])
+    assert infos[-1]["reward_unsupported_device"] == -1
 
 
 def test_an_episode_starts_where_the_options_say() -> None:
@@ -237,19 +226,18 @@ def test_what_agents_see_is_played_by_the_simulator_of_the_environment() -> None
         gained += simulator.step_time(pieces) < StepSimulator(fused).step_time(pieces)
         devices, variants = env.groups.variants()
         assert_allclose(env.candidate_s[devices], simulator.step_times(variants), rtol=1e-12)
-        changed = env.changed_s
-        trial = env.levels
-        trial[0, 1] += 1
-        piped = env.piped
-        order = piped.simulator.order(pieces)
-        if abs(trial[0, 1]) <= piped.top:
-            before = env.levels
-            piped.set_levels(trial)
-            assert changed[0, 1, 0] == pytest.approx(piped.simulator.step_time(pieces, order))
-            piped.set_levels(before)
-        masks = [observations[agent]["action_mask"] for agent in env.agents]
-        actions = [int(np.flatnonzero(mask)[-1]) for mask in masks]
-        observations, *_, infos = env.step(dict(zip(env.agents, actions, strict=True)))
+        before, order = env.levels, env.simulator.order(pieces)
+        if before[0, 1] < env.top:
+            env.piped.set_levels(before + (np.arange(16).reshape(4, 4) == 1))
+            expected = env.simulator.step_time(pieces, order)
+            assert env.changed_s[0, 1, 0] == pytest.approx(expected)
+            env.piped.set_levels(before)
+        observations, *_, infos = env.step(
+            {
+                agent: int(np.flatnonzero(observations[agent]["action_mask"])[-1])
+                for agent in env.agents
+            }
+        )
     assert gained > 0
     step_time, fits = env.plan_outcome()
     problem = allocated_problem(env.instance.problem, env.allocation)
@@ -269,16 +257,14 @@ def test_an_order_that_does_not_fit_gives_way_to_the_rules() -> None:
     free.reset(seed=0, options={"start": [0, 1, 2, 3]})
     device = free.placement.device
     simulator = StepSimulator(allocated_problem(problem, free.allocation))
-    peaks = [
-        simulator.run(device, order).peak_memory
-        for order in (free.plan().order, simulator.order(device))
-    ]
-    assert (peaks[1] < peaks[0]).any()
-    tight = replace(problem, capacity=np.maximum(peaks[1], 1.0))
+    orders = free.plan().order, simulator.order(device)
+    most, least = (simulator.run(device, order).peak_memory for order in orders)
+    assert (least < most).any()
+    tight = replace(problem, capacity=np.maximum(least, 1.0))
     env = JointEnv.of_problem(tight, max_groups=4, simulator=Backwards)
     env.reset(seed=0, options={"start": free.group_device})
     assert env.plan_outcome()[1]
-    assert_array_equal(env.plan().order, simulator.order(device))
+    assert_array_equal(env.plan().order, orders[1])
 
 
 def test_allocators_take_turns() -> None:

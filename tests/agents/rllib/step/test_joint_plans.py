@@ -31,9 +31,11 @@ MODEL = TeamConfig(
 
 
 def source(kept: int = 2) -> DrawnJointProblems:
-    layout = WholeLayout(groups=40, devices=8, edges=200, classes=32)
-    draw = TrainingProblems((), 0.0, 0.0, 0.0, 30, 8)
-    return DrawnJointProblems(draw, layout=layout, sweeps=1, unfit=1.0, kept=kept, servers=SERVERS)
+    return DrawnJointProblems(
+        TrainingProblems((), 0.0, 0.0, 0.0, 30, 8),
+        layout=WholeLayout(groups=40, devices=8, edges=200, classes=32),
+        sweeps=1, unfit=1.0, kept=kept, servers=SERVERS
+    )  # fmt: skip
 
 
 def training(**chosen: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 
+from envs.arrays import FloatArray
 from envs.bandwidth.generator import star
 from envs.cost import RooflineCost
 from envs.graphs.synthetic import synthetic_training_graph
@@ -36,6 +37,12 @@ def piped(problem: StepProblem) -> WeightedStep:
     return WeightedStep(problem, fuse(problem, 8), TOP, STEP)
 
 
+def looked(piped: WeightedStep, turn: int | None = None) -> FloatArray:
+    """What changes of levels do to `GROUPS` in the order of the simulator."""
+    device = piped.fusion.expand_pieces(GROUPS)
+    return piped.look(device, piped.simulator.order(device), turn)
+
+
 def anew(problem: StepProblem, level: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> float:
     """Seconds of `GROUPS` with the allocation made of `level` from first principles."""
     network = problem.topology.network
@@ -55,7 +62,7 @@ def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: Weigh
     for _ in range(3):
         level = rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS))
         piped.set_levels(level)
-        changed = piped.look(device, piped.simulator.order(device))
+        changed = looked(piped)
         assert piped.simulator.step_time(device) == pytest.approx(anew(problem, level), rel=1e-12)
         for source in range(SERVERS):
             for target in range(SERVERS):
@@ -71,26 +78,23 @@ def test_every_change_of_a_level_is_simulated(problem: StepProblem, piped: Weigh
 
 
 def test_the_server_whose_turn_it_is_sees_the_same_as_beside_the_others(
-    problem: StepProblem, piped: WeightedStep
+    piped: WeightedStep,
 ) -> None:
-    device = fuse(problem, 8).expand_pieces(GROUPS)
-    together = piped.look(device, piped.simulator.order(device))
+    together = looked(piped)
     for turn in range(SERVERS):
-        alone = piped.look(device, piped.simulator.order(device), turn=turn)
+        alone = looked(piped, turn)
         assert_array_equal(alone[turn], together[turn])
         assert np.isinf(np.delete(alone, turn, axis=0)).all()
 
 
-def test_looking_leaves_everything_as_it_was(problem: StepProblem, piped: WeightedStep) -> None:
-    device = fuse(problem, 8).expand_pieces(GROUPS)
+def test_looking_leaves_everything_as_it_was(piped: WeightedStep) -> None:
     piped.set_levels(np.full((SERVERS, SERVERS), 1) + np.arange(SERVERS))
-    seconds = piped.simulator.arrays.transfer_seconds.copy()
-    level, rate = piped.level.copy(), piped.rate.copy()
-    first = piped.look(device, piped.simulator.order(device))
-    assert_array_equal(piped.simulator.arrays.transfer_seconds, seconds)
-    assert_array_equal(piped.level, level)
-    assert_array_equal(piped.rate, rate)
-    assert_array_equal(piped.look(device, piped.simulator.order(device)), first)
+    held = piped.arrays.transfer_seconds, piped.level, piped.rate
+    before = [array.copy() for array in held]
+    first = looked(piped)
+    for array, kept in zip(held, before, strict=True):
+        assert_array_equal(array, kept)
+    assert_array_equal(looked(piped), first)
 
 
 def test_crossings_are_the_transfers_of_the_simulation(
@@ -98,8 +102,8 @@ def test_crossings_are_the_transfers_of_the_simulation(
 ) -> None:
     rng = default_rng(1)
     piped.set_levels(rng.integers(-TOP, TOP + 1, (SERVERS, SERVERS)))
-    device = fuse(problem, 8).expand_pieces(GROUPS)
-    piped.look(device, piped.simulator.order(device))
+    looked(piped)
+    device = piped.fusion.expand_pieces(GROUPS)
     timeline, server = piped.simulator.run(device), problem.topology.server
     source, target = timeline.transfer_source, timeline.transfer_destination
     pipe = server[source] * SERVERS + server[target]
