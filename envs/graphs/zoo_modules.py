@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import ceil, sqrt
-from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,7 +20,7 @@ from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
 from envs.graphs.capture import OPTIMIZERS, Workload, capture_training_step
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.zoo_models import ZooModel
+from envs.graphs.zoo import ZooModel
 
 
 @bounded
@@ -209,59 +207,52 @@ class _Family(NamedTuple):
 
     name: str
     head: str
-    options: Mapping[str, object]  # of the configuration, beside its defaults
-    bare: Mapping[str, object] = MappingProxyType({})  # of the bare model
+    pooler: bool = False  # whether the bare model would have one that nothing reads
     decoder: bool = False  # whether it reads tokens of its own where there are no labels
 
 
-_EAGER: dict[str, object] = {"attn_implementation": "eager"}
-_UNCACHED: dict[str, object] = {"use_cache": False, **_EAGER}
-_CLASSIFIER: dict[str, object] = {"num_labels": CLASSES}
-_UNPOOLED = {"add_pooling_layer": False}
-
-
-def _bert(layers: int, hidden: int, heads: int) -> _Family:
-    sizes: dict[str, object] = {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-    }
-    options: dict[str, object] = {**sizes, "intermediate_size": 4 * hidden, **_EAGER}
-    return _Family("Bert", "ForMaskedLM", options, _UNPOOLED)
-
-
-def _gpt2(layers: int, hidden: int, heads: int) -> _Family:
-    sizes: dict[str, object] = {"n_layer": layers, "n_embd": hidden, "n_head": heads}
-    return _Family("GPT2", "LMHeadModel", {**sizes, **_UNCACHED})
-
-
-# What says no sizes has those of its configuration's defaults.
 _FAMILIES: Mapping[str, _Family] = {
-    "resnet50": _Family("ResNet", "ForImageClassification", _CLASSIFIER),
-    "vit_base": _Family(
-        "ViT", "ForImageClassification", {"image_size": PIXELS, **_CLASSIFIER, **_EAGER}, _UNPOOLED
-    ),
-    "bert_base": _bert(12, 768, 12),
-    "bert_large": _bert(24, 1024, 16),
-    "gpt2": _gpt2(12, 768, 12),
-    "gpt2_medium": _gpt2(24, 1024, 16),
-    "gpt2_large": _gpt2(36, 1280, 20),
-    "gpt2_xl": _gpt2(48, 1600, 25),
-    "t5_small": _Family(  # source and target are equally long
-        "T5",
-        "ForConditionalGeneration",
-        {"vocab_size": 32_128, "decoder_start_token_id": 0, **_UNCACHED},
-        decoder=True,
-    ),
-    "llama_7b": _Family("Llama", "ForCausalLM", _UNCACHED),
+    "resnet": _Family("ResNet", "ForImageClassification"),
+    "vit": _Family("ViT", "ForImageClassification", pooler=True),
+    "bert": _Family("Bert", "ForMaskedLM", pooler=True),
+    "gpt": _Family("GPT2", "LMHeadModel"),
+    "t5": _Family("T5", "ForConditionalGeneration", decoder=True),
+    "llama": _Family("Llama", "ForCausalLM"),
 }
 
 
-def _of_library(family: _Family, bare: bool) -> nn.Module:
-    config: Any = getattr(transformers, f"{family.name}Config")(**family.options)
-    module: Any
-    if bare:
-        module = getattr(transformers, f"{family.name}Model")(config, **family.bare)
+def _options(model: ZooModel) -> dict[str, object]:
+    """Of a configuration; what is not said here has its defaults."""
+    options: dict[str, object] = {"num_labels": CLASSES}
+    if model.hidden is None or model.heads is None:
+        return options
+    inner = 4 * model.hidden
+    if model.family == "llama":  # a gated network of as many weights, in multiples of 256
+        inner = 256 * ceil(2 * inner / 3 / 256)
+    options |= {
+        "attn_implementation": "eager",
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.hidden,
+        "num_attention_heads": model.heads,
+        "intermediate_size": inner,
+    }
+    if model.sequence is not None:
+        options |= {"vocab_size": model.vocabulary, "use_cache": False, "bos_token_id": None,
+                    "eos_token_id": None}  # fmt: skip
+    if model.positions is not None:
+        options["max_position_embeddings"] = model.positions
+    if model.family == "t5":  # source and target are equally long
+        options |= {"num_decoder_layers": model.layers, "d_ff": inner, "decoder_start_token_id": 0,
+                    "d_kv": model.hidden // model.heads}  # fmt: skip
+    return options
+
+
+def _of_library(model: ZooModel) -> nn.Module:
+    family, module = _FAMILIES[model.family], cast(Any, None)
+    config: Any = getattr(transformers, f"{family.name}Config")(**_options(model))
+    if model.head == "none":
+        unread = {"add_pooling_layer": False} if family.pooler else {}
+        module = getattr(transformers, f"{family.name}Model")(config, **unread)
     else:
         module = getattr(transformers, family.name + family.head)(config)
         if family.head == "LMHeadModel":  # a name that tells the library nothing of the loss
@@ -269,11 +260,18 @@ def _of_library(family: _Family, bare: bool) -> nn.Module:
     return cast(nn.Module, module)
 
 
+def _mixture(model: ZooModel) -> nn.Module:
+    sizes = {key: getattr(model, key) for key in ("vocabulary", "hidden", "layers", "heads")}
+    inner = 4 * sizes["hidden"]
+    positions = cast(int, model.positions)
+    config = MixtureOfExpertsConfig(**sizes, intermediate=inner, max_sequence=positions)
+    return MixtureOfExperts(config)
+
+
 def workload(model: ZooModel) -> Workload:
     """What is captured of `model`, and can be run."""
-    family, bare = _FAMILIES.get(model.name), model.head == "none"
-    make: Callable[[], nn.Module]
-    make = _OWN[model.name] if family is None else partial(_of_library, family, bare)
+    family, bare = _FAMILIES.get(model.family), model.head == "none"
+    make = _OWN.get(model.family, _of_library)
     if model.sequence is None:
         draws, labels = {"pixel_values": _pixels}, _class_labels
     else:
@@ -283,7 +281,7 @@ def workload(model: ZooModel) -> Workload:
     elif family is not None and family.decoder:
         draws["decoder_input_ids"] = _tokens
     return Workload(
-        module=lambda: make().to(getattr(torch, model.dtype)),
+        module=lambda: make(model).to(getattr(torch, model.dtype)),
         inputs=lambda: {name: draw(model) for name, draw in draws.items()},
         loss=mean_square if bare and family is not None else model_loss,
     )
@@ -316,7 +314,8 @@ def mean_square(output: Any) -> Tensor:
 
 
 def _tokens(model: ZooModel) -> Tensor:
-    return torch.randint(CLASSES, (model.samples, model.sequence or 1))
+    most = min(CLASSES, model.vocabulary or CLASSES)
+    return torch.randint(most, (model.samples, model.sequence or 1))
 
 
 def _pixels(model: ZooModel) -> Tensor:
@@ -357,7 +356,7 @@ class Vgg19(nn.Module):
         return ModelOutput(functional.cross_entropy(hidden, labels), hidden)
 
 
-_OWN: Mapping[str, Callable[[], nn.Module]] = {
-    "vgg19": Vgg19,
-    "moe": lambda: MixtureOfExperts(MixtureOfExpertsConfig()),
+_OWN: Mapping[str, Callable[[ZooModel], nn.Module]] = {
+    "vgg": lambda model: Vgg19(),
+    "moe": _mixture,
 }

@@ -23,8 +23,14 @@ from envs.graphs.readers import (
 )
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
-from envs.graphs.zoo import capture_zoo_model, zoo_graph
-from envs.graphs.zoo_models import ZooModel, ZooShape, zoo_model
+from envs.graphs.zoo import (
+    ZooModel,
+    ZooShape,
+    ZooSizes,
+    capture_zoo_model,
+    zoo_graph,
+    zoo_model,
+)
 from envs.hardware.topology import Topology
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
@@ -106,9 +112,7 @@ class RunnableSource(Protocol):
 
 @dataclass(frozen=True)
 class ZooGraph:
-    """A model of the zoo; `envs.graphs.zoo.ZooModel` says what the fields mean.
-
-    What is None is the model's own.
+    """A model of the zoo; what is null is the model's own (`envs.graphs.zoo.ZOO`).
 
     Args:
         name: a model of the zoo.
@@ -119,6 +123,10 @@ class ZooGraph:
         optimizer: adam, adamw, momentum or sgd.
         dtype: of weights, activations and optimizer state: float32, float16 or bfloat16.
         one_operator: modules of which every call is one operator: dotted paths, with *, or classes.
+        layers: of a transformer; of its encoder and of its decoder.
+        hidden: width between the layers of a transformer; its feed-forward networks follow.
+        heads: of attention, which divide hidden; null: as wide as the model's own.
+        vocabulary: different tokens of a text.
         cache: take the graph from the disk cache, or capture it and keep it there.
 
     Raises:
@@ -133,11 +141,15 @@ class ZooGraph:
     optimizer: str = "adam"
     dtype: str = "float32"
     one_operator: Sequence[str] = ()
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    vocabulary: int | None = None
     cache: bool = True
 
     def __post_init__(self) -> None:
         model = self._model()
-        for key in ZooShape.__annotations__:
+        for key in self._shape():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, getattr(model, key))
 
@@ -177,7 +189,10 @@ class ZooGraph:
         return zoo_model(self.name, **self._shape())
 
     def _shape(self) -> ZooShape:
-        return cast(ZooShape, {key: getattr(self, key) for key in ZooShape.__annotations__})
+        """What was asked; sizes are named where they are not the model's own."""
+        asked = {key: getattr(self, key) for key in ZooShape.__annotations__}
+        own = [key for key in ZooSizes.__annotations__ if asked[key] is None]
+        return cast(ZooShape, {key: x for key, x in asked.items() if key not in own})
 
 
 class _ZooModel(Form):
@@ -189,6 +204,10 @@ class _ZooModel(Form):
     optimizer: str
     dtype: str
     one_operator: Sequence[str]
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    vocabulary: int | None = None
 
 
 def zoo_node(model: Mapping[str, Any]) -> dict[str, object]:

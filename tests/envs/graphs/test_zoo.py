@@ -17,9 +17,18 @@ import torch
 
 from envs.graphs.fake_module import build_module
 from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.graphs.storage import graph_hash
 from envs.graphs.synthetic import synthetic_training_graph
-from envs.graphs.zoo import cache_key, cached_graph, capture_zoo_model, default_folder, zoo_graph
-from envs.graphs.zoo_models import ZOO, zoo_model
+from envs.graphs.zoo import (
+    ZOO,
+    ZooShape,
+    cache_key,
+    cached_graph,
+    capture_zoo_model,
+    default_folder,
+    zoo_graph,
+    zoo_model,
+)
 from envs.graphs.zoo_modules import ExpertLayer, MixtureOfExpertsConfig, workload
 from tests.paths import ROOT
 from tests.refusal import refusal
@@ -59,6 +68,39 @@ def test_every_model_has_its_published_parameters(name: str) -> None:
     assert sum(parameter.numel() for parameter in module.parameters()) == PARAMETERS[name]
 
 
+@pytest.mark.parametrize(
+    ("family", "layers", "hidden", "parameters"),
+    [
+        ("bert", 24, 1024, PARAMETERS["bert_large"]),
+        ("gpt", 48, 1600, PARAMETERS["gpt2_xl"]),
+        ("llama", 40, 5120, 13_015_864_320),  # LLaMA 13B
+        ("t5", 12, 768, 222_903_552),  # T5 base
+        ("vit", 24, 1024, 304_326_632),  # ViT-L/16
+    ],
+)
+def test_a_family_of_a_published_size_has_its_parameters(
+    family: str, layers: int, hidden: int, parameters: int
+) -> None:
+    module = build_module(workload(zoo_model(family, layers=layers, hidden=hidden)).module)
+    assert sum(parameter.numel() for parameter in module.parameters()) == parameters
+
+
+def test_a_family_has_the_sizes_that_are_asked_for() -> None:
+    step: ZooShape = {"batch": 2, "micro_batches": 1, "layers": 2, "hidden": 128}
+    for family in ("bert", "gpt", "llama", "moe", "t5", "vit"):
+        text: ZooShape = {} if family == "vit" else {"vocabulary": 90, "sequence": 2100}
+        for heads in (None, 4):
+            graph = capture_zoo_model(zoo_model(family, **step, **text, heads=heads))
+            assert graph.name == family
+            assert 1e6 < graph.parameter_bytes.sum() < 30e6
+
+
+def test_a_published_model_is_its_family_in_its_size() -> None:
+    step: ZooShape = {"batch": 1, "micro_batches": 1}
+    medium = zoo_graph("gpt2_medium", **step)
+    assert graph_hash(zoo_graph("gpt", **step, layers=24, hidden=1024)) == graph_hash(medium)
+
+
 @pytest.mark.parametrize("name", ZOO if at_full_strength() else DAILY)
 def test_every_model_is_captured(name: str) -> None:
     graph = captured(name)
@@ -93,7 +135,7 @@ def test_llama_7b_is_captured_in_little_memory() -> None:
     program = (
         "import json, resource;"
         "from envs.graphs.zoo import capture_zoo_model;"
-        "from envs.graphs.zoo_models import zoo_model;"
+        "from envs.graphs.zoo import zoo_model;"
         "g = capture_zoo_model(zoo_model('llama_7b', batch=1, sequence=512, micro_batches=1));"
         "print(json.dumps([g.forward_flop(), g.backward_flop(),"
         "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))"
@@ -125,6 +167,11 @@ def test_half_precision_halves_the_bytes() -> None:
         ("gpt2", {"optimizer": "adm"}, "adamw"),
         ("gpt2", {"dtype": "int8"}, "bfloat16"),
         ("resnet50", {"sequence": 128}, "images"),
+        ("gpt", {"hidden": 1000}, "field 'heads': 15 does not divide hidden = 1000"),
+        ("bert", {"heads": 7}, "field 'heads': 7 does not divide hidden = 768"),
+        ("vit", {"vocabulary": 9}, "has no vocabulary"),
+        ("llama", {"layers": 0}, "field 'layers': 0 is less than 1"),
+        ("gpt", {"width": 9}, "'width' is none of layers, hidden"),
     ],
 )
 def test_bad_input_names_the_alternatives(
