@@ -36,7 +36,15 @@ from experiments.config.command_words import (
     quoted,
     use_config_folders,
 )
-from experiments.config.config_source import SCHEME, fitting, job_config, job_keys, with_defaults
+from experiments.config.config_source import (
+    SCHEME,
+    fitting,
+    job_config,
+    job_keys,
+    options,
+    options_in,
+    with_defaults,
+)
 from experiments.config.registry import GROUPS
 from experiments.config.targets import (
     check_names,
@@ -178,15 +186,10 @@ def check_words(words: Sequence[str]) -> None:
         if word.startswith("-"):
             raise InputError("a file's words are key=value", file=word)
         is_group = group in GROUPS or any((x / group).is_dir() for x in config_folders())
-        if is_group and _is_name(value):
+        is_file = value.endswith(_FILE_SUFFIXES) or os.path.isfile(value)
+        if is_group and _DOTTED.fullmatch(value) and not is_file:  # which no option of conf is
             check_names({f"{key}._target_": value}, word)
         check_names({key: _parse([word])[0].value() if "_target_" in word else word}, word)
-
-
-def _is_name(value: str) -> bool:
-    """Whether the option of a group is a dotted name, where it is none of conf."""
-    is_file = value.endswith(_FILE_SUFFIXES) or os.path.isfile(value)
-    return _DOTTED.fullmatch(value) is not None and not is_file
 
 
 def take_config_folders(given: Sequence[str]) -> None:
@@ -196,17 +199,16 @@ def take_config_folders(given: Sequence[str]) -> None:
         InputError: a folder is not there, or a file in it has the name of another's.
     """
     use_config_folders(given)
-    ours, *theirs = config_folders()
-    seen = {path.relative_to(ours) for path in ours.rglob("*.yaml")}
-    seen |= {Path(group, f"{name}.yaml") for group, names in GROUPS.items() for name in names}
-    for folder in theirs:
+    folders = config_folders()
+    for place, folder in enumerate(folders[1:], 1):
         if not folder.is_dir():
             raise InputError("there is no such folder", file=f"{CONFIG_DIR[0]} {folder}")
-        for path in sorted(folder.rglob("*.yaml")):
-            name = path.relative_to(folder)
-            if name in seen:
-                raise InputError("there is an option of this name already", file=path)
-            seen.add(name)
+        for inner in sorted({file.parent for file in folder.rglob("*.yaml")}):
+            group = str(inner.relative_to(folder))
+            for name in options_in(folder, group):
+                if any(name in options_in(before, group) for before in folders[:place]):
+                    file = inner / f"{name}.yaml"
+                    raise InputError("there is an option of this name already", file=file)
 
 
 @contextmanager
@@ -233,7 +235,7 @@ def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str
         InputError: there is no such option, file or name.
     """
     groups, plain = _groups(loader), plain_groups(loader, config_name)
-    return [word for x in arguments for word in _option(x, loader, config_name, groups, plain)]
+    return [word for x in arguments for word in _option(x, config_name, groups, plain)]
 
 
 def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
@@ -337,9 +339,7 @@ def plain_config(config: Any) -> dict[str, Any]:
     return found
 
 
-def _option(
-    argument: str, loader: ConfigLoader, config_name: str, groups: set[str], plain: set[str]
-) -> list[str]:
+def _option(argument: str, config_name: str, groups: set[str], plain: set[str]) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")
     group, package = key.lstrip("+").partition("@")[::2]
@@ -347,8 +347,9 @@ def _option(
         return [argument]
     if group in plain:
         return [argument if value.startswith("{") else f"{key}={{{PLAIN}:{value}}}"]
-    options = sorted(name for name in loader.get_group_options(group) if "." not in name)
-    if value in options or ("/" in value and _is_inner(value, group)):
+    found = options(group)
+    inner, _, name = value.rpartition("/")  # as of published/dgx1_v100
+    if value in found or (inner and ".." not in value and name in options(f"{group}/{inner}")):
         return [argument]
     path = Path(value).expanduser()
     is_file = os.path.isfile(path)  # which does not fail where the name is too long for one
@@ -357,7 +358,7 @@ def _option(
             fault = "is no regular file" if os.path.exists(path) else "there is no such file"
             fault = "is a folder, not a file" if os.path.isdir(path) else fault
             raise InputError(fault, file=value)
-        if FILE_OPTION in options and not package:
+        if FILE_OPTION in found and not package:
             return [f"{group}={FILE_OPTION}", f"{group}.path={quoted(path.resolve())}"]
         if path.suffix in {".yaml", ".yml"} and group not in _RECIPES:
             return [f"{key}={_stored_file(path.resolve(), group)}"]
@@ -365,17 +366,10 @@ def _option(
         _store(group, value, {"_target_": value})
         return [argument]
     fit = fitting(group, config_name, package)
-    known = list(dict.fromkeys([*near(value, options), *fit]))
+    known = list(dict.fromkeys([*near(value, found), *fit]))
     more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    names = f"{meant(value, options)}known: {', '.join(known[:MOST_NAMED])}{more}"
+    names = f"{meant(value, found)}known: {', '.join(known[:MOST_NAMED])}{more}"
     raise InputError(f"unknown value {argument} ({names})")
-
-
-def _is_inner(value: str, group: str) -> bool:
-    """Whether an option lies in a folder of its group, as `published/dgx1_v100`."""
-    return ".." not in value and any(
-        (folder / group / f"{value}.yaml").is_file() for folder in config_folders()
-    )
 
 
 def _stored_file(path: Path, group: str) -> str:

@@ -1,8 +1,9 @@
 """Where Hydra finds configs: files of a folder, and names of the registry, with their defaults.
 
 A plugin by Hydra's public API. In every file each `_target_` mapping gets the defaults of its
-signature, so that files say only what differs; a name without a file is a row of
-`experiments.config.registry`. The config of a command has the defaults of its dataclass.
+signature, so that files say only what differs; a name without a file is a row of `_table.yaml` in
+its group's folder, or of `experiments.config.registry`. The config of a command has the defaults of
+its dataclass.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
@@ -26,12 +29,12 @@ from experiments.config.registry import (
     RECORDS,
     arguments_of,
     dotted,
-    target_of,
 )
 from experiments.config.signatures import NOTHING, OURS, completed, described, knobs, local
 from experiments.config.verbs import JOBS
 
 SCHEME = "meshwright"
+TABLE = "_table"  # a file in a group's shipped folder: options by their names
 SHIPPED = config_folders()[0]
 STEP = frozenset({"bandwidth", "cost", "graphs", "hardware", "joint", "network", "partition",
                   "placement", "step"})  # fmt: skip
@@ -41,6 +44,23 @@ _INHERITED = re.compile(r"^  - (?!_self_)(\w+) *(?:#.*)?$", re.MULTILINE)
 
 
 _shipped: dict[str, dict[str, Any]] = {}  # configs that were read, by their paths
+
+
+@cache
+def _rows(table: Path) -> Any:
+    return yaml.load(table.read_text(encoding="utf-8"), yaml.CSafeLoader)
+
+
+def options_in(folder: Path, group: str) -> dict[str, Any]:
+    """The options of a group in a folder of configs: the file of each.
+
+    In the shipped folder also rows of the group's table and of the registry.
+    """
+    files: dict[str, Any] = {file.stem: file for file in (folder / group).glob("*.yaml")}
+    if folder != SHIPPED:
+        return files
+    table = files.pop(TABLE, None)
+    return {**GROUPS.get(group, {}), **(_rows(table) if table else {}), **files}
 
 
 class CompletedConfigs(ConfigSource):
@@ -56,9 +76,8 @@ class CompletedConfigs(ConfigSource):
         Raises:
             ConfigLoadError: there is none.
         """
-        file = self._file(config_path)
-        header: dict[str, str | None] = {"package": None}
-        if file.is_file():
+        file, header = self._found(config_path), dict[str, str | None](package=None)
+        if isinstance(file, Path):
             header = self._get_header_dict(file.read_text(encoding="utf-8"))
         found = OmegaConf.create(self.node(config_path))
         return ConfigResult(self.provider, f"{SCHEME}://{self.path}", found, header)
@@ -72,14 +91,13 @@ class CompletedConfigs(ConfigSource):
         if self._ours and config_path in _shipped:
             return deepcopy(_shipped[config_path])
         group, _, name = config_path.removesuffix(".yaml").rpartition("/")
-        file = self._file(config_path)
-        node: Any = self._row(group, name)
-        if file.is_file():
-            node = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        node: Any = self._found(config_path)
+        if isinstance(node, Path):
+            node = OmegaConf.to_container(OmegaConf.load(node), resolve=False)
         if node is None:
             raise ConfigLoadError(f"there is no config {config_path!r}")
         if not isinstance(node, dict):
-            raise ConfigLoadError(f"{file} is no mapping")
+            raise ConfigLoadError(f"{config_path} is no mapping")
         found = with_defaults(node, group)
         found = found if group else _with_schema(found, name)
         if self._ours:
@@ -94,46 +112,41 @@ class CompletedConfigs(ConfigSource):
         return (Path(self.path) / path).is_dir() or (self._ours and path in GROUPS)
 
     def is_config(self, config_path: str) -> bool:
-        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
-        return self._file(config_path).is_file() or self._row(group, name) is not None
+        return self._found(config_path) is not None
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Groups and configs below a group."""
-        path, folder = config_path.rstrip("/"), Path(self.path) / config_path
-        inside = sorted(folder.iterdir()) if folder.is_dir() else []
+        group, folder = config_path.rstrip("/"), Path(self.path)
+        inside = (folder / group).iterdir() if (folder / group).is_dir() else ()
         groups = {x.name for x in inside if x.is_dir() and x.name != "__pycache__"}
-        configs = {x.stem for x in inside if x.suffix == ".yaml"}
-        if self._ours:
-            configs |= set(GROUPS.get(path, ()))
-            groups |= set() if path else set(GROUPS)
-        kept = {ObjectType.GROUP: groups, ObjectType.CONFIG: configs}
-        return sorted(groups | configs if results_filter is None else kept[results_filter])
+        groups |= set(GROUPS) if self._ours and not group else set()
+        kept = {ObjectType.GROUP: groups, ObjectType.CONFIG: {*options_in(folder, group)}}
+        return sorted(kept[results_filter] if results_filter else groups.union(*kept.values()))
 
     @property
     def _ours(self) -> bool:
         return Path(self.path) == SHIPPED
 
-    def _file(self, config_path: str) -> Path:
+    def _found(self, config_path: str) -> Any:
+        """The file of a config, its row in a table, or its node; None: there is none."""
         path = config_path.removesuffix(".yaml")
-        path = JOBS[path].file if path in JOBS else path
-        return Path(self.path) / f"{path}.yaml"
+        job = JOBS.get(path)
+        group, _, name = (path if job is None else job.file).rpartition("/")
+        found = options_in(Path(self.path), group).get(name)
+        if isinstance(found, str):
+            return _described(found, name)
+        return {} if found is None and job is not None and self._ours else found
 
-    def _row(self, group: str, name: str) -> dict[str, Any] | None:
-        """The node of a name that has no file."""
-        if not self._ours:
-            return None
-        if not group:
-            return {} if name in JOBS else None
-        row = GROUPS.get(group, {}).get(name)
-        if row is None:
-            return None
-        partial = row.startswith(PARTIAL)
-        node = described(dotted(row), partial=partial)
-        given = {key: described(target) for key, target in arguments_of(row).items()}
-        if given and not partial:
-            node.pop("_partial_", None)  # which it was for want of these
-        node |= given
-        return node | ({"name": name} if node.get("name") == "???" else {})
+
+def _described(row: str, name: str) -> dict[str, Any]:
+    """The node of a name that is a row of the registry."""
+    partial = row.startswith(PARTIAL)
+    node = described(dotted(row), partial=partial)
+    given = {key: described(target) for key, target in arguments_of(row).items()}
+    if given and not partial:
+        node.pop("_partial_", None)  # which it was for want of these
+    node |= given
+    return node | ({"name": name} if node.get("name") == "???" else {})
 
 
 def with_defaults(node: Mapping[str, Any], group: str) -> dict[str, Any]:
@@ -186,8 +199,7 @@ def job_keys(name: str) -> list[str]:
 
 def options(group: str) -> list[str]:
     """The names in a group."""
-    files = (path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml"))
-    return sorted({*files, *GROUPS.get(group, ())})
+    return sorted({name for folder in config_folders() for name in options_in(folder, group)})
 
 
 def fitting(group: str, job: str, package: str = "") -> list[str]:
@@ -206,13 +218,16 @@ def _kind(group: str, option: str) -> str | None:
     A planner, a step's model or environment is of the `step`, a scheduler of the `cluster`, a
     learner of `rllib`.
     """
-    target = target_of(group, option)
-    files = (folder / group / f"{option}.yaml" for folder in config_folders())
-    for text in (file.read_text(encoding="utf-8") for file in files if file.is_file()):
-        named, inherited = _TARGET.search(text), _INHERITED.search(text)
-        if named is None and inherited is not None:
-            return _kind(group, inherited[1])
-        target = None if named is None else named[1]
+    target = None
+    for found in (options_in(folder, group).get(option) for folder in config_folders()):
+        if isinstance(found, Path):
+            text = found.read_text(encoding="utf-8")
+            named, inherited = _TARGET.search(text), _INHERITED.search(text)
+            if named is None and inherited is not None:
+                return _kind(group, inherited[1])
+            target = None if named is None else named[1]
+        elif found is not None:
+            target = dotted(found) if isinstance(found, str) else found.get("_target_")
     floor, _, rest = local(target or "").partition(".")
     if floor not in OURS:
         return None

@@ -11,6 +11,10 @@ from collections.abc import Mapping
 
 from experiments.config.signatures import PREFIX, local
 
+ZOO = (
+    "bert", "bert_base", "bert_large", "gpt", "gpt2", "gpt2_large", "gpt2_medium", "gpt2_xl",
+    "llama", "llama_7b", "moe", "resnet50", "t5", "t5_small", "vgg19", "vit", "vit_base",
+)  # fmt: skip
 PARTIAL = "partial "  # before what the program calls with arguments of its own
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -134,28 +138,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "graph": {
         "captured": "experiments.step.captured_models:Captured",
         "file": "experiments.step.problem:StoredGraph",
-        **dict.fromkeys(
-            (
-                "bert",
-                "bert_base",
-                "bert_large",
-                "gpt",
-                "gpt2",
-                "gpt2_large",
-                "gpt2_medium",
-                "gpt2_xl",
-                "llama",
-                "llama_7b",
-                "moe",
-                "resnet50",
-                "t5",
-                "t5_small",
-                "vgg19",
-                "vit",
-                "vit_base",
-            ),
-            "experiments.step.problem:ZooGraph",
-        ),  # fmt: skip
+        **dict.fromkeys(ZOO, "experiments.step.problem:ZooGraph"),
     },
     "interference": {"none": "envs.cluster.interference.rates:NoInterference"},
     "layers": {"transformer": "experiments.execution.layers:Transformer"},
@@ -279,12 +262,6 @@ GROUP_HELP: Mapping[str, str] = {
 def dotted(row: str) -> str:
     """The dotted name of `module:Class`, behind which arguments may stand."""
     return PREFIX + local(row.removeprefix(PARTIAL).partition(" ")[0]).replace(":", ".")
-
-
-def target_of(group: str, name: str) -> str | None:
-    """The dotted name that a group's name stands for; None: it is none here."""
-    row = GROUPS.get(group, {}).get(name)
-    return None if row is None else dotted(row)
 
 
 def arguments_of(row: str) -> dict[str, str]:

@@ -150,8 +150,7 @@ class ZooGraph:
     def __post_init__(self) -> None:
         model = self._model()
         for key in self._shape():
-            if getattr(self, key) is None:
-                object.__setattr__(self, key, getattr(model, key))
+            object.__setattr__(self, key, getattr(model, key))
 
     def capture(self) -> OpGraph:
         """The graph, traced now."""
@@ -216,7 +215,7 @@ def zoo_node(model: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         InputError: no such model, or a key or value that it cannot have.
     """
-    ZooGraph(**read_form(_ZooModel, model).model_dump(), cache=True)
+    ZooGraph(**read_form(_ZooModel, model).model_dump())
     if any("${" in str(value) for value in model.values()):
         raise InputError("${...} is not resolved in a file", field="model")
     name = f"{ZooGraph.__module__}.{ZooGraph.__name__}"
@@ -315,7 +314,7 @@ class TightMemory:
 
 
 def topology_file(path: str) -> Topology:
-    """The topology a YAML file describes, in the form of `conf/topology/*.yaml`.
+    """The topology a YAML file describes, in the form of the rows of `conf/topology/_table.yaml`.
 
     Raises:
         InputError: the file is no such description, or a key or value in it is wrong.

@@ -36,7 +36,7 @@ from envs.step.fair import FairSimulator  # noqa: E402
 from envs.step.problem import StepProblem  # noqa: E402
 from envs.step.step import Simulator, StepSimulator  # noqa: E402
 from envs.units import GIGA, MEGA  # noqa: E402
-from experiments.step.problem import topology_file  # noqa: E402
+from tests.envs.topologies import topology_named  # noqa: E402
 
 GRAPHS = {
     "inception_v3 (PipeDream)": "graphs/pipedream/image_classification-inception_v3.txt",
@@ -148,7 +148,7 @@ def fair_speed() -> None:
     print(f"\n{'graph':14}{'topology':12}{'placement':12}{'transfers':>10}{'under way':>10}"
           f"{'fair/s':>10}{'single_port/s':>15}")  # fmt: skip
     for name in SIXTEEN:
-        topology = topology_file(str(ROOT / f"conf/topology/{name}.yaml"))
+        topology = topology_named(name)
         cases: list[tuple[OpGraph, str]] = [(gpt2, "pipeline"), (gpt2, "random"), (wide, "random")]
         for graph, placement in cases:
             problem = StepProblem.build(graph, topology, RooflineCost())

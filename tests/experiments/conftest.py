@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from layered_step import layered_step
 
 from envs import compilation
@@ -16,9 +15,8 @@ from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
-from experiments.config.targets import build
 from experiments.run import one_run
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +36,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def topology() -> Topology:
-    built = build(yaml.safe_load((CONF / "topology" / "mixed_v100_p100.yaml").read_text()))
-    assert isinstance(built, Topology)
-    return built
+    return topology_named("mixed_v100_p100")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,8 @@ from experiments.reporting.tables import Table
 from experiments.run.app import _print_values, run_job
 from experiments.run.one_run import Result, Run, RunConsole
 from experiments.study.running import StudyConfig
-from tests.paths import CONF, ROOT
+from tests.envs.topologies import topology_text
+from tests.paths import ROOT
 
 PLANNERS = '''
 """Agents of somebody else's package."""
@@ -56,7 +56,7 @@ def work(tmp_path: Path) -> Path:
     """A folder with a graph, a package of planners and a cluster that is too small."""
     save_graph(layered_step(6, 2), tmp_path / "graph.npz")
     (tmp_path / "somebody.py").write_text(PLANNERS)
-    shutil.copy(CONF / "topology/t4_pcie.yaml", tmp_path / "cluster.yaml")
+    (tmp_path / "cluster.yaml").write_text(topology_text("t4_pcie"))
     return tmp_path
 
 

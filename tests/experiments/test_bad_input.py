@@ -38,7 +38,7 @@ from experiments.step.problem import (
     order_rule_of,
     topology_file,
 )
-from tests.paths import CONF
+from tests.envs.topologies import topology_text
 
 Document = dict[str, Any]
 Edit = Callable[[Document], object]
@@ -56,7 +56,7 @@ def work(work: Path) -> Path:
     graph = layered_step(3, 2)
     save_graph(graph, work / "graph.npz")
     save_graph(graph, work / "graph.json")
-    (work / "cluster.yaml").write_text((CONF / "topology/mixed_v100_p100.yaml").read_text())
+    (work / "cluster.yaml").write_text(topology_text("mixed_v100_p100"))
     placement = dict.fromkeys(graph.op_names, "server0/V100-16GB/0")
     plan = {"kind": "meshwright.plan", "schema_version": 1, "placement": placement}
     (work / "plan.json").write_text(json.dumps(plan))

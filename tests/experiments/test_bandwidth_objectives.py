@@ -35,10 +35,8 @@ from experiments.step.plan import PlanConfig, plan
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.planning import planner_of
 from experiments.step.plot import PlotConfig, plot
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 
-PLANES = CONF / "topology" / "planes_4x1.yaml"
 ON = ["graph=graph.npz", "topology=planes_4x1"]
 APPS: dict[str, tuple[type, Any]] = {
     "plan": (PlanConfig, plan),
@@ -97,7 +95,7 @@ def work(work: Path) -> Path:
 
 @pytest.fixture
 def problem() -> StepProblem:
-    return StepProblem.build(layered_step(6, 2), topology_file(str(PLANES)), RooflineCost())
+    return StepProblem.build(layered_step(6, 2), topology_named("planes_4x1"), RooflineCost())
 
 
 def ask(app: str, *arguments: str, run: str = "run") -> dict[str, Any]:

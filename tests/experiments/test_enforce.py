@@ -17,8 +17,7 @@ from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.step.allocated import uniform_allocation
 from experiments.run.app import run_job
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 
 Document = dict[str, Any]
 HOSTS: Document = {
@@ -44,7 +43,7 @@ def work(work: Path) -> Path:
     """A graph, a plan with uniform bandwidth and the machines; the working directory."""
     graph = layered_step(3, 2)
     save_graph(graph, work / "graph.npz")
-    network = topology_file(str(CONF / "topology/planes_4x1.yaml")).network
+    network = topology_named("planes_4x1").network
     rate = uniform_allocation(network).rate.tolist()
     plan = {
         "kind": "meshwright.plan",

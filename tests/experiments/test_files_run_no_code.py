@@ -36,6 +36,7 @@ from experiments.run.app import main_of
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.step.problem import StoredGraph, topology_file
 from experiments.study.running import StudyConfig
+from tests.envs.topologies import topology_text
 from tests.paths import CONF
 from tests.refusal import refusal
 
@@ -271,7 +272,7 @@ def test_nothing_is_unpickled(reader: str) -> None:
 def test_a_slip_in_a_file_is_told_where_it_stands(
     old: str, new: str, said: str, tmp_path: Path
 ) -> None:
-    text = (CONF / "topology/mixed_v100_p100.yaml").read_text(encoding="utf-8")
+    text = topology_text("mixed_v100_p100")
     assert old in text
     path = tmp_path / "typo.yaml"
     path.write_text(text.replace(old, new), encoding="utf-8")

@@ -11,7 +11,7 @@ from envs.errors import InputError
 from experiments.cluster.evaluate_cluster import CompareConfig, EvaluateClusterConfig
 from experiments.cluster.windows import SplitWindowsConfig
 from experiments.config.composing import check_command_line
-from experiments.config.registry import target_of
+from experiments.config.registry import GROUPS, dotted
 from experiments.config.targets import build, check_targets
 from experiments.step.evaluate_step import EvaluateConfig
 from tests.paths import CONF
@@ -61,8 +61,8 @@ def test_any_group_takes_a_file_in_its_form(
     app: str, schema: type, choice: str, tmp_path: Path
 ) -> None:
     group, option = choice.split("=")
-    file, target = CONF / group / f"{option}.yaml", target_of(group, option)
-    text = f"_target_: {target}\nname: {option}\n" if target else file.read_text()
+    file, row = CONF / group / f"{option}.yaml", GROUPS.get(group, {}).get(option)
+    text = f"_target_: {dotted(row)}\nname: {option}\n" if row else file.read_text()
     (tmp_path / "my own.yaml").write_text(text)
     named = check_command_line([choice], app, schema).config
     given = check_command_line([f"{group}={tmp_path / 'my own.yaml'}"], app, schema)

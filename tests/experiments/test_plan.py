@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from layered_step import layered_step
 from refusals import command_refused, run_refused
 
 from envs.cost import RooflineCost
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from envs.hardware.topology import Topology
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.config.targets import build
 from experiments.run.app import run_job
 from experiments.step.plan_file import read_plan
-from tests.paths import CONF
+from tests.envs.topologies import topology_named, topology_text
 
 # A chain of 2 ms and 3 ms on two accelerators, 0.5 ms to the host; the CPU is slow.
 CHAIN: dict[str, Any] = {
@@ -66,8 +63,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_a_makespan_is_that_of_the_plan_file_in_the_simulator(work: Path) -> None:
     found = ask(work, "agent=heft", "agent.groups=[6]", "graph=graph.npz", "seed=3")
-    topology = build(yaml.safe_load((CONF / "topology" / "mixed_v100_p100.yaml").read_text()))
-    assert isinstance(topology, Topology)
+    topology = topology_named("mixed_v100_p100")
     problem = StepProblem.build(layered_step(6, 2), topology, RooflineCost())
     written = read_plan(work / "run" / "plan.json", problem, OneFOneB())
     simulated = StepSimulator(problem).step_time(written.placement.device, written.order)
@@ -177,8 +173,7 @@ def test_a_proof_that_no_partition_exists_is_told(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = work / "small.yaml"
-    node = yaml.safe_load((CONF / "topology" / "single_v100.yaml").read_text())
-    small.write_text(yaml.safe_dump(node))
+    small.write_text(topology_text("single_v100"))
     save_graph(layered_step(100, 1), work / "graph.npz")  # 40 GB of state
     line = refused(
         capsys, "agent=asked_agents.Exhaustive", "problem=max_load", "graph=graph.npz",

@@ -16,7 +16,7 @@ from envs.errors import InputError
 from experiments.config import registry
 from experiments.config.composing import check_command_line, composed_words, hydra_over_configs
 from experiments.config.config_source import SCHEME, SHIPPED, CompletedConfigs, options
-from experiments.config.registry import GROUPS, target_of
+from experiments.config.registry import GROUPS, dotted
 from experiments.config.signatures import NOTHING, described, knobs
 from experiments.config.targets import build
 from experiments.config.verbs import JOBS
@@ -51,7 +51,7 @@ def agree(read: Any, said: Any) -> bool:
 @pytest.mark.parametrize(("group", "name"), ROWS)
 def test_what_is_read_is_what_python_says(group: str, name: str) -> None:
     """The source of a class, read without importing it, has the arguments and defaults it has."""
-    for target, _ in targets(described(str(target_of(group, name)))):
+    for target, _ in targets(described(dotted(GROUPS[group][name]))):
         said = inspect.signature(get_object(target)).parameters
         kinds = {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
         named = {key: one for key, one in said.items() if one.kind not in kinds}
@@ -67,7 +67,7 @@ def test_what_is_read_is_what_python_says(group: str, name: str) -> None:
 
 @pytest.mark.parametrize(("group", "name"), ROWS)
 def test_every_knob_has_a_word_of_help(group: str, name: str) -> None:
-    target = str(target_of(group, name))
+    target = dotted(GROUPS[group][name])
     silent = [knob.name for knob in knobs(target) or () if not knob.help and knob.name != "name"]
     assert not silent, f"{target} says nothing of {silent}"
 

@@ -21,9 +21,9 @@ from experiments.run.app import run_job
 from experiments.run.provenance import Provenance
 from experiments.step.captured_models import MODELS, Captured
 from experiments.step.plan_file import write_plan
-from experiments.step.problem import StoredGraph, TightMemory, topology_file
+from experiments.step.problem import StoredGraph, TightMemory
 from experiments.step.tasks import StepTask
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 from tests.refusal import refusal
 
 PROFILE = """\
@@ -35,7 +35,7 @@ b -- Linear(2, 2) -- forward_compute_time=1.0, backward_compute_time=3.0, activa
 
 def test_devices_hold_their_share_of_what_the_simulator_finds_on_one() -> None:
     graph = layered_step(6, 3)
-    base = topology_file(str(CONF / "topology" / "nvlink_islands.yaml"))
+    base = topology_named("nvlink_islands")
     problem = StepProblem.build(graph, base, RooflineCost())
     simulator = StepSimulator(problem)
     alone = np.zeros(graph.num_operators, dtype=np.int64)

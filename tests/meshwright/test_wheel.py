@@ -18,7 +18,8 @@ from envs.files import read_json
 from envs.hardware.topology import Topology
 from experiments.config.targets import build, name_here, object_in_file
 from hatch_build import renamed
-from tests.paths import CONF, ROOT
+from tests.envs.topologies import topology_text
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 FLAT = ("agents", "conf", "envs", "experiments", "models")
@@ -123,7 +124,7 @@ def test_a_config_of_an_installed_run_is_read_in_a_checkout(tmp_path: Path) -> N
     earlier = "experiments.step.worker.RecordedStage"  # by its module of an earlier version
     assert name_here(earlier) == "experiments.execution.worker.RecordedStage"
     assert isinstance(build({"_target_": "meshwright.envs.cost.RooflineCost"}), RooflineCost)
-    text = (CONF / "topology/t4_pcie.yaml").read_text().replace(": envs.", ": meshwright.envs.")
+    text = topology_text("t4_pcie").replace(": envs.", ": meshwright.envs.")
     (tmp_path / "topology.yaml").write_text(text)
     assert "meshwright.envs.hardware" in text
     assert isinstance(

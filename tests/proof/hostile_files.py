@@ -18,6 +18,7 @@ from envs.files import read_json
 from envs.graphs.storage import save_graph
 from models.artifacts import hashes_of
 from tests.agents.cluster.exported_schedulers import advised
+from tests.envs.topologies import topology_text
 from tests.experiments.execution.plans_of_layers import PLANS
 from tests.experiments.layered_step import layered_step
 from tests.paths import CONF, ROOT
@@ -313,7 +314,7 @@ def _runs(folder: Path) -> None:
     ):  # fmt: skip
         (folder / name).mkdir()
         (folder / name / "config.yaml").write_text(content)
-    shutil.copy(CONF / "topology" / "t4_pcie.yaml", folder / "cluster.yaml")
+    (folder / "cluster.yaml").write_text(topology_text("t4_pcie"))
     shutil.copy(CONF / "workload" / "itp.yaml", folder / "itp.yaml")
     (folder / "listed").mkdir()
     (folder / "listed" / "dataset.json").write_text("[]")

@@ -50,8 +50,8 @@ from models.artifacts import sha256_of
 from models.durations.bins import read_durations
 from tests import strength
 from tests.agents.cluster.exported_schedulers import advised
+from tests.envs.topologies import topology_named, topology_text
 from tests.experiments.layered_step import layered_step
-from tests.paths import CONF
 from tests.proof import fuzzing
 
 SECONDS = 5.0  # of a processor, for a case at most
@@ -187,9 +187,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     graph = layered_step(3, 2)
     for suffix in (".npz", ".json", ".json.gz"):
         save_graph(graph, samples / f"graph{suffix}")
-    problem = StepProblem.build(
-        graph, topology_file(str(CONF / "topology" / "mixed_v100_p100.yaml")), CostByGraph()
-    )
+    (samples / "topology.yaml").write_text(topology_text("mixed_v100_p100"))
+    problem = StepProblem.build(graph, topology_named("mixed_v100_p100"), CostByGraph())
     network = problem.topology.network
     device = np.zeros(graph.num_operators, np.int64)
     plan = Plan(Placement(device), OneFOneB()(graph, device))
@@ -231,7 +230,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
             samples / "weighed.json", json_, lambda x: read_allocation(x, problem.topology), 2
         ),
         "topology": Target(
-            CONF / "topology" / "mixed_v100_p100.yaml", yaml_, lambda p: topology_file(str(p)), 4
+            samples / "topology.yaml", yaml_, lambda p: topology_file(str(p)), 4
         ),
         "parquet": Target(
             samples / "trace.parquet", fuzzing.damaged_parquet, lenient(CanonicalReader()), 4

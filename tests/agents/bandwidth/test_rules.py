@@ -14,7 +14,6 @@ from agents.bandwidth.rules import (
     shared_by_weight,
 )
 from envs.step.allocated import uniform_allocation
-from experiments.step.problem import topology_file
 from tests.agents.bandwidth.placed_steps import (
     cluster,
     concurrent_sends,
@@ -22,9 +21,8 @@ from tests.agents.bandwidth.placed_steps import (
     with_capacities,
 )
 from tests.asking import allocated
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 
-TOPOLOGIES = CONF / "topology"
 VOLUMES = [1.0, 4.0, 9.0]
 
 
@@ -83,7 +81,7 @@ def test_a_pipe_weighs_on_its_channels_by_their_capacities() -> None:
 
 @pytest.mark.parametrize("name", ["leaf_spine", "torus", "fat_tree"])
 def test_a_pipe_does_not_weigh_more_for_having_more_channels(name: str) -> None:
-    network = topology_file(str(TOPOLOGIES / f"{name}.yaml")).network
+    network = topology_named(name).network
     used = np.zeros((network.num_servers, network.num_servers), dtype=np.int64)
     used[0, 1:] = 1
     channels = np.bincount(network.channel_destination[network.channel_source == 0])[1:]

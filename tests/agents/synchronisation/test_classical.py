@@ -22,10 +22,9 @@ from agents.synchronisation.ways import Ways
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, links_of_topology
 from envs.synchronisation.plan import Primitive, SynchronisationProblem
 from envs.synchronisation.playing import play
-from experiments.step.problem import topology_file
 from tests.envs.synchronisation.made_networks import networks
 from tests.envs.synchronisation.test_synchronisation_plan import star
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 from tests.strength import SEEDS, examples
 
 
@@ -67,7 +66,7 @@ def test_the_cheapest_cycle_is_the_best_of_all_orders(n: int, seed: int) -> None
 
 def test_rings_of_a_dgx1_use_every_nvlink_fully() -> None:
     """171.43 GB/s of all-gather is the optimum of all trees; of all-reduce, half of it."""
-    topology = topology_file(str(CONF / "topology" / "dgx1.yaml"))
+    topology = topology_named("dgx1")
     problem = SynchronisationProblem(links_of_topology(topology, media=["NVLink"]), 1e9)
     plan = Ring().solve(problem).solution
     assert plan is not None

@@ -8,10 +8,8 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from scipy.optimize import linprog
 
 from agents.synchronisation.forest import Forest, best_bandwidth
@@ -27,6 +25,8 @@ from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, res
 from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem
 from envs.synchronisation.playing import play
 from envs.synchronisation.published import Rate, switched
+from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.config.targets import build
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -151,7 +151,7 @@ PUBLISHED = {  # GB/s of all-gather, trees per root, and the same with one tree:
 
 
 def published(name: str) -> LinkGraph:
-    network = instantiate(OmegaConf.load(f"conf/topology/published/{name}.yaml"))
+    network = build(SHIPPED_CONFIGS.node(f"topology/published/{name}"))
     assert isinstance(network, LinkGraph)
     return network
 

@@ -13,15 +13,8 @@ from envs.hardware.builders import fat_tree, leaf_spine, mixed, planes, uniform
 from envs.hardware.network import NO_CHANNEL, Network
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import BUILT, topology_named
 
-TOPOLOGIES = CONF / "topology"
-BUILT = sorted(
-    path.stem
-    for path in TOPOLOGIES.glob("*.yaml")
-    if path.stem not in {"file", "from_graph", "own_devices", "tight_memory"}
-)
 PCIE = {"medium": "PCIe", "bandwidth": "16GB/s", "latency": "2us"}
 ETHERNET = {"medium": "Ethernet", "bandwidth": "25Gbps", "latency": "5us"}
 
@@ -47,7 +40,7 @@ def without_fabric(topology: Topology) -> Topology:
 
 @pytest.mark.parametrize("name", BUILT)
 def test_every_pair_of_devices_has_paths_over_links_that_follow_one_another(name: str) -> None:
-    topology = topology_file(str(TOPOLOGIES / f"{name}.yaml"))
+    topology = topology_named(name)
     network = topology.network
     for i in range(topology.num_devices):
         for j in range(topology.num_devices):
@@ -62,7 +55,7 @@ def test_every_pair_of_devices_has_paths_over_links_that_follow_one_another(name
 
 @pytest.mark.parametrize("name", BUILT)
 def test_the_best_path_of_a_pair_has_the_bandwidth_of_its_link_class(name: str) -> None:
-    topology = topology_file(str(TOPOLOGIES / f"{name}.yaml"))
+    topology = topology_named(name)
     network = topology.network
     for i in range(topology.num_devices):
         for j in range(topology.num_devices):

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from envs.hardware.topology import Topology
-from tests.paths import CONF
-
-FOLDER = CONF / "topology"
-BUILT = sorted(
-    path.stem for path in FOLDER.glob("*.yaml") if "envs.hardware.builders." in path.read_text()
-)
-
-
-def load(name: str) -> Topology:
-    topology = instantiate(OmegaConf.load(FOLDER / f"{name}.yaml"))
-    assert isinstance(topology, Topology)
-    return topology
+from tests.envs.topologies import BUILT, topology_named
 
 
 def kinds(topology: Topology) -> list[str]:
@@ -28,7 +15,7 @@ def kinds(topology: Topology) -> list[str]:
 
 @pytest.mark.parametrize("name", BUILT)
 def test_every_config_builds_a_symmetric_topology_of_its_own_name(name: str) -> None:
-    topology = load(name)
+    topology = topology_named(name)
     assert topology.name == name
     off = ~np.eye(topology.num_devices, dtype=bool)
     np.testing.assert_array_equal(topology.link_class, topology.link_class.T)
@@ -59,13 +46,13 @@ def test_every_config_builds_a_symmetric_topology_of_its_own_name(name: str) -> 
     ],
 )
 def test_configs_hold_the_devices_they_promise(name: str, devices: list[str], servers: int) -> None:
-    topology = load(name)
+    topology = topology_named(name)
     assert kinds(topology) == devices
     assert len(set(topology.server)) == servers
 
 
 def test_the_main_cluster_has_two_kinds_and_25_gigabits_between() -> None:
-    topology = load("mixed_v100_p100")
+    topology = topology_named("mixed_v100_p100")
     assert kinds(topology) == ["V100-16GB"] * 2 + ["P100-16GB"] * 2
     assert topology.server.tolist() == [0, 0, 1, 1]
     assert topology.bandwidth[0, 1] == 50e9  # NVLink
@@ -81,4 +68,4 @@ def test_the_main_cluster_has_two_kinds_and_25_gigabits_between() -> None:
 )
 def test_newer_servers_have_the_links_of_their_makers(name: str, between: float) -> None:
     """Bytes per second between two devices, one direction."""
-    assert (load(name).bandwidth[0, 1:] == between).all()
+    assert (topology_named(name).bandwidth[0, 1:] == between).all()

@@ -11,9 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference_fluid import reference_completion
 
 from envs.network.fluid import FlowSet, RateHistory, simulate_flows
-from experiments.step.problem import topology_file
 from tests.envs.network.made_flows import flow_set, flows_between
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -152,7 +151,7 @@ def test_a_limit_holds_where_no_link_does() -> None:
 
 
 def test_flows_between_devices_run_over_all_their_planes() -> None:
-    network = topology_file(CONF / "topology" / "planes_4x1.yaml").network
+    network = topology_named("planes_4x1").network
     flows = flows_between(network, [0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [0, 3, 1], [1, 0, 2])
     assert flows.path_ptr.tolist() == [0, 2, 4, 6]
     for flow, (source, destination) in enumerate([(0, 1), (3, 0), (1, 2)]):

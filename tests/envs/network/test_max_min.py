@@ -15,8 +15,7 @@ from reference_max_min import reference_max_min
 
 from envs.network.max_min import max_min_rates
 from envs.step.allocated import weighted_allocation
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -110,7 +109,7 @@ def test_heavy_weights_do_not_blur_light_ones() -> None:
 
 def test_weighted_allocation_fills_the_network_in_proportion() -> None:
     """Every channel from server 0 shares its two planes; a channel of weight 0 gets nothing."""
-    network = topology_file(CONF / "topology" / "planes_4x1.yaml").network
+    network = topology_named("planes_4x1").network
     weight = np.random.default_rng(0).exponential(size=network.num_channels)
     weight[3] = 0.0
     allocation = weighted_allocation(network, weight)

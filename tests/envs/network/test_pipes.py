@@ -9,16 +9,13 @@ import pytest
 
 from envs.hardware.topology import Topology
 from envs.network.pipes import check_bandwidth, pipe_topology
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 from tests.refusal import refusal
-
-TOPOLOGIES = CONF / "topology"
 
 
 @pytest.fixture(params=["planes_4x1", "fat_tree"])
 def topology(request: pytest.FixtureRequest) -> Topology:
-    return topology_file(str(TOPOLOGIES / f"{request.param}.yaml"))
+    return topology_named(request.param)
 
 
 @pytest.mark.parametrize("marks", [1, 3])

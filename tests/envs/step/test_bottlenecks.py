@@ -11,27 +11,20 @@ from random_steps import topology_of
 from reference_fair import max_min, paths_of
 from sends import sends
 
-from envs.hardware.topology import Topology
 from envs.step.bottlenecks import bottlenecks
 from envs.step.fair import fair_rates, rate_scratch
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 from tests.refusal import refusal
 
-TOPOLOGIES = CONF / "topology"
 ROUTED = (
     "planes_4x1", "leaf_spine", "fat_tree", "torus", "h100_2x8", "a100_4x8", "dgx1", "t4_pcie",
     "nvlink_islands", "mixed_v100_p100",
 )  # fmt: skip
 
 
-def topology(name: str) -> Topology:
-    return topology_file(str(TOPOLOGIES / f"{name}.yaml"))
-
-
 def test_a_full_bisection_fat_tree_is_decided_by_its_nics():
     """Sixteen NICs, two directions; a transfer takes up to four paths through the tree."""
-    chosen = topology("fat_tree")
+    chosen = topology_named("fat_tree")
     found = bottlenecks(chosen, multipath=True)
     assert found.capacity.tolist() == [12.5e9] * 32
     paths = np.diff(chosen.network.pair_ptr)
@@ -41,7 +34,7 @@ def test_a_full_bisection_fat_tree_is_decided_by_its_nics():
 
 def test_oversubscribed_spines_stay():
     """Two spines of half the bandwidth of two servers' NICs are one link with half the paths."""
-    found = bottlenecks(topology("leaf_spine"), multipath=True)
+    found = bottlenecks(topology_named("leaf_spine"), multipath=True)
     assert sorted(Counter(found.capacity.tolist()).items()) == [
         (6.25e9, 8),  # up to a spine and down from it, four leaves
         (12.5e9, 16),  # NICs
@@ -50,13 +43,13 @@ def test_oversubscribed_spines_stay():
 
 
 def test_two_planes_are_one_link_twice():
-    found = bottlenecks(topology("planes_4x1"), multipath=True)
+    found = bottlenecks(topology_named("planes_4x1"), multipath=True)
     assert found.size.tolist() == [2.0] * 12
     assert len(found.capacity) == 8
 
 
 def test_links_without_limit_never_count():
-    chosen = topology("planes_4x1")
+    chosen = topology_named("planes_4x1")
     network = chosen.network
     inner = np.isclose(network.link_capacity, 15.75e9)
     chosen.__dict__["network"] = replace(
@@ -79,7 +72,7 @@ def test_devices_out_of_reach_are_named():
 @pytest.mark.parametrize("name", ROUTED)
 def test_rates_are_those_of_the_whole_network(name, multipath):
     """Random transfers; every subflow over every physical link, exactly, beside the fewer links."""
-    chosen = topology(name)
+    chosen = topology_named(name)
     d = chosen.num_devices
     problem = sends([(0, 1)], chosen, 1.0)
     network = bottlenecks(chosen, multipath)

@@ -16,8 +16,7 @@ from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Communication, StepSimulator
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import topology_named
 
 MODELS = ("none", "single_port", "fair", "allocated")
 
@@ -32,7 +31,7 @@ def model(name: str) -> Communication:
 @pytest.fixture(scope="module")
 def problem() -> StepProblem:
     """Two tensors from the first server, one to each of two others, as long as each other."""
-    chosen: Topology = topology_file(str(CONF / "topology/planes_4x1.yaml"))
+    chosen: Topology = topology_named("planes_4x1")
     return sends([(0, 1), (0, 2)], chosen, 25e9 / 8, latency=False)  # a plane's bytes in a second
 
 

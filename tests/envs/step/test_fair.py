@@ -24,20 +24,14 @@ from envs.step.order import TopologicalOrder
 from envs.step.plans import MOST_WEIGHT, PairWeights
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, StepSimulator
-from experiments.step.problem import topology_file
-from tests.paths import CONF
+from tests.envs.topologies import BUILT, topology_named
 from tests.strength import examples
 
-TOPOLOGIES = CONF / "topology"
 ROUTED = ("planes_4x1", "leaf_spine", "fat_tree", "torus", "h100_2x8", "dgx1", "mixed_v100_p100")
-ELSEWHERE = {"file", "from_graph", "own_devices", "tight_memory"}  # made for a graph
 SMALL = ("planes_4x1", "leaf_spine", "torus", "dgx1", "mixed_v100_p100")
 
 
-@cache
-def topology(name: str) -> Topology:
-    """A topology of `conf/topology`."""
-    return topology_file(str(TOPOLOGIES / f"{name}.yaml"))
+topology = cache(topology_named)
 
 
 def on_topology(problem: StepProblem, chosen: Topology, seconds: float) -> StepProblem:
@@ -145,9 +139,7 @@ def test_tabulated_times_share_the_time_of_their_ports():
     assert timeline.transfer_finish.tolist() == [2, 4]
 
 
-@pytest.mark.parametrize(
-    "name", sorted({path.stem for path in TOPOLOGIES.glob("*.yaml")} - ELSEWHERE)
-)
+@pytest.mark.parametrize("name", BUILT)
 def test_alone_on_one_path_a_transfer_takes_the_time_of_single_port(name):
     chosen = topology(name)
     d = chosen.num_devices
