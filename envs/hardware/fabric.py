@@ -17,7 +17,7 @@ from envs.errors import InputError
 from envs.hardware.devices import DeviceSpec
 from envs.units import MEGA, check_keys, parse_bandwidth, parse_seconds, read_count, read_quantity
 
-_PICOSECOND = 1e-12
+PICOSECOND = 1e-12
 _Label = tuple[int, int, float, tuple[int, ...], tuple[str, ...]]
 
 
@@ -164,7 +164,7 @@ class Routes:
                 heapq.heappush(
                     heap,
                     (
-                        latency + round(link.latency / _PICOSECOND),
+                        latency + round(link.latency / PICOSECOND),
                         hops + 1,
                         max(bottleneck, -link.bandwidth),
                         (*ranks, self._rank[neighbour]),

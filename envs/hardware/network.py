@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, permutations, product
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.errors import InputError
-from envs.hardware.fabric import Fabric, NodeKind, Routes
+from envs.hardware.fabric import PICOSECOND, Fabric, NodeKind, Routes
 
 NO_CHANNEL = -1  # the channel of a path inside a server
 
@@ -101,6 +102,52 @@ class Network:
         return found.reshape(d, d)
 
 
+class _Channel(NamedTuple):
+    source: int  # server
+    destination: int  # server
+    source_nic: str
+    destination_nic: str
+    name: str
+    links: Sequence[int]
+
+
+_Path = tuple[int, Sequence[int]]  # its channel and its links
+
+
+def _network(
+    server: Sequence[int],  # of each device
+    names: Sequence[str],  # of the links
+    capacity: Sequence[float],  # bytes/s
+    channels: Sequence[_Channel],
+    pairs: Sequence[Sequence[_Path]],  # of all D * D pairs
+) -> Network:
+    paths = [path for pair in pairs for path in pair]
+
+    def rows(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+        flat = np.array([*chain(*lists)], dtype=np.int64)
+        return sums_before(np.array([len(one) for one in lists], dtype=np.int64)), flat
+
+    channel_ptr, channel_links = rows([channel.links for channel in channels])
+    path_ptr, path_links = rows([of for _, of in paths])
+    return Network(
+        num_devices=len(server),
+        num_servers=max(server, default=-1) + 1,
+        link_names=tuple(names),
+        link_capacity=np.array(capacity, dtype=np.float64),
+        channel_names=tuple(channel.name for channel in channels),
+        channel_source=np.array([channel.source for channel in channels], dtype=np.int64),
+        channel_destination=np.array([channel.destination for channel in channels], dtype=np.int64),
+        channel_source_nic=tuple(channel.source_nic for channel in channels),
+        channel_destination_nic=tuple(channel.destination_nic for channel in channels),
+        channel_ptr=channel_ptr,
+        channel_links=channel_links,
+        pair_ptr=sums_before(np.array([len(pair) for pair in pairs], dtype=np.int64)),
+        path_channel=np.array([channel for channel, _ in paths], dtype=np.int64),
+        path_ptr=path_ptr,
+        path_links=path_links,
+    )
+
+
 def port_network(
     server: IntArray,  # (D,)
     pair_bandwidth: FloatArray,  # (D, D) bytes/s
@@ -116,53 +163,28 @@ def port_network(
     """
     d = len(server)
     names, capacity = list(port_names), [0.0] * len(port_names)
-    pairs = [(i, j) for i in range(d) for j in range(d) if i != j]
-    for i, j in pairs:
+    for i, j in permutations(range(d), 2):
         for port in (send_port[i, j], receive_port[i, j]):
             capacity[port] = max(capacity[port], pair_bandwidth[i, j])
-    channels: dict[tuple[int, int, int, int], int] = {}
-    channel_ends: list[tuple[int, int, int, int]] = []
-    pair_ptr, path_channel, path_ptr, path_links = [0], [], [0], []
-    for i in range(d):
-        for j in range(d):
-            if i != j:
-                send, receive = int(send_port[i, j]), int(receive_port[i, j])
-                links = [send, receive]
-                if pair_bandwidth[i, j] < min(capacity[send], capacity[receive]):
-                    names.append(f"device {i} -> device {j}")
-                    capacity.append(float(pair_bandwidth[i, j]))
-                    links.append(len(names) - 1)
-                channel = NO_CHANNEL
-                if server[i] != server[j]:
-                    key = (int(server[i]), int(server[j]), send, receive)
-                    channel = channels.setdefault(key, len(channels))
-                    if channel == len(channel_ends):
-                        channel_ends.append(key)
-                path_channel.append(channel)
-                path_links += links
-                path_ptr.append(len(path_links))
-            pair_ptr.append(len(path_channel))
-    ends = np.array(channel_ends, dtype=np.int64).reshape(-1, 4)
-    return Network(
-        num_devices=d,
-        num_servers=int(server.max(initial=-1)) + 1,
-        link_names=tuple(names),
-        link_capacity=np.array(capacity, dtype=np.float64),
-        channel_names=tuple(f"{port_names[s]} -> {port_names[r]}" for _, _, s, r in channel_ends),
-        channel_source=ends[:, 0],
-        channel_destination=ends[:, 1],
-        channel_source_nic=tuple(port_names[s] for _, _, s, _ in channel_ends),
-        channel_destination_nic=tuple(port_names[r] for _, _, _, r in channel_ends),
-        channel_ptr=2 * np.arange(len(ends) + 1),
-        channel_links=np.ascontiguousarray(ends[:, 2:]).ravel(),
-        pair_ptr=np.array(pair_ptr, dtype=np.int64),
-        path_channel=np.array(path_channel, dtype=np.int64),
-        path_ptr=np.array(path_ptr, dtype=np.int64),
-        path_links=np.array(path_links, dtype=np.int64),
-    )
+    channels: dict[_Channel, int] = {}
+    pairs: list[list[_Path]] = [[] for _ in range(d * d)]
+    for i, j in permutations(range(d), 2):
+        links = [int(send_port[i, j]), int(receive_port[i, j])]
+        channel = NO_CHANNEL
+        if server[i] != server[j]:
+            source, destination = (port_names[port] for port in links)
+            name = f"{source} -> {destination}"
+            servers = int(server[i]), int(server[j])
+            made = _Channel(*servers, source, destination, name, tuple(links))
+            channel = channels.setdefault(made, len(channels))
+        if pair_bandwidth[i, j] < min(capacity[port] for port in links):
+            links.append(len(names))
+            names.append(f"device {i} -> device {j}")
+            capacity.append(pair_bandwidth[i, j])
+        pairs[i * d + j].append((channel, links))
+    return _network(server.tolist(), names, capacity, [*channels], pairs)
 
 
-_PICOSECOND = 1e-12
 WAYS = 8  # equally short ways between two NICs that become channels, at most
 
 _Way = tuple[str, ...]  # nodes, from NIC to NIC
@@ -184,57 +206,32 @@ class _Builder:
         self.fabric = fabric
         self.routes = Routes(fabric)
         self.devices = fabric.nodes(NodeKind.DEVICE)
-        self.server = [fabric.server_of(device) for device in self.devices]
+        self.server: list[int] = [fabric.graph.nodes[name]["server"] for name in self.devices]
         self.number: dict[tuple[str, str], int] = {}  # of a directed link
         between = [node for node in fabric.graph if fabric.server_of(node) is None]
         self.outside = fabric.graph.subgraph([*between, *fabric.nodes(NodeKind.NIC)])
 
     def build(self) -> Network:
-        servers = max((server for server in self.server if server is not None), default=-1) + 1
-        ways = [
-            (s, d, way)
-            for s in range(servers)
-            for d in range(servers)
-            if s != d
-            for way in self._ways(s, d)
+        between: dict[tuple[int, int], list[tuple[int, _Way]]] = {}
+        count = 0
+        for ends in permutations(range(max(self.server, default=-1) + 1), 2):
+            between[ends] = list(enumerate(self._ways(*ends), count))
+            count += len(between[ends])
+        pairs: list[list[_Path]] = []
+        for (i, source), (j, destination) in product(enumerate(self.devices), repeat=2):
+            ways = between.get((self.server[i], self.server[j]), [])
+            paths = [(channel, self._path(source, way, destination)) for channel, way in ways]
+            if i != j and self.server[i] == self.server[j]:
+                paths = [(NO_CHANNEL, self.routes.between(source, destination).nodes)]
+            pairs.append([(channel, self._links(nodes)) for channel, nodes in paths if nodes])
+        channels = [
+            _Channel(*ends, way[0], way[-1], " -> ".join(way), self._links(way))
+            for ends, ways in between.items()
+            for _, way in ways
         ]
-        between: dict[tuple[int | None, int | None], list[int]] = {}
-        for number, (s, d, _) in enumerate(ways):
-            between.setdefault((s, d), []).append(number)
-        pair_ptr, path_channel, path_ptr = [0], [], [0]
-        path_links: list[int] = []
-        for i, source in enumerate(self.devices):
-            for j, destination in enumerate(self.devices):
-                if i != j and self.server[i] == self.server[j]:
-                    path_channel.append(NO_CHANNEL)
-                    path_links += self._links(self.routes.between(source, destination).nodes)
-                    path_ptr.append(len(path_links))
-                elif i != j:
-                    for channel in between.get((self.server[i], self.server[j]), []):
-                        nodes = self._path(source, ways[channel][2], destination)
-                        if nodes:
-                            path_channel.append(channel)
-                            path_links += self._links(nodes)
-                            path_ptr.append(len(path_links))
-                pair_ptr.append(len(path_channel))
-        channel_links = [self._links(way) for _, _, way in ways]
-        return Network(
-            num_devices=len(self.devices),
-            num_servers=servers,
-            link_names=tuple(f"{a} -> {b}" for a, b in self.number),
-            link_capacity=np.array([self.fabric.link(a, b).bandwidth for a, b in self.number]),
-            channel_names=tuple(" -> ".join(way) for _, _, way in ways),
-            channel_source=np.array([s for s, _, _ in ways], dtype=np.int64),
-            channel_destination=np.array([d for _, d, _ in ways], dtype=np.int64),
-            channel_source_nic=tuple(way[0] for _, _, way in ways),
-            channel_destination_nic=tuple(way[-1] for _, _, way in ways),
-            channel_ptr=np.cumsum([0, *(len(links) for links in channel_links)]),
-            channel_links=np.array([*chain(*channel_links)], dtype=np.int64),
-            pair_ptr=np.array(pair_ptr, dtype=np.int64),
-            path_channel=np.array(path_channel, dtype=np.int64),
-            path_ptr=np.array(path_ptr, dtype=np.int64),
-            path_links=np.array(path_links, dtype=np.int64),
-        )
+        names = [f"{a} -> {b}" for a, b in self.number]
+        capacity = [self.fabric.link(a, b).bandwidth for a, b in self.number]
+        return _network(self.server, names, capacity, channels, pairs)
 
     def _ways(self, source: int, destination: int) -> Iterator[_Way]:
         """All channels from one server to another, NIC by NIC."""
@@ -254,7 +251,7 @@ class _Builder:
             return []
 
         def weight(a: str, b: str, _: object) -> int:
-            latency = round(self.fabric.link(a, b).latency / _PICOSECOND)
+            latency = round(self.fabric.link(a, b).latency / PICOSECOND)
             return latency * len(graph) + 1
 
         ways = nx.all_shortest_paths(graph, nic, far, weight=weight)

@@ -125,28 +125,16 @@ class PcieServer:
         self.nics = read_size(nics, key="nics", at_least=0)
 
     def add_to(self, fabric: Fabric, server: int) -> list[str]:
-        """See `Server`."""
-        devices = self._devices(fabric, server)
+        """See `Server`. Devices and NICs hang on the switches in equal consecutive blocks."""
+        devices = [
+            fabric.add_device(f"server{server}/{self.spec.name}/{number}", self.spec, server)
+            for number in range(self.count)
+        ]
         self._join(fabric, devices, server)
         switches = [
             fabric.add_switch(f"server{server}/pcie{n}", server) for n in range(self.switches)
         ]
-        if len(switches) > 1:
-            host = fabric.add_switch(f"server{server}/host", server)
-            for switch in switches:
-                fabric.connect(switch, host, self.pcie)
-        return self._hang(fabric, devices, switches, server)
-
-    def _devices(self, fabric: Fabric, server: int) -> list[str]:
-        return [
-            fabric.add_device(f"server{server}/{self.spec.name}/{number}", self.spec, server)
-            for number in range(self.count)
-        ]
-
-    def _hang(
-        self, fabric: Fabric, devices: list[str], switches: list[str], server: int
-    ) -> list[str]:
-        """Hang devices and NICs on PCIe switches in equal consecutive blocks; returns the NICs."""
+        self._meet(fabric, switches, server)
         for number, device in enumerate(devices):
             fabric.connect(device, switches[number * len(switches) // len(devices)], self.pcie)
         cards = []
@@ -157,6 +145,13 @@ class PcieServer:
 
     def _join(self, fabric: Fabric, devices: list[str], server: int) -> None:
         """Add what joins the devices beside PCIe: nothing."""
+
+    def _meet(self, fabric: Fabric, switches: list[str], server: int) -> None:
+        """Join several PCIe switches: at the host."""
+        if len(switches) > 1:
+            host = fabric.add_switch(f"server{server}/host", server)
+            for switch in switches:
+                fabric.connect(switch, host, self.pcie)
 
 
 class NvlinkServer(PcieServer):
@@ -253,16 +248,12 @@ class HybridCubeMeshServer(PcieServer):
         self.nvlink = LinkSpec.parse(nvlink, key="nvlink")
         self.socket = LinkSpec.parse(socket, key="socket")
 
-    def add_to(self, fabric: Fabric, server: int) -> list[str]:
-        """See `Server`."""
-        devices = self._devices(fabric, server)
+    def _join(self, fabric: Fabric, devices: list[str], server: int) -> None:
         for (a, b), bricks in HYBRID_CUBE_MESH.items():
             fabric.connect(devices[a], devices[b], self.nvlink.times(bricks))
         hosts = [fabric.add_switch(f"server{server}/cpu{half}", server) for half in range(2)]
         fabric.connect(hosts[0], hosts[1], self.socket)
-        switches = [
-            fabric.add_switch(f"server{server}/pcie{n}", server) for n in range(self.switches)
-        ]
+
+    def _meet(self, fabric: Fabric, switches: list[str], server: int) -> None:
         for number, switch in enumerate(switches):
-            fabric.connect(switch, hosts[number // 2], self.pcie)
-        return self._hang(fabric, devices, switches, server)
+            fabric.connect(switch, f"server{server}/cpu{number // 2}", self.pcie)
