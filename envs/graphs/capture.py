@@ -22,7 +22,7 @@ from envs.graphs.fake_module import FakeScalars, FusedDropout, ModulePaths, buil
 from envs.graphs.one_operator import Calls, named_modules
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.recorder import Recorder
-from envs.graphs.unroll import MicroBatch, ParameterUse, Unrolling, numbered
+from envs.graphs.unroll import MicroBatch, ParameterUse, numbered, unrolled
 
 ModuleFactory = Callable[[], nn.Module]
 InputFactory = Callable[[], Mapping[str, Tensor]]
@@ -53,7 +53,7 @@ def capture_training_step(
 
     Everything runs on fake tensors: no weight is allocated and no number is computed. One
     micro-batch is traced below autograd, in training mode; the trace is unrolled
-    `micro_batches` times (see `Unrolling`). Costs of an operator:
+    `micro_batches` times (see `unrolled`). Costs of an operator:
 
     * FLOP: torch's flop registry (matrix multiplications, convolutions, attention; elementwise
       and normalisation have 0 and are bound by memory).
@@ -117,7 +117,7 @@ def capture_training_step(
             raise InputError(told, file=f"graph {name}", field="one_operator")
         call = np.array([record.call for record in recorder.records], dtype=np.int64)
         step, uses, shared = Calls(call, paths.calls).merged(step, uses, shared)
-    return Unrolling(name, step, uses, shared, micro_batches).graph()
+    return unrolled(name, step, uses, shared, micro_batches)
 
 
 @contextmanager

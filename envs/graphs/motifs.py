@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.synthetic import log_uniform
-from envs.graphs.unroll import MicroBatch, Operator, ParameterUse, Unrolling, Value
+from envs.graphs.unroll import MicroBatch, Operator, ParameterUse, Value, unrolled
 from envs.units import DTYPES, MEGA
 
 Rng = np.random.Generator
@@ -186,7 +186,7 @@ def step_graph(
                      (state or 0.0) * nbytes)
         for number, nbytes in enumerate(sketch.parameters)
     ]  # fmt: skip
-    return Unrolling(name, step, parameters, (), micro_batches).graph()
+    return unrolled(name, step, parameters, (), micro_batches)
 
 
 class _Trace:

@@ -67,11 +67,22 @@ def load_graph(path: str | Path) -> OpGraph:
             not known, its content does not match its hash, or a record of it is wrong (naming
             record and field).
     """
-    path = Path(path)
-    content, header = _open(path)
-    with refused_in(path):
-        graph = _from_arrays(content, header) if _is_archive(content) else from_records(header)
-    return _checked(graph, header, path)
+    return load_with_unit(path)[0]
+
+
+def load_with_unit(path: str | Path) -> tuple[OpGraph, str]:
+    """The same, with times in seconds, and the unit in which the file has them.
+
+    Raises:
+        InputError: as `load_graph`.
+    """
+    content = text = read_content(path)
+    archive = content.startswith(b"PK")
+    if archive:
+        with refused_in(path):
+            text = _read_archive(content, ("header",), np.uint8)["header"].tobytes()
+    header = parse_json(text, path)
+    return _checked(header, path, content if archive else None)
 
 
 def graph_document(graph: OpGraph) -> Json:
@@ -85,47 +96,33 @@ def graph_of(document: Json, name: str = "graph") -> OpGraph:
     Raises:
         InputError: as `load_graph`.
     """
-    _check_header(document, name)
-    with refused_in(name):
-        graph = from_records(document)
-    return _checked(graph, document, name)
+    return _checked(document, name)[0]
 
 
-def _checked(graph: OpGraph, header: Json, path: str | Path) -> OpGraph:
-    """The graph with its times in seconds, once its hash is the recorded one."""
+def _checked(header: Json, file: str | Path, archive: bytes | None = None) -> tuple[OpGraph, str]:
+    """The graph with its times in seconds, once its hash is the recorded one, and their unit."""
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise InputError(f"is no graph file: 'format' is not {FORMAT!r}", file=file)
+    if header.get("schema_version") != SCHEMA_VERSION:
+        told = f"is {header.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
+        raise InputError(told, file=file, field="schema_version")
+    with refused_in(file):
+        graph = from_records(header) if archive is None else _from_arrays(archive, header)
     recorded = header.get("sha256")
     if recorded is not None and recorded != graph_hash(graph):
-        raise InputError("the content does not match the recorded hash", file=path, field="sha256")
-    seconds = parse_seconds(f"1{time_unit(path, header)}")
-    if seconds == 1.0:
-        return graph
-    profile, link = graph.profile_seconds * seconds, graph.link_seconds * seconds
-    return replace(graph, profile_seconds=profile, link_seconds=link)
-
-
-def load_time_unit(path: str | Path) -> str:
-    """The unit in which a graph file has its times; `load_graph` gives seconds.
-
-    Raises:
-        InputError: as `load_graph`.
-    """
-    path = Path(path)
-    return time_unit(path, _open(path)[1])
+        raise InputError("the content does not match the recorded hash", file=file, field="sha256")
+    unit = read_form(_Units, header.get("units", UNITS), file, inside="units").time
+    seconds = parse_seconds(f"1{unit}")
+    if seconds != 1.0:
+        profile, link = graph.profile_seconds * seconds, graph.link_seconds * seconds
+        graph = replace(graph, profile_seconds=profile, link_seconds=link)
+    return graph, unit
 
 
 class _Units(Form):
     time: Literal["s", "ms", "us", "ns"] = "s"
     size: Literal["byte"] = "byte"
     work: Literal["FLOP"] = "FLOP"
-
-
-def time_unit(path: str | Path, header: Json) -> str:
-    """The unit of times that a header names, seconds where it names none.
-
-    Raises:
-        InputError: a unit is not known.
-    """
-    return read_form(_Units, header.get("units", UNITS), path, inside="units").time
 
 
 def graph_hash(graph: OpGraph) -> str:
@@ -154,32 +151,6 @@ def _header(graph: OpGraph, provenance: Mapping[str, object]) -> Json:
 
 def _dtype(column: str) -> np.dtype[np.int64] | np.dtype[np.float64]:
     return np.dtype("<i8") if column in INT_COLUMNS else np.dtype("<f8")
-
-
-def _is_archive(content: bytes) -> bool:
-    return content.startswith(b"PK")
-
-
-def _open(path: Path) -> tuple[bytes, Json]:
-    """The (decompressed) content and its checked JSON header."""
-    content = text = read_content(path)
-    if _is_archive(content):
-        with refused_in(path):
-            text = _read_archive(content, ("header",), np.uint8)["header"].tobytes()
-    header = parse_json(text, path)
-    _check_header(header, path)
-    return content, header
-
-
-def _check_header(header: object, path: str | Path) -> None:
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise InputError(f"is no graph file: 'format' is not {FORMAT!r}", file=path)
-    if header.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(
-            f"is {header.get('schema_version')!r}, this release reads {SCHEMA_VERSION}",
-            file=path,
-            field="schema_version",
-        )
 
 
 def _encode_archive(graph: OpGraph, header: Json) -> bytes:

@@ -110,9 +110,14 @@ class ParameterUse:
     state_bytes: float = 0.0
 
 
-@dataclass(frozen=True)
-class Unrolling:
-    """The training step of `micro_batches` equal micro-batches with shared parameters.
+def unrolled(
+    name: str,
+    step: MicroBatch,
+    parameters: Sequence[ParameterUse],
+    shared: Sequence[tuple[int, ...]],
+    micro_batches: int,
+) -> OpGraph:
+    """The training step of M equal micro-batches with shared parameters, `a` of them trained.
 
     Micro-batch 0 writes its gradients straight into the gradient buffers, so those tensors have 0
     bytes beside `gradient_bytes`. In every later micro-batch m an *accumulate* operator adds the
@@ -120,151 +125,107 @@ class Unrolling:
     through a tensor of 0 bytes. The update of a parameter waits for its last accumulate.
 
     Operators stand micro-batch by micro-batch, an accumulate right behind the producer of its
-    gradient, the updates at the end. All users of a parameter, in every micro-batch, are one
-    co-location group; `shared` names further sets of operators that share mutated state.
+    gradient, the updates at the end: M (n + a) operators. All users of a parameter, in every
+    micro-batch, are one co-location group; `shared` names further sets of operators that share
+    mutated state.
     """
+    trained = [p for p in parameters if p.gradient != NONE]
+    n, a, later = len(step.names), len(trained), micro_batches - 1
+    gradient, dtype = column(trained, "gradient"), column(trained, "dtype")
+    maker, buffer = step.producer[gradient], step.tensor_bytes[gradient]  # (a,), (a,) bytes
+    # (n + a,) operators of a later micro-batch in order: template, then accumulates
+    order = np.argsort(np.concatenate([np.arange(n) * 2, maker * 2 + 1]), kind="stable")
+    # (M, n + a) where they stand in the whole graph; the first micro-batch has no accumulates
+    start = n + (n + a) * np.arange(later)
+    position = np.stack([np.arange(n + a), *(start[:, None] + np.argsort(order))])
+    update = n + (n + a) * later + np.arange(a)
 
-    name: str
-    step: MicroBatch
-    parameters: Sequence[ParameterUse]
-    shared: Sequence[tuple[int, ...]]
-    micro_batches: int
-
-    def graph(self) -> OpGraph:
-        """The checked graph: M (n + a) operators for a trained parameters."""
-        step, trained, count = self.step, self._trained, self.micro_batches
-        n, a = len(step.names), len(trained)
-        gradient = column(trained, "gradient")
-        buffer = step.tensor_bytes[gradient]  # (a,) bytes
-        groups = _groups(n, self.parameters, self.shared)
-        group = np.array([groups[p.users[0]] for p in trained], dtype=np.int64)
-        dtype = column(trained, "dtype")
-        bytes_, dtypes, producer, pointer, consumer = self._tensors(gradient)
-        updates = dict(zip((p.name for p in trained), self._update, strict=True))
-        owner = [updates.get(p.name, p.users[0] if p.users else 0) for p in self.parameters]
-        names, mirror = self._names_and_mirrors(gradient)
-        index = np.repeat(np.arange(count), [n] + [n + a] * (count - 1))
-        return OpGraph(
-            name=self.name,
-            op_names=names,
-            kind=self._column(step.kind, _full(a, Kind.ELEMENTWISE), _full(a, Kind.UPDATE)),
-            phase=self._column(step.phase, _full(a, Phase.BACKWARD), _full(a, Phase.OPTIMIZER)),
-            micro_batch=np.concatenate([index, _full(a, NONE)]),
-            replica=_full(len(names), 0),
-            flop=self._column(step.flop, np.zeros(a), [p.update_flop for p in trained]),
-            bytes_read=self._column(step.bytes_read, 2 * buffer, [p.update_read for p in trained]),
-            bytes_written=self._column(
-                step.bytes_written, buffer, [p.update_written for p in trained]
-            ),
-            op_dtype=self._column(step.dtype, dtype, dtype),
-            colocation=self._column(groups, group, group),
-            mirror=mirror,
-            tensor_bytes=bytes_,
-            tensor_dtype=dtypes,
-            producer=producer,
-            consumer_ptr=pointer,
-            consumer=consumer,
-            parameter_names=tuple(p.name for p in self.parameters),
-            parameter_bytes=column(self.parameters, "bytes", np.float64),
-            gradient_bytes=np.array(
-                [0.0 if p.gradient == NONE else p.bytes for p in self.parameters], dtype=np.float64
-            ),
-            optimizer_bytes=column(self.parameters, "state_bytes", np.float64),
-            parameter_owner=np.array(owner, dtype=np.int64),
-        )
-
-    @property
-    def _trained(self) -> list[ParameterUse]:
-        return [p for p in self.parameters if p.gradient != NONE]
-
-    @property
-    def _order(self) -> IntArray:
-        """(n + a,) operators of a later micro-batch in order: template, then accumulates."""
-        n = len(self.step.names)
-        maker = self.step.producer[[p.gradient for p in self._trained]]
-        return np.argsort(np.concatenate([np.arange(n) * 2, maker * 2 + 1]), kind="stable")
-
-    def _start(self, m: int) -> int:
-        """The first operator of micro-batch m; of the updates for m = M."""
-        n, a = len(self.step.names), len(self._trained)
-        return 0 if m == 0 else n + (m - 1) * (n + a)
-
-    @property
-    def _update(self) -> IntArray:
-        """(a,) the update operators."""
-        return self._start(self.micro_batches) + np.arange(len(self._trained))
-
-    def _positions(self) -> IntArray:
-        """(M, n + a) index of every template operator and accumulate in the whole graph.
-
-        Row 0 has no accumulates: its last a entries are meaningless.
-        """
-        size = len(self.step.names) + len(self._trained)
-        inside = np.empty(size, dtype=np.int64)
-        inside[self._order] = np.arange(size)
-        later = [self._start(m) + inside for m in range(1, self.micro_batches)]
-        return np.stack([np.arange(size), *later])
-
-    def _column(
-        self, template: NDArray[Any], accumulate: NDArray[Any], update: ArrayLike
-    ) -> NDArray[Any]:
+    def whole(of: NDArray[Any], accumulate: NDArray[Any], updates: ArrayLike) -> NDArray[Any]:
         """Of all operators, from those of the template, the accumulates and the updates."""
-        later = np.tile(np.concatenate([template, accumulate])[self._order], self.micro_batches - 1)
-        return np.concatenate([template, later, np.array(update, dtype=template.dtype)])
+        again = np.tile(np.concatenate([of, accumulate])[order], later)
+        return np.concatenate([of, again, np.array(updates, dtype=of.dtype)])
 
-    def _names_and_mirrors(self, gradient: IntArray) -> tuple[tuple[str, ...], IntArray]:
-        trained, n = self._trained, len(self.step.names)
-        labels = (*self.step.names, *(f"accumulate/{p.name}" for p in trained))
-        template = np.concatenate(
-            [self.step.mirror, self.step.mirror[self.step.producer[gradient]]]
-        )
-        names: list[str] = []
-        mirrors: list[IntArray] = []
-        order = self._order
-        for m, position in enumerate(self._positions()):
-            here = order if m else np.arange(n)
-            names += [f"mb{m}/{labels[i]}" for i in here]
-            linked = template[here]
-            mirrors.append(np.where(linked == NONE, NONE, position[linked]))
-        names += [f"optimizer/{p.name}" for p in trained]
-        return tuple(names), np.concatenate([*mirrors, _full(len(trained), NONE)])
+    labels = (*step.names, *(f"accumulate/{p.name}" for p in trained))
+    linked = np.concatenate([step.mirror, step.mirror[maker]])
+    names: list[str] = []
+    mirrors: list[IntArray] = []
+    for m in range(micro_batches):
+        here = order if m else np.arange(n)
+        names += [f"mb{m}/{labels[i]}" for i in here]
+        mirrors.append(np.where(linked[here] == NONE, NONE, position[m][linked[here]]))
+    names += [f"optimizer/{p.name}" for p in trained]
+    groups = _groups(n, parameters, shared)
+    group = groups[[p.users[0] for p in trained]]
+    updates = dict(zip((p.name for p in trained), update, strict=True))
+    tensor_bytes, tensor_dtype, producer, pointer, consumer = _tensors(
+        step, gradient, position, update
+    )
+    return OpGraph(
+        name=name,
+        op_names=tuple(names),
+        kind=whole(step.kind, _full(a, Kind.ELEMENTWISE), _full(a, Kind.UPDATE)),
+        phase=whole(step.phase, _full(a, Phase.BACKWARD), _full(a, Phase.OPTIMIZER)),
+        micro_batch=np.concatenate(
+            [np.repeat(np.arange(micro_batches), [n] + [n + a] * later), _full(a, NONE)]
+        ),
+        replica=_full(len(names), 0),
+        flop=whole(step.flop, np.zeros(a), [p.update_flop for p in trained]),
+        bytes_read=whole(step.bytes_read, 2 * buffer, [p.update_read for p in trained]),
+        bytes_written=whole(step.bytes_written, buffer, [p.update_written for p in trained]),
+        op_dtype=whole(step.dtype, dtype, dtype),
+        colocation=whole(groups, group, group),
+        mirror=np.concatenate([*mirrors, _full(a, NONE)]),
+        tensor_bytes=tensor_bytes,
+        tensor_dtype=tensor_dtype,
+        producer=producer,
+        consumer_ptr=pointer,
+        consumer=consumer,
+        parameter_names=tuple(p.name for p in parameters),
+        parameter_bytes=column(parameters, "bytes", np.float64),
+        gradient_bytes=np.array(
+            [0.0 if p.gradient == NONE else p.bytes for p in parameters], dtype=np.float64
+        ),
+        optimizer_bytes=column(parameters, "state_bytes", np.float64),
+        parameter_owner=np.array(
+            [updates.get(p.name, p.users[0] if p.users else 0) for p in parameters], dtype=np.int64
+        ),
+    )
 
-    def _tensors(
-        self, gradient: IntArray
-    ) -> tuple[FloatArray, IntArray, IntArray, IntArray, IntArray]:
-        """Bytes, type and producer of every tensor, and its consumers in compressed rows."""
-        step, t, n, a = self.step, len(self.step.producer), len(self.step.names), len(gradient)
-        bytes_, dtypes, producers, uses = [], [], [], []
-        position = self._positions()
-        accumulates = position[:, n:]
-        first = 0
-        for m in range(self.micro_batches):
-            nbytes = step.tensor_bytes.copy()
-            following = accumulates[m + 1] if m + 1 < self.micro_batches else self._update
-            bytes_.append(nbytes)
-            dtypes.append(step.tensor_dtype)
-            producers.append(position[m][step.producer])
-            uses.append(np.stack([first + step.uses[:, 0], position[m][step.uses[:, 1]]], axis=1))
-            if m == 0:
-                nbytes[gradient] = 0.0  # it is the gradient buffer itself
-                uses.append(np.stack([first + gradient, following], axis=1))
-            else:
-                uses.append(np.stack([first + gradient, accumulates[m]], axis=1))
-                bytes_.append(np.zeros(a))
-                dtypes.append(step.tensor_dtype[gradient])
-                producers.append(accumulates[m])
-                uses.append(np.stack([first + t + np.arange(a), following], axis=1))
-            first += t if m == 0 else t + a
-        pairs = np.unique(np.concatenate(uses), axis=0)
-        count = np.bincount(pairs[:, 0], minlength=first)
-        read = count > 0  # a tensor that nobody reads is none
-        return (
-            np.concatenate(bytes_)[read],
-            np.concatenate(dtypes)[read],
-            np.concatenate(producers)[read],
-            sums_before(count[read]),
-            pairs[:, 1].copy(),
-        )
+
+def _tensors(
+    step: MicroBatch, gradient: IntArray, position: IntArray, update: IntArray
+) -> tuple[FloatArray, IntArray, IntArray, IntArray, IntArray]:
+    """Bytes, type and producer of every tensor, and its consumers in compressed rows."""
+    t, a = len(step.producer), len(gradient)
+    bytes_, dtypes, producers, uses = [], [], [], []
+    accumulates = position[:, len(step.names) :]
+    first = 0
+    for m, following in enumerate([*accumulates[1:], update]):
+        nbytes = step.tensor_bytes.copy()
+        bytes_.append(nbytes)
+        dtypes.append(step.tensor_dtype)
+        producers.append(position[m][step.producer])
+        uses.append(np.stack([first + step.uses[:, 0], position[m][step.uses[:, 1]]], axis=1))
+        if m == 0:
+            nbytes[gradient] = 0.0  # it is the gradient buffer itself
+            uses.append(np.stack([first + gradient, following], axis=1))
+        else:
+            uses.append(np.stack([first + gradient, accumulates[m]], axis=1))
+            bytes_.append(np.zeros(a))
+            dtypes.append(step.tensor_dtype[gradient])
+            producers.append(accumulates[m])
+            uses.append(np.stack([first + t + np.arange(a), following], axis=1))
+        first += t if m == 0 else t + a
+    pairs = np.unique(np.concatenate(uses), axis=0)
+    count = np.bincount(pairs[:, 0], minlength=first)
+    read = count > 0  # a tensor that nobody reads is none
+    return (
+        np.concatenate(bytes_)[read],
+        np.concatenate(dtypes)[read],
+        np.concatenate(producers)[read],
+        sums_before(count[read]),
+        pairs[:, 1].copy(),
+    )
 
 
 def _groups(

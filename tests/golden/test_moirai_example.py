@@ -14,7 +14,7 @@ from agents.placement.list_planners import Heft
 from agents.placement.local_search import LocalSearch
 from envs.cost import TabulatedCost
 from envs.files import read_json
-from envs.graphs.readers import read_moirai
+from envs.graphs.readers import read_graph_file
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.asking import planned
@@ -25,7 +25,7 @@ OPTIMUM = 30.0  # proved by CP-SAT; the best 1F1B order of the 20,124 placements
 
 
 def problem_of(data: Path, name: str) -> StepProblem:
-    file = read_moirai(data / "graphs" / "moirai" / f"{name}.xls")
+    file = read_graph_file(data / "graphs" / "moirai" / f"{name}.xls")
     assert file.topology is not None
     return StepProblem.build(file.graph, file.topology, TabulatedCost())
 

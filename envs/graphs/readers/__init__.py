@@ -8,13 +8,13 @@ from pathlib import Path
 
 from envs.errors import InputError, refused_in
 from envs.files import read_content
-from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader, read_dnn_partitioning
+from envs.graphs.readers.dnn_partitioning import DnnPartitioningReader
 from envs.graphs.readers.graph_file import GraphFile, GraphReader
 from envs.graphs.readers.kineto import KinetoReader
-from envs.graphs.readers.moirai import MoiraiReader, read_moirai
+from envs.graphs.readers.moirai import MoiraiReader
 from envs.graphs.readers.onnx_model import OnnxReader
 from envs.graphs.readers.pipedream import PipeDreamReader
-from envs.graphs.storage import FORMAT, UNITS, load_graph, load_time_unit
+from envs.graphs.storage import FORMAT, UNITS, load_with_unit
 
 __all__ = [
     "READERS",
@@ -26,9 +26,7 @@ __all__ = [
     "OnnxReader",
     "PipeDreamReader",
     "StoredGraphReader",
-    "read_dnn_partitioning",
     "read_graph_file",
-    "read_moirai",
 ]
 
 
@@ -43,9 +41,9 @@ class StoredGraphReader:
         return content.startswith(b"PK") or f'"{FORMAT}"'.encode() in content[:4096]
 
     def read(self, path: Path) -> GraphFile:
-        unit = load_time_unit(path)
+        graph, unit = load_with_unit(path)
         named = {} if unit == UNITS["time"] else {"time_unit": unit}
-        return GraphFile(load_graph(path), None, {"format": FORMAT, "file": path.name, **named})
+        return GraphFile(graph, None, {"format": FORMAT, "file": path.name, **named})
 
 
 READERS: tuple[GraphReader, ...] = (

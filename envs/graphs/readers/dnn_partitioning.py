@@ -34,20 +34,6 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class DnnPartitioningReader:
-    """The format of `read_dnn_partitioning`."""
-
-    format: str = "dnn-partitioning"
-
-    def accepts(self, content: bytes) -> bool:
-        """JSON that limits the size on an accelerator."""
-        return content.lstrip().startswith(b"{") and b'"maxSizePerFPGA"' in content
-
-    def read(self, path: Path) -> GraphFile:
-        """See `read_dnn_partitioning`."""
-        return read_dnn_partitioning(path)
-
-
-def read_dnn_partitioning(path: str | Path) -> GraphFile:
     """A graph with CPU and accelerator times, and the accelerators and host it is meant for.
 
     Node times are milliseconds in the file and seconds here; an accelerator time is infinite where
@@ -66,65 +52,75 @@ def read_dnn_partitioning(path: str | Path) -> GraphFile:
     The topology has `maxFPGAs` accelerators of `maxSizePerFPGA` bytes and one `cpu` of unlimited
     memory, standing for the pool of `maxCPUs`; one port pair each. Its bandwidth is the median of
     size over cost, for features: transfers take the tabulated times.
-
-    Raises:
-        InputError: naming file, record and field.
     """
-    document = read_json(path)
-    nodes = _records(document, "nodes")
-    edges = _records(document, "edges")
-    for node in nodes:
-        for field, (fits, what) in _FIELDS.items():
-            if not fits(value := node.get(field)):
-                record = f"node {node.get('name' if field == 'id' else 'id')}"
-                raise InputError(f"{value!r} is not {what}", record=record, field=field)
-    identifiers = [node["id"] for node in nodes]
-    for number, times in Counter(identifiers).items():
-        if times > 1:
-            raise InputError(f"stands {times} times", record=f"node {number}", field="id")
-    handle = {identifier: index for index, identifier in enumerate(identifiers)}
-    mirrors = _mirrors(nodes)
-    outputs = _outputs(edges, handle)
-    groups: dict[int, int] = {}
 
-    builder = GraphBuilder(
-        name=stem(path),
-        profile_classes=(CPU, ACCELERATOR),
-        link_classes=LINK_CLASSES,
-    )
-    for index, node in enumerate(nodes):
-        record = f"node {identifiers[index]}"
-        name = str(node.get("name", identifiers[index]))
-        colour = node.get("colorClass")
-        seconds = [
-            cost(node.get(field), record, field) * MILLISECOND
-            for field in ("cpuLatency", "fpgaLatency")
-        ]
-        builder.add_operator(
-            name,
-            kind=kind_of(name),
-            phase=Phase.BACKWARD if node["isBackwardNode"] else Phase.FORWARD,
-            colocation=NONE if colour is None else groups.setdefault(colour, len(groups)),
-            mirror=mirrors.get(index, NONE),
-            bytes_written=sum(size for _, size in outputs[index]),
-            profile=(seconds[0], seconds[1] if node["supportedOnFpga"] else np.inf),
+    format: str = "dnn-partitioning"
+
+    def accepts(self, content: bytes) -> bool:
+        """JSON that limits the size on an accelerator."""
+        return content.lstrip().startswith(b"{") and b'"maxSizePerFPGA"' in content
+
+    def read(self, path: Path) -> GraphFile:
+        """The graph, and the accelerators and host it is meant for.
+
+        Raises:
+            InputError: naming record and field.
+        """
+        document = read_json(path)
+        nodes = _records(document, "nodes")
+        edges = _records(document, "edges")
+        for node in nodes:
+            for field, (fits, what) in _FIELDS.items():
+                if not fits(value := node.get(field)):
+                    record = f"node {node.get('name' if field == 'id' else 'id')}"
+                    raise InputError(f"{value!r} is not {what}", record=record, field=field)
+        identifiers = [node["id"] for node in nodes]
+        for number, times in Counter(identifiers).items():
+            if times > 1:
+                raise InputError(f"stands {times} times", record=f"node {number}", field="id")
+        handle = {identifier: index for index, identifier in enumerate(identifiers)}
+        mirrors = _mirrors(nodes)
+        outputs = _outputs(edges, handle)
+        groups: dict[int, int] = {}
+
+        builder = GraphBuilder(
+            name=stem(path),
+            profile_classes=(CPU, ACCELERATOR),
+            link_classes=LINK_CLASSES,
         )
-        size = cost(node.get("size"), record, "size")
-        if size > 0:
-            builder.add_parameter(name, index, parameter=size, gradient=0.0, optimizer=0.0)
-    for index in range(len(nodes)):
-        for (milliseconds, _), consumers in outputs[index].items():
-            seconds_to_host = milliseconds * MILLISECOND
-            tensor = builder.add_tensor(
-                index, 0.0, link=(0.0, seconds_to_host, 2 * seconds_to_host)
+        for index, node in enumerate(nodes):
+            record = f"node {identifiers[index]}"
+            name = str(node.get("name", identifiers[index]))
+            colour = node.get("colorClass")
+            seconds = [
+                cost(node.get(field), record, field) * MILLISECOND
+                for field in ("cpuLatency", "fpgaLatency")
+            ]
+            builder.add_operator(
+                name,
+                kind=kind_of(name),
+                phase=Phase.BACKWARD if node["isBackwardNode"] else Phase.FORWARD,
+                colocation=NONE if colour is None else groups.setdefault(colour, len(groups)),
+                mirror=mirrors.get(index, NONE),
+                bytes_written=sum(size for _, size in outputs[index]),
+                profile=(seconds[0], seconds[1] if node["supportedOnFpga"] else np.inf),
             )
-            for consumer in consumers:
-                builder.add_use(tensor, consumer)
-    return GraphFile(
-        graph=builder.build(),
-        topology=_topology(document, outputs, path),
-        provenance={"format": "dnn-partitioning", "file": Path(path).name, "time_unit": "ms"},
-    )
+            size = cost(node.get("size"), record, "size")
+            if size > 0:
+                builder.add_parameter(name, index, parameter=size, gradient=0.0, optimizer=0.0)
+        for index in range(len(nodes)):
+            for (milliseconds, _), consumers in outputs[index].items():
+                seconds_to_host = milliseconds * MILLISECOND
+                tensor = builder.add_tensor(
+                    index, 0.0, link=(0.0, seconds_to_host, 2 * seconds_to_host)
+                )
+                for consumer in consumers:
+                    builder.add_use(tensor, consumer)
+        return GraphFile(
+            graph=builder.build(),
+            topology=_topology(document, outputs, path),
+            provenance={"format": self.format, "file": path.name, "time_unit": "ms"},
+        )
 
 
 Outputs = dict[int, dict[tuple[float, float], list[int]]]  # node -> (cost ms, bytes) -> consumers

@@ -23,19 +23,6 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class MoiraiReader:
-    """The format of `read_moirai`."""
-
-    format: str = "moirai"
-
-    def accepts(self, content: bytes) -> bool:
-        """An .xls workbook."""
-        return content.startswith(_XLS)
-
-    def read(self, path: Path) -> GraphFile:
-        return read_moirai(path)
-
-
-def read_moirai(path: str | Path) -> GraphFile:
     """Tasks with a time on each of D devices, and a time from device to device for each edge.
 
     The first sheet holds a row per task: its number, the communication tasks that carry its output
@@ -50,70 +37,82 @@ def read_moirai(path: str | Path) -> GraphFile:
 
     The topology has the D devices, one port pair each and one link class per ordered pair; its
     bandwidths are infinite, for transfers take the tabulated times.
-
-    Raises:
-        InputError: naming file, record and field.
     """
-    rows, columns = _rows(path)
-    tasks = [_identifier(row) for row in rows]
-    number: dict[int, int] = {}
-    for index, task in enumerate(tasks):
-        if number.setdefault(task, index) != index:
-            raise InputError("stands twice", record=f"task {task}", field="task")
-    devices = [column for column in columns if re.fullmatch(r"p\d+", column)]
-    if not devices:
-        raise InputError("has no columns p0, p1, ...: not a Moirai workbook")
-    d = len(devices)
-    pairs = [(i, j) for i in range(d) for j in range(d) if i != j]
-    _require(columns, (*(f"pc{i}{j}" for i, j in pairs), *(f"m{i}" for i in range(d))))
-    link_classes = ("same", *(f"{i}->{j}" for i, j in pairs))
 
-    builder = GraphBuilder(
-        name=stem(path),
-        profile_classes=tuple(devices),
-        link_classes=link_classes,
-    )
-    for row, task in zip(rows, tasks, strict=True):
-        record = f"task {task}"
-        operator = builder.add_operator(
-            str(task), profile=[cost(row[device], record, device) for device in devices]
+    format: str = "moirai"
+
+    def accepts(self, content: bytes) -> bool:
+        """An .xls workbook."""
+        return content.startswith(_XLS)
+
+    def read(self, path: Path) -> GraphFile:
+        """The graph, and the devices it is meant for.
+
+        Raises:
+            InputError: naming record and field.
+        """
+        rows, columns = _rows(path)
+        tasks = [_identifier(row) for row in rows]
+        number: dict[int, int] = {}
+        for index, task in enumerate(tasks):
+            if number.setdefault(task, index) != index:
+                raise InputError("stands twice", record=f"task {task}", field="task")
+        devices = [column for column in columns if re.fullmatch(r"p\d+", column)]
+        if not devices:
+            raise InputError("has no columns p0, p1, ...: not a Moirai workbook")
+        d = len(devices)
+        pairs = [(i, j) for i in range(d) for j in range(d) if i != j]
+        _require(columns, (*(f"pc{i}{j}" for i, j in pairs), *(f"m{i}" for i in range(d))))
+        link_classes = ("same", *(f"{i}->{j}" for i, j in pairs))
+
+        builder = GraphBuilder(
+            name=stem(path),
+            profile_classes=tuple(devices),
+            link_classes=link_classes,
         )
-        memory = cost(row["mi"], record, "mi")
-        if memory > 0:
-            builder.add_parameter(
-                str(task), operator, parameter=memory, gradient=0.0, optimizer=0.0
+        for row, task in zip(rows, tasks, strict=True):
+            record = f"task {task}"
+            operator = builder.add_operator(
+                str(task), profile=[cost(row[device], record, device) for device in devices]
             )
-    for row, task in zip(rows, tasks, strict=True):
-        successors = _numbers(row["dir_succ"], task, "dir_succ")
-        carried = bool(_numbers(row["c_task"], task, "c_task"))
-        times = [
-            _times(row, f"pc{i}{j}", len(successors), task) if carried else [0.0] * len(successors)
-            for i, j in pairs
-        ]
-        for position, successor in enumerate(successors):
-            if successor not in number:
-                raise InputError(
-                    f"unknown task {successor}",
-                    record=f"task {task}",
-                    field="dir_succ",
+            memory = cost(row["mi"], record, "mi")
+            if memory > 0:
+                builder.add_parameter(
+                    str(task), operator, parameter=memory, gradient=0.0, optimizer=0.0
                 )
-            link = [0.0, *(values[position] for values in times)]
-            tensor = builder.add_tensor(number[task], 0.0, link=link)
-            builder.add_use(tensor, number[successor])
-    link_class = np.zeros((d, d), dtype=np.int64)
-    for position, pair in enumerate(pairs, start=1):
-        link_class[pair] = position
-    memory_of = [cost(rows[0][f"m{i}"], f"task {tasks[0]}", f"m{i}") for i in range(d)]
-    held = [
-        Device(f"device{i}", tabulated_spec(device, memory_of[i], path), server=0)
-        for i, device in enumerate(devices)
-    ]
-    bandwidth = np.full(len(link_classes), np.inf)
-    return GraphFile(
-        graph=builder.build(),
-        topology=port_topology(stem(path), held, link_class, link_classes, bandwidth),
-        provenance={"format": "moirai", "file": Path(path).name, "time_unit": "the file's own"},
-    )
+        for row, task in zip(rows, tasks, strict=True):
+            successors = _numbers(row["dir_succ"], task, "dir_succ")
+            carried = bool(_numbers(row["c_task"], task, "c_task"))
+            times = [
+                _times(row, f"pc{i}{j}", len(successors), task)
+                if carried
+                else [0.0] * len(successors)
+                for i, j in pairs
+            ]
+            for position, successor in enumerate(successors):
+                if successor not in number:
+                    raise InputError(
+                        f"unknown task {successor}",
+                        record=f"task {task}",
+                        field="dir_succ",
+                    )
+                link = [0.0, *(values[position] for values in times)]
+                tensor = builder.add_tensor(number[task], 0.0, link=link)
+                builder.add_use(tensor, number[successor])
+        link_class = np.zeros((d, d), dtype=np.int64)
+        for position, pair in enumerate(pairs, start=1):
+            link_class[pair] = position
+        memory_of = [cost(rows[0][f"m{i}"], f"task {tasks[0]}", f"m{i}") for i in range(d)]
+        held = [
+            Device(f"device{i}", tabulated_spec(device, memory_of[i], path), server=0)
+            for i, device in enumerate(devices)
+        ]
+        bandwidth = np.full(len(link_classes), np.inf)
+        return GraphFile(
+            graph=builder.build(),
+            topology=port_topology(stem(path), held, link_class, link_classes, bandwidth),
+            provenance={"format": self.format, "file": path.name, "time_unit": "the file's own"},
+        )
 
 
 def _rows(path: str | Path) -> tuple[list[Row], tuple[str, ...]]:

@@ -14,7 +14,7 @@ from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers.graph_file import GraphFile, kind_of, stem
-from envs.graphs.unroll import MicroBatch, Operator, ParameterUse, Unrolling, Value
+from envs.graphs.unroll import MicroBatch, Operator, ParameterUse, Value, unrolled
 from envs.units import DTYPES
 
 Shape = tuple[int, ...]
@@ -120,7 +120,7 @@ class _Reading:
         weights = [self._use(name) for name in self.users]
         labels = (f"{op.phase.name.lower()}/{op.name}" for op in self.operators)
         step = MicroBatch.of(labels, self.operators, self.tensors)
-        return Unrolling(stem(self.path), step, weights, [], self.reader.micro_batches).graph()
+        return unrolled(stem(self.path), step, weights, [], self.reader.micro_batches)
 
     def _model(self) -> Any:
         """The model with its functions written out; fills in the sizes of all its values."""

@@ -19,7 +19,7 @@ from envs.cost import TabulatedCost
 from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
-from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
+from envs.graphs.readers import read_graph_file
 from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import (
@@ -251,7 +251,7 @@ def test_no_time_at_all_is_said() -> None:
 
 def published(data: Path, name: str, objective: str) -> StepProblem:
     file = data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
-    read = read_dnn_partitioning(file)
+    read = read_graph_file(file)
     assert read.topology is not None
     return StepProblem.build(read.graph, read.topology, TabulatedCost())
 

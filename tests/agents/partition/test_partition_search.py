@@ -16,7 +16,7 @@ from agents.solver import Budget, Result
 from agents.step.problems import Partition
 from envs.cost import TabulatedCost
 from envs.files import read_json
-from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
+from envs.graphs.readers import read_graph_file
 from envs.partition.problem import LatencyProblem, MaxLoadProblem
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
@@ -177,7 +177,7 @@ def test_other_objectives_are_refused():
 def published(data: Path, objective: str, name: str) -> StepProblem:
     """A step of the published inputs for `objective`, throughput or latency."""
     path = data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
-    file = read_dnn_partitioning(path)
+    file = read_graph_file(path)
     return StepProblem.build(file.graph, file.topology, TabulatedCost())
 
 

@@ -18,7 +18,7 @@ from envs.cost import TabulatedCost
 from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
-from envs.graphs.readers import read_dnn_partitioning
+from envs.graphs.readers import read_graph_file
 from envs.hardware.devices import Device, DeviceSpec
 from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
 from envs.step.plans import Placement, Plan
@@ -124,7 +124,7 @@ def test_two_deterministic_searches_agree() -> None:
 @pytest.mark.proof
 def test_the_latency_of_bert24_is_proved(data: Path) -> None:
     name = "LayerGraphs/bert24_inference"
-    file = read_dnn_partitioning(
+    file = read_graph_file(
         data / "graphs" / "dnn-partitioning" / "latency-inputs" / f"{name}.json.gz"
     )
     problem = LatencyProblem(StepProblem.build(file.graph, file.topology, TabulatedCost()))

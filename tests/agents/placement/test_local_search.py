@@ -17,7 +17,7 @@ from agents.placement.neighbourhood.levels import inner_bytes, levels_of, list_s
 from agents.step.grouping import GroupedProblem, topological
 from envs.cost import TabulatedCost
 from envs.graphs.op_graph import Phase
-from envs.graphs.readers.moirai import read_moirai
+from envs.graphs.readers import read_graph_file
 from envs.partition.problem import MaxLoadProblem
 from envs.step.plans import Placement, Plan
 from envs.step.price import name_of_order
@@ -148,7 +148,8 @@ def test_partitions_are_searched_by_the_planner_for_partitions() -> None:
 
 @pytest.mark.slow
 def test_googlenet_in_as_many_moves_as_a_tenth_of_a_second_holds(data: Path) -> None:
-    file = read_moirai(data / "graphs" / "moirai" / "GoogLeNet.xls")
+    file = read_graph_file(data / "graphs" / "moirai" / "GoogLeNet.xls")
+    assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
     found = [
         planned(search(groups=(32, 64), seed=seed), problem, 60.0, 90_000).value

@@ -14,7 +14,7 @@ from agents.step.grouping import GroupedProblem
 from envs.cost import TabulatedCost
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE
-from envs.graphs.readers import read_moirai
+from envs.graphs.readers import read_graph_file
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, on, optimum, pipeline, problems
 from tests.asking import planned
@@ -100,7 +100,8 @@ def test_a_step_that_takes_no_time_on_one_device() -> None:
 
 @pytest.mark.proof
 def test_moirai_example_1_is_solved_to_30_by_order_where_1f1b_stops_at_31(data: Path) -> None:
-    file = read_moirai(data / "graphs" / "moirai" / "example-1.xls")
+    file = read_graph_file(data / "graphs" / "moirai" / "example-1.xls")
+    assert file.topology is not None
     problem = StepProblem.build(file.graph, file.topology, TabulatedCost())
     result = planned(Milp(), problem, 100.0, 4000)
     assert result.value == 30.0

@@ -16,9 +16,7 @@ from envs.files import read_json
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers import (
     PipeDreamReader,
-    read_dnn_partitioning,
     read_graph_file,
-    read_moirai,
 )
 from envs.graphs.storage import graph_hash, save_graph
 from envs.step.problem import StepProblem
@@ -52,7 +50,7 @@ def test_times_memory_and_topology_of_a_small_file(tmp_path: Path) -> None:
         [node(7), node(3, supportedOnFpga=False, fpgaLatency=0.0)],
         [edge(7, 3)],
     )
-    file = read_dnn_partitioning(path)
+    file = read_graph_file(path)
     graph, topology = file.graph, file.topology
     assert topology is not None
     assert graph.name == "small"
@@ -72,15 +70,13 @@ def test_times_memory_and_topology_of_a_small_file(tmp_path: Path) -> None:
 
 def test_edges_of_equal_cost_and_size_are_one_tensor(tmp_path: Path) -> None:
     edges = [edge(0, 1), edge(0, 2), edge(0, 3, cost=4.0), edge(0, 4, size=7.0)]
-    graph = read_dnn_partitioning(
-        written(tmp_path / "g.json", [node(i) for i in range(5)], edges)
-    ).graph
+    graph = read_graph_file(written(tmp_path / "g.json", [node(i) for i in range(5)], edges)).graph
     assert [graph.consumers(tensor).tolist() for tensor in range(3)] == [[1, 2], [3], [4]]
 
 
 def test_a_missing_colour_ties_nothing(tmp_path: Path) -> None:
     nodes = [node(0, colorClass=9), node(1), node(2, colorClass=None), node(3, colorClass=9)]
-    graph = read_dnn_partitioning(written(tmp_path / "g.json", nodes, [])).graph
+    graph = read_graph_file(written(tmp_path / "g.json", nodes, [])).graph
     assert graph.colocation.tolist() == [0, NONE, NONE, 0]
 
 
@@ -94,7 +90,7 @@ def test_backward_nodes_mirror_by_name_or_by_a_class_of_one(tmp_path: Path) -> N
         node(5, name="unnamed", isBackwardNode=1, colorClass=3),
         node(6, name="Loss", isBackwardNode=1),
     ]
-    graph = read_dnn_partitioning(written(tmp_path / "g.json", nodes, [])).graph
+    graph = read_graph_file(written(tmp_path / "g.json", nodes, [])).graph
     assert graph.mirror.tolist() == [NONE, NONE, NONE, 0, 1, 2, NONE]
     assert graph.phase.tolist() == [Phase.FORWARD] * 3 + [Phase.BACKWARD] * 4
     assert graph.kind[1] == graph.kind[4] == Kind.MATMUL
@@ -134,7 +130,7 @@ def test_a_fault_names_file_record_and_field(
 def test_a_missing_device_count_is_named(tmp_path: Path, field: str) -> None:
     path = written(tmp_path / "g.json", [node(0)], [], **{field: None})
     with refusal(f"record header: field '{field}': is missing"):
-        read_dnn_partitioning(path)
+        read_graph_file(path)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +166,8 @@ def test_published_operator_graphs_are_whole(
 def test_layer_costs_of_throughput_files_are_a_thousandth_of_latency_ones(data: Path) -> None:
     folder = data / "graphs" / "dnn-partitioning"
     name = "LayerGraphs/bert24_inference.json.gz"
-    latency = read_dnn_partitioning(folder / "latency-inputs" / name).graph
-    throughput = read_dnn_partitioning(folder / "throughput-inputs" / name).graph
+    latency = read_graph_file(folder / "latency-inputs" / name).graph
+    throughput = read_graph_file(folder / "throughput-inputs" / name).graph
     np.testing.assert_allclose(latency.link_seconds, 1000 * throughput.link_seconds)
 
 
@@ -461,7 +457,7 @@ def test_a_fault_of_a_workbook_is_named(
 def test_a_missing_column_of_a_workbook_is_named(workbook: Workbook) -> None:
     header = ["other" if column == "pc10" else column for column in HEADER]
     with refusal("record header: field 'pc10': is missing"):
-        read_moirai(workbook([header, *TASKS]))
+        read_graph_file(workbook([header, *TASKS]))
 
 
 def test_published_workbooks_are_whole(data: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from envs.cost import TabulatedCost
-from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
+from envs.graphs.readers import read_graph_file
 from envs.partition.problem import LatencyProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import Sketch, small_problem
@@ -86,7 +86,7 @@ def test_a_call_waits_receives_computes_and_sends() -> None:
 
 def test_one_device_for_all_and_the_host_alone_on_a_published_graph(data: Path) -> None:
     file = data / "graphs/dnn-partitioning/latency-inputs/OperatorGraphs/bert_l-3_inference.json.gz"
-    read = read_dnn_partitioning(file)
+    read = read_graph_file(file)
     assert read.topology is not None
     step = StepProblem.build(read.graph, read.topology, TabulatedCost())
     problem = LatencyProblem(step)

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 
 from envs.cost import TabulatedCost
 from envs.graphs.op_graph import NONE
-from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
+from envs.graphs.readers import read_graph_file
 from envs.hardware.devices import device_spec
 from envs.partition.problem import HostTraffic, cycle, host_of
 from envs.step.problem import StepProblem
@@ -62,7 +62,7 @@ def test_a_cycle_is_found_where_there_is_one(size: int, pairs: list[tuple[int, i
 
 def test_outputs_of_one_time_are_one_message_however_much_is_read(data: Path) -> None:
     file = data / "graphs/dnn-partitioning/throughput-inputs/LayerGraphs/bert24_training.json.gz"
-    read = read_dnn_partitioning(file)
+    read = read_graph_file(file)
     assert read.topology is not None
     step = StepProblem.build(read.graph, read.topology, TabulatedCost())
     traffic = HostTraffic.of(step, host_of(read.topology))
