@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import networkx
 import numpy as np
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.unroll import Operator, Value, column
@@ -28,12 +29,19 @@ class _Tensor(Value):
     link: Sequence[float]
 
 
+class _Parameter(NamedTuple):
+    name: str
+    parameter: float  # bytes
+    gradient: float  # bytes
+    optimizer: float  # bytes
+    owner: int
+
+
 @dataclass
 class GraphBuilder:
     """Collects operators, tensors, uses and parameters; `build` sorts and checks them.
 
-    Operators keep their order of insertion
-    wherever the dependencies allow it.
+    Operators keep their order of insertion wherever the dependencies allow it.
     """
 
     name: str
@@ -41,7 +49,7 @@ class GraphBuilder:
     link_classes: tuple[str, ...] = ()
     _operators: list[_Operator] = field(default_factory=list)
     _tensors: list[_Tensor] = field(default_factory=list)
-    _parameters: list[tuple[str, float, float, float, int]] = field(default_factory=list)
+    _parameters: list[_Parameter] = field(default_factory=list)
 
     def add_operator(
         self,
@@ -83,7 +91,7 @@ class GraphBuilder:
         self, name: str, owner: int, *, parameter: float, gradient: float, optimizer: float
     ) -> None:
         """A parameter resident beside operator `owner`; sizes in bytes."""
-        self._parameters.append((name, parameter, gradient, optimizer, owner))
+        self._parameters.append(_Parameter(name, parameter, gradient, optimizer, owner))
 
     def build(self) -> OpGraph:
         """The checked graph.
@@ -102,15 +110,6 @@ class GraphBuilder:
         for op in ops:
             if op.colocation != NONE:
                 renumber.setdefault(op.colocation, len(renumber))
-        names, sizes, gradients, states, owners = (
-            zip(*self._parameters, strict=True) if self._parameters else ((), (), (), (), ())
-        )
-
-        def ints(values: Sequence[int]) -> IntArray:
-            return np.array(values, dtype=np.int64)
-
-        def floats(values: Sequence[float]) -> FloatArray:
-            return np.array(values, dtype=np.float64)
 
         def table(rows: Sequence[object], key: str, classes: tuple[str, ...]) -> FloatArray:
             if not classes:
@@ -127,18 +126,18 @@ class GraphBuilder:
             **codes,
             **costs,
             op_dtype=column(ops, "dtype"),
-            colocation=ints([renumber.get(op.colocation, NONE) for op in ops]),
-            mirror=ints([rank[op.mirror] for op in ops]),
+            colocation=np.array([renumber.get(op.colocation, NONE) for op in ops], np.int64),
+            mirror=rank[column(ops, "mirror")],
             tensor_bytes=column(tensors, "bytes", np.float64),
             tensor_dtype=column(tensors, "dtype"),
-            producer=ints([rank[tensor.producer] for tensor in tensors]),
+            producer=rank[column(tensors, "producer")],
             consumer_ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
             consumer=np.concatenate([*rows, []]).astype(np.int64),
-            parameter_names=tuple(names),
-            parameter_bytes=floats(sizes),
-            gradient_bytes=floats(gradients),
-            optimizer_bytes=floats(states),
-            parameter_owner=ints([rank[owner] for owner in owners]),
+            parameter_names=tuple(parameter.name for parameter in self._parameters),
+            parameter_bytes=column(self._parameters, "parameter", np.float64),
+            gradient_bytes=column(self._parameters, "gradient", np.float64),
+            optimizer_bytes=column(self._parameters, "optimizer", np.float64),
+            parameter_owner=rank[column(self._parameters, "owner")],
             profile_classes=self.profile_classes,
             profile_seconds=table(ops, "profile", self.profile_classes),
             link_classes=self.link_classes,

@@ -10,8 +10,9 @@ import networkx
 import numpy as np
 from torch import nn
 
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import IntArray
 from envs.errors import InputError
+from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE, Kind, Phase
 from envs.graphs.unroll import MicroBatch, ParameterUse
 
@@ -74,17 +75,16 @@ class Calls:
         dtype = np.zeros(len(first), dtype=np.int64)
         heaviest_last = np.argsort(step.flop, kind="stable")
         dtype[piece[heaviest_last]] = step.dtype[heaviest_last]
-        crossing = tensor != NONE
         micro_batch = MicroBatch(
             names=self._names(step, part[first], first, size),
             kind=np.where(size == 1, step.kind[first], int(Kind.FUSED)),
             phase=step.phase[first],
-            flop=_summed(step.flop, piece),
-            bytes_read=_summed(step.bytes_read, piece),
-            bytes_written=_summed(step.bytes_written, piece),
+            flop=sum_rows(step.flop, piece, len(first)),
+            bytes_read=sum_rows(step.bytes_read, piece, len(first)),
+            bytes_written=sum_rows(step.bytes_written, piece, len(first)),
             dtype=dtype,
             mirror=self._mirrors(step, piece, first),
-            tensor_bytes=_summed(step.tensor_bytes[crossing], tensor[crossing]),
+            tensor_bytes=sum_rows(step.tensor_bytes, tensor, len(made)),
             tensor_dtype=np.array([dtype for _, _, dtype, _ in made], dtype=np.int64),
             producer=np.array([producer for producer, *_ in made], dtype=np.int64),
             uses=np.array(
@@ -188,11 +188,6 @@ def _tensors(
             made = (producer, outside, int(step.tensor_dtype[t]), t if t in gradients else NONE)
             tensor[t] = number.setdefault(made, len(number))
     return tensor, list(number)
-
-
-def _summed(values: FloatArray, target: IntArray) -> FloatArray:
-    rows = int(target.max(initial=NONE)) + 1
-    return np.bincount(target, weights=values, minlength=rows).astype(np.float64)
 
 
 def _unique(piece: IntArray, users: Sequence[int]) -> tuple[int, ...]:

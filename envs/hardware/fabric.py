@@ -23,34 +23,25 @@ _Label = tuple[int, int, float, tuple[int, ...], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Route:
-    """The links from one device to another, in order."""
+    """The nodes on the way from one device to another, both included, and the links in order."""
 
-    links: tuple[Link, ...]
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """All nodes on the way, both ends included."""
-        return (self.links[0].ends[0], *(link.ends[1] for link in self.links))
-
-    @property
-    def hops(self) -> int:
-        """Number of links."""
-        return len(self.links)
+    nodes: tuple[str, ...]
+    links: tuple[LinkSpec, ...]
 
     @property
     def latency(self) -> float:
         """Seconds: the sum over the links, rounded once, so that both directions agree."""
-        return math.fsum(link.spec.latency for link in self.links)
+        return math.fsum(link.latency for link in self.links)
 
     @property
     def bandwidth(self) -> float:
         """Bytes/s of the bottleneck: the smallest of the links."""
-        return min(link.spec.bandwidth for link in self.links)
+        return min(link.bandwidth for link in self.links)
 
     @property
     def media(self) -> tuple[str, ...]:
         """The media on the way, each once, in the order they are met."""
-        return tuple(dict.fromkeys(link.spec.medium for link in self.links))
+        return tuple(dict.fromkeys(link.medium for link in self.links))
 
 
 class Routes:
@@ -90,9 +81,7 @@ class Routes:
         """
         if self._rank[source] > self._rank[destination]:
             back = self.between(destination, source)
-            return Route(
-                tuple(Link((link.ends[1], link.ends[0]), link.spec) for link in back.links[::-1])
-            )
+            return Route(back.nodes[::-1], back.links[::-1])
         if self.fabric.server_of(source) == self.fabric.server_of(destination):
             path = self.within(source, destination)
         else:
@@ -102,7 +91,7 @@ class Routes:
                 *self.within(out, into)[1:-1],
                 *self.within(destination, into)[::-1],
             )
-        return Route(tuple(Link((a, b), self.fabric.link(a, b)) for a, b in pairwise(path)))
+        return Route(path, tuple(self.fabric.link(a, b) for a, b in pairwise(path)))
 
     def gates(self, source: str, destination: str) -> tuple[str, str]:
         """The nodes whose send and receive port a transfer holds: the devices, or their NICs."""
@@ -246,14 +235,6 @@ class LinkSpec:
     def times(self, count: float) -> LinkSpec:
         """`count` such links side by side, used as one."""
         return LinkSpec(self.medium, self.bandwidth * count, self.latency)
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link between two nodes."""
-
-    ends: tuple[str, str]
-    spec: LinkSpec
 
 
 def read_size(value: object, *, key: str, at_least: int = 1) -> int:

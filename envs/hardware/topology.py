@@ -122,11 +122,11 @@ class Topology:
         Raises:
             InputError: no device has that name.
         """
-        for number, device in enumerate(self.devices):
-            if device.name == name:
-                return number
-        known = ", ".join(self.device_names)
-        raise InputError(f"unknown device {name!r} (known: {known})", file=f"topology {self.name}")
+        known = self.device_names
+        if name not in known:
+            told = f"unknown device {name!r} (known: {', '.join(known)})"
+            raise InputError(told, file=f"topology {self.name}")
+        return known.index(name)
 
 
 def port_topology(
