@@ -31,7 +31,7 @@ from envs.graphs.storage import (
 from envs.graphs.synthetic import synthetic_training_graph
 from envs.units import DTYPES
 from tests.refusal import refusal
-from tests.strength import SEEDS, examples
+from tests.strength import examples
 
 SUFFIXES = (".npz", ".json", ".json.gz")
 
@@ -66,25 +66,13 @@ def assert_same(graph: OpGraph, other: OpGraph) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_saved_graph_loads_exactly(tmp_path: Path, suffix: str) -> None:
-    graph = small_graph()
-    save_graph(graph, tmp_path / f"g{suffix}", {"model": "toy", "batch": 2})
-    assert_same(load_graph(tmp_path / f"g{suffix}"), graph)
+    drawn = [synthetic_training_graph(np.random.default_rng(seed), 2, 2, 2) for seed in range(5)]
+    for graph in (small_graph(), GraphBuilder("empty").build(), *drawn):
+        save_graph(graph, tmp_path / f"g{suffix}", {"model": "toy", "batch": 2})
+        loaded = load_graph(tmp_path / f"g{suffix}")
+        assert_same(loaded, graph)
+        assert graph_hash(loaded) == graph_hash(graph)
     assert [file.name for file in tmp_path.iterdir()] == [f"g{suffix}"]
-
-
-@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=SEEDS, suffix=st.sampled_from(SUFFIXES))
-def test_random_graphs_round_trip(tmp_path: Path, seed: int, suffix: str) -> None:
-    graph = synthetic_training_graph(np.random.default_rng(seed), 2, 2, 2)
-    save_graph(graph, tmp_path / f"g{suffix}")
-    loaded = load_graph(tmp_path / f"g{suffix}")
-    assert_same(loaded, graph)
-    assert graph_hash(loaded) == graph_hash(graph)
-
-
-def test_an_empty_graph_round_trips(tmp_path: Path) -> None:
-    save_graph(GraphBuilder("empty").build(), tmp_path / "g.npz")
-    assert load_graph(tmp_path / "g.npz").num_operators == 0
 
 
 def test_the_hash_sees_every_column_and_not_the_name() -> None:
@@ -235,11 +223,6 @@ def test_foreign_content_is_named(tmp_path: Path, content: bytes, fault: str) ->
     with refusal(fault) as caught:
         load_graph(path)
     assert caught.value.file == path
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with refusal(r"none\.npz.*No such file"):
-        load_graph(tmp_path / "none.npz")
 
 
 def rewritten(path: Path, **arrays: np.ndarray) -> Path:

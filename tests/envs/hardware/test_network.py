@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from itertools import pairwise
 
@@ -141,9 +140,3 @@ def test_a_pair_slower_than_its_ports_has_a_link_of_its_own() -> None:
     assert slow[:2] == ["server0/nic0 send", "server2/nic0 receive"]
     assert slow[2] == "device 0 -> device 2"
     assert network.link_capacity[network.link_names.index(slow[2])] == topology.bandwidth[0, 2]
-
-
-def test_networks_survive_pickling() -> None:
-    topology = planes("t", servers_of(nics=2), servers=3, network=ETHERNET)
-    again = pickle.loads(pickle.dumps(topology))
-    assert again.network.channel_names == topology.network.channel_names

@@ -41,31 +41,25 @@ def two_servers(nics: int) -> Fabric:
     return fabric
 
 
-def port(topology: Topology, source: str, destination: str) -> tuple[str, str]:
+@pytest.mark.parametrize(
+    ("nics", "source", "destination", "ports"),
+    [
+        (1, "d00", "d01", ("d00 send", "d01 receive")),  # inside a server: their own
+        (1, "d01", "d00", ("d01 send", "d00 receive")),
+        (1, "d00", "d10", ("n00 send", "n10 receive")),  # both share the only NIC
+        (1, "d01", "d11", ("n00 send", "n10 receive")),
+        (2, "d00", "d10", ("n00 send", "n10 receive")),  # one for each
+        (2, "d01", "d11", ("n01 send", "n11 receive")),
+        (2, "d01", "d10", ("n01 send", "n10 receive")),
+    ],
+)
+def test_a_transfer_holds_the_ports_of_devices_or_of_their_nics(
+    nics: int, source: str, destination: str, ports: tuple[str, str]
+) -> None:
+    topology = fabric_topology("t", two_servers(nics))
     pair = topology.index(source), topology.index(destination)
-    return (
-        topology.port_names[topology.send_port[pair]],
-        topology.port_names[topology.receive_port[pair]],
-    )
-
-
-def test_inside_a_server_the_devices_own_ports_are_held() -> None:
-    topology = fabric_topology("t", two_servers(nics=1))
-    assert port(topology, "d00", "d01") == ("d00 send", "d01 receive")
-    assert port(topology, "d01", "d00") == ("d01 send", "d00 receive")
-
-
-def test_two_devices_share_the_only_nic_of_their_server() -> None:
-    topology = fabric_topology("t", two_servers(nics=1))
-    assert port(topology, "d00", "d10") == ("n00 send", "n10 receive")
-    assert port(topology, "d01", "d11") == ("n00 send", "n10 receive")
-
-
-def test_two_devices_do_not_share_a_port_when_there_are_two_nics() -> None:
-    topology = fabric_topology("t", two_servers(nics=2))
-    assert port(topology, "d00", "d10") == ("n00 send", "n10 receive")
-    assert port(topology, "d01", "d11") == ("n01 send", "n11 receive")
-    assert port(topology, "d01", "d10") == ("n01 send", "n10 receive")
+    assert topology.port_names[topology.send_port[pair]] == ports[0]
+    assert topology.port_names[topology.receive_port[pair]] == ports[1]
 
 
 def test_a_device_takes_the_nearest_nic_even_when_it_is_busier() -> None:
@@ -96,20 +90,10 @@ def test_send_and_receive_ports_are_different_for_full_duplex() -> None:
     assert (topology.receive_port.diagonal() == -1).all()
 
 
-def test_latency_adds_up_and_the_slowest_link_binds() -> None:
+def test_latency_adds_up_the_slowest_link_binds_and_class_zero_is_free() -> None:
     topology = fabric_topology("t", two_servers(nics=1))
-    i, j = topology.index("d00"), topology.index("d11")
-    assert topology.latency[i, j] == pytest.approx(2e-6 + 2e-6 + 5e-6 + 5e-6 + 2e-6 + 2e-6)
-    assert topology.bandwidth[i, j] == 3e9
-    k = topology.index("d01")
-    assert topology.latency[i, k] == pytest.approx(4e-6)
-    assert topology.bandwidth[i, k] == 16e9
-
-
-def test_class_zero_is_the_same_device_and_free() -> None:
-    topology = fabric_topology("t", two_servers(nics=1))
-    assert topology.class_latency[0] == 0
-    assert topology.class_bandwidth[0] == np.inf
+    assert topology.latency[0].tolist() == pytest.approx([0.0, 4e-6, 18e-6, 18e-6])
+    assert topology.bandwidth[0].tolist() == [np.inf, 16e9, 3e9, 3e9]
     assert (topology.link_class.diagonal() == 0).all()
     assert topology.class_names[0] == "same device"
     assert topology.class_names[1:] == (
