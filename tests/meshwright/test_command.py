@@ -149,9 +149,16 @@ def test_options_of_ones_own(
 def test_a_folder_of_options_is_there_and_takes_no_name_twice(own_folders: Path) -> None:
     with refusal("there is no such folder"):
         take_config_folders([str(own_folders / "missing")])
-    (own_folders / "agent/own_heft.yaml").rename(own_folders / "agent/heft.yaml")
-    with refusal(r"agent/heft\.yaml: there is an option of this name"):
-        take_config_folders([str(own_folders)])
+    for name in (
+        "agent/heft",
+        "topology/dgx1",
+        "agent/emptiest",
+    ):  # of the registry, a table, a file
+        (own_folders / f"{name}.yaml").parent.mkdir(exist_ok=True)
+        (own_folders / "agent/own_heft.yaml").rename(own_folders / f"{name}.yaml")
+        with refusal(rf"{name}\.yaml: there is an option of this name"):
+            take_config_folders([str(own_folders)])
+        (own_folders / f"{name}.yaml").rename(own_folders / "agent/own_heft.yaml")
 
 
 @pytest.mark.parametrize(
