@@ -171,6 +171,7 @@ class Recorder(TorchDispatchMode):
             self._define(tensor, index, mutates=True)
         flop = float(known.flop(*args, **kwargs, out_val=out)) if known.flop is not None else 0.0
         self._record_of_node.setdefault(node, index)
+        running, call = self._running(known, inputs)
         self.records.append(
             Record(
                 name=known.name,
@@ -181,8 +182,8 @@ class Recorder(TorchDispatchMode):
                 bytes_read=read_bytes,
                 bytes_written=write_bytes,
                 dtype=_arithmetic_dtype([*fresh, *written, *inputs]),
-                node=self._running_node(known, inputs),
-                call=self._running_call(),
+                node=running,
+                call=call,
             )
         )
 
@@ -256,21 +257,18 @@ class Recorder(TorchDispatchMode):
         else:
             self._storage_of_node.setdefault(node, key)
 
-    def _running_node(self, known: Traits, inputs: list[torch.Tensor]) -> int:
-        """Sequence number of the forward operator whose backward is running."""
-        node: Any = torch._C._current_autograd_node()
-        if self.phase is not Phase.BACKWARD or node is None:
-            return NONE
-        if known.name in {"add", "add_"} and len(inputs) == 2:
-            return _summed_for(node, inputs[0].shape)
-        return int(node._sequence_nr())
-
-    def _running_call(self) -> int | None:
-        """Of a backward operator: the call of the autograd node that runs it."""
+    def _running(self, known: Traits, inputs: list[torch.Tensor]) -> tuple[int, int | None]:
+        """Sequence number of the forward operator whose backward is running, and its call."""
+        ran: Any = torch._C._current_autograd_node()
         if self.phase is not Phase.BACKWARD:
-            return self._call
-        node: Any = torch._C._current_autograd_node()
-        return None if node is None else self._call_of_node.get(int(node._sequence_nr()))
+            return NONE, self._call
+        if ran is None:
+            return NONE, None
+        number = int(ran._sequence_nr())
+        call = self._call_of_node.get(number)
+        if known.name in {"add", "add_"} and len(inputs) == 2:
+            number = _summed_for(ran, inputs[0].shape)
+        return number, call
 
     def during(self, phase: Phase) -> Self:
         """This recorder, for operators that belong to `phase`."""

@@ -153,7 +153,7 @@ def test_a_folder_of_options_is_there_and_takes_no_name_twice(own_folders: Path)
         "agent/heft",
         "topology/dgx1",
         "agent/emptiest",
-    ):  # of the registry, a table, a file
+    ):  # a row, another, a file
         (own_folders / f"{name}.yaml").parent.mkdir(exist_ok=True)
         (own_folders / "agent/own_heft.yaml").rename(own_folders / f"{name}.yaml")
         with refusal(rf"{name}\.yaml: there is an option of this name"):
