@@ -12,7 +12,7 @@ import numpy as np
 from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
-from envs.graphs.unroll import Operator, Value, column
+from envs.graphs.unroll import WORK, Operator, Value, column, columns
 from envs.units import DTYPES
 
 
@@ -116,15 +116,10 @@ class GraphBuilder:
                 return np.zeros((0, 0))
             return column(rows, key, np.float64).reshape(len(rows), len(classes))
 
-        codes = {key: column(ops, key) for key in ("kind", "phase", "micro_batch", "replica")}
-        costs = {
-            key: column(ops, key, np.float64) for key in ("flop", "bytes_read", "bytes_written")
-        }
         return OpGraph(
             name=self.name,
             op_names=tuple(op.name for op in ops),
-            **codes,
-            **costs,
+            **columns(ops, "kind", "phase", "micro_batch", "replica", *WORK),
             op_dtype=column(ops, "dtype"),
             colocation=np.array([renumber.get(op.colocation, NONE) for op in ops], np.int64),
             mirror=rank[column(ops, "mirror")],

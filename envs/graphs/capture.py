@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def capture_training_step(
                 gradients = torch.autograd.grad(result, trained, allow_unused=True)
                 buffers = _gradient_buffers(recorder, trained, gradients)
     recorder.link()
-    costs = OptimizerTrace(optimizer)
+    costs = update_cost(optimizer)
     uses = [_parameter_use(recorder, p, label, buffers.get(p), costs) for p, label in named.items()]
     shared = _shared_buffers(recorder, states, uses)
     step = MicroBatch.of(unique_names(recorder), recorder.records, recorder.values)
@@ -179,7 +179,7 @@ def _parameter_use(
     parameter: nn.Parameter,
     label: str,
     buffer: int | None,
-    costs: OptimizerTrace,
+    costs: UpdateCost,
 ) -> ParameterUse:
     nbytes = float(parameter.numel() * parameter.itemsize)
     users = recorder.external.get(parameter.untyped_storage()._cdata, [])
@@ -187,7 +187,7 @@ def _parameter_use(
     if buffer is None:
         return ParameterUse(label, nbytes, dtype, tuple(users))
     users = sorted({*users, *recorder.gradient_producers(buffer)})
-    update = costs.cost(parameter)
+    update = costs(parameter.shape, parameter.dtype)
     return ParameterUse(label, nbytes, dtype, tuple(users), gradient=buffer, **update)
 
 
@@ -230,30 +230,23 @@ _SCALARS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class OptimizerTrace:
-    """Update costs by shape and type of the parameter; equal parameters are traced once.
+UpdateCost = Callable[[torch.Size, torch.dtype], dict[str, float]]
 
-    The update of a parameter is one fused operator: FLOP of matrix multiplications only (0 for SGD
-    and Adam); parameter, gradient and state are read once, parameter and state written once. Host
-    scalars such as Adam's step counter are no state. The second step is costed: the first one
-    creates the state. A norm that the optimizer reads back reads as 1, which changes no cost.
+
+def update_cost(factory: OptimizerFactory) -> UpdateCost:
+    """The update of a parameter by its shape and type, as `ParameterUse` has it; each traced once.
+
+    It is one fused operator: FLOP of matrix multiplications only (0 for SGD and Adam); parameter,
+    gradient and state are read once, parameter and state written once. Host scalars such as Adam's
+    step counter are no state. The second step is costed: the first one creates the state. A norm
+    that the optimizer reads back reads as 1, which changes no cost.
     """
 
-    factory: OptimizerFactory
-    known: dict[tuple[torch.Size, torch.dtype], dict[str, float]] = field(default_factory=dict)
-
-    def cost(self, parameter: nn.Parameter) -> dict[str, float]:
-        """The update of a parameter of this shape and type, as `ParameterUse` has it."""
-        key = (parameter.shape, parameter.dtype)
-        if key not in self.known:
-            self.known[key] = self._trace(*key)
-        return self.known[key]
-
-    def _trace(self, shape: torch.Size, dtype: torch.dtype) -> dict[str, float]:
+    @cache
+    def cost(shape: torch.Size, dtype: torch.dtype) -> dict[str, float]:
         parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
         parameter.grad = torch.empty_like(parameter)
-        optimizer = self.factory([parameter])
+        optimizer = factory([parameter])
         for group in optimizer.param_groups:
             group["foreach"] = False
         recorder = Recorder(Phase.OPTIMIZER)
@@ -281,3 +274,5 @@ class OptimizerTrace:
             "update_written": written,
             "state_bytes": sum(state.values()),
         }
+
+    return cost

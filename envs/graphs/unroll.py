@@ -46,6 +46,15 @@ def column(rows: Sequence[Any], key: str, dtype: type[Any] = np.int64) -> NDArra
     return np.array([getattr(row, key) for row in rows], dtype=dtype)
 
 
+WORK = ("flop", "bytes_read", "bytes_written")  # of an operator, no whole numbers
+
+
+def columns(operators: Sequence[Operator], *keys: str) -> dict[str, NDArray[Any]]:
+    """Attributes of operators by their names."""
+    kinds = {key: np.float64 if key in WORK else np.int64 for key in keys}
+    return {key: column(operators, key, kind) for key, kind in kinds.items()}
+
+
 def numbered(labels: Iterable[str]) -> tuple[str, ...]:
     """The labels, and `#2`, `#3`, ... where one repeats."""
     seen: Counter[str] = Counter()
@@ -78,16 +87,10 @@ class MicroBatch:
         cls, labels: Iterable[str], operators: Sequence[Operator], values: Sequence[Value]
     ) -> Self:
         """Of operators in topological order, `numbered` by their labels, and their tensors."""
-        codes = {key: column(operators, key) for key in ("kind", "phase", "dtype", "mirror")}
-        sizes = {
-            key: column(operators, key, np.float64)
-            for key in ("flop", "bytes_read", "bytes_written")
-        }
         uses = [(t, consumer) for t, value in enumerate(values) for consumer in value.consumers]
         return cls(
             names=numbered(labels),
-            **codes,
-            **sizes,
+            **columns(operators, "kind", "phase", "dtype", "mirror", *WORK),
             tensor_bytes=column(values, "bytes", np.float64),
             tensor_dtype=column(values, "dtype"),
             producer=column(values, "producer"),
