@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +9,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference_fluid import reference_completion
 
-from envs.errors import InputError
 from envs.network.flow_file import read_flow_file, routes
 from tests.envs.network.made_flows import flow_set
+from tests.refusal import refusal
 
 HEADER = "shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts"
 ROWS = (
@@ -77,53 +74,27 @@ def test_a_random_shard_agrees_with_exact_arithmetic(tmp_path: Path) -> None:
     assert_allclose(file.completion_ns(), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("form", ["gzip", "other columns", "no fct", "windows", "blank lines"])
-def test_the_same_flows_in_another_form(form: str, tmp_path: Path) -> None:
+def test_other_columns_in_another_order_are_the_same_flows(tmp_path: Path) -> None:
     path = written(tmp_path, *ROWS)
     expected = read_flow_file(path).completion_ns()
-    text = path.read_text()
-    table = list(csv.reader(io.StringIO(text)))
-    if form == "gzip":
-        path = tmp_path / "flows.csv.gz"
-        path.write_bytes(gzip.compress(text.encode()))
-    elif form == "other columns":
-        order = [6, 3, 0, 4, 2, 1]
-        lines = [",".join(["extra", "extra", *(row[c] for c in order)]) for row in table]
-        path.write_text("\n".join(lines))
-    elif form == "no fct":
-        path.write_text("\n".join(",".join(row[:5] + row[6:]) for row in table))
-    elif form == "windows":
-        path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    else:
-        path.write_text(text.replace("\n", "\n\n"))
-    file = read_flow_file(path)
+    order = [6, 3, 0, 4, 2, 1]
+    rows = [row.split(",") for row in (HEADER, *ROWS)]
+    lines = [",".join(["extra", *(row[c] for c in order)]) for row in rows]
+    file = read_flow_file(written(tmp_path, *lines[1:], header=lines[0]))
     assert_array_equal(file.completion_ns(), expected)
-    assert (file.fct_ns is None) == (form in {"no fct", "other columns"})
+    assert file.fct_ns is None
 
 
 GOOD = "0,5.0,1000,0,1,838.4,2"
 BAD = {
-    "negative size": ("0,5.0,-7,0,1,838.4,2", "row 2 (line 3): field 'size_bytes': '-7' is neg"),
-    "no size": ("0,5.0,0,0,1,838.4,2", "field 'size_bytes': '0' is zero"),
-    "half a byte": ("0,5.0,0.5,0,1,838.4,2", "field 'size_bytes': '0.5' is not a whole number"),
-    "a word": ("0,5.0,many,0,1,838.4,2", "row 2 (line 3): field 'size_bytes': 'many' is not a num"),
-    "underscore": ("0,5.0,1_000,0,1,838.4,2", "field 'size_bytes': '1_000' is not a number"),
-    "blank": ("0,,1000,0,1,838.4,2", "row 2 (line 3): field 'arrival_ns': is missing"),
-    "NaN": ("0,nan,1000,0,1,838.4,2", "field 'arrival_ns': 'nan' is not finite"),
-    "infinity": ("0,inf,1000,0,1,838.4,2", "field 'arrival_ns': 'inf' is not finite"),
-    "negative time": ("0,-1,1000,0,1,838.4,2", "field 'arrival_ns': '-1' is negative"),
-    "late": ("0,1e16,1000,0,1,838.4,2", "field 'arrival_ns': '1e16' is above 2^53"),
+    "negative size": ("0,5.0,-7,0,1,838.4,2", r"row 2 \(line 3\): field 'size_bytes': '-7' is neg"),
+    "late": ("0,1e16,1000,0,1,838.4,2", "field 'arrival_ns': '1e16' is above 2.53"),
     "unknown source": ("0,5.0,1000,2,1,838.4,2", "field 'src': '2' is no host"),
-    "unknown destination": ("0,5.0,1000,0,-1,838.4,2", "field 'dst': '-1' is negative"),
     "to itself": ("0,5.0,1000,1,1,838.4,2", "field 'dst': '1' is the source too"),
     "one host": ("1,5.0,1000,0,0,838.4,1", "field 'n_hosts': '1' is below 2"),
     "other hosts": ("0,5.0,1000,0,1,838.4,3", "field 'n_hosts': '3' is not that of the shard"),
-    "too many hosts": ("1,5.0,1000,0,1,838.4,9e9", "field 'n_hosts': '9e9' is too large"),
     "no shard": (" ,5.0,1000,0,1,838.4,2", "field 'shard': is missing"),
     "no time": ("0,5.0,1000,0,1,0.0,2", "field 'fct_ns': '0.0' is not positive"),
-    "a time that is a word": ("0,5.0,1000,0,1,soon,2", "field 'fct_ns': 'soon' is not a number"),
-    "short row": ("0,5.0,1000,0,1,838.4", "row 2 (line 3): has 6 cells, the header has 7"),
-    "open quote": ('0,5.0,1000,0,1,"838.4,2', "line 3: is no CSV"),
 }
 
 
@@ -131,30 +102,9 @@ BAD = {
 def test_a_wrong_row_is_refused_by_file_row_and_field(fault: str, tmp_path: Path) -> None:
     row, words = BAD[fault]
     path = written(tmp_path, GOOD, row)
-    with pytest.raises(InputError) as refused:
+    with refusal(words) as refused:
         read_flow_file(path)
-    assert words in str(refused.value)
-    assert str(path) in str(refused.value)
-
-
-def test_a_file_that_is_no_flow_file_is_refused(tmp_path: Path) -> None:
-    def refusal(content: bytes) -> str:
-        path = tmp_path / "flows.csv"
-        path.write_bytes(content)
-        with pytest.raises(InputError) as refused:
-            read_flow_file(path)
-        return str(refused.value)
-
-    assert "is empty" in refusal(b"")
-    assert "header: field 'size_bytes': is missing" in refusal(HEADER.replace("e_b", "").encode())
-    assert "header: field 'src': stands twice" in refusal(f"{HEADER},src\n".encode())
-    assert "holds no row" in refusal(HEADER.encode())
-    assert "is no text in UTF-8" in refusal(b"\xff\xfe\x00")
-    assert "is truncated or damaged" in refusal(gzip.compress(HEADER.encode())[:-9])
-    with pytest.raises(InputError, match="cannot be read"):
-        read_flow_file(tmp_path / "absent.csv")
-    with pytest.raises(InputError, match="cannot be read"):
-        read_flow_file(tmp_path)
+    assert refused.value.file == path
 
 
 def test_routes_go_up_and_down_the_row() -> None:
@@ -163,10 +113,3 @@ def test_routes_go_up_and_down_the_row() -> None:
     ptr, links = routes(4, pairs[:, 0], pairs[:, 1])
     rows = [links[ptr[f] : ptr[f + 1]].tolist() for f in range(4)]
     assert rows == [[0, 8, 9, 10, 7], [2, 12, 5], [3, 13, 12, 11, 4], [1, 9, 6]]
-
-
-def test_no_flows_have_no_links() -> None:
-    none = np.zeros(0, dtype=np.int64)
-    ptr, links = routes(2, none, none)
-    assert ptr.tolist() == [0]
-    assert len(links) == 0
