@@ -14,7 +14,6 @@ import numpy as np
 from agents.bandwidth.piped_step import PATH_ROUNDING, Path, PipedStep
 from agents.bandwidth.rules import (
     AllocationIncumbent,
-    PipeTraffic,
     ProportionalShares,
     SquareRootShares,
     UniformShares,
@@ -270,13 +269,13 @@ class ConvexRates:
         self, problem: BandwidthPlanning, budget: Budget, start: Sequence[Plan] = ()
     ) -> Result[Plan]:
         """As `agents.solver.Solver.solve`; `Budget.evaluations` counts longest paths."""
-        deadline, given = time.perf_counter() + budget.seconds, (problem.step, problem.plan)
-        incumbent = AllocationIncumbent(*given, self.gap)
+        deadline = time.perf_counter() + budget.seconds
+        incumbent = AllocationIncumbent(problem.step, problem.plan, self.gap)
         if incumbent.step is None:
             return incumbent.result()
-        search = _Search(incumbent, incumbent.step, PipeTraffic.of(*given))
+        search = _Search(incumbent, incumbent.step)
         for rule in (SquareRootShares(), ProportionalShares(), UniformShares()):
-            search.visit(rule.shares(*given))
+            search.visit(rule.shares(incumbent.step))
         limit = np.inf if budget.evaluations is None else budget.evaluations
         rounds, reason = 0, ""
         while not search.closed(self.gap) and not reason:
@@ -295,9 +294,7 @@ class ConvexRates:
 class _Search:
     """The state of one search: paths, tangents, and the best point without regard to memory."""
 
-    def __init__(
-        self, incumbent: AllocationIncumbent, step: PipedStep, traffic: PipeTraffic
-    ) -> None:
+    def __init__(self, incumbent: AllocationIncumbent, step: PipedStep) -> None:
         self.incumbent = incumbent
         self.step = step
         self.network = step.network
@@ -306,8 +303,7 @@ class _Search:
         self.best_seconds = np.inf
         self.proved = incumbent.lower_bound
         self.paths: list[Path] = []
-        self.volume = traffic.volume.ravel()
-        used = np.flatnonzero(traffic.transfers.ravel() > 0)
+        used = np.flatnonzero(step.transfers)
         number = self.network.channel_pipe
         self.in_use = np.isin(number, used)
         most = np.zeros(step.num_servers**2)
@@ -335,7 +331,7 @@ class _Search:
         if path.seconds < self.best_seconds:
             self.best_seconds, self.best_rate = path.seconds, allocation.rate
             # A pipe sends its bytes one after the other, all of them within the step.
-            low = self.volume[self.within.pipe] / (path.seconds or np.inf) * (1.0 - LINK_SLACK)
+            low = self.step.volume[self.within.pipe] / (path.seconds or np.inf) * (1.0 - LINK_SLACK)
             self.within = PipeRange(self.within.pipe, low, self.within.high)
         if path.seconds < self.incumbent.step_time:
             self.incumbent.offer(allocation)

@@ -11,7 +11,8 @@ import numpy as np
 from annotated_types import Gt, Le, Lt
 
 from agents.bandwidth.convex import ConvexRates
-from agents.bandwidth.pipes import Pipes, ResponsiveSimulator
+from agents.bandwidth.pipes import ResponsiveSimulator
+from agents.bandwidth.rules import offer_rates
 from agents.placement.fusion_milp import FusionMilp
 from agents.solver import Budget, Result
 from agents.step.incumbent import AT_THE_BOUND, StepIncumbent
@@ -29,7 +30,6 @@ from envs.hardware.network import Network
 from envs.step.allocated import allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
-from envs.step.step import StepSimulator
 
 _KNOWN = 4096  # plans whose allocation is remembered
 
@@ -71,8 +71,7 @@ class JointIncumbent(StepIncumbent):
         super().__init__(allocated_problem(whole, uniform))
         self.whole = whole
         self.uniform = uniform
-        self.pipes = Pipes.of(self.problem, whole.topology)
-        self.simulator = ResponsiveSimulator(self.problem, self.pipes)
+        self.simulator = ResponsiveSimulator(self.problem, whole.topology)
         self.allocator = allocator
         self.promising = promising
         self.allocation_s = allocation_s
@@ -120,15 +119,10 @@ class JointIncumbent(StepIncumbent):
         Raises:
             InputError: the allocation breaks a rule of its own.
         """
-        self.evaluations += 1
-        allocated = allocated_problem(self.whole, allocation)
-        simulator = StepSimulator(allocated)
-        device = plan.placement.device
-        step_time = simulator.step_time(device, plan.order)
-        made = replace(plan, allocation=allocation)
-        if self.take(step_time, lambda: made, lambda plan: plan.violations(allocated, simulator)):
+        taken, simulator = offer_rates(self, self.whole, plan, allocation)
+        if taken:
             return np.zeros(len(self.problem.capacity))
-        return self.excess(simulator, device, plan.order)
+        return self.excess(simulator, plan.placement.device, plan.order)
 
     def mixed(self, found: BandwidthAllocation, spared: float) -> BandwidthAllocation:
         """`found`, with a share spared for uniform rates; feasible, as links are linear."""

@@ -9,159 +9,18 @@ depend on the rates. Its longest path is compiled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.arrays import FloatArray, IntArray
-from envs.compilation import compiled, compiled_inner
+from envs.arrays import FloatArray, IntArray, sums_before
+from envs.compilation import compiled
 from envs.errors import InputError
 from envs.network.pipes import check_bandwidth, pipe_of_pairs
-from envs.step.kernel import IndexArray, StepArrays, relabel, step_arrays
 from envs.step.plans import Plan
 from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 
 NOTHING = -1
-
-
-class Ways(NamedTuple):
-    """What transfers between D devices pass; pairs between servers hold the ports of a pipe."""
-
-    transfer_seconds: FloatArray  # (T, L) at the bandwidth of the class
-    link_class: IndexArray  # (D, D)
-    class_latency: FloatArray  # (L,) seconds
-    class_bandwidth: FloatArray  # (L,) bytes/s
-    crossing: IntArray  # (D, D) 0..J-1 between servers, NOTHING inside one
-    send_port: IntArray  # (D, D)
-    receive_port: IntArray  # (D, D)
-
-
-class Nodes(NamedTuple):
-    """The acyclic graph: operators by position, behind them the transfers as they are sent."""
-
-    fixed: FloatArray  # (N + U,) seconds besides the bytes through a crossing
-    cause: IntArray  # (N + U,) the node whose end let this one begin, NOTHING at the start
-    moved: FloatArray  # (N + U,) bytes through a crossing
-    through: IntArray  # (N + U,) that crossing, NOTHING elsewhere
-
-
-class Resources(NamedTuple):
-    """When devices and ports are free, and the node that held them last."""
-
-    device_free: FloatArray  # (D,)
-    device_last: IntArray  # (D,)
-    port_free: FloatArray  # (ports,)
-    port_last: IntArray  # (ports,)
-
-
-@compiled
-def longest_path(
-    device: IndexArray,  # (N,) by position
-    order: IndexArray,  # (N,) operator at each position
-    op_seconds: FloatArray,  # (N, D) by operator
-    use_ptr: IndexArray,  # (N + 1,) by position
-    use_op: IndexArray,  # (U,) consuming position
-    use_tensor: IndexArray,  # (U,)
-    use_slot: IndexArray,  # (U,)
-    ways: Ways,
-    num_ports: int,
-    slots: int,
-    slowness: FloatArray,  # (J,) seconds per byte through each crossing; inf: nothing passes
-    volume: FloatArray,  # (J,) out, zero on entry: bytes of the path through each crossing
-) -> tuple[float, float]:
-    """Seconds of the step, and those seconds of its longest path that do not depend on the rates.
-
-    The path is one of several where they are equally long.
-    """
-    n, d_count = op_seconds.shape
-    size = n + len(use_op)
-    nodes = Nodes(np.zeros(size), np.full(size, NOTHING), np.zeros(size), np.full(size, NOTHING))
-    held = Resources(
-        np.zeros(d_count), np.full(d_count, NOTHING), np.zeros(num_ports),
-        np.full(num_ports, NOTHING),
-    )  # fmt: skip
-    ready = np.zeros(n)
-    arrival = np.zeros((slots, d_count))
-    carrier = np.full((slots, d_count), NOTHING)
-    stamp = np.full((slots, d_count), NOTHING)
-    count, last, end = n, NOTHING, -1.0
-    for p in range(n):
-        d = device[p]
-        begin = ready[p]
-        if held.device_free[d] > begin:
-            begin, nodes.cause[p] = held.device_free[d], held.device_last[d]
-        nodes.fixed[p] = op_seconds[order[p], d]
-        finish = begin + nodes.fixed[p]
-        held.device_free[d], held.device_last[d] = finish, p
-        if finish > end:
-            end, last = finish, p
-        for k in range(use_ptr[p], use_ptr[p + 1]):
-            c, slot = use_op[k], use_slot[k]
-            e = device[c]
-            at, node = finish, p
-            if e != d:
-                if stamp[slot, e] != p:
-                    arrival[slot, e], carrier[slot, e] = _send(
-                        p, finish, count, use_tensor[k], d, e, ways, slowness, nodes, held
-                    )
-                    stamp[slot, e] = p
-                    count += 1
-                at, node = arrival[slot, e], carrier[slot, e]
-            if at > ready[c]:
-                ready[c], nodes.cause[c] = at, node
-    return max(end, 0.0), _walk_back(last, nodes, volume)
-
-
-@compiled_inner
-def _send(
-    producer: int,
-    finish: float,
-    node: int,
-    tensor: int,
-    d: int,
-    e: int,
-    ways: Ways,
-    slowness: FloatArray,
-    nodes: Nodes,
-    held: Resources,
-) -> tuple[float, int]:
-    """Sends a tensor from device d to e as `node`; returns its arrival and what brought it."""
-    kind = ways.link_class[d, e]
-    seconds = ways.transfer_seconds[tensor, kind]
-    if seconds <= 0.0:
-        return finish, producer
-    j = ways.crossing[d, e]
-    nodes.fixed[node] = seconds
-    if j != NOTHING:
-        latency = ways.class_latency[kind]
-        moved = max(0.0, (seconds - latency) * ways.class_bandwidth[kind])
-        nodes.fixed[node], nodes.moved[node], nodes.through[node] = latency, moved, j
-        seconds = np.inf if slowness[j] == np.inf else latency + moved * slowness[j]
-    s, r = ways.send_port[d, e], ways.receive_port[d, e]
-    at, nodes.cause[node] = finish, producer
-    if held.port_free[s] > at:
-        at, nodes.cause[node] = held.port_free[s], held.port_last[s]
-    if held.port_free[r] > at:
-        at, nodes.cause[node] = held.port_free[r], held.port_last[r]
-    at += seconds
-    held.port_free[s], held.port_last[s] = at, node
-    held.port_free[r], held.port_last[r] = at, node
-    return at, node
-
-
-@compiled_inner
-def _walk_back(node: int, nodes: Nodes, volume: FloatArray) -> float:
-    """Adds up the path that ends with `node`; returns its fixed seconds."""
-    fixed = 0.0
-    while node != NOTHING:
-        fixed += nodes.fixed[node]
-        if nodes.through[node] != NOTHING:
-            volume[nodes.through[node]] += nodes.moved[node]
-        node = nodes.cause[node]
-    return fixed
-
-
 PATH_ROUNDING = 1e-11  # relative; covers the sums along a path of a hundred thousand nodes
 _ROUNDING = 1e-9  # relative; what a transfer may be faster than its latency by
 
@@ -189,42 +48,79 @@ class PipedStep:
     whose longest path is the step. The step is therefore convex in the rates, and does not grow
     with any of them.
 
+    Attributes:
+        pipe: (J,) source server * S + destination server of each crossing.
+        inner: (J,) bytes/s.
+        volume: (S * S,) bytes through each pipe. They are those that rates act on: (seconds on the
+            link class - its latency) * its bandwidth.
+        transfers: (S * S,) those through each pipe that take time.
+
     Raises:
         InputError: there is no bandwidth between some servers, or a tensor takes less than the
             latency of its way.
     """
 
     def __init__(self, problem: StepProblem, plan: Plan) -> None:
-        topology = problem.topology
-        network = topology.network
-        d, servers = topology.num_devices, topology.num_servers
-        self.problem = problem
-        self.plan = plan
-        self.network = network
-        self.num_servers = servers
+        graph, topology = problem.graph, problem.topology
+        _check(problem)
+        self.network = topology.network
+        self.num_servers = topology.num_servers
         apart, pipe = pipe_of_pairs(topology)
-        keys = np.stack([pipe[apart], network.inner_bandwidth[apart]], axis=1)
+        keys = np.stack([pipe[apart], self.network.inner_bandwidth[apart]], axis=1)
         known, which = np.unique(keys, axis=0, return_inverse=True)
-        crossing = np.full((d, d), NOTHING)
+        crossing = np.full(apart.shape, NOTHING)
         crossing[apart] = which.ravel()
-        self.pipe: IntArray = known[:, 0].astype(np.int64)  # (J,) source * servers + destination
-        self.inner: FloatArray = known[:, 1].copy()  # (J,) bytes/s
-        ports = topology.num_ports
-        self._arrays: StepArrays = step_arrays(problem)
-        self._slots = int(self._arrays.use_slot.max(initial=0)) + 1
-        self._ways = Ways(
-            transfer_seconds=self._arrays.transfer_seconds,
-            link_class=self._arrays.link_class,
-            class_latency=topology.class_latency,
-            class_bandwidth=topology.class_bandwidth,
-            crossing=crossing,
-            send_port=np.where(apart, ports + 2 * pipe, topology.send_port),
-            receive_port=np.where(apart, ports + 2 * pipe + 1, topology.receive_port),
-        )
-        self._ports = ports + 2 * servers * servers
-        self._check(apart)
-        self._by_position(plan.order)
-        self._device = plan.placement.device[plan.order].astype(np.uint32)
+        self.pipe: IntArray = known[:, 0].astype(np.int64)
+        self.inner: FloatArray = known[:, 1].copy()
+        device, order = plan.placement.device, plan.order
+        played = StepSimulator(problem).run(device, order)
+        tensor, source, target = (
+            played.transfer_tensor, played.transfer_source, played.transfer_destination
+        )  # fmt: skip
+        seconds = problem.transfer_seconds[tensor, topology.link_class[source, target]]
+        timed = seconds > 0.0
+        tensor, source, target = tensor[timed], source[timed], target[timed]  # (M,) as they go
+        kind, through = topology.link_class[source, target], crossing[source, target]
+        piped, latency = through != NOTHING, topology.class_latency[kind]
+        width = np.where(piped, topology.class_bandwidth[kind], 0.0)
+        moved = np.maximum(seconds[timed] - latency, 0.0) * width
+        passed, pipes = self.pipe[through[piped]], self.num_servers**2
+        self.volume = np.asarray(np.bincount(passed, moved[piped], pipes), np.float64)
+        self.transfers: IntArray = np.bincount(passed, minlength=pipes)
+        # Operators by position, behind each its transfers, behind all the end of the step.
+        position = np.argsort(order)
+        producer = position[graph.producer[tensor]]
+        sent = producer + 1 + np.arange(len(producer))
+        run = np.arange(len(order)) + np.searchsorted(producer, np.arange(len(order)))
+        self._fixed = np.zeros(len(run) + len(sent) + 1)
+        self._fixed[run] = problem.op_seconds[order, device[order]]
+        self._fixed[sent] = np.where(piped, latency, seconds[timed])
+        self._moved = np.zeros(len(self._fixed))
+        self._moved[sent] = moved
+        self._through = np.full(len(self._fixed), NOTHING)
+        self._through[sent] = through
+        # What each waits for. Of what ends at the same time the first is on the path.
+        maker, consumer, used = graph.edges[
+            np.lexsort((graph.edges[:, 2], position[graph.edges[:, 0]]))
+        ].T
+        carrier = np.full((graph.num_tensors, topology.num_devices), NOTHING)
+        carrier[tensor, target] = sent
+        brought = carrier[used, device[consumer]]
+        ports = np.stack(
+            [np.where(piped, topology.num_ports + 2 * pipe[source, target] + side, own)
+             for side, own in enumerate((topology.send_port[source, target],
+                                         topology.receive_port[source, target]))], axis=1
+        ).ravel()  # fmt: skip
+        waits = [
+            (run[position[consumer]], np.where(brought == NOTHING, run[position[maker]], brought)),
+            _queue(run, device[order]),
+            (sent, run[producer]),
+            _queue(np.repeat(sent, 2), ports),
+            (np.full(len(run), len(self._fixed) - 1), run),
+        ]
+        later, before = (np.concatenate(side) for side in zip(*waits, strict=True))
+        self._before = before[np.argsort(later, kind="stable")]
+        self._ptr = sums_before(np.bincount(later, minlength=len(self._fixed)))
 
     @property
     def num_crossings(self) -> int:
@@ -238,36 +134,55 @@ class PipedStep:
 
     def longest_path(self, slowness: FloatArray) -> Path:
         """The longest path at `slowness` (J,), none negative."""
-        volume = np.zeros(self.num_crossings)
-        seconds, constant = longest_path(
-            self._device, self._order, self._arrays.op_seconds, self._use_ptr, self._use_op,
-            self._use_tensor, self._use_slot, self._ways, self._ports, self._slots, slowness,
-            volume,
-        )  # fmt: skip
-        return Path(seconds, constant, volume)
+        slow = np.append(slowness, 0.0)[self._through]
+        with np.errstate(invalid="ignore"):
+            weight = np.where(slow == np.inf, np.inf, self._fixed + self._moved * slow)
+        seconds, path = _longest_path(weight, self._ptr, self._before)
+        volume = np.zeros(self.num_crossings + 1)
+        np.add.at(volume, self._through[path], self._moved[path])
+        return Path(seconds, float(np.cumsum(self._fixed[path])[-1]), volume[:-1])
 
-    def _by_position(self, order: IntArray) -> None:
-        a, n = self._arrays, len(order)
-        self._order: IndexArray = order.astype(np.uint32)
-        self._use_ptr: IndexArray = np.zeros(n + 1, dtype=np.uint32)
-        self._use_op, self._use_tensor, self._use_slot = (
-            np.zeros(len(a.use_op), dtype=np.uint32) for _ in range(3)
-        )
-        relabel(self._order, a.use_ptr, a.use_op, a.use_tensor, a.use_slot,
-                np.zeros(n, dtype=np.uint32), self._use_ptr, self._use_op, self._use_tensor,
-                self._use_slot)  # fmt: skip
 
-    def _check(self, apart: NDArray[np.bool_]) -> None:
-        topology = self.problem.topology
-        check_bandwidth(topology)
-        for kind in np.unique(topology.link_class[apart]):
-            name = topology.class_names[kind]
-            seconds = self.problem.transfer_seconds[:, kind]
-            floor = topology.class_latency[kind] * (1.0 - _ROUNDING)
-            short = np.flatnonzero((seconds > 0.0) & (seconds < floor))
-            if len(short):
-                raise InputError(
-                    f"tensor {short[0]} takes {seconds[short[0]]:.6g} s on link class {name!r}, "
-                    f"whose latency alone is {topology.class_latency[kind]:.6g} s",
-                    file=f"graph {self.problem.graph.name}",
-                )
+def _queue(node: IntArray, resource: IntArray) -> tuple[IntArray, IntArray]:
+    """Those that wait for the one before at their resource, and that one."""
+    order = np.argsort(resource, kind="stable")
+    same = resource[order[1:]] == resource[order[:-1]]
+    return node[order[1:][same]], node[order[:-1][same]]
+
+
+@compiled
+def _longest_path(weight: FloatArray, ptr: IntArray, before: IntArray) -> tuple[float, IntArray]:
+    """Seconds until the last node ends, and the nodes of a longest path from there back.
+
+    Node x begins when all of `before[ptr[x]:ptr[x + 1]]`, which have smaller numbers, have ended.
+    """
+    end = np.zeros(len(weight))
+    cause = np.full(len(weight), NOTHING)
+    for node in range(len(weight)):
+        for k in range(ptr[node], ptr[node + 1]):
+            if end[before[k]] > end[node]:
+                end[node], cause[node] = end[before[k]], before[k]
+        end[node] += weight[node]
+    path = np.empty(len(weight), np.int64)
+    node, length = len(weight) - 1, 0
+    while node != NOTHING:
+        path[length] = node
+        node, length = cause[node], length + 1
+    return end[-1], path[:length]
+
+
+def _check(problem: StepProblem) -> None:
+    topology = problem.topology
+    check_bandwidth(topology)
+    apart, _ = pipe_of_pairs(topology)
+    for kind in np.unique(topology.link_class[apart]):
+        name = topology.class_names[kind]
+        seconds = problem.transfer_seconds[:, kind]
+        floor = topology.class_latency[kind] * (1.0 - _ROUNDING)
+        short = np.flatnonzero((seconds > 0.0) & (seconds < floor))
+        if len(short):
+            raise InputError(
+                f"tensor {short[0]} takes {seconds[short[0]]:.6g} s on link class {name!r}, "
+                f"whose latency alone is {topology.class_latency[kind]:.6g} s",
+                file=f"graph {problem.graph.name}",
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,55 +22,21 @@ from envs.step.step import StepSimulator
 _EMPTY_SHARE = 1e-6  # of the largest weight: what a pipe that sends only empty messages weighs
 
 
-@dataclass(frozen=True, eq=False)
-class PipeTraffic:
-    """The transfers of one plan from each of the S servers to each other one.
-
-    Their number and their bytes depend on the placement alone. The bytes are those that rates act
-    on: (seconds on the link class - its latency) * its bandwidth.
-    """
-
-    volume: FloatArray  # (S, S) bytes
-    transfers: IntArray  # (S, S) those that take time
-
-    @classmethod
-    def of(cls, problem: StepProblem, plan: Plan) -> PipeTraffic:
-        """The traffic of `plan`."""
-        topology = problem.topology
-        timeline = StepSimulator(problem).run(plan.placement.device, plan.order)
-        source, destination = timeline.transfer_source, timeline.transfer_destination
-        kind = topology.link_class[source, destination]
-        seconds = problem.transfer_seconds[timeline.transfer_tensor, kind]
-        start, end = topology.server[source], topology.server[destination]
-        counted = (seconds > 0.0) & (start != end)
-        kind, pair = kind[counted], (start[counted], end[counted])
-        moved = (seconds[counted] - topology.class_latency[kind]) * topology.class_bandwidth[kind]
-        volume = np.zeros((topology.num_servers, topology.num_servers))
-        transfers = np.zeros(volume.shape, dtype=np.int64)
-        np.add.at(volume, pair, np.maximum(moved, 0.0))
-        np.add.at(transfers, pair, 1)
-        return cls(volume, transfers)
-
-
-def shared_by_weight(network: Network, pipes: FloatArray, used: IntArray) -> BandwidthAllocation:
-    """Rates in proportion to the weights `pipes` (S, S) of the pipes, as far as links allow.
+def shared_by_weight(network: Network, weight: FloatArray, used: IntArray) -> BandwidthAllocation:
+    """Rates in proportion to the weights (S * S,) of the pipes, as far as links allow.
 
     A pipe divides its weight among its channels by their capacities, and all channels together get
     the weighted max-min allocation of their links: where one link is full, what its channels leave
-    elsewhere goes to the others, still by weight. Pipes where `used` (S, S) is 0 get nothing: a
+    elsewhere goes to the others, still by weight. Pipes where `used` (S * S,) is 0 get nothing: a
     static allocation is for one plan, and that sends nothing there. A pipe in use that weighs
     nothing, because its messages are empty, gets a millionth of the heaviest weight: it must have a
     rate to send at all.
     """
-    pipes = np.where(used > 0, pipes, 0.0)
-    heaviest = pipes.max(initial=0.0) or 1.0
-    pipes = np.where(used > 0, np.maximum(pipes, _EMPTY_SHARE * heaviest), 0.0)
-    source, destination = network.channel_source, network.channel_destination
-    capacity = channel_capacity(network)
-    total = np.zeros(pipes.shape)
-    np.add.at(total, (source, destination), capacity)
-    share = capacity / total[source, destination]
-    return weighted_allocation(network, pipes[source, destination] * share)
+    least = _EMPTY_SHARE * (weight.max(initial=0.0) or 1.0)
+    weight = np.where(used > 0, np.maximum(weight, least), 0.0)
+    pipe, capacity = network.channel_pipe, channel_capacity(network)
+    share = capacity / np.bincount(pipe, capacity, len(weight))[pipe]
+    return weighted_allocation(network, weight[pipe] * share)
 
 
 def channel_capacity(network: Network) -> FloatArray:
@@ -78,6 +44,25 @@ def channel_capacity(network: Network) -> FloatArray:
     capacity = np.where(network.incidence > 0, network.link_capacity[:, None], np.inf)
     found: FloatArray = capacity.min(axis=0, initial=np.inf)
     return found
+
+
+def offer_rates(
+    incumbent: Incumbent, problem: StepProblem, plan: Plan, allocation: BandwidthAllocation
+) -> tuple[bool, StepSimulator]:
+    """Whether `plan` through pipes of those rates is the best so far, and what simulated it.
+
+    Raises:
+        InputError: the allocation breaks a rule of its own.
+    """
+    incumbent.evaluations += 1
+    allocated = allocated_problem(problem, allocation)
+    simulator = StepSimulator(allocated)
+    taken = incumbent.take(
+        simulator.step_time(plan.placement.device, plan.order),
+        lambda: replace(plan, allocation=allocation),
+        lambda made: made.violations(allocated, simulator),
+    )
+    return taken, simulator
 
 
 class AllocationIncumbent(Incumbent):
@@ -109,16 +94,7 @@ class AllocationIncumbent(Incumbent):
         Raises:
             InputError: the allocation breaks a rule of its own.
         """
-        if self.impossible:
-            return
-        self.evaluations += 1
-        allocated = allocated_problem(self.problem, allocation)
-        simulator = StepSimulator(allocated)
-        self.take(
-            simulator.step_time(self.given.placement.device, self.given.order),
-            lambda: replace(self.given, allocation=allocation),
-            lambda plan: plan.violations(allocated, simulator),
-        )
+        offer_rates(self, self.problem, self.given, allocation)
 
     def result(self, reason: str = "") -> Result[Plan]:
         if self.refusal and not (self.plan and self.optimal):
@@ -134,8 +110,8 @@ class RuleOfShares(ABC):
     solves = (BandwidthPlanning,)
 
     @abstractmethod
-    def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
-        """The rates for `plan`, which can run on its devices."""
+    def shares(self, step: PipedStep) -> BandwidthAllocation:
+        """The rates for a step."""
 
     def solve(
         self, problem: BandwidthPlanning, budget: Budget = UNLIMITED, start: Sequence[Plan] = ()
@@ -145,8 +121,8 @@ class RuleOfShares(ABC):
         The bound is the step in which every pipe has its links for itself.
         """
         incumbent = AllocationIncumbent(problem.step, problem.plan)
-        if not incumbent.impossible:
-            incumbent.offer(self.shares(problem.step, problem.plan))
+        if incumbent.step is not None:
+            incumbent.offer(self.shares(incumbent.step))
         return incumbent.result()
 
 
@@ -160,9 +136,9 @@ class UniformShares(RuleOfShares):
         Max-min fairness: Bertsekas, Gallager, "Data Networks", 1992, section 6.5.2.
     """
 
-    def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
+    def shares(self, step: PipedStep) -> BandwidthAllocation:
         """`uniform_allocation`."""
-        return uniform_allocation(problem.topology.network)
+        return uniform_allocation(step.network)
 
 
 class ProportionalShares(RuleOfShares):
@@ -175,15 +151,14 @@ class ProportionalShares(RuleOfShares):
         A rule of one line: all transfers end together.
     """
 
-    def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
-        """Rates in proportion to the bytes V that `plan` sends through each pipe.
+    def shares(self, step: PipedStep) -> BandwidthAllocation:
+        """Rates in proportion to the bytes V that the step sends through each pipe.
 
         One sender of capacity C that sends V_k to receiver k, all at once, is done when the last
         is: max_k V_k / b_k subject to sum b = C is least where all end together, b_k = C V_k / sum
         V, after sum V / C seconds. Multi-path and shared links as in `shared_by_weight`.
         """
-        traffic = PipeTraffic.of(problem, plan)
-        return shared_by_weight(problem.topology.network, traffic.volume, traffic.transfers)
+        return shared_by_weight(step.network, step.volume, step.transfers)
 
 
 class SquareRootShares(RuleOfShares):
@@ -196,8 +171,8 @@ class SquareRootShares(RuleOfShares):
         A rule of one line: the least sum of bytes / rate.
     """
 
-    def shares(self, problem: StepProblem, plan: Plan) -> BandwidthAllocation:
-        """Rates in proportion to the root of the bytes V that `plan` sends through each pipe.
+    def shares(self, step: PipedStep) -> BandwidthAllocation:
+        """Rates in proportion to the root of the bytes V that the step sends through each pipe.
 
         One sender of capacity C that sends V_k to receiver k, one after the other, each over a
         static share that nobody borrows, takes sum_k V_k / b_k. Subject to sum b = C that is least
@@ -205,7 +180,4 @@ class SquareRootShares(RuleOfShares):
         sqrt(V))**2 / C seconds (Kleinrock's square-root capacity assignment, *Communication Nets*,
         1964). Multi-path and shared links as in `shared_by_weight`.
         """
-        traffic = PipeTraffic.of(problem, plan)
-        return shared_by_weight(
-            problem.topology.network, np.sqrt(traffic.volume), traffic.transfers
-        )
+        return shared_by_weight(step.network, np.sqrt(step.volume), step.transfers)

@@ -11,7 +11,6 @@ from hypothesis import given
 from agents.bandwidth.convex import ConvexRates, PipeRange, dual_bound
 from agents.bandwidth.piped_step import PipedStep
 from agents.bandwidth.rules import (
-    PipeTraffic,
     ProportionalShares,
     SquareRootShares,
     UniformShares,
@@ -142,7 +141,7 @@ def test_any_multipliers_prove_a_bound(placed: tuple[StepProblem, Plan], seed: i
 
     slow = [step.slowness(rates(1.0).pipes(network)) for _ in range(3)]
     paths = [step.longest_path(slowness) for slowness in slow]
-    used = np.flatnonzero(PipeTraffic.of(problem, plan).transfers.ravel())
+    used = np.flatnonzero(step.transfers)
     number = network.channel_source * step.num_servers + network.channel_destination
     most = np.zeros(step.num_servers**2)
     np.add.at(most, number, channel_capacity(network))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.bandwidth.pipes import Pipes, ResponsiveSimulator
+from agents.bandwidth.pipes import ResponsiveSimulator
 from envs.step.allocated import allocated_problem, uniform_allocation, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Plan
 from envs.step.problem import StepProblem
@@ -18,7 +18,7 @@ CLOSE = 1e-9
 
 def responsive(problem: StepProblem) -> ResponsiveSimulator:
     uniform = allocated_problem(problem, uniform_allocation(problem.topology.network))
-    return ResponsiveSimulator(uniform, Pipes.of(uniform, problem.topology))
+    return ResponsiveSimulator(uniform, problem.topology)
 
 
 def asked(problem: StepProblem, device: np.ndarray) -> BandwidthAllocation:

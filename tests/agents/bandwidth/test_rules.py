@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from agents.bandwidth.piped_step import PipedStep
 from agents.bandwidth.rules import (
     ProportionalShares,
+    RuleOfShares,
     SquareRootShares,
     UniformShares,
     channel_capacity,
@@ -55,10 +57,10 @@ def test_uniform_shares_look_at_nothing() -> None:
     assert_array_equal(found.solution.allocation.rate, expected)
 
 
-@pytest.mark.parametrize("rule", [ProportionalShares().shares, SquareRootShares().shares])
-def test_pipes_without_traffic_get_nothing(rule: object) -> None:
+@pytest.mark.parametrize("rule", [ProportionalShares(), SquareRootShares()])
+def test_pipes_without_traffic_get_nothing(rule: RuleOfShares) -> None:
     problem, plan = concurrent_sends([1.0, 2.0], cluster(4, planes_=2))
-    pipes = rule(problem, plan).pipes(problem.topology.network)  # type: ignore[operator]
+    pipes = rule.shares(PipedStep(problem, plan)).pipes(problem.topology.network)
     assert (np.flatnonzero(pipes) == [1, 2]).all()
     assert pipes.sum() == pytest.approx(2.0)  # both links of server 0 are full
 
@@ -73,7 +75,7 @@ def test_a_pipe_weighs_on_its_channels_by_their_capacities() -> None:
     weight = np.zeros((3, 3))
     weight[0, 1:] = 1.0, 3.0
     network = topology.network
-    found = shared_by_weight(network, weight, used)
+    found = shared_by_weight(network, weight.ravel(), used.ravel())
     assert found.violations(network) == []
     assert_allclose(found.pipes(network)[0], [0.0, 1.25 / 4, 1.25 * 3 / 4])
     assert sorted(set(channel_capacity(network))) == [0.25, 1.0]
@@ -86,7 +88,7 @@ def test_a_pipe_does_not_weigh_more_for_having_more_channels(name: str) -> None:
     used[0, 1:] = 1
     channels = np.bincount(network.channel_destination[network.channel_source == 0])[1:]
     assert channels.min() < channels.max()
-    pipes = shared_by_weight(network, used.astype(float), used).pipes(network)
+    pipes = shared_by_weight(network, used.ravel().astype(float), used.ravel()).pipes(network)
     assert_allclose(pipes[0, 1:], pipes[0, 1], rtol=1e-9)
 
 
@@ -95,7 +97,7 @@ def test_a_pipe_of_empty_messages_gets_a_rate() -> None:
     np.fill_diagonal(used, 0)
     weight[0, 1] = 5.0
     network = cluster(3).network
-    pipes = shared_by_weight(network, weight, used).pipes(network)
+    pipes = shared_by_weight(network, weight.ravel(), used.ravel()).pipes(network)
     assert 0 < pipes[0, 2] < 1e-5
     assert pipes[0, 1] == pytest.approx(1.0, rel=1e-5)
 
