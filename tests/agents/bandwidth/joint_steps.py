@@ -12,10 +12,11 @@ from agents.placement.fusion_milp import FusionMilp
 from agents.placement.integer_program.order import OrderFormulation
 from agents.solver import Result
 from agents.step.lower_bound import lower_bound
+from agents.step.problems import JointPlanning
 from envs.graphs.builder import GraphBuilder
-from envs.hardware.network import Network
-from envs.step.allocated import allocated_problem
-from envs.step.plans import BandwidthAllocation, Plan
+from envs.step.allocated import Allocated, allocated_problem
+from envs.step.fair import Fair
+from envs.step.plans import BandwidthAllocation, PairWeights, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from tests.agents.bandwidth.placed_steps import AMPLE, cluster, problem_of, with_capacities
@@ -56,28 +57,6 @@ def unplaced_steps(
     return problem_of(builder, seconds, topology)
 
 
-def level_allocations(network: Network, levels: tuple[float, ...]) -> list[BandwidthAllocation]:
-    """All choices of a level, or nothing, for each pipe of a network of two equal planes.
-
-    There a pipe may have what is left of its two servers: half of it in each plane.
-    """
-    pipe = network.channel_pipe
-    used = np.unique(pipe)
-    full = 2.0 * network.link_capacity[network.links_of(0)].min()
-    found = []
-    for shares in product((0.0, *levels), repeat=len(used)):
-        rate = np.zeros(network.num_servers**2)
-        rate[used] = full * np.array(shares)
-        allocation = BandwidthAllocation(rate[pipe] / 2.0)
-        if not allocation.violations(network):
-            found.append(allocation)
-    return [
-        one for one in found
-        if not any((other.rate >= one.rate).all() and (other.rate > one.rate).any()
-                   for other in found)
-    ]  # fmt: skip
-
-
 def best_of_all(problem: StepProblem, allocations: list[BandwidthAllocation]) -> float:
     """The least step time over all placements, in all orders, with any of the allocations.
 
@@ -112,30 +91,26 @@ def diamond_step(memory: float) -> StepProblem:
 def placer() -> FusionMilp:
     formulation = OrderFormulation(gap=0.0, at_once=8)
     return FusionMilp(
-        coarse=(4,),
-        levels=(4, 8),
-        formulation=formulation,
-        starts=None,
-        polish=None,
-        polish_share=0.0,
-        hybrid=None,
-        seed=0,
-    )
+        coarse=(4,), levels=(4, 8), formulation=formulation, starts=None, polish=None,
+        polish_share=0.0, hybrid=None, seed=0,
+    )  # fmt: skip
 
 
 def check_promises(problem: StepProblem, result: Result[Plan]) -> None:
-    """What a plan with an allocation promises."""
-    assert result.solution is not None
-    assert result.solution.allocation is not None
-    assert result.solution.allocation.violations(problem.topology.network) == []
-    allocated = allocated_problem(problem, result.solution.allocation)
-    assert result.solution.violations(allocated) == []
-    played = StepSimulator(allocated).step_time(
-        result.solution.placement.device, result.solution.order
-    )
-    assert result.value == played >= result.bound
-    assert result.bound == lower_bound(problem).seconds
+    """What a plan with rates or weights promises."""
+    plan = result.solution
+    assert plan is not None
+    if isinstance(plan.allocation, PairWeights):
+        simulator = Fair(weights=plan.allocation).simulator(problem)
+    else:
+        assert plan.allocation is not None
+        simulator = Allocated(allocation=plan.allocation).simulator(problem)
+    assert plan.violations(simulator.problem, simulator) == []
+    played = simulator.step_time(plan.placement.device, plan.order)
+    assert result.value == played >= result.bound == lower_bound(problem).seconds
+    verdict = JointPlanning(problem).judge(plan)
+    assert (verdict.objective, verdict.violations) == (played, ())
     assert (result.status == "optimal") == (played <= result.bound * (1 + 1e-9))
-    assert result.history[-1][1] == played
     steps = [seconds for _, seconds in result.history]
     assert steps == sorted(steps, reverse=True)
+    assert steps[-1] == played

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
@@ -89,14 +90,13 @@ def serial_sends(volumes: list[float], topology: Topology) -> tuple[StepProblem,
 def concurrent_sends(volumes: list[float], topology: Topology) -> tuple[StepProblem, Plan]:
     """Device 0 has all tensors at once, one for each other device."""
     builder = GraphBuilder("concurrent")
-    sender = builder.add_operator("send")
-    device = {"send": 0}
+    builder.add_operator("send")
     for number, volume in enumerate(volumes):
         receiver = builder.add_operator(f"receive{number}")
-        device[f"receive{number}"] = number + 1
-        builder.add_use(builder.add_tensor(sender, volume), receiver)
+        builder.add_use(builder.add_tensor(0, volume), receiver)
     problem = problem_of(builder, [0.0] * (1 + len(volumes)), topology)
-    return problem, plan_of(problem, device)
+    order = np.arange(1 + len(volumes))
+    return problem, Plan(Placement(order), order)
 
 
 @st.composite
@@ -131,14 +131,7 @@ def placed_steps(draw: Callable[..., object], tight: bool = False) -> tuple[Step
 
 def random_order(problem: StepProblem, seed: int) -> np.ndarray:
     """(N,) a random topological order."""
-    graph, generator = problem.graph, np.random.default_rng(seed)
-    waiting = np.bincount(graph.edges[:, 1], minlength=graph.num_operators)
-    ready, order = list(np.flatnonzero(waiting == 0)), []
-    while ready:
-        op = ready.pop(int(generator.integers(len(ready))))
-        order.append(op)
-        for _, consumer, _ in graph.edges[graph.edges[:, 0] == op]:
-            waiting[consumer] -= 1
-            if waiting[consumer] == 0:
-                ready.append(consumer)
-    return np.array(order, dtype=np.int64)
+    graph, rank = nx.DiGraph(), np.random.default_rng(seed).random(problem.graph.num_operators)
+    graph.add_nodes_from(range(len(rank)))
+    graph.add_edges_from(problem.graph.edges[:, :2].tolist())
+    return np.array([*nx.lexicographical_topological_sort(graph, lambda op: rank[op])], np.int64)

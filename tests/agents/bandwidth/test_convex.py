@@ -11,9 +11,6 @@ from hypothesis import given
 from agents.bandwidth.convex import ConvexRates, PipeRange, dual_bound
 from agents.bandwidth.piped_step import PipedStep
 from agents.bandwidth.rules import (
-    ProportionalShares,
-    SquareRootShares,
-    UniformShares,
     channel_capacity,
 )
 from envs.graphs.builder import GraphBuilder
@@ -31,7 +28,6 @@ from tests.agents.bandwidth.placed_steps import (
     serial_sends,
 )
 from tests.asking import allocated
-from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
 GAP = 1e-7
@@ -46,29 +42,21 @@ def simulated(problem: StepProblem, plan: Plan, allocation: BandwidthAllocation)
 
 @pytest.mark.parametrize("planes", [1, 2])
 @pytest.mark.parametrize("volumes", [VOLUMES, [1e-3, 1.0, 1e3], [2.0] * 5])
-def test_serial_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
+def test_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
+    """One after another: the square of the sum of roots; at once: the sum; over the capacity."""
     topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
-    problem, plan = serial_sends(volumes, topology)
-    found = allocated(CONVEX, problem, plan, 100.0)
     capacity, roots = 2.0 * planes, np.sqrt(volumes)
-    assert found.status == "optimal"
-    assert found.value == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
-    assert found.bound == pytest.approx(roots.sum() ** 2 / capacity, rel=1e-6)
-    assert found.bound <= roots.sum() ** 2 / capacity * (1 + 1e-12)
-    assert found.solution.allocation is not None
-    pipes = found.solution.allocation.pipes(topology.network)[0, 1:]
-    np.testing.assert_allclose(pipes, capacity * roots / roots.sum(), rtol=1e-3)
-
-
-@pytest.mark.parametrize("planes", [1, 2])
-@pytest.mark.parametrize("volumes", [VOLUMES, [1e-3, 1.0, 1e3], [2.0] * 5])
-def test_concurrent_sends_have_their_closed_form(volumes: list[float], planes: int) -> None:
-    topology = cluster(len(volumes) + 1, planes_=planes, bandwidth=2.0)
-    problem, plan = concurrent_sends(volumes, topology)
-    found = allocated(CONVEX, problem, plan, 100.0)
-    assert found.status == "optimal"
-    assert found.value == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
-    assert found.bound == pytest.approx(sum(volumes) / (2.0 * planes), rel=1e-6)
+    for made, seconds in (
+        (serial_sends, roots.sum() ** 2 / capacity), (concurrent_sends, sum(volumes) / capacity)
+    ):  # fmt: skip
+        found = allocated(CONVEX, *made(volumes, topology), 100.0)
+        assert found.status == "optimal"
+        assert found.value == pytest.approx(seconds, rel=1e-6)
+        assert found.bound == pytest.approx(seconds, rel=1e-6)
+        assert found.bound <= seconds * (1 + 1e-12)
+        if made is serial_sends:
+            pipes = found.solution.allocation.pipes(topology.network)[0, 1:]
+            np.testing.assert_allclose(pipes, capacity * roots / roots.sum(), rtol=1e-3)
 
 
 def test_latencies_add_to_the_closed_form() -> None:
@@ -106,21 +94,13 @@ def test_two_pipes_agree_with_a_fine_grid() -> None:
 
 @examples(100)
 @given(placed=placed_steps(), seed=SEEDS)
-def test_random_steps_are_solved_and_no_allocation_beats_the_bound(
+def test_no_allocation_near_the_best_beats_the_bound(
     placed: tuple[StepProblem, Plan], seed: int
 ) -> None:
     problem, plan = placed
     network, generator = problem.topology.network, np.random.default_rng(seed)
     found = allocated(CONVEX, problem, plan, 10.0)
-    assert found.status == "optimal", found.reason
-    assert found.solution.allocation is not None
-    assert found.solution.allocation.violations(network) == []
-    assert found.value == simulated(problem, plan, found.solution.allocation)
     assert found.bound <= found.value <= found.bound * (1 + GAP)
-    for rule in (UniformShares(), ProportionalShares(), SquareRootShares()):
-        other = allocated(rule, problem, plan, 10.0)
-        assert found.value <= other.value
-        assert other.bound <= found.value
     for spread in (0.01, 0.1, 1.0):
         noise = np.exp(spread * generator.normal(size=network.num_channels))
         around = np.maximum(found.solution.allocation.rate, 1e-6) * noise
@@ -150,24 +130,6 @@ def test_any_multipliers_prove_a_bound(placed: tuple[StepProblem, Plan], seed: i
     bound = dual_bound(step, paths, generator.gamma(1.0, size=3) + 1e-3, price, within)
     for sharpness in (0.1, 1.0, 3.0):
         assert bound <= simulated(problem, plan, rates(sharpness))
-
-
-@examples(60)
-@given(placed=placed_steps(tight=True))
-def test_an_allocation_that_overflows_a_memory_is_not_offered(
-    placed: tuple[StepProblem, Plan],
-) -> None:
-    problem, plan = placed
-    found = allocated(CONVEX, problem, plan, 10.0)
-    free = allocated(CONVEX, replace(problem, capacity=problem.capacity * 1e9), plan, 10.0)
-    assert found.bound == pytest.approx(free.bound, rel=1e-12)
-    if found.solution is None:
-        assert found.status == "limit"
-        assert "too many" in found.reason
-        return
-    assert found.solution.allocation is not None
-    assert plan.violations(allocated_problem(problem, found.solution.allocation)) == []
-    assert found.value >= free.value
 
 
 def test_a_slower_allocation_is_taken_where_the_fastest_needs_too_much_memory() -> None:
@@ -228,11 +190,3 @@ def test_rounds_are_counted() -> None:
     problem.op_seconds[2, :] = 0.7
     found = allocated(ConvexRates(gap=0.0, rounds=1), problem, plan, 10.0)
     assert found.reason == "1 rounds left a gap"
-
-
-@pytest.mark.parametrize(("gap", "rounds", "field"), [(-1e-9, 1, "gap"), (np.nan, 1, "gap"),
-                                                      (0.1, 0, "rounds")])  # fmt: skip
-def test_bad_values_are_refused(gap: float, rounds: int, field: str) -> None:
-    with refusal() as caught:
-        ConvexRates(gap=gap, rounds=rounds)
-    assert caught.value.field == field

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -29,23 +31,21 @@ VOLUMES = [1.0, 4.0, 9.0]
 
 
 @pytest.mark.parametrize("planes", [1, 2, 3])
-def test_serial_sends_take_the_square_of_the_sum_of_roots(planes: int) -> None:
-    problem, plan = serial_sends(VOLUMES, cluster(4, planes_=planes, bandwidth=2.0))
-    found = allocated(SquareRootShares(), problem, plan, 1.0)
-    assert found.value == pytest.approx(36.0 / (2.0 * planes), rel=1e-9)
-    assert found.solution.allocation is not None
+@pytest.mark.parametrize(
+    ("rule", "made", "seconds", "share"),
+    [
+        (SquareRootShares(), serial_sends, 36.0, np.array([1, 2, 3]) / 6),
+        (ProportionalShares(), concurrent_sends, 14.0, np.array(VOLUMES) / 14),
+    ],
+)
+def test_sends_take_what_their_rule_is_best_for(
+    rule: RuleOfShares, made: Any, seconds: float, share: np.ndarray, planes: int
+) -> None:
+    problem, plan = made(VOLUMES, cluster(4, planes_=planes, bandwidth=2.0))
+    found = allocated(rule, problem, plan, 1.0)
+    assert found.value == pytest.approx(seconds / (2.0 * planes), rel=1e-9)
     pipes = found.solution.allocation.pipes(problem.topology.network)
-    assert_allclose(pipes[0, 1:], planes * 2.0 * np.array([1, 2, 3]) / 6, rtol=1e-9)
-
-
-@pytest.mark.parametrize("planes", [1, 2, 3])
-def test_concurrent_sends_take_the_sum_of_volumes(planes: int) -> None:
-    problem, plan = concurrent_sends(VOLUMES, cluster(4, planes_=planes, bandwidth=2.0))
-    found = allocated(ProportionalShares(), problem, plan, 1.0)
-    assert found.value == pytest.approx(14.0 / (2.0 * planes), rel=1e-9)
-    assert found.solution.allocation is not None
-    pipes = found.solution.allocation.pipes(problem.topology.network)
-    assert_allclose(pipes[0, 1:], planes * 2.0 * np.array(VOLUMES) / 14, rtol=1e-9)
+    assert_allclose(pipes[0, 1:], planes * 2.0 * share, rtol=1e-9)
 
 
 def test_uniform_shares_look_at_nothing() -> None:

@@ -3,99 +3,20 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 
-from agents.bandwidth.shared_placement import SharedPlacement
-from agents.bandwidth.weights import USUAL, JointMilp, WeightDescent, weights_of
-from agents.solver import Budget, Result
+from agents.bandwidth.weights import USUAL, WeightDescent, weights_of
+from agents.solver import Budget
 from agents.step.lower_bound import lower_bound
-from agents.step.problems import JointPlanning
 from envs.graphs.builder import GraphBuilder
-from envs.step.fair import Fair, FairSimulator
-from envs.step.plans import PairWeights, Plan
+from envs.step.fair import FairSimulator
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
-from tests.agents.bandwidth.joint_steps import AMPLE_S, diamond_step, placer, unplaced_steps
+from tests.agents.bandwidth.joint_steps import AMPLE_S, check_promises
 from tests.agents.bandwidth.placed_steps import cluster, placed_steps, plan_of, problem_of
-from tests.asking import jointly
-from tests.refusal import refusal
 from tests.strength import examples
-
-
-def planner(**changed: Any) -> JointMilp:
-    sharing = SharedPlacement(levels=(4, 8), kick_groups=4, gap=0.0, at_once=8)
-    arguments = {"placement": placer(), "sharing": sharing, "patience": 1}
-    return JointMilp(**{**arguments, **changed})
-
-
-def check_promises(problem: StepProblem, result: Result[Plan]) -> None:
-    plan = result.solution
-    assert plan is not None
-    assert isinstance(plan.allocation, PairWeights)
-    assert plan.allocation.violations(problem.topology.num_devices) == []
-    simulator = Fair(weights=plan.allocation).simulator(problem)
-    assert plan.violations(problem, simulator) == []
-    played = simulator.step_time(plan.placement.device, plan.order)
-    assert result.value == played >= result.bound == lower_bound(problem).seconds
-    verdict = JointPlanning(problem).judge(plan)
-    assert (verdict.objective, verdict.violations) == (played, ())
-    steps = [seconds for _, seconds in result.history]
-    assert steps == sorted(steps, reverse=True)
-    assert steps[-1] == played
-
-
-@examples(8)
-@given(problem=unplaced_steps())
-@pytest.mark.slow
-def test_plans_are_feasible_and_never_slower_than_under_fair_sharing(problem: StepProblem) -> None:
-    result = jointly(planner(), problem, AMPLE_S, 6)
-    check_promises(problem, result)
-    fair = jointly(planner(weights=None), problem, AMPLE_S, 6)
-    check_promises(problem, fair)
-    assert result.value <= fair.value
-    assert result.figures == fair.figures == {"fair_sharing_s": fair.value}
-
-
-@examples(8)
-@given(problem=unplaced_steps(operators=(3, 6), memory=3.0))
-@pytest.mark.slow
-def test_tight_memory_is_kept_or_the_reason_given(problem: StepProblem) -> None:
-    result = jointly(planner(), problem, AMPLE_S, 6)
-    if result.solution is not None:
-        check_promises(problem, result)
-    else:
-        assert result.status in ("infeasible", "limit")
-        assert result.reason
-
-
-def test_it_goes_on_from_plans_and_their_weights() -> None:
-    problem = diamond_step(15.0)
-    first = jointly(planner(), problem, AMPLE_S, 6)
-    again = planner().solve(JointPlanning(problem), Budget(AMPLE_S, 1), [first.solution])
-    assert again.value <= first.value
-    check_promises(problem, again)
-    fair = Fair().simulator(problem)
-    assert again.figures["fair_sharing_s"] <= fair.step_time(
-        first.solution.placement.device, first.solution.order
-    )
-    kept = planner(weights=None).solve(JointPlanning(problem), Budget(AMPLE_S, 1), [first.solution])
-    assert len(np.unique(weights_of(kept.solution, problem))) <= 2  # 1 where nothing is sent
-
-
-def test_what_fits_no_server_is_infeasible() -> None:
-    result = jointly(planner(), diamond_step(3.0), AMPLE_S, 6)
-    assert (result.solution, result.status, result.bound) == (None, "infeasible", float("inf"))
-    assert "does not fit" in result.reason
-
-
-def test_two_runs_agree() -> None:
-    problem = diamond_step(15.0)
-    first, second = (jointly(planner(), problem, AMPLE_S, 6) for _ in range(2))
-    assert first.value == second.value
-    assert first.evaluations == second.evaluations
 
 
 @examples(20)
@@ -146,19 +67,8 @@ def test_who_has_more_to_do_gets_more_of_the_link() -> None:
 
 
 def test_a_wrong_placement_is_told() -> None:
-    problem, _ = hurried()
-    wrong = plan_of(problem, {"op0": 0, "op1": 1, "op2": 2})
+    problem, wrong = hurried()
     wrong.placement.device[0] = 9
     found = WeightDescent().improve(problem, wrong, Budget(AMPLE_S))
     assert found.status == "infeasible"
     assert "is on device 9" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("placement_share", 0.0), ("sharing_share", 1.0), ("turn_share", 0.0), ("patience", 0)],
-)
-def test_bad_arguments_are_named(field: str, value: object) -> None:
-    with refusal() as error:
-        planner(**{field: value})
-    assert error.value.field == field
