@@ -24,6 +24,7 @@ from agents.synchronisation.ways import (
     realised,
 )
 from envs.arrays import FloatArray
+from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem
 
 _EXACT = 10  # participants up to which the cheapest ring is found by dynamic programming
@@ -117,13 +118,8 @@ class Ring(_Blend):
         sent = passes * (n - 1) / n * problem.size
 
         def price(prices: FloatArray) -> Pattern | None:
-            cost, cheapest = np.full((n, n), np.inf), Table()
             each = prices * sent / network.capacity + passes * network.latency
-            for table, (i, a), (j, b) in product(ways.tables, enumerate(ends), enumerate(ends)):
-                way = table.get((a, b), ())
-                total = sum(each[network.link[pair]] for pair in pairwise(way))
-                if way and total < cost[i, j]:
-                    cost[i, j], cheapest[a, b] = total, way
+            cost, cheapest = _cheapest_ways(network, ends, ways.tables, each)
             order = [ends[i] for i in cheapest_cycle(cost)]
             return realised(problem.primitive, _ring(order), cheapest)
 
@@ -355,11 +351,21 @@ def _toured(group: list[int], table: Table, ways: Ways) -> list[int]:
     """The participants of a server along a cycle of wide ways."""
     network = ways.network
     each = network.latency + 1e6 / network.capacity  # seconds of a megabyte
-    cost = np.full((len(group), len(group)), np.inf)
-    for (i, a), (j, b) in product(enumerate(group), repeat=2):
-        if (a, b) in table:
-            cost[i, j] = sum(each[network.link[pair]] for pair in pairwise(table[a, b]))
+    cost, _ = _cheapest_ways(network, group, [table], each)
     return [group[i] for i in cheapest_cycle(cost)] if len(group) > 2 else group
+
+
+def _cheapest_ways(
+    network: LinkGraph, ends: Sequence[int], tables: list[Table], each: FloatArray
+) -> tuple[FloatArray, Table]:
+    """(n, n) the costs of the cheapest ways of tables at (K,) `each` link's, and those ways."""
+    cost, cheapest = np.full((len(ends), len(ends)), np.inf), Table()
+    for table, (i, a), (j, b) in product(tables, enumerate(ends), enumerate(ends)):
+        way = table.get((a, b), ())
+        total = sum(each[network.links_of(way)])
+        if way and total < cost[i, j]:
+            cost[i, j], cheapest[a, b] = total, way
+    return cost, cheapest
 
 
 def _star_or_chain(members: list[int], chain: bool) -> list[Pair]:

@@ -107,7 +107,7 @@ def split_off(supply: Supply) -> tuple[Supply, Routes]:
             if u != t:
                 network.add(u, t, units)
                 joined = routes.setdefault((u, t), [])
-                for length, a, b in _overlaid(first, second):
+                for length, (a, b) in _overlaid(first, second):
                     joined.append((_without_loops(a + b[1:]), length))
         if capacity[w].any() or capacity[:, w].any():
             raise ValueError(f"vertex {w} cannot be split off")
@@ -224,20 +224,8 @@ def _next_link(
 def _routed(tree: tuple[int, int, list[Pair]], routes: Routes) -> list[PackedTree]:
     """A tree's links over the ways that remain, cut where one of them is used up."""
     root, times, links = tree
-    cuts = {0, times}
-    taken: dict[Pair, list[tuple[int, Way]]] = defaultdict(list)
-    for pair in links:
-        at = 0
-        for way, units in _drawn(routes[pair], times):
-            taken[pair].append((at, way))
-            at += units
-            cuts.add(at)
-    edges = sorted(cuts)
-    found = []
-    for first, end in pairwise(edges):
-        ways = tuple(next(w for at, w in reversed(taken[pair]) if at <= first) for pair in links)
-        found.append(PackedTree(root, end - first, ways))
-    return found
+    taken = [_drawn(routes[pair], times)[::-1] for pair in links]
+    return [PackedTree(root, units, ways) for units, ways in _overlaid(*taken)]
 
 
 def _drawn(routes: list[tuple[Way, int]], units: int) -> list[tuple[Way, int]]:
@@ -253,21 +241,16 @@ def _drawn(routes: list[tuple[Way, int]], units: int) -> list[tuple[Way, int]]:
     return found
 
 
-def _overlaid(
-    first: list[tuple[Item, Amount]], second: list[tuple[Item, Amount]]
-) -> list[tuple[Amount, Item, Item]]:
-    """Both lists side by side from their ends on, cut wherever one of them changes."""
-    found = []
-    first, second = list(first), list(second)
-    while first:
-        (a, left), (b, right) = first.pop(), second.pop()
-        units = min(left, right)
-        found.append((units, a, b))
-        if left > units:
-            first.append((a, left - units))
-        if right > units:
-            second.append((b, right - units))
-    return found
+def _overlaid(*sides: list[tuple[Item, Amount]]) -> Iterator[tuple[Amount, tuple[Item, ...]]]:
+    """Lists side by side from their ends on, cut wherever one of them changes."""
+    left = [list(side) for side in sides]
+    while left[0]:
+        units = min(side[-1][1] for side in left)
+        yield units, tuple(side[-1][0] for side in left)
+        for side in left:
+            item, amount = side.pop()
+            if amount > units:
+                side.append((item, amount - units))
 
 
 def _without_loops(way: Way) -> Way:
@@ -454,7 +437,7 @@ def _joined(into: dict[int, list[Side]], out: dict[int, list[Side]]) -> list[Tre
     return [
         Tree(root, share, reduce, broadcast)
         for root, trees in into.items()
-        for share, reduce, broadcast in _overlaid(trees[::-1], out[root][::-1])
+        for share, (reduce, broadcast) in _overlaid(trees[::-1], out[root][::-1])
     ]
 
 

@@ -268,8 +268,7 @@ def optimum(problem: SynchronisationProblem) -> Fraction:
 
 def _scaled(supply: Supply, rate: Fraction) -> Supply:
     """The supply in the largest unit that divides all capacities and the roots' new weight."""
-    common = Fraction(1, rate.denominator)
-    common *= gcd(rate.numerator, *(c * rate.denominator for c in supply.link.values()))
+    common = common_unit([rate, *map(Fraction, supply.link.values())])
     return replace(
         supply,
         link={pair: int(c / common) for pair, c in supply.link.items()},

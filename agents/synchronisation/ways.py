@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 from scipy.optimize import linprog
 
@@ -104,7 +104,7 @@ class Ways:
                 found[network.vertices[vertex].split("/")[0]].append(vertex)
             return list(found.values())
         width = {
-            pair: min(network.capacity[network.link[step]] for step in pairwise(way))
+            pair: network.capacity[network.links_of(way)].min()
             for pair, way in self.tables[-1].items()
         }
         ends = network.participants
@@ -112,12 +112,13 @@ class Ways:
             max(min(width.get((a, b), 0.0), width.get((b, a), 0.0)) for b in ends if b != a)
             for a in ends
         )
-        label = {vertex: vertex for vertex in ends}
-        for (a, b), wide in width.items():
-            if {a, b} <= label.keys() and min(wide, width.get((b, a), 0.0)) >= needed:
-                old, new = sorted((label[a], label[b]), reverse=True)
-                label = {vertex: new if name == old else name for vertex, name in label.items()}
-        return [[v for v in ends if label[v] == name] for name in sorted(set(label.values()))]
+        near = nx.Graph()
+        near.add_nodes_from(ends)
+        near.add_edges_from(
+            (a, b) for (a, b), wide in width.items()
+            if {a, b} <= set(ends) and min(wide, width.get((b, a), 0.0)) >= needed
+        )  # fmt: skip
+        return sorted(sorted(group) for group in nx.connected_components(near))
 
     def _table(self, load: FloatArray, widest: bool) -> Table:
         table: Table = {}
@@ -136,8 +137,8 @@ class Ways:
                         way.append(before[way[-1]][1])
                     table[source, target] = tuple(reversed(way))
             for target in self.ends:
-                for pair in pairwise(table.get((source, target), ())):
-                    load[self.network.link[pair]] += 1.0 / len(self.ends)
+                for link in self.network.links_of(table.get((source, target), ())):
+                    load[link] += 1.0 / len(self.ends)
         return table
 
     def _search(
@@ -200,7 +201,7 @@ def latency_of(network: LinkGraph, pattern: Pattern) -> float:
     """Seconds of latency from the first message of the slowest tree to its last."""
 
     def latency(way: Way) -> float:
-        return sum(float(network.latency[network.link[pair]]) for pair in pairwise(way))
+        return float(sum(network.latency[network.links_of(way)]))
 
     return max((tree.longest(latency) for tree in pattern), default=0.0)
 

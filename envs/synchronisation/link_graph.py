@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,10 @@ class LinkGraph:
         """The link from one vertex to another."""
         ends = zip(self.source.tolist(), self.destination.tolist(), strict=True)
         return {pair: number for number, pair in enumerate(ends)}
+
+    def links_of(self, way: Sequence[int]) -> list[int]:
+        """The links of a way from vertex to vertex."""
+        return [self.link[pair] for pair in pairwise(way)]
 
     def link_name(self, number: int) -> str:
         """Its two ends."""

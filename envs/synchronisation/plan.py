@@ -138,12 +138,16 @@ class SynchronisationPlan:
 
     def link_bytes(self, problem: SynchronisationProblem) -> FloatArray:
         """(K,) bytes that every link of the network carries."""
-        total = np.zeros(problem.network.num_links)
+        total, (own, union) = np.zeros(problem.network.num_links), self.sizes(problem)
         for tree in self.trees:
-            for way in (*tree.reduce, *tree.broadcast):
-                for pair in pairwise(way):
-                    total[problem.network.link[pair]] += float(tree.share) * problem.size
+            sent = [(way, own[way[0]]) for way in tree.reduce]
+            for way, size in (*sent, *((way, union) for way in tree.broadcast)):
+                np.add.at(total, problem.network.links_of(way), float(tree.share) * size)
         return total
+
+    def sizes(self, problem: SynchronisationProblem) -> tuple[FloatArray, float]:
+        """Bytes of the whole vector: (V,) as every vertex sends it to be summed, and of the sum."""
+        return np.full(problem.network.num_vertices, problem.size), problem.size
 
     def own_seconds(self, problem: SynchronisationProblem) -> float | None:
         """Seconds by the plan's own model, where ranks send different bytes; None: it is played."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -101,7 +100,7 @@ def play(
         )
     network = problem.network
     groups: dict[tuple[int, ...], int] = {}
-    links = [tuple(network.link[pair] for pair in pairwise(way)) for _, way, _ in connections]
+    links = [tuple(network.links_of(way)) for _, way, _ in connections]
     for route, (_, way, _) in zip(links, connections, strict=True):
         if len(set(route)) != len(route):
             raise InputError(f"way {way} crosses a link twice", field="plan")

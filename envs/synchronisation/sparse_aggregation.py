@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
 
 import numpy as np
 
@@ -216,19 +215,11 @@ class StreamedPlan(SynchronisationPlan):
             block = -(-vectors.shape[1] // problem.blocks.shape[1])
         return stream(replace(self.streaming, block=block), vectors, len(self.trees))[0]
 
-    def link_bytes(self, problem: SynchronisationProblem) -> FloatArray:
-        """(K,) bytes of the blocks that are not zero, stripes having equal shares of them."""
-        blocks = self.blocks(problem)
-        own = blocks.mean(axis=1) * problem.size
-        union = float(blocks.any(axis=0).mean()) * problem.size
-        rank = {vertex: i for i, vertex in enumerate(problem.network.participants)}
-        total = np.zeros(problem.network.num_links)
-        for tree in self.trees:
-            moved = [(way, own[rank[way[0]]]) for way in tree.reduce]
-            for way, size in (*moved, *((way, union) for way in tree.broadcast)):
-                for pair in pairwise(way):
-                    total[problem.network.link[pair]] += float(tree.share) * size
-        return total
+    def sizes(self, problem: SynchronisationProblem) -> tuple[FloatArray, float]:
+        """Bytes of the blocks that are not zero, stripes having equal shares of them."""
+        blocks, sent = self.blocks(problem), np.zeros(problem.network.num_vertices)
+        sent[[*problem.network.participants]] = blocks.mean(axis=1) * problem.size
+        return sent, float(blocks.any(axis=0).mean()) * problem.size
 
     def own_seconds(self, problem: SynchronisationProblem) -> float:
         """The busiest link at its rate, the overhead, and each byte of the fullest worker.
