@@ -24,7 +24,7 @@ first 50 coflows the benchmark trace agrees to the ms for all five orders, on al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -189,15 +189,7 @@ _MB = 1_048_576.0  # bytes
 _DRAINED_MB = 1e-3 / _MB
 _SEED = 17  # of the deadlines
 
-# The smaller goes first: of the problem, what `lcf` counts as left, and a coflow.
-Key = Callable[[CoflowProblem, FloatArray, int], float]
-KEYS: Mapping[str, Key] = {
-    "fifo": lambda problem, left, c: float(problem.arrival[c]),
-    "scf": lambda problem, left, c: float(problem.longest[c]),
-    "ncf": lambda problem, left, c: float(problem.width[c]),
-    "lcf": lambda problem, left, c: float(left[c]),
-    "sebf": lambda problem, left, c: float(problem.alone[c]),
-}
+_ORDERS = ("fifo", "scf", "ncf", "lcf", "sebf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,9 +233,9 @@ def simulate_coflowsim(found: Quantised, arrival: FloatArray, order: str) -> Cof
     Raises:
         InputError: the program knows no such order.
     """
-    if order not in KEYS:
-        raise InputError(f"{order!r} is none of CoflowSim's {', '.join(KEYS)}", field="agent")
-    key, problem, events = KEYS[order], found.problem, 0
+    if order not in _ORDERS:
+        raise InputError(f"{order!r} is none of CoflowSim's {', '.join(_ORDERS)}", field="agent")
+    problem, events = found.problem, 0
     state = switch_of(problem)
     line: list[int] = []
     coming = np.argsort(arrival, kind="stable")
@@ -252,10 +244,11 @@ def simulate_coflowsim(found: Quantised, arrival: FloatArray, order: str) -> Cof
         line = [c for c in line if np.isinf(state.finish[c])]
         sent = (problem.loads - state.load)[:, problem.ports :]
         left = np.maximum(found.received - sent, 0.0).sum(axis=1)
+        keys = problem.arrival, problem.longest, problem.width, left, problem.alone
+        key = keys[_ORDERS.index(order)]  # (n,) the smaller goes first
         for c in coming[problem.arrival[coming] == now]:
             if np.isinf(state.finish[c]):
-                values, own = [key(problem, left, one) for one in line], key(problem, left, int(c))
-                place = next((k for k, value in enumerate(values) if own < value), len(line))
+                place = next((k for k, one in enumerate(line) if key[c] < key[one]), len(line))
                 line.insert(place, int(c))
         events += play_madd(
             np.array(line, dtype=np.int64), problem.rate, state, now, until, QUANTUM_MS,

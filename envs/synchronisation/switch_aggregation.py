@@ -119,9 +119,14 @@ class SlotPool:
         """Bytes of the registers of a switch, in both versions."""
         return 2 * self.slots * self.elements * (self.bits // 8)
 
+    def chunks(self, size: FloatArray | float) -> FloatArray:
+        """That a gradient of `size` bytes is cut into, a packet each."""
+        found: FloatArray = np.ceil(np.asarray(size) / (ELEMENT * self.elements))
+        return found
+
     def packets(self, size: FloatArray | float) -> FloatArray:
         """That a gradient of `size` bytes takes from each worker, on a network that loses none."""
-        chunks = np.ceil(np.asarray(size) / (ELEMENT * self.elements))
+        chunks = self.chunks(size)
         return chunks + np.minimum(chunks, self.slots) if self.exponents else chunks
 
     def seconds(
@@ -141,7 +146,7 @@ class SlotPool:
         packets = self.packets(size)
         serial = self.packet / rate
         turn = 2 * levels * (serial + latency)
-        slots = np.minimum(self.slots, np.ceil(np.asarray(size) / (ELEMENT * self.elements)))
+        slots = np.minimum(self.slots, self.chunks(size))
         rounds = np.ceil(packets / slots)
         window = (rounds - 1) * np.maximum(turn, slots * serial)
         found: FloatArray = window + (packets - (rounds - 1) * slots - 1) * serial + turn
@@ -231,10 +236,8 @@ def time_sum(
     pool: SlotPool, tree: SwitchTree, size: float, faults: Faults | None = None
 ) -> SwitchRun:
     """As `sum_integers` of vectors of `size` bytes, of which only the packets are made."""
-    chunks = math.ceil(size / (ELEMENT * pool.elements))
-    values = np.zeros((tree.workers, chunks))
-    own = np.zeros((tree.workers, chunks), dtype=np.int64)
-    return _execute(pool, tree, values, own, 1, 1, faults)
+    values = np.zeros((tree.workers, int(pool.chunks(size))))
+    return _execute(pool, tree, values, values.astype(np.int64), 1, 1, faults)
 
 
 def _execute(
