@@ -22,8 +22,7 @@ from agents.synchronisation.ways import Ways
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, links_of_topology
 from envs.synchronisation.plan import Primitive, SynchronisationProblem
 from envs.synchronisation.playing import play
-from tests.envs.synchronisation.made_networks import networks
-from tests.envs.synchronisation.test_synchronisation_plan import star
+from tests.envs.synchronisation.made_networks import networks, star
 from tests.envs.topologies import topology_named
 from tests.strength import SEEDS, examples
 
@@ -89,11 +88,7 @@ def test_plans_on_a_star_send_the_bytes_that_are_known_of_them(n: int) -> None:
 
 
 def test_dedicated_servers_sum_what_others_bring() -> None:
-    names = ["a", "b", "c", "ps"]
-    vertices = [VertexSpec(x, x != "ps", True, False) for x in names]
-    vertices.append(VertexSpec("switch", False, False, True))
-    links = [(a, b, 1e9, 0.0) for x in names for a, b in ((x, "switch"), ("switch", x))]
-    network = graph_of("a server", vertices, links)
+    network = star(3, servers=1)
     problem = SynchronisationProblem(network, 1e6)
     found = ParameterServer(dedicated=True).solve(problem)
     assert found.solution is not None
@@ -104,6 +99,7 @@ def test_dedicated_servers_sum_what_others_bring() -> None:
         refused = ParameterServer(True).solve(SynchronisationProblem(graph, 1e6, primitive))
         assert refused.solution is None
         assert "servers do not" in refused.reason or "no vertex sums" in refused.reason
-    apart = graph_of("one way", vertices[:2], [("a", "b", 1e9, 0.0)])
+    ends = [VertexSpec(name, True, True, False) for name in "ab"]
+    apart = graph_of("one way", ends, [("a", "b", 1e9, 0.0)])
     found = Ring().solve(SynchronisationProblem(apart, 1e6))
     assert (found.solution, found.reason) == (None, "no way from b to a")

@@ -5,12 +5,38 @@ from __future__ import annotations
 import random
 from collections import deque
 from fractions import Fraction
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
 from tests.strength import SEEDS
+
+
+def star(n: int, servers: int = 0, rate: float = 1e9, aggregation: bool = False) -> LinkGraph:
+    """n participants, then servers, around one switch, `rate` bytes/s and 1 us each way."""
+    names = [f"w{i}" for i in range(n)] + [f"server{i}" for i in range(servers)]
+    vertices = [VertexSpec(name, name[0] == "w", True, False) for name in names]
+    vertices.append(VertexSpec("switch", False, aggregation, True))
+    links = [(a, b, rate, 1e-6) for x in names for a, b in ((x, "switch"), ("switch", x))]
+    return graph_of("star", vertices, links)
+
+
+def ring(n: int) -> SynchronisationPlan:
+    """Chains through the switch of `star`."""
+    trees = []
+    for i in range(n):
+        order = [(i + k) % n for k in range(1, n + 1)]  # ends in i
+        trees.append(
+            Tree(
+                i,
+                Fraction(1, n),
+                tuple((a, n, b) for a, b in pairwise(order)),
+                tuple((a, n, b) for a, b in pairwise([i, *order[:-1]])),
+            )
+        )
+    return SynchronisationPlan("ring", tuple(trees))
 
 
 @st.composite

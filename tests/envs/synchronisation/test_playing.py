@@ -18,8 +18,7 @@ from envs.synchronisation.link_graph import VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree
 from envs.synchronisation.playing import play
 from tests.envs.network.reference_max_min import exact_max_min
-from tests.envs.synchronisation.made_networks import networks, plans
-from tests.envs.synchronisation.test_synchronisation_plan import ring, star
+from tests.envs.synchronisation.made_networks import networks, plans, ring, star
 from tests.refusal import refusal
 from tests.strength import examples
 

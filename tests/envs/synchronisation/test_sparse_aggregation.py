@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from agents.synchronisation.in_network import OmniReduce
-from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationProblem
 from envs.synchronisation.sparse_aggregation import (
     NEXT,
@@ -23,6 +22,7 @@ from envs.synchronisation.sparse_aggregation import (
 )
 from envs.synchronisation.switch_aggregation import HEADERS
 from experiments.network.synchronising import embedding_gradients, largest_entries
+from tests.envs.synchronisation.made_networks import star
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -80,19 +80,10 @@ PAPER = {  # milliseconds by sparsity
 }  # fmt: skip
 
 
-def machines(aggregators: int) -> LinkGraph:
-    """Workers, and aggregators beside them, around one switch; 100 Gb/s."""
-    names = [f"w{i}" for i in range(MACHINES)] + [f"a{i}" for i in range(aggregators)]
-    vertices = [VertexSpec(name, name[0] == "w", True, False) for name in names]
-    vertices.append(VertexSpec("switch", False, False, True))
-    links = [(a, b, 12.5e9, 1e-6) for x in names for a, b in ((x, "switch"), ("switch", x))]
-    return graph_of("machines", vertices, links)
-
-
 @pytest.mark.parametrize("sparsity", PAPER)
 def test_times_of_the_paper_within_three_tenths_of_a_millisecond(sparsity: float) -> None:
     blocks = drawn_blocks(Pattern.RANDOM, MACHINES, 102_400, 1.0 - sparsity, seed=0)
-    problem = SynchronisationProblem(machines(8), 104.8576e6, blocks=blocks)
+    problem = SynchronisationProblem(star(MACHINES, 8, 12.5e9), 104.8576e6, blocks=blocks)
     found = OmniReduce(dedicated=True).solve(problem)
     assert found.solution is not None
     assert found.solution.violations(problem) == []
@@ -105,7 +96,7 @@ def test_times_of_the_paper_within_three_tenths_of_a_millisecond(sparsity: float
 
 def test_colocated_aggregators_send_sums_over_the_links_of_workers() -> None:
     blocks = drawn_blocks(Pattern.OVERLAPPING, MACHINES, 4096, 0.5, seed=0)
-    problem = SynchronisationProblem(machines(0), 1e6, blocks=blocks)
+    problem = SynchronisationProblem(star(MACHINES), 1e6, blocks=blocks)
     plan = OmniReduce(dedicated=False).solve(problem).solution
     assert plan is not None
     union = blocks.any(axis=0).mean() * 1e6

@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 
-from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
-
-
-def star(n: int, aggregation: bool = False) -> LinkGraph:
-    """n participants around one switch, 1 GB/s and 1 us each way."""
-    names = [f"w{i}" for i in range(n)]
-    vertices = [VertexSpec(name, True, True, False) for name in names]
-    vertices.append(VertexSpec("switch", False, aggregation, True))
-    links = [(a, b, 1e9, 1e-6) for x in names for a, b in ((x, "switch"), ("switch", x))]
-    return graph_of("star", vertices, links)
-
-
-def ring(n: int) -> SynchronisationPlan:
-    """Chains through the switch of `star`."""
-    trees = []
-    for i in range(n):
-        order = [(i + k) % n for k in range(1, n + 1)]  # ends in i
-        trees.append(
-            Tree(
-                i,
-                Fraction(1, n),
-                tuple((a, n, b) for a, b in pairwise(order)),
-                tuple((a, n, b) for a, b in pairwise([i, *order[:-1]])),
-            )
-        )
-    return SynchronisationPlan("ring", tuple(trees))
+from tests.envs.synchronisation.made_networks import ring, star
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])

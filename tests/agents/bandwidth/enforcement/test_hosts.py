@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from three_servers import PLANES, SERVERS, machines, network_of, rates
+from three_servers import LINK, PLANES, SERVERS, machines, network_of, rates
 
 from agents.bandwidth.enforcement.hosts import Framing, Hosts, server_plans
 from envs.hardware.builders import leaf_spine
@@ -37,16 +37,6 @@ def test_queues_get_whole_bytes_rounded_down(rate: float, bits: int) -> None:
     assert Framing(1500, 0).kernel_bits(rate) == bits
 
 
-@pytest.mark.parametrize(
-    ("mtu", "overhead", "field"),
-    [(575, 0, "mtu"), (65_536, 0, "mtu"), (1500, -1, "line_overhead"), (1500, 1001, "line_o")],
-)
-def test_what_no_link_has_is_refused(mtu: int, overhead: int, field: str) -> None:
-    with refusal(field):
-        Framing(mtu, overhead)
-
-
-LINK = 1e6
 NETWORK = network_of(LINK)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from open_vswitch_double import database
 from recorded_shell import calls
-from three_servers import backend_of, machines, network_of, rates
+from three_servers import LINK, backend_of, files, machines, network_of, rates
 
 from agents.bandwidth.enforcement.hosts import Hosts
 from agents.bandwidth.enforcement.scripts import enforcement_files
@@ -21,17 +21,9 @@ from envs.files import read_json
 from envs.step.plans import BandwidthAllocation
 from tests.refusal import refusal
 
-LINK = 1e6
 NETWORK = network_of(LINK)
 PLAN = {(0, 1): (750_000.5, 250_000.0), (0, 2): (200_000.0, 0.0)}
 DOUBLE = Path(__file__).with_name("open_vswitch_double.py")
-
-
-def files(pipes: dict[tuple[int, int], tuple[float, ...]]) -> dict[str, str]:
-    """The text of every file."""
-    allocation = BandwidthAllocation(rates(NETWORK, pipes))
-    made = enforcement_files(allocation, NETWORK, machines(), backend_of("ovs"))
-    return {file.name: file.text for file in made}
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def state_after(switch: Path, *texts: str) -> dict[str, Any]:
 
 
 def test_every_destination_gets_a_queue_on_every_port(switch: Path) -> None:
-    found = state_after(switch, files(PLAN)["node0.apply.sh"])
+    found = state_after(switch, files("ovs", PLAN)["node0.apply.sh"])
     qos = found["QoS"][found["Port"]["nic0"]["qos"]]
     assert (qos["type"], qos["other-config:max-rate"]) == ("linux-htb", "8000000")
     queues = {key[7:]: found["Queue"][row] for key, row in qos.items() if key[:7] == "queues:"}
@@ -77,7 +69,7 @@ def test_every_destination_gets_a_queue_on_every_port(switch: Path) -> None:
 
 
 def test_applied_twice_is_as_applied_once_and_the_clean_up_leaves_nothing(switch: Path) -> None:
-    apply, clean = files(PLAN)["node0.apply.sh"], files(PLAN)["node0.clean.sh"]
+    apply, clean = files("ovs", PLAN)["node0.apply.sh"], files("ovs", PLAN)["node0.clean.sh"]
     before = {**read_json(switch), "made": 0}
     once = state_after(switch, apply)
     twice = state_after(switch, apply)
@@ -88,7 +80,7 @@ def test_applied_twice_is_as_applied_once_and_the_clean_up_leaves_nothing(switch
 
 
 def test_queues_of_a_port_that_somebody_else_set_stay(switch: Path) -> None:
-    texts = files(PLAN)
+    texts = files("ovs", PLAN)
     found = state_after(switch, texts["node0.apply.sh"])
     found["Port"]["nic0"]["qos"] = "of another"
     switch.write_text(json.dumps(found))
@@ -98,7 +90,7 @@ def test_queues_of_a_port_that_somebody_else_set_stay(switch: Path) -> None:
 
 
 def test_the_userspace_datapath_is_refused(switch: Path) -> None:
-    text = files(PLAN)["node0.apply.sh"]
+    text = files("ovs", PLAN)["node0.apply.sh"]
     assert "userspace datapath" in text.split("set -eu")[0]
     state = database()
     state["Bridge"]["br1"]["datapath_type"] = "netdev"
@@ -108,7 +100,7 @@ def test_the_userspace_datapath_is_refused(switch: Path) -> None:
 
 
 def test_routes_lead_through_the_bridges(switch: Path) -> None:
-    made = calls(switch.parent, files(PLAN)["node0.apply.sh"])
+    made = calls(switch.parent, files("ovs", PLAN)["node0.apply.sh"])
     devices = {words[words.index("dev") + 1] for words in made if "dev" in words}
     assert devices == {"br0", "br1"}
 
@@ -124,11 +116,6 @@ def test_a_nic_on_no_bridge_is_refused() -> None:
         enforcement_files(allocation, NETWORK, bare, backend_of("ovs"))
 
 
-def test_a_priority_no_flow_can_have_is_refused() -> None:
-    with refusal("flow_priority"):
-        backend_of("ovs", flow_priority=65_536)
-
-
 def test_a_shell_reads_every_file() -> None:
-    for text in files(PLAN).values():
+    for text in files("ovs", PLAN).values():
         subprocess.run(["sh", "-n"], input=text, text=True, check=True, env={**os.environ})

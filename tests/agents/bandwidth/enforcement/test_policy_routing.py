@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 from recorded_shell import ANSWERS, calls
-from three_servers import backend_of, machines, network_of, rates
+from three_servers import LINK, Pipes, machines, network_of, rates
 
 from agents.bandwidth.enforcement.backends import PolicyRouting, interface
 from agents.bandwidth.enforcement.hosts import ServerPlan, server_plans
 from envs.step.plans import BandwidthAllocation
 from tests.refusal import refusal
 
-LINK = 1e6
 NETWORK = network_of(LINK)
 ROUTING = PolicyRouting(first_table=700, first_priority=800)
 
 
-def plan_of(pipes: dict[tuple[int, int], tuple[float, ...]]) -> ServerPlan:
+def plan_of(pipes: Pipes) -> ServerPlan:
     """The plan of server 0."""
     return server_plans(BandwidthAllocation(rates(NETWORK, pipes)), NETWORK, machines())[0]
 
@@ -110,8 +109,3 @@ def test_a_plan_may_not_run_into_the_kernels_own_numbers(table: int, priority: i
     plan = plan_of({})
     with refusal("first_"):
         routing.apply(plan, interface)
-
-
-def test_the_options_of_conf_are_in_range() -> None:
-    for option in ("tc", "ovs"):
-        assert isinstance(backend_of(option).routing, PolicyRouting)

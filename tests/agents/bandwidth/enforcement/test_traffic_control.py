@@ -5,29 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_shell import calls
-from three_servers import backend_of, machines, network_of, rates
+from three_servers import LINK, backend_of, files, machines, network_of, rates
 
 from agents.bandwidth.enforcement.scripts import enforcement_files
 from envs.step.plans import BandwidthAllocation
-from tests.refusal import refusal
 
-LINK = 1e6
 NETWORK = network_of(LINK)
 
 
-def files(pipes: dict[tuple[int, int], tuple[float, ...]], overhead: int = 0) -> dict[str, str]:
-    """The text of every file."""
-    allocation = BandwidthAllocation(rates(NETWORK, pipes))
-    made = enforcement_files(allocation, NETWORK, machines(overhead), backend_of("tc"))
-    return {file.name: file.text for file in made}
-
-
 def test_a_server_runs_these_commands(tmp_path: Path) -> None:
-    texts = files({(0, 1): (750_000.5, 0.0)})
+    texts = files("tc", {(0, 1): (750_000.5, 0.0)})
     made = [" ".join(words) for words in calls(tmp_path, texts["node0.apply.sh"])]
     assert [line for line in made if line.startswith("tc") and "nic0" in line] == [
         "tc qdisc del dev nic0 root handle 4d57:",
@@ -84,15 +74,3 @@ def test_fast_classes_may_catch_up_on_a_late_timer() -> None:
     allocation = BandwidthAllocation(rates(fast, {(0, 1): (3.125e9, 0.0)}))
     text = enforcement_files(allocation, fast, machines(), backend_of("tc"))[0].text
     assert "rate 25000000000bit ceil 25000000000bit burst 6250000 cburst 6250000" in text
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("quantum", 1000), ("rest_share", 0.0), ("rest_share", 1.5), ("burst_s", -1.0),
-        ("burst_s", float("nan")), ("least_burst", 1), ("least_burst", 2**25),
-    ],
-)  # fmt: skip
-def test_settings_no_queue_can_have_are_refused(key: str, value: float) -> None:
-    with refusal(key):
-        backend_of("tc", **{key: value})

@@ -8,13 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.bandwidth.enforcement.hosts import Framing, Host, HostNic, Hosts
+from agents.bandwidth.enforcement.scripts import enforcement_files
 from envs.hardware.builders import planes
 from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
+from envs.step.plans import BandwidthAllocation
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build
 
 SERVERS, PLANES = 3, 2
+LINK = 1e6  # bytes/s
+
+Pipes = dict[tuple[int, int], tuple[float, ...]]
 
 
 def network_of(rate: float, servers: int = SERVERS) -> Network:
@@ -41,7 +46,7 @@ def machines(line_overhead: int = 0) -> Hosts:
     return Hosts(Framing(1500, line_overhead), tuple(hosts))
 
 
-def rates(network: Network, pipes: dict[tuple[int, int], tuple[float, ...]]) -> NDArray[Any]:
+def rates(network: Network, pipes: Pipes) -> NDArray[Any]:
     """(C,) the rates of the channels from server to server, 0 for all others."""
     found = np.zeros(network.num_channels)
     for (source, destination), values in pipes.items():
@@ -52,3 +57,11 @@ def rates(network: Network, pipes: dict[tuple[int, int], tuple[float, ...]]) -> 
 def backend_of(option: str, **changed: object) -> Any:
     """An option of the group `backend`."""
     return build({**SHIPPED_CONFIGS.node(f"backend/{option}"), **changed})
+
+
+def files(option: str, pipes: Pipes) -> dict[str, str]:
+    """The text of every file of a plan over links of `LINK`."""
+    network = network_of(LINK)
+    allocation = BandwidthAllocation(rates(network, pipes))
+    made = enforcement_files(allocation, network, machines(), backend_of(option))
+    return {file.name: file.text for file in made}
