@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import highspy
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import coo_array, csr_array
 
-from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
+from envs.arrays import BoolArray, FloatArray, IntArray
 
 _KINDS = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
 
@@ -108,7 +109,7 @@ class LinearProgram:
 
     def solver(self, *, time_limit: float, seed: int = 0) -> highspy.Highs:
         """A silent, single-threaded HiGHS with this program loaded; `time_limit` in seconds."""
-        start, index, value = self._matrix()
+        matrix = self._matrix()
         lp = highspy.HighsLp()
         lp.num_col_ = self.num_columns
         lp.num_row_ = self.num_rows
@@ -118,9 +119,9 @@ class LinearProgram:
         lp.row_lower_ = np.concatenate([*self._row_lower, np.zeros(0)])
         lp.row_upper_ = np.concatenate([*self._row_upper, np.zeros(0)])
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = start.astype(np.int32)
-        lp.a_matrix_.index_ = index.astype(np.int32)
-        lp.a_matrix_.value_ = value
+        lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
+        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
+        lp.a_matrix_.value_ = matrix.data
         integer = np.concatenate(self._integer)
         if integer.any():
             lp.integrality_ = [_KINDS[flag] for flag in integer.tolist()]
@@ -131,21 +132,15 @@ class LinearProgram:
         solver.passModel(lp)
         return solver
 
-    def _matrix(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Row starts, columns and values, columns ascending and unique in each row, no zeros."""
-        row = np.concatenate([*self._entry_row, np.zeros(0, dtype=np.int64)])
-        column = np.concatenate([*self._entry_column, np.zeros(0, dtype=np.int64)])
-        value = np.concatenate([*self._entry_value, np.zeros(0)])
-        key = row * max(self.num_columns, 1) + column
-        order = np.argsort(key, kind="stable")
-        key, value = key[order], value[order]
-        first = np.flatnonzero(np.diff(key, prepend=-1) != 0)
-        total = np.add.reduceat(value, first) if len(first) else value
-        kept = total != 0.0
-        key = key[first][kept]
-        counts = np.bincount(key // max(self.num_columns, 1), minlength=self.num_rows)
-        starts = sums_before(counts)
-        return starts, key % max(self.num_columns, 1), total[kept]
+    def _matrix(self) -> csr_array:
+        """The coefficients: columns ascend in each row, those named twice are added, no zeros."""
+        row, column, value = (
+            np.concatenate(entries) if entries else np.zeros(0, np.int64)
+            for entries in (self._entry_row, self._entry_column, self._entry_value)
+        )
+        found = coo_array((value, (row, column)), (self.num_rows, self.num_columns)).tocsr()
+        found.eliminate_zeros()
+        return found
 
 
 def best_values(solver: highspy.Highs) -> FloatArray | None:
