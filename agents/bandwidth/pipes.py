@@ -1,4 +1,4 @@
-"""What flows between servers, and what placements take at the rates they ask for."""
+"""What placements take at the rates that their traffic asks for."""
 
 from __future__ import annotations
 

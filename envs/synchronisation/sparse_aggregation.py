@@ -15,7 +15,7 @@ from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem
-from envs.synchronisation.switch_aggregation import ELEMENT, HEADERS
+from envs.synchronisation.switch_aggregation import ELEMENT, HEADERS, in_blocks
 
 NEXT = 4  # bytes of the index of a block
 
@@ -72,10 +72,7 @@ class Traffic:
 
 def blocks_of(values: FloatArray, block: int) -> BoolArray:
     """(n, B) the bitmaps of (n, E) vectors: which blocks are not all zero."""
-    workers, length = values.shape
-    padded = np.zeros((workers, -(-length // block) * block), dtype=np.bool_)
-    padded[:, :length] = values != 0.0
-    return np.asarray(padded.reshape(workers, -1, block).any(axis=2))
+    return np.asarray(in_blocks(values, block).any(axis=2))
 
 
 class Pattern(Enum):
@@ -152,13 +149,11 @@ def stream(
     what their packets say, and a worker of the others only what the answers say.
     """
     workers, length = values.shape
+    held = in_blocks(values, streaming.block)
     bitmap = blocks_of(values, streaming.block)
     size = bitmap.shape[1]
     streams = aggregators * streaming.streams
     columns = streams * streaming.columns
-    padded = np.zeros((workers, size * streaming.block))
-    padded[:, :length] = values
-    held = padded.reshape(workers, size, streaming.block)
     result = np.zeros_like(held)
     sent = np.zeros((4, workers, aggregators), dtype=np.int64)
     rng = np.random.default_rng(seed)

@@ -40,17 +40,21 @@ def largest_integer(workers: int, bits: int) -> int:
     return found
 
 
+def in_blocks(values: FloatArray, size: int) -> FloatArray:
+    """(n, B, size) vectors (n, E), of which zeros fill up the last blocks."""
+    workers, length = values.shape
+    padded = np.zeros((workers, -(-length // size) * size))
+    padded[:, :length] = values
+    return padded.reshape(workers, -1, size)
+
+
 def exponents(values: FloatArray, elements: int) -> IntArray:
     """(W, P) the least e of every packet of `elements` values with |x| < 2^e.
 
     Raises:
         InputError: a value is not finite.
     """
-    workers, length = values.shape
-    packets = -(-length // elements)
-    padded = np.zeros((workers, packets * elements))
-    padded[:, :length] = np.abs(values)
-    largest = padded.reshape(workers, packets, elements).max(axis=2)
+    largest = np.abs(in_blocks(values, elements)).max(axis=2)
     if not np.isfinite(largest).all():
         worker = int(np.flatnonzero(~np.isfinite(largest).all(axis=1))[0])
         raise InputError("holds a value that is not finite", record=f"gradient of worker {worker}")
