@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from agents.max_flow import max_flow
 from agents.partition.ideals.items import Rows, between, circles
-from agents.partition.ideals.search import class_prices
+from agents.partition.ideals.search import priced
 from agents.partition.kernel import Traffic
-from agents.step.grouping import numbered, parcels, topological
+from agents.step.grouping import atoms, numbered, parcels, topological
 from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
@@ -41,7 +41,7 @@ class PartitionAtoms:
     def build(cls, problem: PartitionProblem, precedence: IntArray) -> PartitionAtoms:
         """The atoms of `problem`, contiguous along `precedence` (P, 2) of operators."""
         step = problem.step
-        of = _numbers(step.graph.colocation, precedence)
+        of = numbered(circles(atoms(step), precedence))
         count = int(of.max(initial=NONE)) + 1
         seconds = sum_rows(step.op_seconds, of, count)
         state = sum_rows(step.graph.state_bytes, of, count)
@@ -107,13 +107,6 @@ def _rows(row: IntArray, value: IntArray, count: int) -> tuple[IndexArray, Index
     return found.ptr.astype(np.uint32), found.value.astype(np.uint32)
 
 
-def _numbers(colocation: IntArray, precedence: IntArray) -> IntArray:
-    """(N,) atom of each operator, numbered by the atoms' first operators."""
-    free = colocation == NONE
-    of = np.where(free, colocation.max(initial=NONE) + np.cumsum(free), colocation)
-    return numbered(circles(of, precedence))
-
-
 _WHOLE = 0.3  # share of the starts that are in one piece, where one device can hold everything
 
 
@@ -166,7 +159,7 @@ def max_load_bound(atoms: PartitionAtoms) -> float:
     fit alone. The bound is the larger of two.
 
     *Shares.* Let x[a, d] say that atom a is on device d, taking p[a, d] seconds. For any weights
-    w[d] >= 0 that sum up to 1, the largest load T is at least sum_d w[d] load[d]
+    w[d] >= 0 that sum up to 1 (`priced`), the largest load T is at least sum_d w[d] load[d]
     >= sum_a sum_d x[a, d] w[d] p[a, d] >= sum_a min_d w[d] p[a, d]. Good weights are the dual
     solution of a linear program; the right side is evaluated on the atoms themselves.
 
@@ -203,11 +196,7 @@ def _shares(compute: FloatArray) -> float:
     columns, devices = np.unique(timed, axis=1, return_counts=True)
     if not columns.size:
         return 0.0
-    weight = class_prices(columns, devices)
-    weight = weight / (weight * devices).sum()
-    allowed = np.isfinite(columns)
-    paid = np.where(allowed, weight * np.where(allowed, columns, 0.0), np.inf)
-    return float(paid.min(axis=1).sum()) * (1.0 - _ROUNDING)
+    return float(priced(columns, devices)[0].sum()) * (1.0 - _ROUNDING)
 
 
 class Cuts:

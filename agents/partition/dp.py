@@ -10,8 +10,13 @@ from functools import partial
 import numpy as np
 
 from agents.partition.ideals.items import Items
-from agents.partition.ideals.search import Effort
-from agents.partition.ideals.splits import LoadResult, best_split, compile_kernels, shortest_calls
+from agents.partition.ideals.search import (
+    Effort,
+    LoadResult,
+    best_split,
+    compile_kernels,
+    shortest_calls,
+)
 from agents.solver import Budget, Result
 from agents.step.fitting import Fitting, shapes
 from agents.step.grouping import GroupedProblem
@@ -134,7 +139,7 @@ class ContiguousDP(StepAndPartitionSolver):
             found, more = shortest_calls(items, seconds, self.ideals, effort.after(pairs))
             pairs += more
             if found is not None:
-                incumbent.offer(np.where(found == NONE, host, found)[items.of])
+                incumbent.offer(found.device(items, host))
         return pairs
 
     def _items(self, problem: PartitionProblem, devices: IntArray) -> Items:

@@ -9,11 +9,11 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from agents.step.grouping import topological
+from agents.step.grouping import atoms, numbered, topological
 from agents.step.lower_bound import longest_paths
 from envs.arrays import FloatArray, IntArray, sums_before
 from envs.graphs.contraction import sum_rows
-from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.graphs.op_graph import NONE, Phase
 from envs.partition.problem import HostTraffic
 from envs.step.problem import StepProblem
 
@@ -35,13 +35,6 @@ class Rows:
             np.ascontiguousarray(value[order], dtype=np.int64),
         )
 
-    def take(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Which of `rows` each entry is of, and the entries, row after row."""
-        lengths = np.diff(self.ptr)[rows]
-        of = np.repeat(np.arange(len(rows)), lengths)
-        place = np.arange(len(of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return of, self.value[self.ptr[rows][of] + place]
-
 
 @dataclass(frozen=True, eq=False)
 class Items:
@@ -60,7 +53,7 @@ class Items:
 
     of: IntArray  # (N,) item of every operator
     devices: tuple[IntArray, ...]  # K classes of devices
-    position: tuple[IntArray, ...]  # where each of them stands in the line of devices
+    line: IntArray  # (D,) class of each device, in the order in which they were given
     seconds: FloatArray  # (n, K), inf: not supported
     state: FloatArray  # (n,) bytes
     capacity: FloatArray  # (K,) bytes
@@ -74,9 +67,11 @@ class Items:
         cls, step: StepProblem, precedence: IntArray, traffic: HostTraffic, devices: IntArray
     ) -> Items:
         """The items of `step` under `precedence` (P, 2 operators) for some of its `devices`."""
-        atom, exact = _atoms(step.graph)
-        classes = _device_classes(step, traffic, devices)
-        first = devices[[members[0] for members in classes]]
+        atom, exact = _atoms(step)
+        facts = np.concatenate([step.op_seconds, traffic.seconds, step.capacity[None, :]])
+        line = numbered(np.unique(facts[:, devices], axis=1, return_inverse=True)[1])
+        classes = tuple(devices[line == k] for k in range(line.max() + 1))
+        first = np.array([members[0] for members in classes])
         of = _without_idle(circles(atom, precedence), step, precedence, traffic, first)
         of = _ordered(of, precedence)
         count = int(of.max(initial=NONE)) + 1
@@ -85,8 +80,8 @@ class Items:
         members, weight = _messages(traffic, of, first)
         return cls(
             of=of,
-            devices=tuple(devices[members] for members in classes),
-            position=tuple(classes),
+            devices=classes,
+            line=line,
             seconds=seconds,
             state=state,
             capacity=step.capacity[first],
@@ -100,12 +95,6 @@ class Items:
     def count(self) -> int:
         return len(self.state)
 
-    def line(self) -> IntArray:
-        """(D,) class of each device, in the order in which `build` was given them."""
-        number = np.concatenate(self.position)
-        of_class = np.repeat(np.arange(len(self.devices)), self.class_sizes)
-        return of_class[np.argsort(number)]
-
     @property
     def class_sizes(self) -> IntArray:
         """(K,) devices of each class."""
@@ -117,26 +106,24 @@ def between(pairs: IntArray) -> IntArray:
     return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0).reshape(-1, 2)
 
 
-def _atoms(graph: OpGraph) -> tuple[IntArray, bool]:
+def _atoms(step: StepProblem) -> tuple[IntArray, bool]:
     """(N,) co-location group or free operator, 0..A-1, and whether none was put with another.
 
     A group of optimizer operators alone follows the producer of the largest input of its first.
     """
-    n = graph.num_operators
-    free = graph.colocation == NONE
-    atom = np.where(free, graph.num_groups + np.arange(n), graph.colocation)
-    bound = np.zeros(graph.num_groups + n, np.bool_)
+    graph, atom = step.graph, atoms(step)
+    bound = np.zeros(len(atom), np.bool_)
     bound[atom[graph.phase != Phase.OPTIMIZER]] = True
     loose = np.flatnonzero(~bound[atom])
     if len(loose):
         edges = graph.edges
         order = np.lexsort((graph.tensor_bytes[edges[:, 2]], edges[:, 1]))
-        largest = np.full(n, NONE, dtype=np.int64)
+        largest = np.full(len(atom), NONE, dtype=np.int64)
         largest[edges[order, 1]] = edges[order, 0]
         for op in loose.tolist():
             if not bound[atom[op]] and largest[op] != NONE:
                 atom[atom == atom[op]] = atom[largest[op]]
-    return np.unique(atom, return_inverse=True)[1].astype(np.int64).ravel(), len(loose) == 0
+    return numbered(atom), len(loose) == 0
 
 
 def circles(atom: IntArray, precedence: IntArray) -> IntArray:
@@ -177,7 +164,7 @@ def _without_idle(
     for v in range(count):
         while target[v] != target[target[v]]:
             target[v] = target[target[v]]
-    return np.unique(np.array(target)[of], return_inverse=True)[1].astype(np.int64).ravel()
+    return numbered(np.array(target)[of])
 
 
 def _ordered(of: IntArray, precedence: IntArray) -> IntArray:
@@ -186,19 +173,6 @@ def _ordered(of: IntArray, precedence: IntArray) -> IntArray:
     first = np.full(count, len(of), dtype=np.int64)
     np.minimum.at(first, of, np.arange(len(of)))
     return np.argsort(topological(between(of[precedence]), first))[of]
-
-
-def _device_classes(step: StepProblem, traffic: HostTraffic, devices: IntArray) -> list[IntArray]:
-    """Positions in `devices` of those that are interchangeable."""
-    known: dict[tuple[bytes, bytes, float], list[int]] = {}
-    for position, device in enumerate(devices.tolist()):
-        key = (
-            step.op_seconds[:, device].tobytes(),
-            traffic.seconds[:, device].tobytes(),
-            float(step.capacity[device]),
-        )
-        known.setdefault(key, []).append(position)
-    return [np.array(members, dtype=np.int64) for members in known.values()]
 
 
 def _messages(traffic: HostTraffic, of: IntArray, first: IntArray) -> tuple[Rows, FloatArray]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.partition.ideals.items import Items, Rows
-from agents.step.grouping import numbered
-from envs.arrays import BoolArray, IntArray, sums_before
+from agents.partition.ideals.items import Items
+from envs.arrays import BoolArray, IntArray
 from envs.compilation import compiled_inner
 
-BitArray = NDArray[np.uint64]
+ByteArray = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,105 +21,77 @@ class Ideals:
     """P ideals by rising size, the empty one first and that of all items last.
 
     An ideal holds every item that precedes one of its own. Ideal i becomes ideal `upper[c]` by
-    `item[c]`, for c in `ptr[i] : ptr[i + 1]`. Bit v % 64 of word v // 64 of an ideal is item v.
+    `item[c]`, for c in `ptr[i] : ptr[i + 1]`. Bit v % 8 of byte v // 8 of an ideal is item v.
     """
 
-    bits: BitArray  # (P, words)
-    size: IntArray  # (P,)
+    bits: ByteArray  # (P, bytes)
     parent: IntArray  # (P,) an ideal without `grown`, -1 for the empty ideal
     grown: IntArray  # (P,) the item that `parent` lacks
     ptr: IntArray  # (P + 1,)
     item: IntArray  # (covers,)
     upper: IntArray  # (covers,)
 
+    @classmethod
+    def of(
+        cls,
+        items: int,
+        sets: Sequence[int],
+        grown: Sequence[tuple[int, int]],
+        covers: Sequence[Sequence[tuple[int, int]]],
+    ) -> Ideals:
+        """`sets` of n = `items` as bits, each with its parent and grown, its item and upper."""
+        size = items // 8 + 1
+        written = b"".join(ideal.to_bytes(size, "little") for ideal in sets)
+        bits = np.frombuffer(written, dtype=np.uint8).reshape(-1, size)
+        parent, last = np.array(grown, dtype=np.int64).T.copy()
+        flat = [cover for row in covers for cover in row]
+        item, upper = np.array(flat, dtype=np.int64).reshape(-1, 2).T.copy()
+        return cls(bits, parent, last, np.cumsum([0, *map(len, covers)]), item, upper)
+
     def holds(self, ideal: int, items: int) -> BoolArray:
         """(n,) whether `ideal` has each of the n = `items`."""
-        words = self.bits[ideal].astype("<u8").view(np.uint8)
-        return np.unpackbits(words, count=items, bitorder="little").astype(np.bool_)
+        return np.unpackbits(self.bits[ideal], count=items, bitorder="little").astype(np.bool_)
 
     @property
     def count(self) -> int:
-        return len(self.size)
+        return len(self.parent)
 
 
 def all_ideals(items: Items, limit: int) -> Ideals | None:
     """Every ideal of `items`, breadth first; None when there are more than `limit`."""
-    n, arcs = items.count, items.arcs
-    after = Rows.of(arcs[:, 0], arcs[:, 1], n)
-    alone = _singles(np.arange(n))
-    needs = np.zeros_like(alone)  # (n, words) what must be in an ideal with each item
-    np.bitwise_or.at(needs, arcs[:, 1], alone[arcs[:, 0]])
-    bits = [np.zeros((1, alone.shape[1]), dtype=np.uint64)]  # here and below, by size
-    parent, grown = [np.full(1, -1)], [np.full(1, -1)]
-    widths, added, upper = [], [], []
-    first = 0  # of the ideals of the size at hand
-    smaller, item = np.zeros(n, np.int64), np.arange(n)  # what makes which of them larger
-    ready = (needs == 0).all(axis=1)
-    smaller, item = smaller[ready], item[ready]
-    while True:
-        level = bits[-1]
-        width = np.bincount(smaller, minlength=len(level))
-        widths.append(width)
-        if not len(item):
-            break
-        larger = level[smaller] | alone[item]
-        codes = np.ascontiguousarray(larger).view(np.dtype((np.void, larger[0].nbytes))).ravel()
-        number = numbered(codes)
-        new = np.unique(number, return_index=True)[1]  # by first appearance
-        above = first + len(level)
-        if above + len(new) > limit:
-            return None
-        added.append(item)
-        upper.append(above + number)
-        bits.append(larger[new])
-        parent.append(first + smaller[new])
-        grown.append(item[new])
-        rows = Rows(sums_before(width), item)
-        of, kept = rows.take(smaller[new])
-        of_next, freed = after.take(item[new])
-        others = kept != item[new][of]
-        complete = ((needs[freed] & ~larger[new][of_next]) == 0).all(axis=1)
-        smaller = np.concatenate([of[others], of_next[complete]])
-        order = np.argsort(smaller, kind="stable")
-        smaller, item = smaller[order], np.concatenate([kept[others], freed[complete]])[order]
-        first = above
-    size = np.repeat(np.arange(len(bits)), [len(level) for level in bits])
-    none = [np.zeros(0, np.int64)]
-    return Ideals(
-        bits=np.concatenate(bits),
-        size=size,
-        parent=np.concatenate(parent),
-        grown=np.concatenate(grown),
-        ptr=np.concatenate([[0], *(widths)]).cumsum(),
-        item=np.concatenate([*added, *none]),
-        upper=np.concatenate([*upper, *none]),
-    )
-
-
-def _singles(items: IntArray) -> BitArray:
-    """(n, words) the set of each of the n `items` alone."""
-    n = len(items)
-    bits = np.zeros((n, n // 64 + 1), dtype=np.uint64)
-    bits[np.arange(n), items // 64] = np.uint64(1) << (items % 64).astype(np.uint64)
-    return bits
+    after: list[list[int]] = [[] for _ in range(items.count)]
+    needs = [0] * items.count  # what must be in an ideal with each item
+    for u, v in items.arcs.tolist():
+        after[u].append(v)
+        needs[v] |= 1 << u
+    sets, number, grown = [0], {0: 0}, [(-1, -1)]
+    ready = [[v for v in range(items.count) if not needs[v]]]  # what makes each ideal larger
+    covers = []
+    for i, ideal in enumerate(sets):
+        for v in ready[i]:
+            larger = ideal | 1 << v
+            if larger not in number:
+                if len(sets) == limit:
+                    return None
+                number[larger] = len(sets)
+                sets.append(larger)
+                grown.append((i, v))
+                freed = [w for w in after[v] if not needs[w] & ~larger]
+                ready.append([w for w in ready[i] if w != v] + freed)
+        covers.append([(v, number[ideal | 1 << v]) for v in ready[i]])
+    return Ideals.of(items.count, sets, grown, covers)
 
 
 def prefixes(order: IntArray) -> Ideals:
     """The n + 1 prefixes of a topological order of the items."""
-    n = len(order)
-    return Ideals(
-        bits=np.bitwise_or.accumulate(np.pad(_singles(order), ((1, 0), (0, 0))), axis=0),
-        size=np.arange(n + 1),
-        parent=np.arange(-1, n),
-        grown=np.concatenate([[-1], order]).astype(np.int64),
-        ptr=np.minimum(np.arange(n + 2), n),
-        item=np.ascontiguousarray(order, dtype=np.int64),
-        upper=np.arange(1, n + 1),
-    )
+    steps = order.tolist()
+    sets = list(accumulate(steps, lambda ideal, v: ideal | 1 << v, initial=0))
+    covers = [*([(v, i + 1)] for i, v in enumerate(steps)), []]
+    return Ideals.of(len(steps), sets, [(-1, -1), *enumerate(steps)], covers)
 
 
 @compiled_inner
-def holds(bits: BitArray, ideal: int, v: int) -> bool:
+def holds(bits: ByteArray, ideal: int, v: int) -> bool:
     """Whether ideal `ideal` has item v."""
-    inside: bool = (bits[ideal, v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
+    inside: bool = bits[ideal, v >> 3] >> (v & 7) & 1 != 0
     return inside

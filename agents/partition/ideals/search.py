@@ -1,70 +1,48 @@
-"""The smallest largest load of a contiguous split, by bisection over `kernel`."""
+"""The best contiguous splits and lines of calls: chains first, then the whole lattice."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import dataclass
+from functools import cache
 
 import highspy
 import numpy as np
 
 from agents.linear_program import LinearProgram
-from agents.partition.ideals.items import Items, Rows
-from agents.partition.ideals.kernel import Line, Work, advance, prefix_sums
-from agents.partition.ideals.lattice import Ideals
-from envs.arrays import BoolArray, FloatArray, IntArray
+from agents.partition.ideals.items import Items, Rows, orders
+from agents.partition.ideals.kernel import ON_HOST, Line, Work, advance, prefix_sums
+from agents.partition.ideals.lattice import Ideals, all_ideals, prefixes
+from envs.arrays import FloatArray, IntArray
+from envs.graphs.op_graph import NONE
+from envs.partition.problem import HostTraffic, MaxLoadProblem
+from envs.placement.generator import toy_pipeline
 
 _LP_SECONDS = 1.0  # the linear programs only choose prices: any of them give a bound
-_ROUNDING = 1e-9  # relative
+_PRICE_ROUNDING = 1e-9  # relative
+_SUM_ROUNDING = 1e-9  # relative: sums this close are the same
+_ROUNDING = 2.5e-10  # relative: loads this close are the same
+_NEAR = 0.005  # relative distance of bound and best at which a search tries to prove the best
+_SOURCES, _SUMMED_SOURCES = 256, 64  # ideals made sources between two looks at the clock
+_LISTED = 64  # room for sources in each list of `Work`, at first
+_MAX_VECTORS = 63  # of counts of devices
 
 
-@dataclass(frozen=True, eq=False)
-class Supply:
-    """R pricings of the K classes, each a bound on the load of every placement.
+def priced(seconds: FloatArray, sizes: IntArray) -> tuple[FloatArray, FloatArray]:
+    """(n,) what items cost, and the (K,) prices of a second of a device; all devices cost 1.
 
-    With price y_k for a second of a device of class k, item v costs at least
-    need_v = min_k y_k seconds[v, k], and devices that are busy for T seconds at most pay for
-    T sum_k left_k y_k: hence T >= sum of need / sum of the prices of the devices left.
+    With price y_k for a second of a device of class k, of which there are `sizes` (K,), item v
+    costs at least need_v = min_k y_k `seconds`[v, k], and devices that are busy for T seconds at
+    most pay for T sum_k left_k y_k: hence T >= sum of need / sum of the prices of the devices left.
     """
-
-    need: FloatArray  # (R, n)
-    price: FloatArray  # (R, K), inf: any device of the class can take all items
-    bound: float  # seconds: for all items and devices
-
-    def of(self, left: IntArray) -> FloatArray:
-        """(R, S) priced devices for S vectors of devices `left` (K, S)."""
-        finite = np.where(np.isfinite(self.price), self.price, 0.0) @ left
-        free = np.isinf(self.price) @ left > 0
-        return np.where(free, np.inf, finite)
+    price = _class_prices(seconds, sizes)
+    price = price / (price * sizes).sum()
+    able = np.isfinite(seconds)
+    return np.where(able, price * np.where(able, seconds, 0.0), np.inf).min(axis=1), price
 
 
-def supplies(items: Items) -> Supply:
-    """Prices from linear programs over all classes, and with each class left out."""
-    classes = items.seconds.shape[1]
-    subsets = [np.arange(classes)] + [np.delete(np.arange(classes), k) for k in range(classes)]
-    needs, prices = [], []
-    for subset in subsets:
-        if not len(subset) or not np.isfinite(items.seconds[:, subset]).any(axis=1).all():
-            continue
-        price = np.full(classes, np.inf)
-        price[subset] = class_prices(items.seconds[:, subset], items.class_sizes[subset])
-        with np.errstate(invalid="ignore"):
-            paid = np.where(np.isfinite(items.seconds), items.seconds * price, np.inf)[:, subset]
-        needs.append(paid.min(axis=1))
-        prices.append(price)
-    supply = Supply(
-        np.array(needs).reshape(len(needs), items.count),
-        np.array(prices).reshape(len(prices), classes),
-        float(items.seconds.min(axis=1).max(initial=0.0)),
-    )
-    for need, left in zip(supply.need, supply.of(items.class_sizes[:, None])[:, 0], strict=True):
-        bound = float(need.sum() / left) * (1.0 - _ROUNDING)
-        supply = Supply(supply.need, supply.price, max(supply.bound, bound))
-    return supply
-
-
-def class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
+def _class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
     """(K,) prices under which the bound is that of splitting items freely, or equal prices."""
     scale = float(np.where(np.isfinite(seconds), seconds, 0.0).max(initial=0.0))
     classes = len(sizes)
@@ -85,13 +63,6 @@ def class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
         return np.ones(classes)
     dual = np.maximum(np.array(solver.getSolution().row_dual[:classes], dtype=np.float64), 0.0)
     return dual if dual.any() else np.ones(classes)
-
-
-ROUNDING = 2.5e-10  # relative: loads this close are the same
-_NEAR = 0.005  # relative distance of bound and best at which a search tries to prove the best
-_SOURCES = 256  # ideals made sources between two looks at the clock
-_LISTED = 64  # room for sources in each list of `Work`, at first
-_MAX_VECTORS = 63  # vectors of counts of devices are bits of one word
 
 
 @dataclass(frozen=True)
@@ -116,134 +87,141 @@ class Effort:
 class Split:
     """Stages in a line: item i is in stage `stage[i]`, on a device of class `of_class[stage]`."""
 
-    stage: IntArray  # (n,)
+    stage: IntArray  # (n,) NONE: on the host
     of_class: IntArray  # (stages,)
-    load: float  # seconds: the largest of a stage
+    load: float  # seconds: the largest of a stage, or the sum of the line
 
-    def device(self, items: Items) -> IntArray:
+    def device(self, items: Items, host: int = NONE) -> IntArray:
         """(N,) device of every operator; devices of a class are taken in their order."""
         unused = [iter(members.tolist()) for members in items.devices]
         chosen = [next(unused[k]) for k in self.of_class.tolist()]
-        return np.array(chosen, dtype=np.int64)[self.stage][items.of]
+        return np.array([*chosen, host], dtype=np.int64)[self.stage][items.of]
 
 
-@dataclass(frozen=True, eq=False)
-class Vectors:
-    """What devices a line of stages may have used: S vectors of counts per class.
+class LineSearch:
+    """Searches lines along `ideals`, a lattice or a chain, whose largest load keeps to a limit.
 
-    Where there are too many vectors, devices come in a fixed order, `Items.line`, the first 63 of
-    them, and a vector says how many of them are behind; each may be left out.
-    """
+    With `host`, lines of calls: a call is a stage and lasts as long as its load, between calls the
+    host runs items one by one, and the sum is to keep to the limit. It is the smallest that does.
+    A call waits only for those it reads from, and the host runs items at the same time: the sum is
+    at least the latency.
 
-    left: IntArray  # (K, S) devices of each class that are left
-    stride: IntArray  # (K,) what one more device adds to a vector's number
-    following: BoolArray  # (K, S) whether a device of the class may come next
-    fixed: bool
-
-    @classmethod
-    def of(cls, items: Items) -> Vectors:
-        """The vectors for the devices of `items`."""
-        sizes = items.class_sizes
-        count = math.prod((sizes + 1).tolist())
-        if count <= _MAX_VECTORS:
-            stride = np.concatenate([[1], np.cumprod(sizes + 1)[:-1]]).astype(np.int64)
-            left = sizes[:, None] - np.arange(count) // stride[:, None] % (sizes[:, None] + 1)
-            return cls(left, stride, left > 0, fixed=False)
-        line = items.line()[:_MAX_VECTORS]
-        following = line[None, :] == np.arange(len(sizes))[:, None]
-        following = np.pad(following, ((0, 0), (0, 1)))
-        left = np.cumsum(following[:, ::-1], axis=1)[:, ::-1]
-        return cls(left, np.ones(len(sizes), dtype=np.int64), following, fixed=True)
-
-
-class LoadSearch:
-    """Searches splits along `ideals`, a lattice or a chain, for ever smaller loads.
+    Where there are too many vectors of counts of devices, these come in a fixed order,
+    `Items.line`, the first 63 of them, and a vector says how many of them are behind; for loads,
+    each may be left out.
 
     Args:
         items: what is divided.
         ideals: the lattice of all ideals, or the chain of one order.
-        supply: bounds for the items.
+        need: (n,) what items cost at least, as `priced`, or in seconds of a sum.
+        price: (K,) of a second of a device.
+        host: (n,) seconds of each item on the host, inf where it cannot be.
     """
 
-    def __init__(self, items: Items, ideals: Ideals, supply: Supply) -> None:
+    def __init__(
+        self,
+        items: Items,
+        ideals: Ideals,
+        need: FloatArray,
+        price: FloatArray,
+        host: FloatArray | None = None,
+    ) -> None:
         self.items = items
         self.ideals = ideals
         self.pairs = 0
         self.top = _top(items)
-        self.supply = supply
-        self.vectors = Vectors.of(items)
-        self.line = _line(items, ideals, self.supply, self.vectors, self.top)
-        self.listed = _LISTED
-        self.work: Work  # of the last search
+        self.line = self._line(need, price, host)
+        self._listed = _LISTED
+        self._work: Work  # of the last search
 
-    def improve(
-        self, split: Split | None, lower: float, effort: Effort
-    ) -> tuple[Split | None, float]:
-        """The best split along the ideals and a bound on all of them, equal when it is proved.
-
-        No load is below the bound by more than `ROUNDING`, relative.
-        `split`, when given, is one to be improved on, and `lower` a bound that is known. Without
-        any split the bound is inf: there is none.
-        """
-        lower = max(lower, self.supply.bound)
-        best = split
-        prove = True  # try just below the best: it is the best of all, or a better one is found
-        while lower <= self.top if best is None else lower < best.load * (1.0 - ROUNDING):
-            if best is None:
-                limit = min(self.top, max(2.0 * lower, self.top / 1024.0))
-            elif prove:
-                limit = best.load * (1.0 - ROUNDING)
-            else:
-                limit = 0.5 * (best.load + lower)
-            found, refused = self._within(limit, effort)
-            if found is not None:
-                best, prove = found, False
-            elif refused is None:
-                return best, lower
-            else:
-                lower = max(lower, refused)
-                prove = best is not None and best.load - lower < _NEAR * best.load
-        if best is None:
-            return None, np.inf
-        return best, best.load
-
-    def _within(self, limit: float, effort: Effort) -> tuple[Split | None, float | None]:
-        """A split whose load is at most `limit`, or the smallest load larger than `limit` that one
-        may have; neither when the effort is spent.
+    def within(self, limit: float, effort: Effort) -> tuple[Split | None, float | None]:
+        """A line that keeps to `limit`, or the smallest load larger than `limit` that one may have;
+        neither when the effort is spent.
         """
         line, count = self.line, self.ideals.count
-        work = self.work = self.fresh()
-        begin = 0
-        while begin < count and not work.tally[3]:
-            if effort.spent(self.pairs + int(work.tally[1])):
-                self.pairs += int(work.tally[1])
+        work = self._work = self._fresh()
+        sources = _SUMMED_SOURCES if line.summed else _SOURCES
+        for begin in range(0, count, sources):
+            if effort.spent(self.pairs):
                 return None, None
-            end = min(begin + _SOURCES, count)
-            advance(line, work, limit, begin, end)
+            advance(line, work, limit, begin, min(begin + sources, count))
+            self.pairs = int(work.tally[1])
             if work.tally[2]:
-                self.pairs += int(work.tally[1])
-                self.listed *= 4
-                return self._within(limit, effort)
-            begin = end
-        self.pairs += int(work.tally[1])
-        if work.tally[3]:
+                self._listed *= 4
+                return self.within(limit, effort)
+            if work.tally[3]:
+                break
+        if work.value[-1].min() < np.inf:
             return self._split(), None
         return None, float(work.above[0])
 
-    def fresh(self) -> Work:
+    def _line(self, need: FloatArray, price: FloatArray, host: FloatArray | None) -> Line:
+        items, ideals, sizes = self.items, self.ideals, self.items.class_sizes
+        n, classes = items.seconds.shape
+        vectors = math.prod((sizes + 1).tolist())
+        fixed = vectors > _MAX_VECTORS
+        if fixed:
+            stride = np.ones(classes, dtype=np.int64)
+            following = items.line[None, :_MAX_VECTORS] == np.arange(classes)[:, None]
+            following = np.pad(following, ((0, 0), (0, 1)))
+            left = np.cumsum(following[:, ::-1], axis=1)[:, ::-1]
+        else:
+            stride = np.concatenate([[1], np.cumprod(sizes + 1)[:-1]]).astype(np.int64)
+            left = sizes[:, None] - np.arange(vectors) // stride[:, None] % (sizes[:, None] + 1)
+            following = left > 0
+        able = np.isfinite(items.seconds)
+        seconds = np.where(able, items.seconds, 4.0 * self.top or 1.0)  # else above every limit
+        owner = np.repeat(np.arange(len(items.weight)), np.diff(items.members.ptr))
+        messages = Rows.of(items.members.value, owner, n)
+        total, cut, open_ptr, opened = prefix_sums(
+            ideals.bits, ideals.parent, ideals.grown,
+            np.concatenate([seconds, items.state[:, None], need[:, None]], axis=1),
+            messages.ptr, messages.value, items.members.ptr, items.members.value, items.weight,
+        )  # fmt: skip
+        ahead = total[-1, -1] - total[:, -1]
+        apart, behind = np.full((2, ideals.count), [[ideals.count], [NONE]])
+        if host is None:
+            apart, behind = _separation(items, ideals)
+        return Line(
+            ptr=ideals.ptr.astype(np.uint32),
+            item=ideals.item.astype(np.uint32),
+            upper=ideals.upper.astype(np.uint32),
+            bits=ideals.bits,
+            compute=np.ascontiguousarray(total[:, :classes]),
+            cut=cut,
+            held=np.ascontiguousarray(total[:, classes]),
+            apart=apart,
+            behind=behind,
+            open_ptr=open_ptr,
+            open=opened,
+            capacity=items.capacity,
+            member_ptr=items.members.ptr,
+            member=items.members.value,
+            weight=items.weight,
+            stride=stride,
+            following=following,
+            skip=fixed and host is None,
+            summed=host is not None,
+            host=np.full(n, np.inf) if host is None else host,
+            need=np.where(ahead > ahead[0] * _PRICE_ROUNDING, ahead, 0.0),
+            supply=np.maximum(price @ left, 1e-300) if host is None else np.ones(left.shape[1]),
+        )
+
+    def _fresh(self) -> Work:
         """What a search writes, before it begins at the empty ideal."""
-        p, classes = self.line.compute.shape
-        n, vectors = self.items.count, self.vectors.left.shape[1]
-        lists = classes, vectors, self.listed
-        reach = np.zeros(p, np.uint64)
-        reach[0] = 1
-        outside, missing = np.zeros((2, len(self.line.weight)), dtype=np.int64)
-        link_message, link_next = np.zeros((2, len(self.line.member)), dtype=np.int64)
+        line = self.line
+        p, classes = line.compute.shape
+        n, vectors = self.items.count, len(line.supply)
+        lists = classes, vectors, self._listed
+        value = np.full((p, vectors), np.inf)
+        value[0, 0] = 0.0
+        outside, missing = np.zeros((2, len(line.weight)), dtype=np.int64)
+        link_message, link_next = np.zeros((2, len(line.member)), dtype=np.int64)
         node, cursor, added = np.zeros((3, n + 1), dtype=np.uint32)
         path_in, path_done = np.zeros((2, n + 2, classes))
         best_value, best_state = np.zeros((2, *lists))
         return Work(
-            reach,
+            value,
             np.zeros((p, vectors), dtype=np.int32),
             np.zeros((p, vectors), dtype=np.int8),
             np.full(p, -1, dtype=np.int32),
@@ -261,29 +239,29 @@ class LoadSearch:
             best_state,
             np.zeros(lists, np.int64),
             np.zeros(lists[:2], np.int64),
-            np.zeros(classes, np.uint64),
-            np.zeros(4, np.int64),
+            np.array([0, self.pairs, 0, 0]),
             np.full(1, np.inf),
         )
 
     def _split(self) -> Split:
-        """The split that led to the ideal of all items, and its true load."""
-        work, line = self.work, self.line
-        ideal = self.ideals.count - 1
-        reach = int(work.reach[ideal])
-        vector = next(s for s in range(work.source.shape[1]) if reach >> s & 1)
-        stages, classes = [], []
+        """The line that led to the ideal of all items, and its true load."""
+        work, line, n = self._work, self.line, self.items.count
+        ideal, vector = self.ideals.count - 1, int(self._work.value[-1].argmin())
+        stage = np.full(n, NONE, dtype=np.int64)
+        classes: list[int] = []
         while ideal:
             before, k = int(work.source[ideal, vector]), int(work.last[ideal, vector])
             if k >= 0:
-                inside = self.ideals.holds(ideal, self.items.count)
-                stages.append(inside & ~self.ideals.holds(before, self.items.count))
+                inside = self.ideals.holds(ideal, n) & ~self.ideals.holds(before, n)
+                stage[inside] = len(classes)
                 classes.append(k)
-            ideal, vector = before, vector - (int(line.stride[k]) if k >= 0 else 1)
-        stage = np.zeros(self.items.count, np.int64)
-        for number, inside in enumerate(reversed(stages)):
-            stage[inside] = number
-        of_class = np.array(classes[::-1], dtype=np.int64)
+            if k != ON_HOST:  # where devices are left out, all strides are 1
+                vector -= int(line.stride[max(k, 0)])
+            ideal = before
+        of_class = np.array(classes, dtype=np.int64)
+        if line.summed:
+            return Split(stage, of_class, float(work.value[-1].min()))
+        stage, of_class = len(classes) - 1 - stage, of_class[::-1]
         return Split(stage, of_class, float(loads(self.items, stage, of_class).max(initial=0.0)))
 
 
@@ -306,47 +284,7 @@ def _top(items: Items) -> float:
     """Seconds that no load exceeds."""
     compute = np.where(np.isfinite(items.seconds), items.seconds, 0.0).sum(axis=0)
     top = float((compute + items.weight.sum(axis=0)).max(initial=0.0))
-    return top * (1.0 + ROUNDING)
-
-
-def _line(items: Items, ideals: Ideals, supply: Supply, vectors: Vectors, top: float) -> Line:
-    n, classes = items.seconds.shape
-    p, rules = ideals.count, len(supply.need)
-    unsupported = 4.0 * top or 1.0  # above every limit
-    seconds = np.where(np.isfinite(items.seconds), items.seconds, unsupported)
-    owner = np.repeat(np.arange(len(items.weight)), np.diff(items.members.ptr))
-    messages = Rows.of(items.members.value, owner, n)
-    compute, cut = np.zeros((p, classes)), np.zeros((p, classes))
-    held, need = np.zeros(p), np.zeros((rules, p))
-    open_ptr, opened = prefix_sums(
-        ideals.bits, ideals.parent, ideals.grown, seconds, items.state, messages.ptr,
-        messages.value, items.members.ptr, items.members.value, items.weight, supply.need,
-        compute, cut, held, need,
-    )  # fmt: skip
-    apart, behind = _separation(items, ideals)
-    bits = np.uint64(1) << np.arange(vectors.left.shape[1], dtype=np.uint64)
-    return Line(
-        ptr=ideals.ptr.astype(np.uint32),
-        item=ideals.item.astype(np.uint32),
-        upper=ideals.upper.astype(np.uint32),
-        bits=ideals.bits,
-        compute=compute,
-        cut=cut,
-        held=held,
-        apart=apart,
-        behind=behind,
-        open_ptr=open_ptr,
-        open=opened,
-        capacity=items.capacity,
-        member_ptr=items.members.ptr,
-        member=items.members.value,
-        weight=items.weight,
-        stride=vectors.stride,
-        spare=np.where(vectors.following, bits, np.uint64(0)).sum(axis=1, dtype=np.uint64),
-        skip=vectors.fixed,
-        need=need,
-        supply=supply.of(vectors.left),
-    )
+    return top * (1.0 + _ROUNDING)
 
 
 def _separation(items: Items, ideals: Ideals) -> tuple[IntArray, IntArray]:
@@ -356,8 +294,8 @@ def _separation(items: Items, ideals: Ideals) -> tuple[IntArray, IntArray]:
     W_0 < W_1 < ... . Let e(i) be the first waist that holds all members of every message with a
     member in W_i. An ideal inside W_i has no message in common with those that hold W_e(i).
     """
-    per_size = np.bincount(ideals.size)
-    waist = np.flatnonzero(per_size[ideals.size] == 1)  # ideals, ascending
+    size = np.bitwise_count(ideals.bits).sum(axis=1, dtype=np.int64)
+    waist = np.flatnonzero(np.bincount(size)[size] == 1)  # ideals, ascending
     number = np.full(items.count, len(waist) - 1, dtype=np.int64)  # first waist that has the item
     for w in range(len(waist) - 1, -1, -1):
         number[ideals.holds(int(waist[w]), items.count)] = w
@@ -374,3 +312,99 @@ def _separation(items: Items, ideals: Ideals) -> tuple[IntArray, IntArray]:
     apart = waist[last[around]]
     behind = np.where(settled >= 0, waist[np.maximum(settled, 0)], -1)
     return apart.astype(np.int64), behind.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadResult:
+    """The best split found, and what is known about all others."""
+
+    split: Split | None
+    lower: float  # seconds: no split has a smaller largest load; inf: there is none
+    pairs: int  # pairs of ideals looked at
+    whole: bool  # whether the whole lattice was searched, not only chains
+
+
+def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
+    """The split of `items` with the smallest largest load.
+
+    Splits along four orders give an upper bound. If there are at most `ideals` ideals, and devices
+    need not come in a fixed order, the search of the lattice then ends with the optimum, unless
+    `effort` ends it earlier; the bound holds in any case.
+    """
+    best: Split | None = None
+    pairs = 0
+    need, price = priced(items.seconds, items.class_sizes)
+    need = need * (1.0 - _PRICE_ROUNDING)
+    lower = float(max(need.sum(), items.seconds.min(axis=1).max(initial=0.0)))
+    if lower == np.inf:
+        return LoadResult(None, lower, pairs, whole=False)
+    for order in orders(items):
+        search = LineSearch(items, prefixes(order), need, price)
+        best, _ = improve(search, best, lower, effort.after(pairs))
+        pairs += search.pairs
+    lattice = None if search.line.skip else all_ideals(items, ideals)
+    if lattice is None:
+        return LoadResult(best, lower, pairs, whole=False)
+    search = LineSearch(items, lattice, need, price)
+    best, lower = improve(search, best, lower, effort.after(pairs))
+    return LoadResult(best, lower * (1.0 - _ROUNDING), pairs + search.pairs, whole=True)
+
+
+def improve(
+    search: LineSearch, best: Split | None, lower: float, effort: Effort
+) -> tuple[Split | None, float]:
+    """The best split of a search and a bound on all of them, equal when it is proved.
+
+    No load is below the bound by more than `_ROUNDING`, relative.
+    `best`, when given, is one to be improved on, and `lower` a bound that is known. Without any
+    split the bound is inf: there is none.
+    """
+    prove = True  # try just below the best: it is the best of all, or a better one is found
+    while lower <= search.top if best is None else lower < best.load * (1.0 - _ROUNDING):
+        if best is None:
+            limit = min(search.top, max(2.0 * lower, search.top / 1024.0))
+        elif prove:
+            limit = best.load * (1.0 - _ROUNDING)
+        else:
+            limit = 0.5 * (best.load + lower)
+        found, refused = search.within(limit, effort)
+        if found is not None:
+            best, prove = found, False
+        elif refused is None:
+            return best, lower
+        else:
+            lower = max(lower, refused)
+            prove = best is not None and best.load - lower < _NEAR * best.load
+    if best is None:
+        return None, np.inf
+    return best, best.load
+
+
+def shortest_calls(
+    items: Items, host: FloatArray, ideals: int, effort: Effort
+) -> tuple[Split | None, int]:
+    """The line of calls with the smallest sum, as `best_split`; also the pairs of ideals looked at.
+
+    `host` (n,) are the seconds of the items on the host, which is none of the items' devices.
+    """
+    best: Split | None = None
+    fastest = np.minimum(items.seconds.min(axis=1), host)
+    need = np.where(np.isfinite(fastest), fastest, 0.0)
+    upper, pairs = np.inf, 0
+    for lattice in (*map(prefixes, orders(items)), all_ideals(items, ideals)):
+        if lattice is not None:
+            search = LineSearch(items, lattice, need, np.ones(len(items.devices)), host)
+            found, _ = search.within(upper * (1.0 - _SUM_ROUNDING), effort.after(pairs))
+            best, upper = (best, upper) if found is None else (found, found.load)
+            pairs += search.pairs
+    return best, pairs
+
+
+@cache
+def compile_kernels() -> None:
+    """Have the kernels compiled, once on a machine, before a clock starts."""
+    step = toy_pipeline()
+    arcs = MaxLoadProblem(step, contiguous=True).precedence
+    items = Items.build(step, arcs, HostTraffic.of(step, NONE), np.arange(len(step.capacity)))
+    best_split(items, 8, Effort(np.inf, None))
+    shortest_calls(items, np.ones(items.count), 8, Effort(np.inf, None))

@@ -14,7 +14,7 @@ from agents.partition.dp import ContiguousDP
 from agents.partition.ideals import search
 from agents.partition.ideals.items import Items
 from agents.partition.ideals.lattice import prefixes
-from agents.partition.ideals.search import Effort, LoadSearch, supplies
+from agents.partition.ideals.search import Effort, LineSearch, improve, priced
 from envs.cost import TabulatedCost
 from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
@@ -279,8 +279,9 @@ def test_the_order_of_the_file_alone_misses_the_published_optimum(data: Path) ->
     problem = MaxLoadProblem(step, contiguous=True)
     everything = np.arange(step.topology.num_devices)
     items = Items.build(step, problem.precedence, problem.traffic, everything)
-    chain = LoadSearch(items, prefixes(np.arange(items.count)), supplies(items))
-    split, bound = chain.improve(None, 0.0, Effort(np.inf, None))
+    prices = priced(items.seconds, items.class_sizes)
+    chain = LineSearch(items, prefixes(np.arange(items.count)), *prices)
+    split, bound = improve(chain, None, 0.0, Effort(np.inf, None))
     assert split is not None
     assert split.load / MILLISECOND == pytest.approx(78.6498, abs=1e-3)
     assert problem.objective(split.device(items)) == pytest.approx(split.load, rel=1e-12)
