@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -17,6 +17,7 @@ from agents.constraint_program.program import (
 )
 from agents.step.grouping import canonical
 from envs.arrays import IntArray
+from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 
@@ -93,41 +94,36 @@ class TransferVariables:
         self.all.append(Transfer(tensor, u, target, tuple(readers), start, end, goes, length))
 
     def _add_ports(self) -> None:
-        topology = self._operators.problem.topology
-        users: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(
-            lambda: defaultdict(lambda: defaultdict(list))
-        )  # port, producer, transfer: literals of which one makes it hold the port
+        """One transfer at a time through each port; producers take turns."""
+        topology, program = self._operators.problem.topology, self._program
+        users: dict[int, dict[int, list[int]]] = defaultdict(
+            lambda: defaultdict(list)
+        )  # port, transfer: from which devices it holds the port
         for index, transfer in enumerate(self.all):
-            for s, goes in transfer.goes.items():
-                if transfer.length[s] > 0:
+            for s, length in transfer.length.items():
+                if length > 0:
                     for end in (topology.send_port, topology.receive_port):
-                        at = int(end[s, transfer.target])
-                        users[at][transfer.producer][index].append(goes)
-        for port, producers in users.items():
-            self._add_serving(port)
-            turns = {u: self._turn(port, transfers) for u, transfers in producers.items()}
+                        users[int(end[s, transfer.target])][index].append(s)
+        for port, transfers in users.items():
+            intervals = []
+            producers: dict[int, dict[int, list[int]]] = defaultdict(dict)
+            for index, sources in transfers.items():
+                transfer = self.all[index]
+                for s in sources:
+                    interval = (transfer.start, transfer.length[s], transfer.goes[s])
+                    intervals.append(program.fixed_interval(*interval))
+                producers[transfer.producer][index] = [transfer.goes[s] for s in sources]
+            program.add_no_overlap(intervals)
+            turns = {u: self._turn(port, literals) for u, literals in producers.items()}
             for u, x in combinations(turns, 2):
-                before = self._operators.before(u, x)
-                self._add_turns(turns[u], turns[x], before)
-                self._add_turns(turns[x], turns[u], ~before)
+                self._add_turns(turns[u], turns[x], self._operators.before(u, x))
 
-    def _add_serving(self, port: int) -> None:
-        """One transfer at a time through `port`."""
-        topology = self._operators.problem.topology
-        intervals = [
-            self._program.fixed_interval(transfer.start, transfer.length[s], goes)
-            for transfer in self.all
-            for s, goes in transfer.goes.items()
-            if transfer.length[s] > 0
-            and port in (topology.send_port[s, transfer.target],
-                         topology.receive_port[s, transfer.target])
-        ]  # fmt: skip
-        self._program.add_no_overlap(intervals)
-
-    def _add_turns(self, first: _Turn, second: _Turn, when: int) -> None:
-        if when != ~self._program.true:
-            given = [when, *first.held, *second.held]
-            self._program.add_order(first.last, second.first, when=given)
+    def _add_turns(self, first: _Turn, second: _Turn, before: int) -> None:
+        """The first before the second where literal `before` is true, else after it."""
+        for when, one, other in ((before, first, second), (~before, second, first)):
+            if when != ~self._program.true:
+                given = [when, *one.held, *other.held]
+                self._program.add_order(one.last, other.first, when=given)
 
     def _turn(self, port: int, users: dict[int, list[int]]) -> _Turn:
         """A producer's use of `port` for the transfers `users`."""
@@ -139,9 +135,7 @@ class TransferVariables:
             for index, literal in held.items()
         }
         for a, b in combinations(sorted(held), 2):
-            before = self.served_before(a, b)
-            self._add_turns(turns[a], turns[b], before)
-            self._add_turns(turns[b], turns[a], ~before)
+            self._add_turns(turns[a], turns[b], self.served_before(a, b))
         if len(turns) == 1:
             return next(iter(turns.values()))
         first, last = (program.integer(0, self._operators.horizon) for _ in range(2))
@@ -215,9 +209,9 @@ def add_no_delay(operators: OperatorVariables, transfers: TransferVariables, sla
 def _add_operator(
     operators: OperatorVariables, transfers: TransferVariables, v: int, slack: int
 ) -> None:
-    program, here = operators.program, operators.place.of(v)
+    program, here, start = operators.program, operators.place.of(v), operators.start[v]
     first = program.boolean()
-    program.add_linear([(operators.start[v], 1)], upper=slack, when=[first])
+    program.add_linear([(start, 1)], upper=slack, when=[first])
     reasons = [first]
     for u in range(len(operators.start)):
         there = operators.place.of(u)
@@ -226,19 +220,12 @@ def _add_operator(
         before = operators.before(u, v)
         if before == ~program.true:
             continue
-        reason = program.boolean()
-        program.add_clause([~reason, before])
-        for d, on in here.items():
-            program.add_clause([~reason, ~on, *([there[d]] if d in there else [])])
-        program.add_order(operators.start[v], operators.end[u], gap=-slack, when=[reason])
-        reasons.append(reason)
+        meet = [[~on, *([there[d]] if d in there else [])] for d, on in here.items()]
+        reasons.append(_reason(program, [[before], *meet], operators.end[u], start, slack))
     for transfer in transfers.all:
         if v in transfer.readers:
-            reason = program.boolean()
-            program.add_clause([~reason, here[transfer.target]])
-            program.add_clause([~reason, *transfer.goes.values()])
-            program.add_order(operators.start[v], transfer.end, gap=-slack, when=[reason])
-            reasons.append(reason)
+            arrives = [[here[transfer.target]], list(transfer.goes.values())]
+            reasons.append(_reason(program, arrives, transfer.end, start, slack))
     program.add_clause(reasons)
 
 
@@ -246,9 +233,7 @@ def _add_transfer(
     operators: OperatorVariables, transfers: TransferVariables, index: int, slack: int
 ) -> None:
     program, transfer = operators.program, transfers.all[index]
-    at_once = program.boolean()
-    program.add_order(transfer.start, operators.end[transfer.producer], gap=-slack, when=[at_once])
-    reasons = [at_once]
+    reasons = [_reason(program, [], operators.end[transfer.producer], transfer.start, slack)]
     for held in transfers.holds.values():
         for other, literal in held.items():
             if index not in held or other == index:
@@ -256,13 +241,22 @@ def _add_transfer(
             before = transfers.served_before(other, index)
             if before == ~program.true:
                 continue
-            reason = program.boolean()
-            for needed in (before, literal, held[index]):
-                program.add_clause([~reason, needed])
-            program.add_order(transfer.start, transfers.all[other].end, gap=-slack, when=[reason])
-            reasons.append(reason)
+            meet = [[before], [literal], [held[index]]]
+            end = transfers.all[other].end
+            reasons.append(_reason(program, meet, end, transfer.start, slack))
     for goes in transfer.goes.values():
         program.add_clause([~goes, *reasons])
+
+
+def _reason(
+    program: ConstraintProgram, clauses: Sequence[Sequence[int]], end: int, start: int, slack: int
+) -> int:
+    """The literal "starts when that ends, for all `clauses` are true"."""
+    reason = program.boolean()
+    for clause in clauses:
+        program.add_clause([~reason, *clause])
+    program.add_order(start, end, gap=-slack, when=[reason])
+    return reason
 
 
 def add_live_memory(operators: OperatorVariables, transfers: TransferVariables) -> bool:
@@ -317,7 +311,8 @@ def _lives(
         for v in operators.problem.graph.consumers(tensor).tolist():
             if d in place.of(v):
                 program.add_order(operators.end[v], end, when=[home, place.of(v)[d]])
-        found.append(_interval(operators, operators.start[u], end, home))
+        size = program.integer(0, operators.horizon)
+        found.append(program.interval(operators.start[u], size, end, home))
     for transfer in transfers:
         if transfer.target == d:
             arrives = program.either(list(transfer.goes.values()))
@@ -325,13 +320,9 @@ def _lives(
             program.add_order(transfer.end, end, when=[arrives])
             for v in transfer.readers:
                 program.add_order(operators.end[v], end, when=[arrives, place.of(v)[d]])
-            found.append(_interval(operators, transfer.start, end, arrives))
+            size = program.integer(0, operators.horizon)
+            found.append(program.interval(transfer.start, size, end, arrives))
     return found
-
-
-def _interval(operators: OperatorVariables, start: int, end: int, present: int) -> int:
-    size = operators.program.integer(0, operators.horizon)
-    return operators.program.interval(start, size, end, present)
 
 
 class MakespanModel:
@@ -355,10 +346,8 @@ class MakespanModel:
     """
 
     def __init__(self, problem: StepProblem, scale: TimeScale, horizon: int, lower: int) -> None:
-        seconds, moves = (
-            np.minimum(scale.units(times), horizon + 1).astype(np.int64)  # out of reach is out
-            for times in (problem.op_seconds, problem.transfer_seconds)
-        )
+        seconds = scale.within(problem.op_seconds, horizon)
+        moves = scale.within(problem.transfer_seconds, horizon)
         self.program = ConstraintProgram()
         self._operators = OperatorVariables(self.program, problem, seconds, horizon, lower)
         self._transfers = TransferVariables(self._operators, moves)
@@ -366,12 +355,10 @@ class MakespanModel:
         # whether live tensors can overflow a device
         self.tight = add_live_memory(self._operators, self._transfers)
         self._slack = 0 if scale.exact else 1
-        self._rounded = StepProblem(
-            problem.graph,
-            problem.topology,
-            seconds.astype(np.float64),
-            moves.astype(np.float64),
-            problem.capacity,
+        self._rounded = replace(
+            problem,
+            op_seconds=seconds.astype(np.float64),
+            transfer_seconds=moves.astype(np.float64),
         )
 
     @property
@@ -379,18 +366,18 @@ class MakespanModel:
         """The variables that `plan` reads."""
         return [*self._operators.position, *self._operators.place.watched]
 
-    def plan(self, values: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """(N,) devices and (N,) order of a solution, given the values of `watched`."""
+    def plan(self, values: Sequence[int]) -> Plan:
+        """The plan of a solution, given the values of `watched`."""
         n = len(self._operators.position)
         order = np.argsort(np.array(values[:n]), kind="stable")
-        return self._operators.place.devices(values[n:]), order
+        return Plan(Placement(self._operators.place.devices(values[n:])), order)
 
-    def set_hint(self, device: IntArray, order: IntArray) -> None:
-        """Start the search from the plan of `device` (N,) and `order` (N,)."""
+    def set_hint(self, plan: Plan) -> None:
+        """Start the search from `plan`."""
         operators = self._operators
-        device = canonical(device, operators.place.classes)
-        played = StepSimulator(self._rounded).run(device, order)
-        position = np.argsort(order)
+        device = canonical(plan.placement.device, operators.place.classes)
+        played = StepSimulator(self._rounded).run(device, plan.order)
+        position = np.argsort(plan.order)
         hint = operators.place.hint(device)
         for variables, numbers in (
             (operators.start, played.op_start),
@@ -418,19 +405,18 @@ class MakespanModel:
         self.program.set_hint(hint)
 
     def forbid_delay(self) -> None:
-        """Where memory matters, nothing starts later than it can, but for the rounding.
+        """Nothing starts later than it can, but for the rounding.
 
         Makes the program larger, and often slower to solve.
         """
-        if self.tight:
-            add_no_delay(self._operators, self._transfers, self._slack)
+        add_no_delay(self._operators, self._transfers, self._slack)
 
-    def forbid(self, device: IntArray, order: IntArray) -> None:
-        """Rule out the plan of `device` (N,) and `order` (N,), and all that play alike.
+    def forbid(self, plan: Plan) -> None:
+        """Rule out `plan` and all that play alike.
 
         These have the same placement, and order alike all pairs of operators that may meet on a
         device or on a port.
         """
-        place = self._operators.place.literals(device)
-        alike = [*place, *self._operators.order_literals(np.argsort(order))]
+        place = self._operators.place.literals(plan.placement.device)
+        alike = [*place, *self._operators.order_literals(np.argsort(plan.order))]
         self.program.add_clause([~literal for literal in alike])

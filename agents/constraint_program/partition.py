@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -12,12 +13,10 @@ from agents.constraint_program.program import (
     PlacementVariables,
     TimeScale,
 )
-from agents.constraint_program.solver import CpSettings, CpSolver, Outcome
 from agents.step.grouping import canonical, parcels, topological
-from agents.step.incumbent import PartitionIncumbent
 from envs.arrays import IntArray
-from envs.errors import InputError
 from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
+from envs.step.plans import Placement, Plan
 
 
 class PartitionModel(ABC):
@@ -39,9 +38,7 @@ class PartitionModel(ABC):
         self.problem = problem
         self.horizon = horizon
         self.program = ConstraintProgram()
-        self.seconds = np.minimum(scale.units(problem.step.op_seconds), horizon + 1).astype(
-            np.int64
-        )  # (N, D) units
+        self.seconds = scale.within(problem.step.op_seconds, horizon)  # (N, D) units
         self.place = PlacementVariables(self.program, problem.step, self.seconds <= horizon)
         self.objective = self.program.integer(min(lower, horizon), horizon)
         self.program.minimize(self.objective)
@@ -56,13 +53,24 @@ class PartitionModel(ABC):
     def _renamed(self, device: IntArray) -> IntArray:
         """`device` (N,) with interchangeable devices renamed as the program wants them."""
 
-    def set_hint(self, device: IntArray) -> None:
-        """Start the search from the feasible placement `device` (N,)."""
-        self.program.set_hint(self.place.hint(self._renamed(device)))
+    @property
+    def watched(self) -> list[int]:
+        """The variables that `plan` reads."""
+        return self.place.watched
 
-    def forbid(self, device: IntArray) -> None:
-        """Rule out the placement `device` (N,)."""
-        self.program.add_clause([~literal for literal in self.place.literals(device)])
+    def plan(self, values: Sequence[int]) -> Plan:
+        """The placement of a solution in the graph's order, given the values of `watched`."""
+        device = self.place.devices(values)
+        return Plan(Placement(device), np.arange(len(device)))
+
+    def set_hint(self, plan: Plan) -> None:
+        """Start the search from the feasible placement of `plan`."""
+        self.program.set_hint(self.place.hint(self._renamed(plan.placement.device)))
+
+    def forbid(self, plan: Plan) -> None:
+        """Rule out the placement of `plan`."""
+        literals = self.place.literals(plan.placement.device)
+        self.program.add_clause([~literal for literal in literals])
 
     def _loads(self, scale: TimeScale) -> list[list[tuple[int, int]]]:
         atoms, atom = self.place.by_atom, self.place.atom
@@ -72,8 +80,7 @@ class PartitionModel(ABC):
             work = np.minimum(work, self.horizon + 1).astype(np.int64)  # too long is too long
             terms.append([(on[d], int(work[a])) for a, on in enumerate(atoms) if d in on])
         for (source, targets), seconds in parcels(self.problem.traffic, atom).items():
-            units = np.minimum(scale.units(seconds), self.horizon + 1).astype(np.int64).tolist()
-            for d, length in enumerate(units):
+            for d, length in enumerate(scale.within(seconds, self.horizon).tolist()):
                 if length:
                     terms[d] += [(lit, length) for lit in self._passes(source, targets, d)]
         return terms
@@ -232,101 +239,7 @@ def in_line(
     return canonical(device, classes, [d for d in line.tolist() if d in used])
 
 
-_RESOLUTION = 2.0**30  # units in the horizon, at most; see `CpSolver.search`
-
-
-_MODELS = {MaxLoadProblem: MaxLoadModel, LatencyProblem: LatencyModel}
-
-
-class CpPartitionSearch:
-    """CP-SAT on the model of a partition problem; every solution is evaluated and offered.
-
-    A solution that violates something is ruled out, and the search begins again.
-
-    Args:
-        incumbent: takes what is found; a placement it has is where the search begins.
-        settings: of CP-SAT.
-        budget_s: seconds of the incumbent's clock.
-        limit: CP-SAT's deterministic seconds; None: no limit.
-    """
-
-    def __init__(
-        self,
-        incumbent: PartitionIncumbent,
-        settings: CpSettings,
-        budget_s: float,
-        limit: float | None,
-    ) -> None:
-        self._incumbent = incumbent
-        self._problem = incumbent.problem
-        self._settings = settings
-        self._budget_s = budget_s
-        self._left = limit
-        model = _MODELS.get(type(incumbent.problem))
-        if model is None:
-            raise InputError("cp_sat does not solve this problem", field="problem")
-        self._model = model
-        self._forbidden: list[IntArray] = []
-        self.impossible = ""  # why there is no placement, once that is proved
-
-    def run(self) -> None:
-        """Search until the optimum is proved, until the budget or the deterministic limit."""
-        outcome = Outcome.AGAIN
-        while outcome is Outcome.AGAIN and self._goes_on():
-            with CpSolver() as solver:
-                outcome = self._solve(solver)
-
-    def _goes_on(self) -> bool:
-        in_time = self._incumbent.seconds < self._budget_s
-        return in_time and not self._incumbent.optimal and (self._left is None or self._left > 0.0)
-
-    def _solve(self, solver: CpSolver) -> Outcome:
-        incumbent = self._incumbent
-        known = incumbent.device is not None
-        longest = incumbent.step_time if known else _serial_seconds(self._problem)
-        times = [self._problem.step.op_seconds, self._problem.traffic.seconds]
-        scale = TimeScale.of(times, longest, _RESOLUTION)
-        horizon = int(scale.units(np.array(longest))) + int(not known)
-        model = self._model(
-            self._problem, scale, horizon, int(incumbent.lower_bound / float(scale.unit))
-        )
-        for device in self._forbidden:
-            model.forbid(device)
-        if incumbent.device is not None:
-            model.set_hint(incumbent.device)
-        status, used = "", 1.0  # a search that is broken off counts one deterministic second
-        for event in solver.search(
-            model.program,
-            model.place.watched,
-            self._settings,
-            seconds=self._budget_s - incumbent.seconds,
-            deterministic_limit=self._left,
-        ):
-            if event.status:
-                status, used = event.status, event.deterministic_time
-            if event.values is not None:
-                device = model.place.devices(event.values)
-                incumbent.offer(device)
-                if self._problem.violations(device):
-                    self._forbidden.append(device)
-                    status = "VIOLATED"
-                    break
-            if event.bound is not None:
-                incumbent.prove(scale.bound(event.bound))
-        if self._left is not None:
-            self._left -= used
-        if status == "VIOLATED":
-            return Outcome.AGAIN
-        if status == "INFEASIBLE" and known:
-            incumbent.prove(scale.bound(horizon))
-        elif status == "INFEASIBLE":
-            self.impossible = "CP-SAT proved that no placement is feasible"
-        return Outcome.DONE
-
-
-def _serial_seconds(problem: PartitionProblem) -> float:
-    """Seconds that no objective exceeds: all work and all traffic one after the other."""
-    seconds = problem.step.op_seconds
-    work = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1).sum()
-    able = np.where(np.isfinite(problem.traffic.seconds), problem.traffic.seconds, 0.0)
-    return float(work + 2.0 * able.sum())
+MODELS: dict[type, type[PartitionModel]] = {
+    MaxLoadProblem: MaxLoadModel,
+    LatencyProblem: LatencyModel,
+}

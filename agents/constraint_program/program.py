@@ -65,6 +65,10 @@ class TimeScale:
         count = seconds * float(1 / self.unit)
         return np.where(_whole(seconds, float(1 / self.unit)), np.rint(count), np.floor(count))
 
+    def within(self, seconds: FloatArray, horizon: int) -> IntArray:
+        """Whole units of `seconds`, one more than `horizon` where they are out of reach."""
+        return np.minimum(self.units(seconds), horizon + 1).astype(np.int64)
+
     def bound(self, units: float) -> float:
         """Seconds that are certainly not above `units`."""
         if not np.isfinite(units):
@@ -236,36 +240,32 @@ class PlacementVariables:
         ).astype(np.float64)  # (A,) bytes
         allowed = self.state[:, None] <= problem.capacity
         np.logical_and.at(allowed, self.atom, possible)
-        self._on: list[dict[int, int]] = [
+        # (A,) for each atom, the literal of each device that is allowed to have it
+        self.by_atom: list[dict[int, int]] = [
             {d: program.boolean() for d in range(devices) if allowed[a, d]} for a in range(count)
         ]
-        for literals in self._on:
+        for literals in self.by_atom:
             program.add_exactly_one(list(literals.values()))
         self.classes = device_classes(problem)
         self._add_memory(problem)
 
     @property
     def num_atoms(self) -> int:
-        return len(self._on)
+        return len(self.by_atom)
 
     def of(self, operator: int) -> dict[int, int]:
         """The literal of each device that is allowed to have `operator`."""
-        return self._on[int(self.atom[operator])]
-
-    @property
-    def by_atom(self) -> list[dict[int, int]]:
-        """(A,) for each atom, the literal of each device that is allowed to have it."""
-        return self._on
+        return self.by_atom[int(self.atom[operator])]
 
     @property
     def watched(self) -> list[int]:
         """The variables that `devices` reads."""
-        return [literal for row in self._on for literal in row.values()]
+        return [literal for row in self.by_atom for literal in row.values()]
 
     def devices(self, values: Sequence[int]) -> IntArray:
         """(N,) devices, given the values of `watched`."""
         home, place = np.empty(self.num_atoms, dtype=np.int64), iter(values)
-        for a, row in enumerate(self._on):
+        for a, row in enumerate(self.by_atom):
             home[a] = next(d for d, value in [(d, next(place)) for d in row] if value)
         return home[self.atom]
 
@@ -278,7 +278,7 @@ class PlacementVariables:
         for members in self.classes:
             for earlier, later in pairwise(members):
                 before: list[int] = []
-                for row in self._on:
+                for row in self.by_atom:
                     if later in row:
                         self._program.add_clause([~row[later], *before])
                     if earlier in row:
@@ -288,7 +288,7 @@ class PlacementVariables:
         """The literals that are true in the placement `device` (N,)."""
         home = np.empty(self.num_atoms, dtype=np.int64)
         home[self.atom] = device
-        return [row[int(home[a])] for a, row in enumerate(self._on)]
+        return [row[int(home[a])] for a, row in enumerate(self.by_atom)]
 
     def hint(self, device: IntArray) -> dict[int, int]:
         """The values of all variables of `watched` in the placement `device` (N,)."""
@@ -297,10 +297,10 @@ class PlacementVariables:
 
     def _add_memory(self, problem: StepProblem) -> None:
         for d, capacity in enumerate(problem.capacity.tolist()):
-            here = [a for a in range(self.num_atoms) if d in self._on[a]]
+            here = [a for a in range(self.num_atoms) if d in self.by_atom[a]]
             sizes, room = whole_bytes(self.state, capacity)
             if sum(int(sizes[a]) for a in here) > room:
-                held = [(self._on[a][d], int(sizes[a])) for a in here]
+                held = [(self.by_atom[a][d], int(sizes[a])) for a in here]
                 self._program.add_linear(held, upper=room)
 
 

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import Self
 
@@ -33,14 +32,6 @@ class CpSettings:
 
     workers: int
     seed: int
-
-
-class Outcome(Enum):
-    """How one search ended."""
-
-    AGAIN = auto()  # the program was not the right one yet
-    ROUNDED = auto()  # with a proof, for rounded times
-    DONE = auto()  # with a proof, or at a limit
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from agents.constraint_program.partition import CpPartitionSearch
+from agents.constraint_program.search import FusedSearch, PartitionProgramSearch, StepSearch
 from agents.constraint_program.solver import CpSettings
-from agents.constraint_program.step_search import FusedSearch, StepSearch, WholeSearch
 from agents.partition.search import PartitionSearch
 from agents.placement.local_search import LocalSearch
 from agents.solver import Budget, Result
@@ -86,7 +85,7 @@ class CpSat(StepAndPartitionSolver):
         """
         problem, budget_s, limit = incumbent.problem, budget.seconds, budget.evaluations
         if problem.graph.num_operators <= self.operators:
-            return self._exact(WholeSearch(incumbent), budget_s, limit)
+            return self._exact(StepSearch(incumbent, problem), budget_s, limit)
         grouped = self._fuse(incumbent)
         if grouped is None:
             return ""
@@ -106,18 +105,19 @@ class CpSat(StepAndPartitionSolver):
             InputError: the problem is of another kind.
         """
         incumbent = PartitionIncumbent(problem)
-        settings = self._settings(budget.evaluations)
-        search = CpPartitionSearch(incumbent, settings, budget.seconds, budget.evaluations)
+        search = PartitionProgramSearch(incumbent)
         hints = self._hint_budget(budget.seconds, budget.evaluations)
         hint = self.partition_hint.solve(Partition(problem), hints).solution
         if hint is not None:
-            incumbent.offer(hint.placement.device)
-        if problem.step.graph.num_operators and incumbent.seconds < budget.seconds:
-            search.run()
-        incumbent.impossible = search.impossible
+            search.begin(hint)
+        if problem.step.graph.num_operators:
+            search.run(self._settings(budget.evaluations), budget.seconds, budget.evaluations)
+        incumbent.prove(search.bound)
+        if incumbent.plan is None and search.bound == np.inf:
+            incumbent.impossible = "CP-SAT proved that no placement is feasible"
         return incumbent.result()
 
-    def _exact(self, search: WholeSearch, budget_s: float, limit: int | None) -> str:
+    def _exact(self, search: StepSearch, budget_s: float, limit: int | None) -> str:
         incumbent = search.incumbent
         if incumbent.problem.graph.num_operators == 0:
             incumbent.offer(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))

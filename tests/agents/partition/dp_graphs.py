@@ -1,14 +1,22 @@
-"""Graphs in the shape of published ones, made up, and random small ones for exhaustive checks."""
+"""Published graphs, some in their shape, made up, and random small ones for exhaustive checks."""
 
 from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
 
+from envs.cost import TabulatedCost
+from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
+from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
 from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
+from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
 
 CPU, ACCELERATOR = "cpu", "accelerator"
@@ -142,41 +150,6 @@ def spec(name: str, capacity: float) -> DeviceSpec:
     return DeviceSpec(name, {}, 0.0, capacity, 0.0, 1.0, 1.0, "made up")
 
 
-def inception_like(seed: int = 0, modules: int = 11) -> Sketch:
-    """Modules of four parallel branches of three-node layers between concatenations."""
-    sketch = Sketch(seed)
-    last = sketch.chain(sketch.node([], 1e-4, 1e-3, slower=1.0), 18, 2e-3, 2e-3, state=1e6)
-    shapes = [(1, 2, 3), (1, 2, 3), (1, 2, 3), (1, 3), (1, 3, 5), (1, 3, 5), (1, 3, 5), (1, 3, 5),
-              (2, 4), (1, 2, 3), (1, 2, 3)]  # fmt: skip
-    for layers in shapes[:modules]:
-        ends = [sketch.chain(last, 3 * k, 8e-4, 6e-4, state=2e6) for k in layers]
-        pool = sketch.node([last], 2e-4, 6e-4)
-        ends.append(sketch.chain(pool, 3, 8e-4, 6e-4, state=2e6))
-        last = sketch.node(ends, 1e-4, 2e-3)
-    sketch.chain(last, 4, 1e-3, 1e-5, state=4e6)
-    return sketch
-
-
-def translator_like(seed: int = 0, layers: int = 8, thin: int = 5) -> Sketch:
-    """An encoder, and a decoder of which each layer attends to the encoder's end."""
-    sketch = Sketch(seed)
-    source = sketch.chain(sketch.node([], 1e-4, 1e-4), 2, 3e-4, 5e-4, state=1e8)
-    target = sketch.chain(sketch.node([], 1e-4, 1e-4), 2, 3e-4, 5e-4, state=1e8)
-    for _ in range(layers):
-        source = sketch.node(
-            [source, sketch.chain(source, thin, 8e-4, 5e-4, state=2e7)], 1e-5, 5e-4
-        )
-    context = None
-    for layer in range(layers):
-        inner = sketch.chain(target, thin - 1, 8e-4, 5e-4, state=2e7)
-        if context is None and layer == layers // 2:
-            context = sketch.node([source, inner], 1e-3, 5e-4)
-        inputs = [inner] if context is None else [inner, context]
-        target = sketch.node([target, sketch.node(inputs, 8e-4, 5e-4, state=2e7)], 1e-5, 5e-4)
-    sketch.chain(target, 3, 3e-3, 1e-4, state=1e8)
-    return sketch
-
-
 def transformer_like(seed: int = 0, layers: int = 12) -> Sketch:
     """Layers of operators: query, key and value side by side, a mask that all layers read."""
     sketch = Sketch(seed)
@@ -270,3 +243,29 @@ def braided(seed: int, size: int) -> Sketch:
         ]  # fmt: skip
         last = sketch.node([*ends, *far], 1.0, float(random.integers(0, 9)))
     return sketch
+
+
+def least(problem: PartitionProblem) -> float:
+    """The smallest objective of all feasible placements; inf when there is none."""
+    n, d = problem.step.op_seconds.shape
+    placements = np.array(list(product(range(d), repeat=n)))
+    values = np.array([problem.objective(device) for device in placements])
+    for index in np.argsort(values, kind="stable").tolist():
+        if np.isinf(values[index]) or not problem.violations(placements[index]):
+            return float(values[index])
+    return float("inf")
+
+
+def published(data: Path, objective: str, name: str) -> StepProblem:
+    """A step of the published inputs for `objective`, throughput or latency."""
+    read = read_dnn_partitioning(
+        data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
+    )
+    assert read.topology is not None
+    return StepProblem.build(read.graph, read.topology, TabulatedCost())
+
+
+def oracle(data: Path, kind: str) -> dict[str, Any]:
+    """The published figures of one kind, in milliseconds."""
+    figures: dict[str, Any] = read_json(data / "oracles/placement.json")[kind]
+    return figures

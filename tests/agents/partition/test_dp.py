@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,73 +11,55 @@ from hypothesis import given
 
 from agents.partition.dp import ContiguousDP
 from agents.partition.ideals import search
-from agents.partition.ideals.items import Items
-from agents.partition.ideals.lattice import prefixes
-from agents.partition.ideals.search import Effort, LineSearch, improve, priced
-from envs.cost import TabulatedCost
-from envs.files import read_json
+from agents.solver import Result
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
-from envs.graphs.readers import read_graph_file
 from envs.partition.problem import LatencyProblem, MaxLoadProblem, PartitionProblem
+from envs.step.plans import Plan
 from envs.step.problem import StepProblem
+from envs.units import MILLISECOND
 from tests.agents.partition.dp_graphs import (
     braided,
     host_topology,
-    inception_like,
+    least,
+    oracle,
+    published,
     small_problem,
     transformer_like,
-    translator_like,
 )
 from tests.asking import partitioned
 from tests.strength import SEEDS, examples, trials
 
 PLANNER = ContiguousDP(ideals=200_000, groups=16)
-MILLISECOND = 1e-3
-PUBLISHED = (
-    "LayerGraphs/bert24_inference",
-    "LayerGraphs/bert24_training",
-    "LayerGraphs/resnet50_inference",
-    "LayerGraphs/resnet50_training",
-    "OperatorGraphs/bert_l-3_inference",
-    "OperatorGraphs/bert_l-3_training",
-    "OperatorGraphs/bert_l-6_inference",
-    "OperatorGraphs/bert_l-6_training",
-    "OperatorGraphs/resnet50_inference",
-    "OperatorGraphs/resnet50_training",
-)
+CHAINS = ContiguousDP(ideals=1, groups=16)
 
 
-def exhaustive(problem: PartitionProblem) -> float:
-    """The smallest objective of all feasible placements; inf when there is none."""
-    n, d = problem.step.graph.num_operators, problem.step.topology.num_devices
-    placements = np.array(list(product(range(d), repeat=n)))
-    values = np.array([problem.objective(device) for device in placements])
-    for index in np.argsort(values, kind="stable"):
-        if np.isinf(values[index]):
-            break
-        if not problem.violations(placements[index]):
-            return float(values[index])
-    return float("inf")
+def checked(problem: PartitionProblem, planner: ContiguousDP, *limit: int) -> Result[Plan]:
+    """What is true of any result."""
+    result = partitioned(planner, problem, 60.0, *limit)
+    if result.solution is None:
+        assert result.status in {"limit", "infeasible"}
+        assert result.reason
+    else:
+        assert result.status in {"feasible", "optimal"}
+        assert problem.violations(result.solution.placement.device) == []
+        assert problem.objective(result.solution.placement.device) == result.value
+    return result
 
 
 @given(SEEDS)
 @examples(150)
 def test_the_split_is_the_best_of_all_contiguous_placements(seed: int) -> None:
-    problem = MaxLoadProblem(small_problem(seed), contiguous=True)
-    best = exhaustive(problem)
-    result = partitioned(PLANNER, problem, 60.0)
+    step = small_problem(seed)
+    problem = MaxLoadProblem(step, contiguous=True)
+    best = least(problem)
+    result = checked(problem, PLANNER)
     assert result.value == pytest.approx(best, rel=1e-9)
     assert result.bound == pytest.approx(best, rel=1e-9)
-    if np.isinf(best):
-        assert result.status == "infeasible"
-        assert result.reason
-        assert result.solution is None
-    else:
-        assert result.status == "optimal"
-        assert result.solution is not None
-        assert problem.violations(result.solution.placement.device) == []
-        assert problem.objective(result.solution.placement.device) == result.value
+    assert result.status == ("infeasible" if np.isinf(best) else "optimal")
+    assert checked(problem, CHAINS).bound <= best * (1.0 + 1e-9)
+    for other in (MaxLoadProblem(step, contiguous=False), LatencyProblem(step)):
+        assert checked(other, PLANNER).bound <= least(other) * (1.0 + 1e-9)
 
 
 def plain_dynamic_program(problem: MaxLoadProblem, accelerators: int) -> float:
@@ -181,111 +162,30 @@ def test_reasons_are_about_what_was_found() -> None:
         assert result.reason.startswith("does not fit")
 
 
-@given(SEEDS)
-@examples(40)
-def test_chains_and_other_objectives_get_feasible_plans_and_true_bounds(seed: int) -> None:
-    step = small_problem(seed)
-    contiguous = MaxLoadProblem(step, contiguous=True)
-    for problem, planner in (
-        (contiguous, ContiguousDP(ideals=1, groups=16)),
-        (MaxLoadProblem(step, contiguous=False), PLANNER),
-        (LatencyProblem(step), PLANNER),
-    ):
-        result = partitioned(planner, problem, 60.0)
-        assert result.bound <= exhaustive(problem) * (1.0 + 1e-9)
-        if result.solution is None:
-            assert result.status in {"limit", "infeasible"}
-            assert result.reason
-        else:
-            assert result.status in {"feasible", "optimal"}
-            assert problem.violations(result.solution.placement.device) == []
-            assert problem.objective(result.solution.placement.device) == result.value
-
-
-@pytest.mark.parametrize(
-    ("sketch", "training", "orphans"),
-    [
-        (inception_like(modules=4), True, 0),
-        (inception_like(modules=4), True, 5),
-        (translator_like(thin=5), False, 0),
-        (transformer_like(layers=3), True, 10),
-    ],
-)
-def test_the_lattice_has_the_optimum_and_chains_do_not_beat_it(
-    sketch: object, training: bool, orphans: int
-) -> None:
-    step: StepProblem = sketch.problem(  # type: ignore[attr-defined]
-        accelerators=4, capacity=1e9, training=training, orphans=orphans
+def test_a_limit_on_pairs_and_chains_alone_leave_true_bounds() -> None:
+    step = transformer_like(layers=3).problem(
+        accelerators=4, capacity=1e9, training=True, orphans=10
     )
     problem = MaxLoadProblem(step, contiguous=True)
-    exact = partitioned(PLANNER, problem, 60.0)
-    chains = partitioned(ContiguousDP(ideals=10, groups=16), problem, 60.0)
+    exact, chains = checked(problem, PLANNER), checked(problem, CHAINS)
+    first, second = (checked(problem, PLANNER, 5_000) for _ in range(2))
     assert exact.status == "optimal"
     assert exact.bound == pytest.approx(exact.value, rel=1e-9)
-    assert chains.status == "feasible"
-    assert chains.bound <= exact.value <= chains.value
-    for result in (exact, chains):
-        assert result.solution is not None
-        assert problem.violations(result.solution.placement.device) == []
+    for result in (chains, first):
+        assert result.status == "feasible"
+        assert result.bound <= exact.value <= result.value
+        assert result.evaluations < exact.evaluations
+    assert (first.value, first.bound) == (second.value, second.bound)
+    assert partitioned(PLANNER, problem, 0.0).status == "limit"
 
 
-def test_a_limit_on_pairs_ends_the_search_with_a_true_bound_and_is_reproducible() -> None:
-    step = inception_like(modules=5).problem(accelerators=4, capacity=1e12)
-    problem = MaxLoadProblem(step, contiguous=True)
-    exact = partitioned(PLANNER, problem, 60.0)
-    short = [partitioned(PLANNER, problem, 60.0, 30_000) for _ in range(2)]
-    assert short[0].value == short[1].value
-    assert short[0].bound == short[1].bound
-    assert short[0].evaluations < exact.evaluations
-    assert short[0].status == "feasible"
-    assert short[0].bound <= exact.value <= short[0].value
-
-
-def test_no_time_at_all_is_said() -> None:
-    problem = MaxLoadProblem(small_problem(1), contiguous=True)
-    result = partitioned(PLANNER, problem, 0.0)
-    assert result.solution is None
-    assert result.status == "limit"
-    assert result.reason
-
-
-def published(data: Path, name: str, objective: str) -> StepProblem:
-    file = data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
-    read = read_graph_file(file)
-    assert read.topology is not None
-    return StepProblem.build(read.graph, read.topology, TabulatedCost())
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_optima_of_contiguous_splits(data: Path, name: str) -> None:
-    oracle = read_json(data / "oracles/placement.json")
-    problem = MaxLoadProblem(published(data, name, "throughput"), contiguous=True)
-    result = partitioned(PLANNER, problem, 60.0)
-    expected = oracle["throughput_max_load_contiguous"][name]
-    assert result.value / MILLISECOND == pytest.approx(expected, abs=1e-3)
-    assert result.status == "optimal"
-    assert result.bound == pytest.approx(result.value, rel=1e-9)
-    assert result.solution is not None
-    assert problem.violations(result.solution.placement.device) == []
-
-
-def test_every_published_optimum_is_tested(data: Path) -> None:
-    oracle = read_json(data / "oracles/placement.json")
-    assert set(PUBLISHED) == set(oracle["throughput_max_load_contiguous"])
-
-
-def test_the_order_of_the_file_alone_misses_the_published_optimum(data: Path) -> None:
-    step = published(data, "LayerGraphs/resnet50_training", "throughput")
-    problem = MaxLoadProblem(step, contiguous=True)
-    everything = np.arange(step.topology.num_devices)
-    items = Items.build(step, problem.precedence, problem.traffic, everything)
-    prices = priced(items.seconds, items.class_sizes)
-    chain = LineSearch(items, prefixes(np.arange(items.count)), *prices)
-    split, bound = improve(chain, None, 0.0, Effort(np.inf, None))
-    assert split is not None
-    assert split.load / MILLISECOND == pytest.approx(78.6498, abs=1e-3)
-    assert problem.objective(split.device(items)) == pytest.approx(split.load, rel=1e-12)
-    assert bound == split.load
+def test_published_optima_of_contiguous_splits(data: Path) -> None:
+    for name, expected in oracle(data, "throughput_max_load_contiguous").items():
+        problem = MaxLoadProblem(published(data, "throughput", name), contiguous=True)
+        result = checked(problem, PLANNER)
+        assert (name, result.status) == (name, "optimal")
+        assert result.value / MILLISECOND == pytest.approx(expected, abs=1e-3)
+        assert result.bound == pytest.approx(result.value, rel=1e-9)
 
 
 def test_lists_of_sources_that_are_too_short_grow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.partition.atoms import PartitionAtoms
 from agents.partition.search import PartitionSearch
 from agents.solver import Budget, Result
 from agents.step.problems import Partition
-from envs.cost import TabulatedCost
-from envs.files import read_json
-from envs.graphs.readers import read_graph_file
 from envs.partition.problem import LatencyProblem, MaxLoadProblem
 from envs.step.plans import Placement, Plan
-from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
-from tests.agents.partition.dp_graphs import small_problem, transformer_like
+from tests.agents.partition.dp_graphs import (
+    least,
+    oracle,
+    published,
+    small_problem,
+    transformer_like,
+)
 from tests.asking import partitioned
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
@@ -36,19 +36,6 @@ def search(**changes) -> PartitionSearch:
         "starts": (), "start_share": 0.0, "seed": 0,
     }  # fmt: skip
     return PartitionSearch(**{**values, **changes})
-
-
-def best_by_trying(problem) -> float:
-    """The objective of the best feasible placement; inf: there is none."""
-    atoms = PartitionAtoms.build(problem, np.zeros((0, 2), dtype=np.int64))
-    count = problem.step.topology.num_devices
-    best = np.inf
-    for device in product(range(count), repeat=atoms.num_atoms):
-        placed = atoms.expand(np.array(device, dtype=np.int64))
-        objective = problem.objective(placed)
-        if objective < best and not problem.violations(placed):
-            best = objective
-    return best
 
 
 def checked(problem, result: Result[Plan]) -> None:
@@ -69,40 +56,34 @@ def checked(problem, result: Result[Plan]) -> None:
     assert result.status == ("optimal" if result.value <= result.bound * (1 + 1e-9) else "feasible")
 
 
-@examples(60, derandomize=True)
-@given(seed=SEEDS, contiguous=st.booleans())
-def test_max_load_is_that_of_exhaustive_search(seed, contiguous):
-    problem = MaxLoadProblem(small_problem(seed), contiguous)
+KINDS = {
+    "max_load": lambda step: MaxLoadProblem(step, contiguous=False),
+    "contiguous": lambda step: MaxLoadProblem(step, contiguous=True),
+    "latency": LatencyProblem,
+}
+
+
+@examples(120, derandomize=True)
+@given(seed=SEEDS, kind=st.sampled_from(sorted(KINDS)))
+def test_the_best_is_that_of_exhaustive_search(seed, kind):
+    problem = KINDS[kind](small_problem(seed))
     result = partitioned(search(), problem, 30.0, 25_000)
     checked(problem, result)
-    best = best_by_trying(problem)
+    best = least(problem)
     assert result.value == pytest.approx(best, rel=1e-9)
     assert result.bound <= best * (1 + 1e-12) or best == np.inf
 
 
-@examples(60, derandomize=True)
-@given(seed=SEEDS)
-def test_latency_is_that_of_exhaustive_search(seed):
-    problem = LatencyProblem(small_problem(seed))
-    result = partitioned(search(), problem, 30.0, 25_000)
-    checked(problem, result)
-    best = best_by_trying(problem)
-    assert result.value == pytest.approx(best, rel=1e-9)
-    assert result.bound <= best * (1 + 1e-12) or best == np.inf
-
-
-@pytest.mark.parametrize("kind", ["max-load", "contiguous", "latency"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_deterministic_limit_makes_it_reproducible(kind):
-    step = transformer_like(1, layers=2).problem(accelerators=3, capacity=4e7)
-    problem = (
-        LatencyProblem(step) if kind == "latency" else MaxLoadProblem(step, kind != "max-load")
-    )
+    problem = KINDS[kind](transformer_like(1, layers=2).problem(accelerators=3, capacity=4e7))
     first, second, other = (partitioned(search(seed=s), problem, 60.0, 9_000) for s in (0, 0, 1))
     checked(problem, first)
-    assert first.evaluations == second.evaluations <= 9_000
-    assert first.value == second.value
-    assert np.array_equal(first.solution.placement.device, second.solution.placement.device)
-    assert not np.array_equal(first.solution.placement.device, other.solution.placement.device)
+    assert (first.value, first.evaluations) == (second.value, second.evaluations)
+    assert first.evaluations <= 9_000
+    found = [result.solution.placement.device for result in (first, second, other)]
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
 
 
 def test_the_budget_is_kept():
@@ -112,18 +93,11 @@ def test_the_budget_is_kept():
     assert result.status == "optimal" or result.seconds > 0.15
 
 
-def test_state_that_fits_nowhere_is_a_proof():
-    step = transformer_like(1, layers=1).problem(accelerators=2, capacity=1e6, host=False)
-    result = partitioned(search(), MaxLoadProblem(step, contiguous=False), 5.0)
-    assert result.status == "infeasible"
-    assert result.bound == np.inf
-    assert "does not fit" in result.reason
-
-
-def test_state_that_fits_in_no_two_devices_is_a_proof():
-    step = transformer_like(1, layers=1).problem(accelerators=2, capacity=7e7, host=False)
+@pytest.mark.parametrize("capacity", [1e6, 7e7])  # of one device, and of both together
+def test_state_that_fits_nowhere_is_a_proof(capacity):
+    step = transformer_like(1, layers=1).problem(accelerators=2, capacity=capacity, host=False)
     result = partitioned(search(), MaxLoadProblem(step, contiguous=False), 5.0, 5_000)
-    assert result.status == "infeasible"
+    assert (result.status, result.bound) == ("infeasible", np.inf)
     assert "does not fit" in result.reason
 
 
@@ -141,10 +115,9 @@ class Given:
         return Result(Plan(Placement(self.device), np.arange(len(self.device))), "feasible")
 
 
-@pytest.mark.parametrize("latency", [False, True])
-def test_what_a_start_planner_finds_is_never_lost(latency):
-    step = transformer_like(1, layers=2).problem(accelerators=3, capacity=np.inf)
-    problem = LatencyProblem(step) if latency else MaxLoadProblem(step, contiguous=False)
+@pytest.mark.parametrize("kind", ["max_load", "latency"])
+def test_what_a_start_planner_finds_is_never_lost(kind):
+    problem = KINDS[kind](transformer_like(1, layers=2).problem(accelerators=3, capacity=np.inf))
     good = partitioned(search(seed=5), problem, 60.0, 40_000)
     start = Given(good.solution.placement.device)
     result = partitioned(search(first_moves=10, starts=[start], start_share=0.5), problem, 60.0, 20)
@@ -174,20 +147,19 @@ def test_other_objectives_are_refused():
         partitioned(search(), object(), 1.0)
 
 
-def published(data: Path, objective: str, name: str) -> StepProblem:
-    """A step of the published inputs for `objective`, throughput or latency."""
-    path = data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
-    file = read_graph_file(path)
-    return StepProblem.build(file.graph, file.topology, TabulatedCost())
+def of_published(data: Path, objective: str, name: str, moves: int) -> Result[Plan]:
+    """What a search of so many moves finds on a published graph."""
+    inputs = "latency" if objective == "latency" else "throughput"
+    problem = KINDS[objective](published(data, inputs, name))
+    result = partitioned(search(first_moves=20_000, growth=1.2), problem, 60.0, moves)
+    checked(problem, result)
+    return result
 
 
 @pytest.mark.parametrize("name", ["bert_l-3_inference", "bert_l-3_training"])
 def test_published_max_loads_are_proved_optimal(data, name):
-    oracle = read_json(data / "oracles/placement.json")
-    best = oracle["throughput_max_load_noncontiguous"][f"OperatorGraphs/{name}"]
-    problem = MaxLoadProblem(published(data, "throughput", f"OperatorGraphs/{name}"), False)
-    result = partitioned(search(first_moves=20_000, growth=1.2), problem, 60.0, LIMIT)
-    checked(problem, result)
+    best = oracle(data, "throughput_max_load_noncontiguous")[f"OperatorGraphs/{name}"]
+    result = of_published(data, "max_load", f"OperatorGraphs/{name}", LIMIT)
     assert result.status == "optimal"
     assert result.value / MILLISECOND == pytest.approx(best["value"], rel=2e-6)
     assert result.bound / MILLISECOND >= best["lower_bound"]
@@ -203,30 +175,20 @@ def test_published_max_loads_are_proved_optimal(data, name):
     ],
 )  # fmt: skip
 def test_published_max_loads_are_reached(data, name):
-    oracle = read_json(data / "oracles/placement.json")
-    best = oracle["throughput_max_load_noncontiguous"][name]["value"]
-    problem = MaxLoadProblem(published(data, "throughput", name), contiguous=False)
-    result = partitioned(search(first_moves=20_000, growth=1.2), problem, 60.0, LIMIT)
-    checked(problem, result)
-    assert result.value / MILLISECOND <= 1.01 * best
+    best = oracle(data, "throughput_max_load_noncontiguous")[name]["value"]
+    assert of_published(data, "max_load", name, LIMIT).value / MILLISECOND <= 1.01 * best
 
 
 @pytest.mark.parametrize(
     "name", ["LayerGraphs/bert24_inference", "OperatorGraphs/bert_l-3_inference"]
 )
 def test_published_latencies_are_reached(data, name):
-    oracle = read_json(data / "oracles/placement.json")
-    best = oracle["latency_q1_optimal"][name]
-    problem = LatencyProblem(published(data, "latency", name))
-    result = partitioned(search(first_moves=20_000, growth=1.2), problem, 60.0, 400_000)
-    checked(problem, result)
-    assert result.value / MILLISECOND == pytest.approx(best, rel=5e-5)
+    best = oracle(data, "latency_q1_optimal")[name]
+    found = of_published(data, "latency", name, 400_000).value / MILLISECOND
+    assert found == pytest.approx(best, rel=5e-5)
 
 
 def test_the_published_greedy_latency_is_beaten(data):
-    oracle = read_json(data / "oracles/placement.json")
-    greedy = oracle["latency_greedy"]["LayerGraphs/resnet50_inference"]
-    problem = LatencyProblem(published(data, "latency", "LayerGraphs/resnet50_inference"))
-    result = partitioned(search(), problem, 60.0, 200_000)
-    checked(problem, result)
-    assert result.value / MILLISECOND < greedy / 3
+    name = "LayerGraphs/resnet50_inference"
+    found = of_published(data, "latency", name, 200_000).value / MILLISECOND
+    assert found < oracle(data, "latency_greedy")[name] / 3
