@@ -66,6 +66,18 @@ def test_the_last_solution_is_the_optimum_and_the_end_has_a_status_and_a_bound()
     assert (events[-1].status, events[-1].bound) == ("OPTIMAL", 12.0)
 
 
+def test_either_and_both_say_what_their_literals_say() -> None:
+    for first in (0, 1):
+        for second in (0, 1):
+            program = ConstraintProgram()
+            a, b = program.integer(first, first), program.integer(second, second)
+            some, every = program.either([a, b]), program.both(a, b)
+            found = program.integer(0, 3)
+            program.add_linear([(some, 1), (every, 2), (found, -1)], lower=0, upper=0)
+            program.minimize(found)
+            assert search(program, [found])[-1].bound == (first | second) + 2 * (first & second)
+
+
 def test_a_search_stops_at_its_limit_and_keeps_no_process() -> None:
     with CpSolver() as solver:
         process = solver._process.pid
@@ -73,12 +85,6 @@ def test_a_search_stops_at_its_limit_and_keeps_no_process() -> None:
         events = list(found)
     assert all(event.status not in {"OPTIMAL", "INFEASIBLE"} for event in events)
     assert not running(process)
-
-
-def test_an_interrupt_ends_the_process() -> None:
-    with pytest.raises(KeyboardInterrupt), CpSolver() as solver:
-        raise KeyboardInterrupt
-    assert not running(solver._process.pid)
 
 
 def test_the_process_ends_with_its_parent() -> None:

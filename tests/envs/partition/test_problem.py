@@ -12,30 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from envs.cost import TabulatedCost
 from envs.graphs.op_graph import NONE
-from envs.graphs.readers import read_graph_file
 from envs.hardware.devices import device_spec
 from envs.partition.problem import HostTraffic, cycle, host_of
-from envs.step.problem import StepProblem
-from tests.agents.partition.dp_graphs import host_topology, small_problem, spec
+from tests.agents.partition.dp_graphs import host_topology, published, small_problem, spec
 from tests.refusal import refusal
 
 
-@pytest.mark.parametrize("name", ["cpu", "CPU", "CPU-avx512", "cpu_2"])
-def test_a_cpu_is_known_by_its_datasheet(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("cpu", 1), ("CPU", 1), ("CPU-avx512", 1), ("cpu_2", 1), ("CPUlike", NONE), ("A100", NONE)],
+)
+def test_a_cpu_is_known_by_its_datasheet(name: str, host: int) -> None:
     topology = host_topology(2, 1.0, host=False)
     assert host_of(topology) == NONE
     devices = list(topology.devices)
     devices[1] = replace(devices[1], spec=spec(name, 1.0))
-    assert host_of(replace(topology, devices=tuple(devices))) == 1
-
-
-@pytest.mark.parametrize("name", ["CPUlike", "A100-80GB", "accelerator"])
-def test_other_datasheets_are_no_cpu(name: str) -> None:
-    topology = host_topology(1, 1.0, host=False)
-    device = replace(topology.devices[0], spec=spec(name, 1.0))
-    assert host_of(replace(topology, devices=(device,))) == NONE
+    assert host_of(replace(topology, devices=tuple(devices))) == host
 
 
 def test_two_cpus_are_refused_by_name() -> None:
@@ -61,14 +54,11 @@ def test_a_cycle_is_found_where_there_is_one(size: int, pairs: list[tuple[int, i
 
 
 def test_outputs_of_one_time_are_one_message_however_much_is_read(data: Path) -> None:
-    file = data / "graphs/dnn-partitioning/throughput-inputs/LayerGraphs/bert24_training.json.gz"
-    read = read_graph_file(file)
-    assert read.topology is not None
-    step = StepProblem.build(read.graph, read.topology, TabulatedCost())
-    traffic = HostTraffic.of(step, host_of(read.topology))
+    step = published(data, "throughput", "LayerGraphs/bert24_training")
+    traffic = HostTraffic.of(step, host_of(step.topology))
     assert step.graph.num_tensors == traffic.num_messages + 2  # two nodes with edges of two sizes
     assert len(set(traffic.producer.tolist())) == traffic.num_messages
-    assert (traffic.seconds[:, host_of(read.topology)] == 0.0).all()
+    assert (traffic.seconds[:, host_of(step.topology)] == 0.0).all()
     edges = {(u, v) for u, v, _ in step.graph.edges.tolist()}
     uses = traffic.uses()
     assert {(int(traffic.producer[m]), v) for m, v in uses.tolist()} == edges

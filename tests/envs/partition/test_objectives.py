@@ -1,4 +1,4 @@
-"""`MaxLoadProblem` against loads added up one by one, and against the definition of contiguity."""
+"""Max-load and latency against loads added up one by one and a literal replay of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from envs.graphs.op_graph import NONE, Phase
-from envs.partition.problem import MaxLoadProblem
+from envs.partition.problem import LatencyProblem, MaxLoadProblem
 from envs.step.problem import StepProblem
 from tests.agents.partition.dp_graphs import small_problem
 from tests.strength import SEEDS, examples
@@ -56,24 +56,55 @@ def in_a_line(step: StepProblem, device: list[int]) -> bool:
     )
 
 
+def replay(step: StepProblem, host: int, device: list[int]) -> float:
+    """Start whatever has all its inputs, again and again; inf when something never has."""
+    n = step.graph.num_operators
+    blocks = {}
+    for op, d in enumerate(device):
+        blocks.setdefault(("host", op) if d == host else ("call", d), []).append(op)
+    inputs: dict[int, set[int]] = {op: set() for op in range(n)}
+    for u, v, _ in step.graph.edges.tolist():
+        inputs[v].add(u)
+    loads = slow_loads(step, host, device)
+    ready: dict[int, float] = {}
+    waiting = dict(blocks)
+    while waiting:
+        for name, ops in list(waiting.items()):
+            needed = set().union(*(inputs[op] for op in ops)) - set(ops)
+            if needed <= ready.keys():
+                start = max((ready[u] for u in needed), default=0.0)
+                kind, number = name
+                busy = float(step.op_seconds[number, host]) if kind == "host" else loads[number]
+                ready |= dict.fromkeys(ops, start + busy)
+                del waiting[name]
+                break
+        else:
+            return float("inf")
+    return max(ready.values())
+
+
 @given(SEEDS)
-@examples(150)
-def test_loads_and_contiguity_are_those_of_the_definition(seed: int) -> None:
+@examples(200)
+def test_loads_lines_and_latencies_are_those_of_the_definition(seed: int) -> None:
     step = small_problem(seed)
     random = np.random.default_rng(seed)
     devices = step.topology.num_devices
     device = random.integers(0, devices, step.graph.num_operators)
-    colour = step.graph.colocation
     for group in range(step.graph.num_groups):
-        device[colour == group] = random.integers(0, devices)
+        device[step.graph.colocation == group] = random.integers(0, devices)
     free, bound = MaxLoadProblem(step, contiguous=False), MaxLoadProblem(step, contiguous=True)
     expected = slow_loads(step, free.host, device.tolist())
     np.testing.assert_allclose(free.loads(device), expected, rtol=1e-12)
     assert free.objective(device) == pytest.approx(max(expected), rel=1e-12)
-    if not free.violations(device):
-        assert (bound.violations(device) == []) == in_a_line(step, device.tolist())
+    calls = LatencyProblem(step)
+    latency = replay(step, calls.host, device.tolist())
+    assert calls.objective(device) == pytest.approx(latency, rel=1e-12)
+    broken = free.violations(device)
+    if broken:
+        assert bound.violations(device) == calls.violations(device) == broken
     else:
-        assert bound.violations(device) == free.violations(device)
+        assert (bound.violations(device) == []) == in_a_line(step, device.tolist())
+        assert (calls.violations(device) == []) == np.isfinite(latency)
 
 
 def test_the_message_says_which_way_the_forward_pass_goes_round() -> None:
@@ -87,21 +118,7 @@ def test_the_message_says_which_way_the_forward_pass_goes_round() -> None:
             route = found[0].split("goes round ")[1].split(" -> ")
             assert len(route) > 2
             assert route[0] == route[-1]
+            again = LatencyProblem(step).violations(device)
+            assert again[0].startswith("needs more than one call of a device: data goes round ")
             return
     pytest.fail("no placement went round")
-
-
-def test_too_much_state_and_unsupported_operators_are_named() -> None:
-    step = small_problem(3)
-    tight = StepProblem(
-        step.graph, step.topology, step.op_seconds, step.transfer_seconds,
-        np.full(step.topology.num_devices, -1.0),
-    )  # fmt: skip
-    device = np.zeros(step.graph.num_operators, dtype=np.int64)
-    assert any("too many" in text for text in MaxLoadProblem(tight, False).violations(device))
-    unable = StepProblem(
-        step.graph, step.topology, np.full_like(step.op_seconds, np.inf), step.transfer_seconds,
-        step.capacity,
-    )  # fmt: skip
-    assert any("cannot run" in text for text in MaxLoadProblem(unable, False).violations(device))
-    assert MaxLoadProblem(unable, False).objective(device) == np.inf
