@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
 
 from agents.max_flow import max_flow
 from agents.partition.ideals.items import Rows, between, circles
 from agents.partition.ideals.search import priced
 from agents.partition.kernel import Traffic
 from agents.step.grouping import atoms, numbered, parcels, topological
-from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
+from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.graphs.contraction import sum_rows
 from envs.graphs.op_graph import NONE
 from envs.partition.problem import PartitionProblem
@@ -227,14 +228,6 @@ class Cuts:
         head = np.concatenate(
             [np.full(count, self._sink), leaves, atoms.sender, reader, arrives[parcel]]
         )
-        arcs = len(tail)
-        both = np.concatenate([tail, head])
-        order = np.argsort(both, kind="stable")
-        place = np.empty(2 * arcs, np.int64)
-        place[order] = np.arange(2 * arcs)
-        self._to = np.concatenate([head, tail])[order]
-        self._twin = np.concatenate([place[arcs:], place[:arcs]])[order]
-        self._ptr = sums_before(np.bincount(both, minlength=self._sink + 1))
         self._able = atoms.allowed[:, device] & np.isfinite(atoms.seconds[:, device])
         compute = np.where(self._able, atoms.seconds[:, device], 0.0)
         traffic = atoms.parcel_seconds[:, device]
@@ -245,10 +238,12 @@ class Cuts:
             for seconds in (compute, traffic)
         )
         alone[~self._able] = _MANY
-        self._capacity = np.zeros(2 * arcs, np.int64)
-        self._capacity[place[:arcs]] = np.concatenate(
-            [alone, moved, moved, np.full(2 * len(reader), _MANY)]
-        )
+        room = np.concatenate([alone, moved, moved, np.full(2 * len(reader), _MANY)])
+        ends = np.concatenate([tail, head]), np.concatenate([head, tail])
+        there_and_back = np.concatenate([room, np.zeros_like(room)])
+        self._arcs = coo_array((there_and_back, ends)).tocsr()  # sorted
+        number = np.arange(self._arcs.nnz)
+        self._twin = csr_array((number, self._arcs.indices, self._arcs.indptr)).T.tocsr().data
 
     def least(self, atom: int) -> float:
         """At most the seconds of the device with the cheapest set that has `atom`.
@@ -259,6 +254,6 @@ class Cuts:
             return np.inf
         if not self._units:
             return 0.0
-        capacity = self._capacity.copy()
-        flow = max_flow(atom, self._sink, self._ptr, self._to, self._twin, capacity)
+        arcs = self._arcs
+        flow = max_flow(atom, self._sink, arcs.indptr, arcs.indices, self._twin, arcs.data.copy())
         return float(flow / self._units)

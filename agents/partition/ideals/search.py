@@ -129,7 +129,9 @@ class LineSearch:
         self.items = items
         self.ideals = ideals
         self.pairs = 0
-        self.top = _top(items)
+        compute = np.where(np.isfinite(items.seconds), items.seconds, 0.0).sum(axis=0)
+        most = float((compute + items.weight.sum(axis=0)).max(initial=0.0))
+        self.top = most * (1.0 + _ROUNDING)  # seconds that no load exceeds
         self.line = self._line(need, price, host)
         self._listed = _LISTED
         self._work: Work  # of the last search
@@ -169,8 +171,8 @@ class LineSearch:
             stride = np.concatenate([[1], np.cumprod(sizes + 1)[:-1]]).astype(np.int64)
             left = sizes[:, None] - np.arange(vectors) // stride[:, None] % (sizes[:, None] + 1)
             following = left > 0
-        able = np.isfinite(items.seconds)
-        seconds = np.where(able, items.seconds, 4.0 * self.top or 1.0)  # else above every limit
+        unsupported = 4.0 * self.top or 1.0  # above every limit
+        seconds = np.where(np.isfinite(items.seconds), items.seconds, unsupported)
         owner = np.repeat(np.arange(len(items.weight)), np.diff(items.members.ptr))
         messages = Rows.of(items.members.value, owner, n)
         total, cut, open_ptr, opened = prefix_sums(
@@ -278,13 +280,6 @@ def loads(items: Items, stage: IntArray, of_class: IntArray) -> FloatArray:
     apart = np.bincount(message, minlength=len(items.weight))[message] > 1
     np.add.at(load, end[apart], items.weight[message[apart], of_class[end[apart]]])
     return load
-
-
-def _top(items: Items) -> float:
-    """Seconds that no load exceeds."""
-    compute = np.where(np.isfinite(items.seconds), items.seconds, 0.0).sum(axis=0)
-    top = float((compute + items.weight.sum(axis=0)).max(initial=0.0))
-    return top * (1.0 + _ROUNDING)
 
 
 def _separation(items: Items, ideals: Ideals) -> tuple[IntArray, IntArray]:

@@ -33,7 +33,6 @@ class Sketch:
         self.slower: list[float] = []  # CPU time over accelerator time
         self.traffic: list[float] = []
         self.state: list[float] = []
-        self.colour: list[int] = []
 
     def node(
         self,
@@ -43,7 +42,6 @@ class Sketch:
         *,
         state: float = 0.0,
         slower: float = 10.0,
-        colour: int = NONE,
     ) -> int:
         """A node behind `inputs`; its times vary at random by a fifth."""
         index = len(self.accelerator)
@@ -53,7 +51,6 @@ class Sketch:
         self.traffic.append(traffic * spread[1])
         self.slower.append(slower)
         self.state.append(state)
-        self.colour.append(colour)
         return index
 
     def chain(self, start: int, length: int, seconds: float, traffic: float, **extra: float) -> int:
@@ -77,21 +74,16 @@ class Sketch:
         """
         n = len(self.accelerator)
         builder = GraphBuilder("sketch", profile_classes=(CPU, ACCELERATOR), link_classes=LINKS)
-        colours = {c: i for i, c in enumerate(sorted(set(self.colour) - {NONE}))}
         free = set(self.random.permutation(n)[:orphans].tolist())
-        group = [colours[c] if c != NONE else len(colours) + i for i, c in enumerate(self.colour)]
-        tied = [training or c != NONE for c in self.colour]
-        used = sorted({group[i] for i in range(n) if tied[i]})
-        number = {g: i for i, g in enumerate(used)}
         for way in (Phase.FORWARD, Phase.BACKWARD)[: 1 + training]:
             factor = 1.0 if way == Phase.FORWARD else 2.0
             for i in range(n):
-                alone = way == Phase.BACKWARD and i in free and self.colour[i] == NONE
+                alone = not training or (way == Phase.BACKWARD and i in free)
                 seconds = self.accelerator[i] * factor
                 handle = builder.add_operator(
                     f"{way.name}{i}",
                     phase=way,
-                    colocation=number[group[i]] if tied[i] and not alone else NONE,
+                    colocation=NONE if alone else i,
                     profile=(seconds * self.slower[i], seconds),
                 )
                 if self.state[i]:
@@ -148,30 +140,6 @@ def host_topology(accelerators: int, capacity: float, *, host: bool = True) -> T
 def spec(name: str, capacity: float) -> DeviceSpec:
     """A datasheet without figures."""
     return DeviceSpec(name, {}, 0.0, capacity, 0.0, 1.0, 1.0, "made up")
-
-
-def transformer_like(seed: int = 0, layers: int = 12) -> Sketch:
-    """Layers of operators: query, key and value side by side, a mask that all layers read."""
-    sketch = Sketch(seed)
-    mask = sketch.chain(sketch.node([], 1e-6, 1e-6), 4, 2e-6, 1e-5)
-    words = [sketch.chain(sketch.node([], 1e-6, 1e-6), 2, 1e-4, 3e-3, state=3e7) for _ in range(3)]
-    last = sketch.chain(sketch.node(words, 1e-4, 3e-3), 3, 2e-4, 3e-3)
-    for layer in range(layers):
-        parts = []
-        for k in range(3):
-            weight = sketch.node([], 0.0, 1e-3, state=2e6, colour=100 * layer + k)
-            product = sketch.node([last, weight], 1e-3, 3e-3, colour=100 * layer + k)
-            parts.append(sketch.chain(product, 3, 1e-4, 3e-3))
-        score = sketch.node(parts[:2], 5e-4, 6e-3)
-        score = sketch.chain(sketch.node([score, mask], 3e-4, 6e-3), 2, 3e-4, 6e-3)
-        mixed = sketch.chain(sketch.node([score, parts[2]], 5e-4, 3e-3), 3, 1e-4, 3e-3)
-        for width, colour in ((1, 10), (4, 20)):
-            weight = sketch.node([], 0.0, 1e-3, state=8e6, colour=100 * layer + colour)
-            inner = sketch.node([mixed, weight], 1e-3 * width, 3e-3, colour=100 * layer + colour)
-            inner = sketch.chain(inner, 3, 2e-4, 3e-3)
-            mixed = last = sketch.chain(sketch.node([inner, last], 1e-4, 3e-3), 2, 2e-4, 3e-3)
-    sketch.chain(last, 4, 1e-3, 1e-4, state=5e7)
-    return sketch
 
 
 def small_problem(seed: int) -> StepProblem:

@@ -25,7 +25,6 @@ from tests.agents.partition.dp_graphs import (
     oracle,
     published,
     small_problem,
-    transformer_like,
 )
 from tests.asking import partitioned
 from tests.strength import SEEDS, examples, trials
@@ -163,9 +162,7 @@ def test_reasons_are_about_what_was_found() -> None:
 
 
 def test_a_limit_on_pairs_and_chains_alone_leave_true_bounds() -> None:
-    step = transformer_like(layers=3).problem(
-        accelerators=4, capacity=1e9, training=True, orphans=10
-    )
+    step = braided(1, 90).problem(accelerators=4, capacity=1e9, training=True, orphans=10)
     problem = MaxLoadProblem(step, contiguous=True)
     exact, chains = checked(problem, PLANNER), checked(problem, CHAINS)
     first, second = (checked(problem, PLANNER, 5_000) for _ in range(2))
