@@ -66,8 +66,8 @@ class Line(NamedTuple):
     skip: bool  # devices come in a fixed order, and one may be left out
     summed: bool  # whether the limit is on the sum of the loads, not on each
     host: FloatArray  # (n,) seconds of an item between two stages, inf: no item may be there
-    need: FloatArray  # (P,) weighed seconds of the items outside the ideal
-    supply: FloatArray  # (S,) weighed devices left: need / supply bounds what is to come from below
+    need: FloatArray  # (R, P) weighed seconds of the items outside the ideal
+    supply: FloatArray  # (R, S) weighed devices left: need / supply is no more than what is to come
 
 
 class Work(NamedTuple):
@@ -170,7 +170,7 @@ def advance(  # noqa: PLR0912 - one loop, compiled
                 _reach(work, i, s + 1, work.value[i, s], i, LEFT_OUT)
         least[:] = np.inf
         for s in range(vectors):
-            ahead = line.need[i] / line.supply[s]
+            ahead = (line.need[:, i] / line.supply[:, s]).max()
             if work.value[i, s] + ahead > limit:
                 if work.value[i, s] < np.inf:
                     work.above[0] = min(work.above[0], ahead)
@@ -185,7 +185,7 @@ def advance(  # noqa: PLR0912 - one loop, compiled
             for s in range(vectors):
                 total = work.value[i, s] + line.host[line.item[c]]
                 _reach(work, line.upper[c], s, total, i, ON_HOST)
-        if least.min() < np.inf:
+        if (least if line.summed else work.value[i]).min() < np.inf:
             _push(line, work, limit, i, least)
 
 
@@ -232,7 +232,7 @@ def _push(
         for k in range(len(least)):
             if least[k] == np.inf or line.held[j] - line.held[i] > line.capacity[k]:
                 continue
-            around = least[k] + line.need[j] if line.summed else 0.0
+            around = least[k] + line.need[0, j] if line.summed else 0.0
             floor = line.compute[j, k] - line.compute[i, k] + work.path_in[depth + 1, k]
             if around + floor > limit:
                 work.above[0] = min(work.above[0], floor)
@@ -243,7 +243,7 @@ def _push(
                 work.above[0] = min(work.above[0], load)
                 continue
             added = load if line.summed else 0.0
-            for s in range(len(line.supply)):
+            for s in range(line.supply.shape[1]):
                 value, after = work.value[i, s] + added, s + line.stride[k]
                 if line.following[k, s] and value < work.value[j, after]:  # rarely: a call is slow
                     _reach(work, j, after, value, i, k)

@@ -21,6 +21,7 @@ from envs.placement.generator import toy_pipeline
 
 _LP_SECONDS = 1.0  # the linear programs only choose prices: any of them give a bound
 _PRICE_ROUNDING = 1e-9  # relative
+_FREE = 1e300  # price of what can take everything
 _SUM_ROUNDING = 1e-9  # relative: sums this close are the same
 _ROUNDING = 2.5e-10  # relative: loads this close are the same
 _NEAR = 0.005  # relative distance of bound and best at which a search tries to prove the best
@@ -63,6 +64,23 @@ def _class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
         return np.ones(classes)
     dual = np.maximum(np.array(solver.getSolution().row_dual[:classes], dtype=np.float64), 0.0)
     return dual if dual.any() else np.ones(classes)
+
+
+def price_rules(items: Items) -> tuple[FloatArray, FloatArray]:
+    """(R, n) needs and (R, K) prices: of all classes, and with each left out, whose devices can
+    take all items; every item must be supported somewhere.
+    """
+    classes, sizes = len(items.devices), items.class_sizes
+    needs, prices = [], []
+    for subset in (np.arange(classes), *(np.delete(np.arange(classes), k) for k in range(classes))):
+        seconds = items.seconds[:, subset]
+        if len(subset) and np.isfinite(seconds).any(axis=1).all():
+            need, own = priced(seconds, sizes[subset])
+            price = np.full(classes, _FREE)
+            price[subset] = own
+            needs.append(need * (1.0 - _PRICE_ROUNDING))
+            prices.append(price)
+    return np.array(needs), np.array(prices)
 
 
 @dataclass(frozen=True)
@@ -113,8 +131,8 @@ class LineSearch:
     Args:
         items: what is divided.
         ideals: the lattice of all ideals, or the chain of one order.
-        need: (n,) what items cost at least, as `priced`, or in seconds of a sum.
-        price: (K,) of a second of a device.
+        need: (R, n) what items cost at least, as `price_rules`, or (1, n) seconds of a sum.
+        price: (R, K) of a second of a device.
         host: (n,) seconds of each item on the host, inf where it cannot be.
     """
 
@@ -177,10 +195,10 @@ class LineSearch:
         messages = Rows.of(items.members.value, owner, n)
         total, cut, open_ptr, opened = prefix_sums(
             ideals.bits, ideals.parent, ideals.grown,
-            np.concatenate([seconds, items.state[:, None], need[:, None]], axis=1),
+            np.concatenate([seconds, items.state[:, None], need.T], axis=1),
             messages.ptr, messages.value, items.members.ptr, items.members.value, items.weight,
         )  # fmt: skip
-        ahead = total[-1, -1] - total[:, -1]
+        ahead = (total[-1, classes + 1 :] - total[:, classes + 1 :]).T
         apart, behind = np.full((2, ideals.count), [[ideals.count], [NONE]])
         if host is None:
             apart, behind = _separation(items, ideals)
@@ -205,15 +223,17 @@ class LineSearch:
             skip=fixed and host is None,
             summed=host is not None,
             host=np.full(n, np.inf) if host is None else host,
-            need=np.where(ahead > ahead[0] * _PRICE_ROUNDING, ahead, 0.0),
-            supply=np.maximum(price @ left, 1e-300) if host is None else np.ones(left.shape[1]),
+            need=np.where(ahead > ahead[:, :1] * _PRICE_ROUNDING, ahead, 0.0),
+            supply=np.maximum(price @ left, 1.0 / _FREE)
+            if host is None
+            else np.ones((1, left.shape[1])),
         )
 
     def _fresh(self) -> Work:
         """What a search writes, before it begins at the empty ideal."""
         line = self.line
         p, classes = line.compute.shape
-        n, vectors = self.items.count, len(line.supply)
+        n, vectors = self.items.count, line.supply.shape[1]
         lists = classes, vectors, self._listed
         value = np.full((p, vectors), np.inf)
         value[0, 0] = 0.0
@@ -328,19 +348,19 @@ def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
     """
     best: Split | None = None
     pairs = 0
-    need, price = priced(items.seconds, items.class_sizes)
-    need = need * (1.0 - _PRICE_ROUNDING)
-    lower = float(max(need.sum(), items.seconds.min(axis=1).max(initial=0.0)))
+    lower = float(items.seconds.min(axis=1).max(initial=0.0))
     if lower == np.inf:
         return LoadResult(None, lower, pairs, whole=False)
+    rules = price_rules(items)
+    lower = max(lower, float(rules[0][0].sum()))
     for order in orders(items):
-        search = LineSearch(items, prefixes(order), need, price)
+        search = LineSearch(items, prefixes(order), *rules)
         best, _ = improve(search, best, lower, effort.after(pairs))
         pairs += search.pairs
     lattice = None if search.line.skip else all_ideals(items, ideals)
     if lattice is None:
         return LoadResult(best, lower, pairs, whole=False)
-    search = LineSearch(items, lattice, need, price)
+    search = LineSearch(items, lattice, *rules)
     best, lower = improve(search, best, lower, effort.after(pairs))
     return LoadResult(best, lower * (1.0 - _ROUNDING), pairs + search.pairs, whole=True)
 
@@ -384,11 +404,11 @@ def shortest_calls(
     """
     best: Split | None = None
     fastest = np.minimum(items.seconds.min(axis=1), host)
-    need = np.where(np.isfinite(fastest), fastest, 0.0)
+    need = np.where(np.isfinite(fastest), fastest, 0.0)[None, :]
     upper, pairs = np.inf, 0
     for lattice in (*map(prefixes, orders(items)), all_ideals(items, ideals)):
         if lattice is not None:
-            search = LineSearch(items, lattice, need, np.ones(len(items.devices)), host)
+            search = LineSearch(items, lattice, need, np.ones((1, len(items.devices))), host)
             found, _ = search.within(upper * (1.0 - _SUM_ROUNDING), effort.after(pairs))
             best, upper = (best, upper) if found is None else (found, found.load)
             pairs += search.pairs
