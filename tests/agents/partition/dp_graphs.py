@@ -13,7 +13,7 @@ from envs.cost import TabulatedCost
 from envs.files import read_json
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
-from envs.graphs.readers.dnn_partitioning import read_dnn_partitioning
+from envs.graphs.readers import read_graph_file
 from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
 from envs.partition.problem import PartitionProblem
@@ -226,7 +226,7 @@ def least(problem: PartitionProblem) -> float:
 
 def published(data: Path, objective: str, name: str) -> StepProblem:
     """A step of the published inputs for `objective`, throughput or latency."""
-    read = read_dnn_partitioning(
+    read = read_graph_file(
         data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
     )
     assert read.topology is not None

@@ -31,45 +31,10 @@ from tests.strength import examples
 pytestmark = pytest.mark.slow
 
 ROUNDED = 1e-5  # relative gap left where times are rounded down, at most
-
-
-def planner(operators: int = 64, hint: Planner | None = None) -> CpSat:
-    return CpSat(
-        operators=operators,
-        hint=hint or SingleDevice(),
-        hint_seconds=0.2,
-        hint_limit=20,
-        rest=quick_search(),
-        rest_limit=2000,
-        workers=1,
-    )
-
-
-def orders(problem: StepProblem) -> list[np.ndarray]:
-    n, edges = problem.graph.num_operators, problem.graph.edges
-    found = []
-    for order in map(np.array, permutations(range(n))):
-        position = np.argsort(order)
-        if (position[edges[:, 0]] < position[edges[:, 1]]).all():
-            found.append(order)
-    return found
-
-
-def least_step_time(problem: StepProblem) -> float:
-    """The fastest of all plans without violations, inf if there is none."""
-    n, d = problem.op_seconds.shape
-    every = [np.array(device) for device in product(range(d), repeat=n)]
-    fits = np.array([device for device in every if not Placement(device).violations(problem)])
-    best = np.inf
-    simulator = StepSimulator(problem)
-    for order in orders(problem) if len(fits) else []:
-        seconds = simulator.step_times(fits, order)
-        for k in np.argsort(seconds):
-            if seconds[k] >= best:
-                break
-            if not Plan(Placement(fits[k]), order).violations(problem):
-                best = seconds[k]
-    return float(best)
+QUICK = CpSat(
+    hint=SingleDevice(), hint_seconds=0.2, hint_limit=20, rest=quick_search(), rest_limit=2000,
+    workers=1,
+)  # fmt: skip
 
 
 def agrees_with_brute_force(problem: StepProblem, gap: float) -> None:
@@ -164,8 +129,6 @@ def test_the_rest_of_the_budget_refines_the_plan_of_a_fused_graph() -> None:
     assert first.history[-1][1] == first.value == second.value
     assert len(first.history) > len(coarse.history)
     assert first.history == sorted(first.history, key=lambda entry: (entry[0], -entry[1]))
-    assert first.solution is not None
-    assert first.solution.violations(problem) == []
 
 
 def test_the_budget_is_kept_where_the_proof_is_out_of_reach(
@@ -193,9 +156,5 @@ def test_a_program_too_large_for_the_budget_is_not_begun() -> None:
 
 
 def test_a_step_without_operators_takes_no_time() -> None:
-    topology = cluster([0], [1.0])
-    problem = StepProblem(
-        GraphBuilder("nothing").build(), topology, np.zeros((0, 1)), np.zeros((0, 3)),
-        topology.memory_bytes,
-    )  # fmt: skip
-    assert planned(planner(), problem, 1.0).status == "optimal"
+    nothing = GraphBuilder("nothing").build()
+    assert planned(QUICK, on(cluster([0]), nothing, 1.0), 1.0).status == "optimal"

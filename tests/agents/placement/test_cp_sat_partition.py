@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from agents.partition.dp import ContiguousDP
+from agents.placement.baselines import SingleDevice
 from agents.placement.cp_sat import CpSat
 from agents.solver import Result
 from agents.step.problems import Partition, PartitionPlanner
@@ -19,6 +20,7 @@ from envs.step.problem import StepProblem
 from envs.units import MILLISECOND
 from tests.agents.partition.dp_graphs import least, oracle, published, small_problem
 from tests.asking import partitioned
+from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow
 

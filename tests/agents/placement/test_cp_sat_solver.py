@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from agents.constraint_program.program import ConstraintProgram, TimeScale, whole_bytes
 from agents.constraint_program.solver import CpSettings, CpSolver, Event
 from agents.step.grouping import canonical, device_classes
+from envs.graphs.builder import GraphBuilder
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from tests.agents.placement.random_problems import cluster, pipeline, problems
+from tests.agents.placement.random_problems import cluster, problems
 from tests.paths import ROOT
 from tests.strength import examples
 
@@ -184,4 +185,10 @@ def test_devices_of_one_class_change_places_without_a_difference(
 
 
 def test_devices_of_two_servers_are_interchangeable_only_within_a_server() -> None:
-    assert device_classes(pipeline([1.0], 1, cluster([0, 0, 1]))) == [[0, 1], [2]]
+    topology = cluster([0, 0, 1], 1.0)
+    builder = GraphBuilder("one")
+    builder.add_operator("op")
+    problem = StepProblem(
+        builder.build(), topology, np.ones((1, 3)), np.zeros((0, 3)), topology.memory_bytes
+    )
+    assert device_classes(problem) == [[0, 1], [2]]
