@@ -54,8 +54,9 @@ class EnvironmentTask(RLTask):
         if make is None and not id:
             raise InputError("is missing: task.id=CartPole-v1 is one", field="task.id")
         if make is None and id not in PARALLEL and id not in gymnasium.registry:
-            known = near(id, [*PARALLEL, *gymnasium.registry])
-            raise InputError(f"there is no {id!r} (near it: {', '.join(known)})", field="task.id")
+            known = ", ".join(near(id, [*PARALLEL, *gymnasium.registry]))
+            hint = f" (near it: {known})" if known else ""
+            raise InputError(f"there is no {id!r}{hint}", field="task.id")
         self.info = objective
         self.make = make or PARALLEL.get(id) or partial(gymnasium.make, id)
         env: Any = self.make()

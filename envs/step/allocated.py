@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.units import GIGA
+
+_SAID = 3  # of what is wrong with an allocation
 
 
 def uniform_allocation(network: Network) -> BandwidthAllocation:
@@ -62,7 +65,9 @@ def allocated_problem(problem: StepProblem, allocation: BandwidthAllocation) -> 
     check_bandwidth(topology)
     violations = allocation.violations(topology.network)
     if violations:
-        raise InputError("; ".join(violations), file=f"allocation for topology {topology.name}")
+        said = "; ".join(violations[:_SAID])
+        more = f"; and {len(violations) - _SAID} more" if len(violations) > _SAID else ""
+        raise InputError(said + more, file=f"allocation for topology {topology.name}")
     return _through_pipes(problem, allocation.pipes(topology.network))
 
 
@@ -106,9 +111,15 @@ class Allocated:
 
     def __post_init__(self) -> None:
         given: object = self.allocation
-        if not isinstance(given, BandwidthAllocation) and not callable(given):
-            fault = f"{given!r} is neither an allocation nor a rule that gives one"
+        if isinstance(given, BandwidthAllocation):
+            return
+        fault = f"{given!r} is neither an allocation nor a rule that makes one of a network"
+        if isinstance(given, type) or not callable(given):
             raise InputError(fault, field="allocation")
+        try:
+            signature(given).bind(None)
+        except TypeError as error:
+            raise InputError(f"{fault}: {error}", field="allocation") from None
 
     def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> StepSimulator:
         """The simulator of `problem` with the allocated rates.
@@ -116,10 +127,12 @@ class Allocated:
         Raises:
             InputError: as from `allocated_problem`.
         """
-        given = self.allocation
-        if not isinstance(given, BandwidthAllocation):
-            given = given(problem.topology.network)
-        return StepSimulator(allocated_problem(problem, given), order_rule=order_rule)
+        rule, network = self.allocation, problem.topology.network
+        made: object = rule if isinstance(rule, BandwidthAllocation) else rule(network)
+        if not isinstance(made, BandwidthAllocation):
+            fault = f"{rule!r} gives {type(made).__name__}, not a BandwidthAllocation"
+            raise InputError(fault, field="allocation")
+        return StepSimulator(allocated_problem(problem, made), order_rule=order_rule)
 
 
 def weighted_allocation(network: Network, weight: FloatArray) -> BandwidthAllocation:

@@ -161,6 +161,9 @@ class BandwidthAllocation:
 
     rate: FloatArray  # (C,) bytes/s
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", np.asarray(self.rate, dtype=np.float64))
+
     def pipes(self, network: Network) -> FloatArray:
         """(S, S) bytes/s from each server to each other one; 0 on the diagonal."""
         total = np.zeros((network.num_servers, network.num_servers))

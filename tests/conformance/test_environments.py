@@ -116,7 +116,8 @@ def test_observations_stay_in_their_space_and_one_action_is_always_allowed(
             if isinstance(env.action_space, gym.spaces.Box):
                 assert "action_mask" not in observation
                 continue
-            assert observation["action_mask"].any(axis=-1).all()
+            allowed = observation["action_mask"].any(axis=-1).all()
+            assert allowed, "an action is allowed in every observation, the last one too"
             np.testing.assert_array_equal(info["action_mask"], observation["action_mask"])
 
 

@@ -226,9 +226,7 @@ def least(problem: PartitionProblem) -> float:
 
 def published(data: Path, objective: str, name: str) -> StepProblem:
     """A step of the published inputs for `objective`, throughput or latency."""
-    read = read_graph_file(
-        data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz"
-    )
+    read = read_graph_file(data / f"graphs/dnn-partitioning/{objective}-inputs/{name}.json.gz")
     assert read.topology is not None
     return StepProblem.build(read.graph, read.topology, TabulatedCost())
 

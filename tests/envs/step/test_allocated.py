@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from envs.cost import RooflineCost
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes, uniform
+from envs.hardware.network import Network
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
 from envs.placement.generator import toy_pipeline
-from envs.step.allocated import allocated_problem, uniform_allocation
+from envs.step.allocated import Allocated, allocated_problem, uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
@@ -121,6 +122,27 @@ def test_an_infeasible_allocation_is_an_input_error() -> None:
     too_much = BandwidthAllocation(np.full(topology.network.num_channels, 2 * NIC))
     with refusal("too many"):
         allocated_problem(sends(topology, [1.0]), too_much)
+
+
+def test_a_rule_is_asked_for_an_allocation_of_a_network() -> None:
+    problem = sends(two_links(servers=2), [1.0])
+
+    def as_list(network: Network) -> BandwidthAllocation:
+        return BandwidthAllocation(uniform_allocation(network).rate.tolist())
+
+    rule = Allocated(allocation=as_list)
+    seconds = [made.simulator(problem).problem.transfer_seconds for made in (rule, Allocated())]
+    np.testing.assert_array_equal(*seconds)
+    for wrong in (lambda: None, BandwidthAllocation, 3):
+        with refusal("allocation"):
+            Allocated(allocation=wrong)
+    with refusal("not a BandwidthAllocation"):
+        Allocated(allocation=lambda network: np.ones(3)).simulator(problem)
+    listed = Allocated(
+        allocation=lambda network: BandwidthAllocation([-1.0] * network.num_channels)
+    )
+    with refusal("has rate -1.0"):
+        listed.simulator(problem)
 
 
 def test_tabulated_times_without_bandwidth_cannot_be_allocated() -> None:
