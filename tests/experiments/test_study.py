@@ -39,7 +39,7 @@ TOY: Mapping[str, Any] = {
     "title": "Toy",
     "problems": {"orders": {"one": ["problem.orders=[one_f_one_b]"], "any": []}},
     "solvers": ["contiguous", "dp", "random"],
-    "budgets": [1],
+    "budgets": [9],
     "seeds": 2,
     "words": ["env=placement_toy"],
 }
@@ -64,10 +64,10 @@ def test_cells_are_all_levels_of_all_factors_once(tmp_path: Path) -> None:
     assert {cell.seed for cell in found} == {3, 4}
     first = found[0]
     assert first.words == (
-        "env=placement_toy", "problem.orders=[one_f_one_b]", "agent=contiguous", "budget_s=1",
+        "env=placement_toy", "problem.orders=[one_f_one_b]", "agent=contiguous", "budget_s=9",
         "seed=3",
     )  # fmt: skip
-    assert first.name == "one: contiguous: 1 s: seed 3"
+    assert first.name == "one: contiguous: 9 s: seed 3"
 
 
 def test_a_part_takes_from_its_study_and_a_common_word_goes_last(tmp_path: Path) -> None:
