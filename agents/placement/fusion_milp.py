@@ -192,10 +192,8 @@ class FusionMilp(StepSolver):
                 refinement.descend(device, budget_s)
         reason = ""
         for stage, groups in enumerate(self.coarse):
-            grouped, share = (
-                GroupedProblem.of(incumbent.problem, groups),
-                (stage + 1) / len(self.coarse),
-            )
+            grouped = GroupedProblem.of(incumbent.problem, groups)
+            share = (stage + 1) / len(self.coarse)
             sets = [] if grouped.too_large else _device_sets(grouped)
             for number, devices in enumerate(sets):
                 if not search.has_time(_COARSE if incumbent.plan is not None else 1.0):

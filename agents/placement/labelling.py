@@ -180,11 +180,12 @@ def label(
     single = cheapest(np.full(len(first), d) for d in range(problem.topology.num_devices))
     split = cheapest(d[first] for d in splits(GroupedProblem.of(problem, len(first))))
     taught, free_s = _placed(problem, teacher, budget_s)
-    best = min((single, split, cheapest(d[first] for d in taught)), key=lambda pair: pair[0])
+    own = cheapest([] if taught is None else [taught[first]])
+    best = min((single, split, own), key=lambda pair: pair[0])
     if best[0] > _LOST * free_s:
         named = replace(problem, orders=tuple(o for o in problem.orders if o != "free"))
         taught, _ = _placed(named, teacher, _AGAIN * budget_s)
-        again = cheapest(d[first] for d in taught)
+        again = cheapest([] if taught is None else [taught[first]])
         best = again if again[0] < best[0] else best
     if best[1] is None or not np.isfinite(best[0]):
         return None
@@ -201,11 +202,11 @@ def _seconds(price: Price) -> float:
 
 def _placed(
     problem: StepProblem, teacher: Planner, budget_s: float
-) -> tuple[list[IntArray], float]:
-    """The placement (N,) of the teacher's plan and the plan's seconds; none, inf: it has none."""
+) -> tuple[IntArray | None, float]:
+    """The placement (N,) of the teacher's plan, if it has one, and the plan's seconds."""
     found = teacher.solve(StepPlanning(problem), Budget(budget_s))
     plan = found.solution
-    return ([], np.inf) if plan is None else ([plan.placement.device], found.value)
+    return (None, np.inf) if plan is None else (plan.placement.device, found.value)
 
 
 def aligned(problem: StepProblem, device: IntArray, pricer: Pricer) -> IntArray:

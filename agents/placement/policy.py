@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated
 
 import numpy as np
@@ -22,6 +22,7 @@ from envs.bounds import Count, NonNegative, Share, bounded
 from envs.errors import InputError
 from envs.placement import sweeps
 from envs.placement.episodes import GroupPricer
+from envs.placement.generator import toy_pipeline
 from envs.placement.whole import GIVEN, STARTS, PlacementFacts
 from envs.step.price import Price
 from envs.step.problem import StepProblem
@@ -100,7 +101,7 @@ class LearnedPlanner(StepSolver):
 
     def compile(self, problem: StepProblem) -> None:
         if self.search is not None and self.levels:
-            compile_kernels(problem)
+            _compile()
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
         """What the policy composes needs no budget.
@@ -249,3 +250,9 @@ class Answer:
         )  # fmt: skip
         self.chances = found.chances.mean(axis=0).astype(np.float64)
         return np.ascontiguousarray(found.actions[:, -1 - groups : -1]), found.actions[:, -1]
+
+
+@cache
+def _compile() -> None:
+    """Have the kernels of descents compiled, once on a machine, before the clock starts."""
+    compile_kernels(toy_pipeline())

@@ -29,14 +29,13 @@ _CLIMB_OPERATORS = 100_000  # ... and so many operators of them all
 _CLOSER = 3  # bisections between a need that was too small and one that was enough
 
 
-Option = tuple[
-    int, int
-]  # what becomes of what only a group itself reads going forward, of the rest
+# What becomes of what only a group itself reads going forward, and of the rest.
+Option = tuple[int, int]
 
 
 def options(moves: tuple[str, ...]) -> list[Option]:
     """The options that the memory moves of a problem give; the first is to keep everything."""
-    keep, again, away = Residence
+    keep, again, away = Residence.KEEP, Residence.RECOMPUTE, Residence.OFFLOAD
     found: list[Option] = [(keep, keep)]
     if RECOMPUTE in moves:
         found += [(again, keep), (again, again)]

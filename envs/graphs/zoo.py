@@ -64,6 +64,17 @@ class ZooModel:
     dtype: str = "float32"
     one_operator: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        with refused_in(f"graph {self.name}"):
+            if self.batch % self.micro_batches:
+                told = f"{self.micro_batches} does not divide the batch of {self.batch}"
+                raise InputError(told, field="micro_batches")
+            if self.hidden and self.heads and self.hidden % self.heads:
+                told = f"{self.heads} does not divide hidden = {self.hidden}"
+                raise InputError(told, field="heads")
+            require_one_of(self.optimizer, _OPTIMIZERS, field="optimizer")
+            require_one_of(self.dtype, _DTYPES, field="dtype")
+
     @property
     def samples(self) -> int:
         """Samples of one micro-batch."""
@@ -127,19 +138,13 @@ def zoo_model(name: str, **shape: Unpack[ZooShape]) -> ZooModel:
         for key, value in given.items():
             require_one_of(key, ZooShape.__annotations__)
             if getattr(own, key) is None:
-                raise InputError(f"a model of images has no {key}", field=key)
+                raise InputError(f"has no {key}", field=key)
             if isinstance(getattr(own, key), int):
                 read_count(value, key=key)
         if own.hidden and own.heads and "hidden" in given:
             given = {"heads": max(1, given["hidden"] * own.heads // own.hidden), **given}
         given["one_operator"] = tuple(given.get("one_operator", ()))
         model = replace(own, **given)
-        if model.batch % model.micro_batches:
-            told = f"{model.micro_batches} does not divide the batch of {model.batch}"
-            raise InputError(told, field="micro_batches")
-        if model.hidden and model.heads and model.hidden % model.heads:
-            told = f"{model.heads} does not divide hidden = {model.hidden}"
-            raise InputError(told, field="heads")
         if own.positions and model.sequence and model.sequence > own.positions:
             if name != model.family:
                 told = f"{model.sequence} exceeds the model's {own.positions} positions"
@@ -147,8 +152,6 @@ def zoo_model(name: str, **shape: Unpack[ZooShape]) -> ZooModel:
             model = replace(model, positions=model.sequence)
         bare = () if model.family == "moe" else ("none",)
         require_one_of(model.head, (own.head, *bare), field="head")
-        require_one_of(model.optimizer, _OPTIMIZERS, field="optimizer")
-        require_one_of(model.dtype, _DTYPES, field="dtype")
     return model
 
 

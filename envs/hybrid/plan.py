@@ -145,7 +145,7 @@ def stage_faults(
             fault = f"shares are not {stage.replicas} positive numbers with the sum 1"
             yield number, "shares", fault
     if begin != layers:
-        yield len(stages) - 1, "end", f"ends at layer {begin} of {layers}"
+        yield max(len(stages) - 1, 0), "end", f"ends at layer {begin} of {layers}"
 
 
 def ordered(

@@ -108,8 +108,12 @@ def streams(problem: HybridProblem, stages: Sequence[Stage]) -> list[int]:
         if stage.replicas > 1:
             servers = problem.topology.server[list(stage.devices)]
             joined.add_edges_from((number, f"server {server}") for server in servers)
-    parts = list(nx.connected_components(joined))
-    return [next(k for k, part in enumerate(parts) if number in part) for number in numbers]
+    parts = sorted(
+        sorted(node for node in part if isinstance(node, int))
+        for part in nx.connected_components(joined)
+    )
+    stream = {number: k for k, part in enumerate(parts) for number in part}
+    return [stream[number] for number in numbers]
 
 
 class _MacroStep:

@@ -211,10 +211,10 @@ class Traffic:
     @property
     def mask(self) -> BoolArray:
         """(S, S - 1) the pipes in use of every server."""
-        return others(self.used)
+        return off_diagonal(self.used)
 
 
-def others(pairs: NDArray[Any]) -> NDArray[Any]:
+def off_diagonal(pairs: NDArray[Any]) -> NDArray[Any]:
     """(S, S - 1, ...) what (S, S, ...) holds beside its diagonal."""
     count = len(pairs)
     return pairs[~np.eye(count, dtype=np.bool_)].reshape(count, count - 1, *pairs.shape[2:])
@@ -282,7 +282,7 @@ class PipedGroups(Piped):
         seen = np.where(used[..., None], np.stack(pipes, axis=2), 0.0)
         return Traffic(
             used,
-            others(seen.clip(LOW, HIGH).astype(np.float32)),
+            off_diagonal(seen.clip(LOW, HIGH).astype(np.float32)),
             np.stack(servers, axis=1).clip(LOW, HIGH).astype(np.float32),
         )
 

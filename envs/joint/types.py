@@ -9,7 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.arrays import FloatArray
-from envs.joint.piped import HIGH, LOW, WeightedStep, others, share
+from envs.joint.piped import HIGH, LOW, WeightedStep, off_diagonal, share
 from envs.placement.types import GroupPlacement, PlacementObservation, over_largest
 from envs.spaces import PaddedGraph, clipped
 
@@ -113,21 +113,21 @@ class AllocatorObservation:
         """
         seconds, nbytes, transfers = piped.sent
         sent, received = nbytes.sum(axis=1), nbytes.sum(axis=0)
-        changed = others(changed_s)  # (S, S - 1, 2): (seconds one level higher, lower)
+        changed = off_diagonal(changed_s)  # (S, S - 1, 2): (seconds one level higher, lower)
         change = changed / step_time - 1.0
         best = changed.min(axis=(1, 2))
         reaches = changed.min(axis=2) == best[:, None]
-        alone = others(piped.alone_rate)
+        alone = off_diagonal(piped.alone_rate)
         pipes = np.stack(
             [
-                others(piped.level) / piped.top,
-                others(piped.rate) / alone,
-                others(piped.equal_rate) / alone,
-                others(seconds) / step_time,
-                others(nbytes) / alone / start_s,
-                others(transfers) / max(int(transfers.max()), 1),
-                others(share(nbytes, sent[:, None])),
-                others(share(nbytes, received)),
+                off_diagonal(piped.level) / piped.top,
+                off_diagonal(piped.rate) / alone,
+                off_diagonal(piped.equal_rate) / alone,
+                off_diagonal(seconds) / step_time,
+                off_diagonal(nbytes) / alone / start_s,
+                off_diagonal(transfers) / max(int(transfers.max()), 1),
+                off_diagonal(share(nbytes, sent[:, None])),
+                off_diagonal(share(nbytes, received)),
                 _signed_log(change[:, :, 0]),
                 _signed_log(change[:, :, 1]),
                 reaches & (best < step_time)[:, None],

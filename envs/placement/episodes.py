@@ -17,7 +17,6 @@ from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from envs.graphs.contraction import Fusion
 from envs.placement.whole import GIVEN, STARTS, PlacementFacts, WholeLayout
-from envs.spaces import check_sizes
 from envs.step.fusion import fuse, fused_problem
 from envs.step.order import Rule
 from envs.step.price import Price, Pricer
@@ -185,12 +184,8 @@ class WholeProblem:
     ) -> None:
         self.number, self.fused, self.fusion, self.source = number, fused, fusion, source
         self.tokens, self._reference_s, self.met = source.tokens, reference_s, Met()
-        self.facts = facts = PlacementFacts.of(fused, fusion)
-        edges, classes = facts.edge_seconds.shape
-        check_sizes(
-            source.layout, None, groups=facts.num_groups, devices=facts.num_devices, edges=edges,
-            classes=classes,
-        )  # fmt: skip
+        self.facts = PlacementFacts.of(fused, fusion)
+        source.layout.check(self.facts)
 
     @property
     def observation(self) -> dict[str, NDArray[Any]]:

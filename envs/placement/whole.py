@@ -15,6 +15,7 @@ from envs.graphs.contraction import Fusion
 from envs.graphs.op_graph import Phase
 from envs.hardware.topology import Topology
 from envs.placement.types import Groups, GroupTraffic, group_live_bytes, waves
+from envs.spaces import check_sizes
 from envs.step.problem import StepProblem
 
 FeatureArray = NDArray[np.float32]
@@ -322,6 +323,18 @@ class WholeLayout:
                 boxes[name] = spaces.Box(-_MOST, _MOST, shape, np.float32)
         return spaces.Dict(boxes)
 
+    def check(self, facts: PlacementFacts) -> None:
+        """Raise where a problem does not fit.
+
+        Raises:
+            InputError: naming the size that is too small.
+        """
+        edges, classes = facts.edge_seconds.shape
+        check_sizes(
+            self, None, groups=facts.num_groups, devices=facts.num_devices, edges=edges,
+            classes=classes,
+        )  # fmt: skip
+
     def observe(
         self,
         facts: PlacementFacts,
@@ -331,8 +344,12 @@ class WholeLayout:
     ) -> dict[str, NDArray[Any]]:
         """The observation of a problem with that number, at one of its starts: fresh arrays.
 
-        `stands` (G,) are the devices of a start that is given. The problem is no larger.
+        `stands` (G,) are the devices of a start that is given.
+
+        Raises:
+            InputError: the problem does not fit; naming the size that is too small.
         """
+        self.check(facts)
         edges, classes = facts.edge_seconds.shape
         sizes = (
             problem, facts.num_groups, facts.num_devices, edges, classes, facts.num_ports,

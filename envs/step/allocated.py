@@ -120,6 +120,8 @@ class Allocated:
             signature(given).bind(None)
         except TypeError as error:
             raise InputError(f"{fault}: {error}", field="allocation") from None
+        except ValueError:  # of a function in C, which does not say what it takes
+            return
 
     def simulator(self, problem: StepProblem, order_rule: OrderRule | None = None) -> StepSimulator:
         """The simulator of `problem` with the allocated rates.

@@ -34,7 +34,7 @@ import numpy as np
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.compilation import compiled, inlined, inlined_inner, lean, lean_inner
 from envs.graphs.op_graph import NONE
-from envs.step.kernel import IndexArray, step_arrays
+from envs.step.kernel import IndexArray, StepArrays, step_arrays
 from envs.step.problem import StepProblem
 
 _BLOCK = 8  # positions between two snapshots
@@ -98,9 +98,9 @@ class Schedule(NamedTuple):
     probe: Probe
 
 
-def facts_of(problem: StepProblem) -> Facts:
-    """The arrays of `problem`."""
-    a = step_arrays(problem)
+def facts_of(problem: StepProblem, arrays: StepArrays | None = None) -> Facts:
+    """The arrays of `problem`; those of `arrays` are shared, so that their times may be changed."""
+    a = step_arrays(problem) if arrays is None else arrays
     n, d = problem.op_seconds.shape
     producer = np.repeat(np.arange(n), np.diff(a.use_ptr))
     by_consumer = np.argsort(a.use_op, kind="stable")
@@ -131,9 +131,9 @@ def schedule_of(problem: StepProblem, device: IntArray, order: IntArray) -> Sche
     return schedule
 
 
-def no_schedule(problem: StepProblem) -> Schedule:
-    """Room for the schedules of `problem`."""
-    facts = facts_of(problem)
+def no_schedule(problem: StepProblem, arrays: StepArrays | None = None) -> Schedule:
+    """Room for the schedules of `problem`; `arrays` as in `facts_of`."""
+    facts = facts_of(problem, arrays)
     n, d = problem.op_seconds.shape
     uses, resources = len(facts.uses), d + problem.topology.num_ports
     slots = int(facts.uses[:, 2].max(initial=0)) + 1
@@ -202,21 +202,21 @@ def settle_all(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> floa
 
     Returns the step time in seconds, exactly that of the simulator.
     """
-    seconds: float = settle_times(facts, chosen, times, probe)
+    seconds: float = settle_times(facts, chosen, times, probe, True)
     times.behind[:-1] = -1.0  # equal to no snapshot
     _backward(facts, chosen, times, probe, 0, len(chosen.order) - 1)
     return seconds
 
 
 @lean
-def settle_times(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> float:
-    """As `settle_all`, without the tails."""
+def settle_times(facts: Facts, chosen: Chosen, times: Times, probe: Probe, again: bool) -> float:
+    """As `settle_all`, without the tails; `again`: with what a change in part begins from."""
     n = len(chosen.order)
     for p in range(n):
         chosen.position[chosen.order[p]] = p
     for op in range(n):
         sort_row(facts, chosen, op)
-    _forward(facts, chosen, times, probe, 0, n - 1)
+    _forward(facts, chosen, times, probe, 0, n - 1, again)
     seconds: float = _longest(facts, times)
     return seconds
 
@@ -304,7 +304,7 @@ def settle(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, h
 
     Returns the step time in seconds, exactly that of the simulator.
     """
-    _forward(facts, chosen, times, probe, low, high)
+    _forward(facts, chosen, times, probe, low, high, True)
     _backward(facts, chosen, times, probe, low, high)
     seconds: float = _longest(facts, times)
     return seconds
@@ -320,8 +320,10 @@ def _longest(facts: Facts, times: Times) -> float:
 
 
 @lean_inner
-def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, high: int) -> None:
-    """Times from `low` on, until nothing differs from before."""
+def _forward(
+    facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int, high: int, again: bool
+) -> None:
+    """Times from `low` on, until nothing differs from before; snapshots only if `again`."""
     op_seconds, use_ptr, uses = facts.op_seconds, facts.use_ptr, facts.uses
     input_ptr, transfer_seconds, routes = facts.input_ptr, facts.transfer_seconds, facts.routes
     device, order, position, row = chosen.device, chosen.order, chosen.position, chosen.row
@@ -336,7 +338,8 @@ def _forward(facts: Facts, chosen: Chosen, times: Times, probe: Probe, low: int,
     probe.ticket[0] = ticket + n
     reach = np.int64(high)  # last position that may differ
     for p in range(first * _BLOCK, n):
-        if p % _BLOCK == 0 and p > first * _BLOCK and _keep(free, p // _BLOCK, now) and p > reach:
+        snapshot = again and p % _BLOCK == 0 and p > first * _BLOCK
+        if snapshot and _keep(free, p // _BLOCK, now) and p > reach:
             return
         op = order[p]
         d = device[op]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
+from envs.errors import InputError
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.storage import graph_hash
 from envs.hardware.network import Network
@@ -162,7 +163,10 @@ class BandwidthAllocation:
     rate: FloatArray  # (C,) bytes/s
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", np.asarray(self.rate, dtype=np.float64))
+        try:
+            object.__setattr__(self, "rate", np.asarray(self.rate, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise InputError(f"{self.rate!r} are no numbers", field="rate") from None
 
     def pipes(self, network: Network) -> FloatArray:
         """(S, S) bytes/s from each server to each other one; 0 on the diagonal."""

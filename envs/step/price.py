@@ -6,7 +6,7 @@ out the peak memory of every device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from envs.step.ready import runtime_starts
 from envs.step.step import SINGLE_PORT, Ports, StepSimulator, use_order
 
 
-class Orders(NamedTuple):
+class OrderRoom(NamedTuple):
     """The order of a rule, and working memory for it."""
 
     order: IntArray  # (N,)
@@ -38,7 +38,7 @@ class Pricing(NamedTuple):
 
     arrays: StepArrays
     ready: Scratch
-    orders: Orders
+    orders: OrderRoom
     schedule: Schedule  # without tails
     stored: Stored
     streams: Streams
@@ -60,7 +60,7 @@ def price_in_order(
     for i in range(len(order)):
         chosen.device[i] = device[i]
         chosen.order[i] = order[i]
-    seconds: float = settle_times(facts, chosen, times, probe)
+    seconds: float = settle_times(facts, chosen, times, probe, False)
     bound_peaks(facts, chosen, times, work.stored, peak)
     binds = exact
     for d in range(len(peak)):
@@ -189,16 +189,17 @@ class Pricer:
         inner: FloatArray | None = None,
     ) -> None:
         n, d = problem.op_seconds.shape
-        arrays, num_ports, played = step_arrays(problem), problem.topology.num_ports, problem
+        played = arrays = step_arrays(problem)
+        num_ports = problem.topology.num_ports
         if not communication.uses_ports:
-            free = np.zeros_like(problem.transfer_seconds)
-            num_ports, played = 0, replace(problem, transfer_seconds=free)
-        whole = {name: np.zeros(n, np.int64) for name in Orders._fields if name != "start"}
+            free = np.zeros_like(arrays.transfer_seconds)
+            num_ports, played = 0, arrays._replace(transfer_seconds=free)
+        whole = {name: np.zeros(n, np.int64) for name in OrderRoom._fields if name != "start"}
         self.work = Pricing(
             arrays=arrays,
             ready=scratch(arrays, num_ports),
-            orders=Orders(start=np.zeros(n), **whole),
-            schedule=no_schedule(played),
+            orders=OrderRoom(start=np.zeros(n), **whole),
+            schedule=no_schedule(problem, played),
             stored=stored_of(problem, inner),
             streams=streams_of(problem),
             capacity=np.array(problem.capacity, dtype=np.float64),

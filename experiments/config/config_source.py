@@ -91,13 +91,13 @@ class CompletedConfigs(ConfigSource):
         if self._ours and config_path in _shipped:
             return deepcopy(_shipped[config_path])
         group, _, name = config_path.removesuffix(".yaml").rpartition("/")
-        node: Any = self._found(config_path)
+        found_at = node = self._found(config_path)
         if isinstance(node, Path):
             node = OmegaConf.to_container(OmegaConf.load(node), resolve=False)
         if node is None:
             raise ConfigLoadError(f"there is no config {config_path!r}")
         if not isinstance(node, dict):
-            raise ConfigLoadError(f"{config_path} is no mapping")
+            raise ConfigLoadError(f"{found_at} is no mapping")
         found = with_defaults(node, group)
         found = found if group else _with_schema(found, name)
         if self._ours:

@@ -166,7 +166,7 @@ def test_half_precision_halves_the_bytes() -> None:
         ("gpt2", {"head": "masked_lm"}, "causal_lm, none"),
         ("gpt2", {"optimizer": "adm"}, "adamw"),
         ("gpt2", {"dtype": "int8"}, "bfloat16"),
-        ("resnet50", {"sequence": 128}, "images"),
+        ("resnet50", {"sequence": 128}, "has no"),
         ("gpt", {"hidden": 1000}, "field 'heads': 15 does not divide hidden = 1000"),
         ("bert", {"heads": 7}, "field 'heads': 7 does not divide hidden = 768"),
         ("vit", {"vocabulary": 9}, "has no vocabulary"),

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.joint.env import PLACER, JointEnv, toy_environment
-from envs.joint.piped import others
+from envs.joint.piped import off_diagonal
 
 T = 41.0  # seconds of the start: layers on 0 0 1 1 2, equal weights
 START = {"start": [0, 0, 1, 1, 2]}
@@ -54,8 +54,8 @@ def test_levels_and_rates_are_shown(env: JointEnv) -> None:
     rate = env.allocation.pipes(env.instance.problem.topology.network)
     tables = [seen[f"allocator_{server}"] for server in range(3)]
     pipes = np.array([table["pipe_features"] for table in tables])
-    assert_allclose(pipes[:, :, 0], others(np.array(LEVELS)), rtol=1e-6)
-    assert_allclose(pipes[:, :, 1], others(rate), rtol=1e-6)
+    assert_allclose(pipes[:, :, 0], off_diagonal(np.array(LEVELS)), rtol=1e-6)
+    assert_allclose(pipes[:, :, 1], off_diagonal(rate), rtol=1e-6)
     assert [table["server_features"][7] for table in tables] == pytest.approx(rate.sum(axis=1))
     assert pipes[0, 0, 8] == pipes[0, 1, 9] == 4  # no such level
 
@@ -72,7 +72,7 @@ def test_an_allocator_sees_its_server(env: JointEnv, start: Observations) -> Non
 
 def test_the_placers_links_follow_the_rates(env: JointEnv) -> None:
     seen, _ = env.reset(seed=0, options={"levels": LEVELS})
-    rate = others(env.allocation.pipes(env.instance.problem.topology.network))
+    rate = off_diagonal(env.allocation.pipes(env.instance.problem.topology.network))
     links = seen[PLACER]["link_features"][:, :, 1]
-    assert_allclose(others(links), rate.min() / rate, rtol=1e-6)
+    assert_allclose(off_diagonal(links), rate.min() / rate, rtol=1e-6)
     assert not links.diagonal().any()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.joint.generator import JointProblem
-from envs.joint.piped import OCTAVE, TOP, PipedGroups, others
+from envs.joint.piped import OCTAVE, TOP, PipedGroups, off_diagonal
 from envs.placement.episodes import ORDER_CLASSES, PlanSource
 from envs.placement.whole import WholeLayout
 from envs.step.allocated import allocated_problem
@@ -77,7 +77,7 @@ def test_traffic_is_that_of_the_transfers(problem: StepProblem, seed: int) -> No
             transfers[topology.server[here], topology.server[there]] += 1
     assert (placed.traffic.used == (transfers > 0)).all()
     np.testing.assert_allclose(
-        placed.traffic.pipes[..., 4], others(transfers) / max(transfers.max(), 1), rtol=1e-6
+        placed.traffic.pipes[..., 4], off_diagonal(transfers) / max(transfers.max(), 1), rtol=1e-6
     )
     assert not placed.traffic.pipes[~placed.traffic.mask].any()
 
