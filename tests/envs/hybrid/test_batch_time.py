@@ -101,6 +101,15 @@ def test_stages_and_shares_are_the_best_there_are() -> None:
     assert left_out
 
 
+def test_a_group_that_is_too_slow_is_left_out_and_synchronises_with_nobody() -> None:
+    layers = Layers(np.ones(2), np.zeros(3), np.ones(2))
+    slots = Slots(("fast", "slow"), *(np.array([[1.0, x]]) for x in (1.0, 1e-3, 5.0)))
+    batch = BatchTime(layers, 10.0, slots, 0)
+    found = batch.best(((0,), (1,)))
+    assert found.plan.groups == batch.best(((1,), (0,))).plan.groups == ((0,),)
+    assert (found.seconds, *found.cost) == (20.0, 1.0, 0.0)
+
+
 def test_without_transfers_a_group_is_a_flow_shop() -> None:
     """Sample i leaves stage k no earlier than stage k - 1 has had it and stage k sample i - 1."""
     rng = default_rng(2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from envs.hybrid.batch_time import transformer
 from envs.hybrid.slots import GeneratedSlots, Markov, SlotFile, Walk, write_slots
 from tests.refusal import refusal
 
@@ -65,3 +67,21 @@ def test_a_file_that_holds_no_slots_is_refused(text: str, words: str, tmp_path: 
     with refusal("slots.csv") as caught:
         SlotFile(str(tmp_path / "slots.csv")).draw(0)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Markov((), 0.5), "levels"),
+        (lambda: Markov((1.0, -0.5), 0.5), "levels"),
+        (lambda: Markov((1.0,), 1.5), "stay"),
+        (lambda: GeneratedSlots(workers=1), "workers"),
+        (lambda: GeneratedSlots(heterogeneity=0.5), "heterogeneity"),
+        (lambda: transformer(blocks=0), "blocks"),
+        (lambda: Walk(-0.1, 0.5), "step"),
+        (lambda: Walk(0.1, 1.0), "least"),
+    ],
+)
+def test_bounds_of_generators(make: Callable[[], object], field: str) -> None:
+    with refusal(f"field '{field}'"):
+        make()

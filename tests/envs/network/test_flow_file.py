@@ -113,3 +113,5 @@ def test_routes_go_up_and_down_the_row() -> None:
     ptr, links = routes(4, pairs[:, 0], pairs[:, 1])
     rows = [links[ptr[f] : ptr[f + 1]].tolist() for f in range(4)]
     assert rows == [[0, 8, 9, 10, 7], [2, 12, 5], [3, 13, 12, 11, 4], [1, 9, 6]]
+    ptr, links = routes(4, pairs[:0, 0], pairs[:0, 1])
+    assert (ptr.tolist(), links.tolist()) == ([0], [])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from envs.graphs.op_graph import NONE, Phase
 from envs.partition.problem import LatencyProblem, MaxLoadProblem
 from envs.step.problem import StepProblem
-from tests.agents.partition.dp_graphs import small_problem
+from tests.agents.partition.dp_graphs import Sketch, published, small_problem
 from tests.strength import SEEDS, examples
 
 
@@ -122,3 +124,45 @@ def test_the_message_says_which_way_the_forward_pass_goes_round() -> None:
             assert again[0].startswith("needs more than one call of a device: data goes round ")
             return
     pytest.fail("no placement went round")
+
+
+def test_too_much_state_and_unsupported_operators_are_named() -> None:
+    step = small_problem(3)
+    device = np.zeros(step.graph.num_operators, dtype=np.int64)
+    tight = replace(step, capacity=np.full(step.topology.num_devices, -1.0))
+    unable = replace(step, op_seconds=np.full_like(step.op_seconds, np.inf))
+    for changed, words in ((tight, "too many"), (unable, "cannot run")):
+        assert any(words in text for text in MaxLoadProblem(changed, False).violations(device))
+    assert MaxLoadProblem(unable, contiguous=False).objective(device) == np.inf
+
+
+def test_a_call_waits_receives_computes_and_sends() -> None:
+    sketch = Sketch(0)
+    for inputs in ([], [0], [0], [1, 2]):
+        sketch.node(inputs, 1.0, 1.0, slower=2.0)
+    problem = LatencyProblem(sketch.problem(accelerators=2, capacity=1.0))
+    compute, traffic = sketch.accelerator, sketch.traffic
+    on_host = 2 * (compute[0] + max(compute[1], compute[2]) + compute[3])
+    assert problem.objective(np.array([2, 2, 2, 2])) == pytest.approx(on_host)
+    call = traffic[0] + compute[1] + traffic[1]
+    mixed = 2 * compute[0] + max(call, 2 * compute[2]) + 2 * compute[3]
+    assert problem.objective(np.array([2, 0, 2, 2])) == pytest.approx(mixed)
+    twice = np.array([0, 0, 1, 0])
+    assert problem.objective(twice) == np.inf
+    around = "accelerator0 -> accelerator1 -> accelerator0"
+    assert problem.violations(twice)[0].endswith(f"one call of a device: data goes round {around}")
+
+
+def test_one_device_for_all_and_the_host_alone_on_a_published_graph(data: Path) -> None:
+    step = published(data, "latency", "OperatorGraphs/bert_l-3_inference")
+    problem = LatencyProblem(step)
+    everywhere = np.zeros(step.graph.num_operators, dtype=np.int64)
+    assert problem.objective(everywhere) == pytest.approx(step.op_seconds[:, 0].sum(), rel=1e-12)
+    assert "too many" in problem.violations(everywhere)[0]
+    on_host = everywhere + problem.host
+    assert problem.violations(on_host) == []
+    longest = np.zeros(step.graph.num_operators)
+    for v in range(len(longest)):
+        before = step.graph.edges[step.graph.edges[:, 1] == v, 0]
+        longest[v] = step.op_seconds[v, problem.host] + longest[before].max(initial=0.0)
+    assert problem.objective(on_host) == pytest.approx(longest.max(), rel=1e-12)
