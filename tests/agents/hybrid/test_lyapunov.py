@@ -1,11 +1,15 @@
-"""Drift plus penalty: its theorem, and policies beside all that could be done."""
+"""Drift plus penalty: the oracle, the theorem, and policies beside all that could be done."""
 
 from __future__ import annotations
 
+import random
+from functools import cache
 from itertools import permutations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
@@ -23,13 +27,42 @@ from agents.hybrid.lyapunov import (
     search,
     static,
 )
-from envs.hybrid.batch_time import BatchTime, Groups, transformer
-from envs.hybrid.slots import GeneratedSlots, Markov
-from tests.agents.hybrid.planning import divisions
+from envs.hybrid.batch_time import Batch, BatchTime, Groups, Layers, transformer
+from envs.hybrid.slots import GeneratedSlots, Markov, Slots
+from tests.agents.hybrid.planning import divisions, needs_oracles, oracle
 from tests.refusal import refusal
-from tests.strength import trials
+from tests.strength import SEEDS, examples, trials
 
 FloatArray = NDArray[np.float64]
+
+
+@needs_oracles
+@pytest.mark.slow
+def test_played_slots_have_the_figures_of_the_oracle() -> None:
+    """An action is a worker of that rent who takes that time alone: ports too slow for two."""
+    told = oracle("lyapunov")
+    table = np.array([actions for _, actions in told["states"]])
+    time = table[..., 0] + 1e-9 * np.arange(3)  # among equals the first
+    slots = Slots(("first", "second", "third"), 1 / time, 1e-9 * time, table[..., 1])
+    layers = Layers(np.ones(1), np.zeros(2), np.ones(1))
+    states = [BatchTime(layers, 1.0, slots, t) for t in range(3)]
+    rng = random.Random(7)
+    draws = np.array([rng.random() for _ in range(400_000)])
+    drawn = [states[t] for t in ((draws >= 0.5).astype(int) + (draws >= 0.8)).tolist()]
+    limit = told["budget"]
+    budget = np.array([limit, np.inf])
+    for row in told["results"][: trials(9, 1)]:
+        policy = lyapunov(row["V"], limit**2, budget)  # queues and costs count in budgets there
+
+        @cache  # queues that differ by rounding are one
+        def decided(slot: BatchTime, queue: float, policy: Policy = policy) -> Batch:
+            return policy(slot, np.array([queue, 0.0]), ())
+
+        own = play(lambda slot, queue, _: decided(slot, round(queue[0], 9)), drawn, budget)
+        queue, spent = limit * own.queue[:, 0], limit * own.spent[:, 0].mean()
+        found = own.seconds.mean(), spent, queue.mean(), queue.max(), limit + queue[-1] / len(drawn)
+        names = "avg_time", "avg_cost", "avg_queue", "max_queue", "cost_violation_bound"
+        assert found == pytest.approx([row[name] for name in names], rel=1e-8)
 
 
 def slots_of(workers: int, slots: int, bandwidth: float, seed: int) -> list[BatchTime]:
@@ -81,6 +114,20 @@ def least(slots: list[BatchTime], budget: FloatArray) -> float:
     one = np.kron(np.eye(len(slots)), np.ones(len(every[0])))
     found = linprog(seconds, spent.T, np.ones(2), one, np.ones(len(slots)), method="highs")
     return float(found.fun)
+
+
+@given(SEEDS, st.floats(0.01, 100.0), st.floats(0.3, 1.5), st.floats(0.3, 1.5))
+@examples(100)
+def test_costs_are_within_the_budget_and_the_last_queue(
+    seed: int, weight: float, rent: float, traffic: float
+) -> None:
+    slots = slots_of(3, 10, 1.25e9, seed)
+    free = search(slots[0])
+    budget = np.maximum(free.cost, 1.0) * [rent, traffic]
+    own = play(lyapunov(weight, free.seconds, budget), slots, budget)
+    spent = np.array([batch.cost for batch in own.batches])
+    assert (spent.mean(axis=0) <= budget * (1 + own.queue[-1] / len(slots)) * (1 + 1e-9)).all()
+    assert (own.queue >= 0.0).all()
 
 
 def test_policies_side_by_side() -> None:

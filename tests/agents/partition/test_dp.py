@@ -11,6 +11,8 @@ from hypothesis import given
 
 from agents.partition.dp import ContiguousDP
 from agents.partition.ideals import search
+from agents.partition.ideals.items import Items
+from agents.partition.ideals.lattice import prefixes
 from agents.solver import Result
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
@@ -183,6 +185,19 @@ def test_published_optima_of_contiguous_splits(data: Path) -> None:
         assert (name, result.status) == (name, "optimal")
         assert result.value / MILLISECOND == pytest.approx(expected, abs=1e-3)
         assert result.bound == pytest.approx(result.value, rel=1e-9)
+
+
+def test_the_order_of_the_file_alone_misses_the_published_optimum(data: Path) -> None:
+    step = published(data, "throughput", "LayerGraphs/resnet50_training")
+    problem = MaxLoadProblem(step, contiguous=True)
+    everything = np.arange(step.topology.num_devices)
+    items = Items.build(step, problem.precedence, problem.traffic, everything)
+    chain = search.LineSearch(items, prefixes(np.arange(items.count)), *search.price_rules(items))
+    split, bound = search.improve(chain, None, 0.0, search.Effort(np.inf, None))
+    assert split is not None
+    assert split.load / MILLISECOND == pytest.approx(78.6498, abs=1e-3)
+    assert problem.objective(split.device(items)) == pytest.approx(split.load, rel=1e-12)
+    assert bound == split.load
 
 
 def test_lists_of_sources_that_are_too_short_grow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -16,6 +17,16 @@ from tests.strength import SEEDS, examples
 FREE = np.zeros((0, 2), dtype=np.int64)
 
 
+@examples(30)
+@given(seed=SEEDS)
+def test_no_placement_has_a_smaller_largest_load(seed):
+    problem = MaxLoadProblem(small_problem(seed), contiguous=False)
+    atoms = PartitionAtoms.build(problem, FREE)
+    able = [np.flatnonzero(row) for row in atoms.allowed]  # memory aside
+    loads = [problem.objective(atoms.expand(np.array(device))) for device in product(*able)]
+    assert max_load_bound(atoms) <= min(loads, default=np.inf) * (1 + 1e-12)
+
+
 def test_equal_items_share_the_devices():
     sketch = Sketch(0)
     for _ in range(7):
@@ -23,6 +34,20 @@ def test_equal_items_share_the_devices():
     sketch.accelerator = [1.0] * 7
     problem = MaxLoadProblem(sketch.problem(accelerators=3, capacity=np.inf, host=False), False)
     assert max_load_bound(PartitionAtoms.build(problem, FREE)) == pytest.approx(7 / 3, rel=1e-9)
+
+
+def test_an_atom_pays_for_its_parcels_or_for_its_neighbours():
+    sketch = Sketch(0)
+    for inputs in ([], [0], [1]):
+        sketch.node(inputs, 1.0, 1.0, slower=100.0)
+    sketch.accelerator, sketch.traffic = [1.0, 1.0, 9.0], [5.0, 2.0, 0.0]
+    problem = MaxLoadProblem(sketch.problem(accelerators=2, capacity=np.inf), contiguous=False)
+    atoms = PartitionAtoms.build(problem, FREE)
+    # the third alone reads for 2 seconds; with the second it reads for 5; all three take 11
+    assert Cuts(atoms, 0).least(2) == pytest.approx(11.0)
+    assert max_load_bound(atoms) == pytest.approx(11.0, rel=1e-9)
+    nowhere = replace(atoms, allowed=atoms.allowed & (np.arange(3) < 2)[:, None])
+    assert Cuts(nowhere, 0).least(2) == np.inf
 
 
 @examples(80)

@@ -1,4 +1,4 @@
-"""The compiled list schedules against the slow reference, the simulator and a published example."""
+"""Compiled list schedules against a slow reference, the simulator, the paper's example, by hand."""
 
 from __future__ import annotations
 
@@ -146,6 +146,35 @@ def test_gaps_are_found_among_busy_times_of_any_order(
     assert released(schedule, 0) == max((end for _, end in calendar), default=0.0)
 
 
+@examples(100)
+@given(problem=problems(tight=False, unsupported=False), etf=st.booleans())
+def test_resources_do_one_thing_at_a_time_and_inputs_come_first(
+    problem: StepProblem, etf: bool
+) -> None:
+    grouped = GroupedProblem.of(problem, 12)
+    graph, link = grouped.problem.graph, problem.topology.link_class
+    nobody = [NONE] * graph.num_operators
+    make = make_earliest(grouped, nobody) if etf else make_heft(grouped)
+    schedule = schedule_by(make, grouped, problem.capacity)
+    used = int(schedule.used[0])
+    begin, end, owner = (x[:used] for x in (schedule.begin, schedule.end, schedule.owner))
+    order = np.lexsort((end, begin, owner))
+    same = owner[order[1:]] == owner[order[:-1]]
+    assert (end[order[:-1]] <= begin[order[1:]])[same].all()
+    device = grouped.fusion.expand_pieces(schedule.group_device)
+    sent = np.full(schedule.arrival.shape, np.inf)
+    for producer, consumer, tensor in graph.edges.tolist():
+        at, here, there = schedule.finish[producer], device[producer], device[consumer]
+        if here != there:
+            sent[tensor, there] = grouped.problem.transfer_seconds[tensor, link[here, there]]
+            assert schedule.arrival[tensor, there] >= at + sent[tensor, there]
+            at = schedule.arrival[tensor, there]
+        assert schedule.start[consumer] >= at
+    np.testing.assert_array_equal(np.isfinite(schedule.arrival), np.isfinite(sent))
+    transfers = np.count_nonzero((sent > 0.0) & np.isfinite(sent))
+    assert used == graph.num_operators + 2 * transfers
+
+
 @examples(60)
 @given(problem=problems(tight=False, unsupported=False), etf=st.booleans())
 def test_a_schedule_without_transfers_is_what_the_simulator_plays(
@@ -192,3 +221,56 @@ def test_the_example_of_the_paper_has_its_ranks_and_its_makespan_of_80() -> None
     assert device.tolist() == [3, 1, 3, 2, 3, 2, 3, 1, 2, 2]
     assert start.tolist() == [0, 27, 9, 18, 28, 26, 38, 57, 56, 73]
     assert schedule.finish.max() == 80.0
+
+
+# n1 feeds n2, its favourite, and n3, which is worth more but dear to nobody
+FORK, FEEDS = [[1] * 3, [2] * 3, [2] * 3, [2] * 3], {(1, 2): 1.0, (1, 3): 0.5, (3, 4): 0.1}
+
+
+@pytest.mark.parametrize(
+    ("favourite", "seconds", "transfers", "starts"),
+    [
+        # HEFT: d1 waits for n1 until 1 + 4 = 5 to run n3, and n2, the last, fits in before
+        (None, [[1, 9], [6, 2], [99, 10]], {(1, 3): 4}, [0, 0, 5]),
+        # HEFT: n2 and n3 belong on d1 and d2, and both inputs leave d0 through its one port
+        (None, [[1, 50, 50], [50, 5, 50], [50, 50, 4]], {(1, 2): 3, (1, 3): 3}, [0, 4, 7]),
+        # ETF: n1 and n2 can start at once, n2 leads to more; n3 then waits for n2, n4 for n1
+        (
+            [NONE] * 4,
+            [[1] * 2, [2] * 2, [4] * 2, [1] * 2],
+            {(2, 3): 0.5, (1, 4): 0.5},
+            [0, 0, 2, 1],
+        ),
+        # ETF: d1 is idle but ten times slower, n2 ends first behind n1
+        ([NONE] * 2, [[3, 30], [3, 30]], {}, [0, 3]),
+        # ETF: n3 of the larger rank takes d0 behind n1; n2 moves away and waits for its transfer
+        ([NONE] * 4, FORK, FEEDS, [0, 2, 1, 3]),
+        # SCT: d0 is kept for n2, the favourite child; n3 is elsewhere at 1.5, urgent or not
+        ([1, NONE, NONE, NONE], FORK, FEEDS, [0, 1, 1.5, 3.5]),
+    ],
+)
+def test_schedules_worked_by_hand(
+    favourite: list[int] | None,
+    seconds: list[list[float]],
+    transfers: dict[tuple[int, int], float],
+    starts: list[float],
+) -> None:
+    problem = dag(seconds, transfers, [0.0] * len(seconds))
+    grouped = GroupedProblem.of(problem, len(seconds))
+    make = make_earliest(grouped, favourite) if favourite else make_heft(grouped)
+    schedule = schedule_by(make, grouped, problem.capacity)
+    assert schedule.start[grouped.fusion.piece].tolist() == starts
+
+
+def test_a_tensor_is_sent_to_a_device_once() -> None:
+    builder = GraphBuilder("shared")
+    for number in range(3):
+        builder.add_operator(f"n{number}")
+    tensor = builder.add_tensor(0, 1.0)
+    for reader in (1, 2):
+        builder.add_use(tensor, reader)
+    seconds = [[1, 50], [50, 2], [50, 2]]
+    problem = on(cluster([0, 0]), builder.build(), seconds, [0, 3, 3])
+    grouped = GroupedProblem.of(problem, 3)
+    schedule = schedule_by(make_heft(grouped), grouped, problem.capacity)
+    assert schedule.start.tolist() == [0.0, 4.0, 6.0]

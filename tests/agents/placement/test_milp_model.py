@@ -45,6 +45,23 @@ def test_the_matrix_is_the_sum_of_all_terms(rows: list[list[tuple[int, int]]]) -
     np.testing.assert_array_equal(found, dense)
 
 
+def test_rows_added_together_are_the_rows_added_one_by_one() -> None:
+    together, apart = LinearProgram(), LinearProgram()
+    for program in (together, apart):
+        program.add_columns((2, 3), cost=np.arange(6.0).reshape(2, 3), lower=1.0, upper=4.0)
+    columns, values = np.arange(6).reshape(2, 3), np.array([[1.0, 2.0, 0.0], [3.0, 0.0, 5.0]])
+    together.add_rows(2, [(columns, values), (np.array([0, 0]), 7.0)], lower=np.array([8.0, 9.0]))
+    for row in range(2):
+        apart.add_row([(columns[row], values[row]), ([0], 7.0)], lower=8.0 + row)
+    found = []
+    for program in (together, apart):
+        solver = program.solver(time_limit=1.0)
+        solver.run()
+        assert solver.getInfo().objective_function_value == pytest.approx(15.0)
+        found.append([[list(part) for part in solver.getRowEntries(row)[1:]] for row in range(2)])
+    assert found[0] == found[1] == [[[0, 1], [8.0, 2.0]], [[0, 3, 5], [7.0, 3.0, 5.0]]]
+
+
 def somewhere(data: st.DataObject, count: int, problem: StepProblem) -> np.ndarray:
     """(count,) devices."""
     devices = st.integers(0, problem.topology.num_devices - 1)
