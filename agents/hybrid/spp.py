@@ -16,29 +16,23 @@ from envs.bounds import Count, bounded
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
 from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, stage_seconds
-from envs.step.pipeline import Action, Orders, Pipeline, Work, play
+from envs.step.pipeline import Action, Orders, Work
 
 _SLACK = 1e-9  # relative: sums of floats in another order
 
 
 def list_order(ranks: int, micro_batches: int, chunks: int) -> Orders:
-    """What the stages do when stages and links serve their lists (`_lists`)."""
-    stages = _lists(2 * ranks - 1, micro_batches)[::2]
-    return [[action._replace(stage=rank) for action in row] for rank, row in enumerate(stages)]
+    """Every rank takes its blocks by micro-batch + position in the chain, backward passes first.
 
-
-def _lists(count: int, micro_batches: int) -> list[list[Action]]:
-    """Stages and the links between them take their blocks by micro-batch + position in the chain.
-
-    Backward first. The chain of a micro-batch is F_1, link, F_2, ..., F_S with B_S, link, ..., B_1.
+    The chain of a micro-batch is F_1, link, F_2, ..., F_S with B_S, link, ..., B_1: 4S - 3 blocks.
     """
     orders = []
-    for number in range(count):
-        last = number == count - 1  # where both passes are one block
+    for rank in range(ranks):
+        last = rank == ranks - 1  # where both passes are one block
         blocks = [
-            (batch + at, (work is Work.FORWARD) != last, Action(work, number, batch))
+            (batch + at, (work is Work.FORWARD) != last, Action(work, rank, batch))
             for batch in range(micro_batches)
-            for work, at in ((Work.FORWARD, number), (Work.BACKWARD, 2 * (count - 1) - number))
+            for work, at in ((Work.FORWARD, 2 * rank), (Work.BACKWARD, 4 * (ranks - 1) - 2 * rank))
         ]
         orders.append([action for *_, action in sorted(blocks, key=lambda block: block[:2])])
     return orders
@@ -48,19 +42,23 @@ def ends(chain: FloatArray, micro_batches: int) -> FloatArray:
     """(S,) when each stage has run its last backward pass, in list order.
 
     Stages and links begin each block as soon as they are free and the block before it in its
-    micro-batch has ended.
+    micro-batch has ended. What a block waits for has a smaller micro-batch + position, or the same
+    and a later position.
 
     Args:
         chain: (2, 2S - 1) seconds of a micro-batch there and back, by stages and the links between
             them in turns; a link carries both ways in turns.
     """
     there, back = chain.tolist()
-    there[-1], back[-1] = there[-1] + back[-1], 0.0  # the last stage's passes are one block
-    row = tuple(range(len(there)))
-    nothing = (0.0,) * len(row)
-    pipeline = Pipeline(row, micro_batches, tuple(there), tuple(back), nothing, 0.0, (row,))
-    played = play(pipeline, _lists(len(row), micro_batches))
-    return np.array([bars[-1].finish for bars in played.bars[::2]])
+    there[-1] += back.pop()  # the last stage's passes are one block
+    seconds = there + back[::-1]
+    free, ready = [0.0] * len(there), [0.0] * micro_batches
+    for key in range(micro_batches + len(seconds) - 1):
+        for batch in range(max(0, key - len(seconds) + 1), min(key + 1, micro_batches)):
+            at = key - batch
+            place = min(at, len(seconds) - 1 - at)
+            ready[batch] = free[place] = max(ready[batch], free[place]) + seconds[at]
+    return np.array(free[::2])
 
 
 def device_order(topology: Topology) -> list[int]:

@@ -10,7 +10,7 @@ from scipy.sparse import coo_array, csr_array
 
 from agents.max_flow import max_flow
 from agents.partition.ideals.items import Rows, between, circles
-from agents.partition.ideals.search import priced
+from agents.partition.ideals.search import class_prices, priced
 from agents.partition.kernel import Traffic
 from agents.step.grouping import atoms, numbered, parcels, topological
 from envs.arrays import BoolArray, FloatArray, IntArray
@@ -197,7 +197,9 @@ def _shares(compute: FloatArray) -> float:
     columns, devices = np.unique(timed, axis=1, return_counts=True)
     if not columns.size:
         return 0.0
-    return float(priced(columns, devices)[0].sum()) * (1.0 - _ROUNDING)
+    price = class_prices(columns, devices)
+    price = price / (price * devices).sum()
+    return float(priced(columns, price).sum()) * (1.0 - _ROUNDING)
 
 
 class Cuts:

@@ -46,7 +46,7 @@ class ContiguousDP(StepAndPartitionSolver):
     ideals, it makes the best split along a few topological orders, with a bound from compute alone.
     The split is also a plan for the max-load problem without contiguity. The latency problem is
     offered the max-load splits for every number of accelerators, and the line of calls whose
-    durations have the smallest sum (`ideals.calls`).
+    durations have the smallest sum (`ideals.search.shortest_calls`).
 
     Asked for a step, it makes the split of the fused graph that a pipeline would run best, for
     several numbers of groups and of devices and several prices of transfers, twice round the
@@ -140,6 +140,8 @@ class ContiguousDP(StepAndPartitionSolver):
             pairs += more
             if found is not None:
                 incumbent.offer(found.device(items, host))
+            elif not effort.spent(pairs):  # no line fits: one call with everything says why
+                incumbent.offer(np.full(len(items.of), accelerators[0]))
         return pairs
 
     def _items(self, problem: PartitionProblem, devices: IntArray) -> Items:

@@ -35,6 +35,13 @@ class Rows:
             np.ascontiguousarray(value[order], dtype=np.int64),
         )
 
+    def take(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Which of `rows` each entry is of, and the entries, row after row."""
+        lengths = np.diff(self.ptr)[rows]
+        of = np.repeat(np.arange(len(rows)), lengths)
+        place = np.arange(len(of)) - np.repeat(sums_before(lengths)[:-1], lengths)
+        return of, self.value[self.ptr[rows][of] + place]
+
 
 @dataclass(frozen=True, eq=False)
 class Items:

@@ -171,7 +171,8 @@ def advance(  # noqa: PLR0912 - one loop, compiled
         least[:] = np.inf
         for s in range(vectors):
             ahead = (line.need[:, i] / line.supply[:, s]).max()
-            if work.value[i, s] + ahead > limit:
+            # for loads the bound of all items is known: those refused further on say more
+            if (i > 0 or line.summed) and work.value[i, s] + ahead > limit:
                 if work.value[i, s] < np.inf:
                     work.above[0] = min(work.above[0], ahead)
                 work.value[i, s] = np.inf

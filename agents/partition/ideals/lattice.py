@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.partition.ideals.items import Items
-from envs.arrays import BoolArray, IntArray
+from agents.partition.ideals.items import Items, Rows
+from agents.step.grouping import numbered
+from envs.arrays import BoolArray, IntArray, sums_before
 from envs.compilation import compiled_inner
 
 ByteArray = NDArray[np.uint8]
@@ -31,23 +30,6 @@ class Ideals:
     item: IntArray  # (covers,)
     upper: IntArray  # (covers,)
 
-    @classmethod
-    def of(
-        cls,
-        items: int,
-        sets: Sequence[int],
-        grown: Sequence[tuple[int, int]],
-        covers: Sequence[Sequence[tuple[int, int]]],
-    ) -> Ideals:
-        """`sets` of n = `items` as bits, each with its parent and grown, its item and upper."""
-        size = items // 8 + 1
-        written = b"".join(ideal.to_bytes(size, "little") for ideal in sets)
-        bits = np.frombuffer(written, dtype=np.uint8).reshape(-1, size)
-        parent, last = np.array(grown, dtype=np.int64).T.copy()
-        flat = [cover for row in covers for cover in row]
-        item, upper = np.array(flat, dtype=np.int64).reshape(-1, 2).T.copy()
-        return cls(bits, parent, last, np.cumsum([0, *map(len, covers)]), item, upper)
-
     def holds(self, ideal: int, items: int) -> BoolArray:
         """(n,) whether `ideal` has each of the n = `items`."""
         return np.unpackbits(self.bits[ideal], count=items, bitorder="little").astype(np.bool_)
@@ -59,35 +41,70 @@ class Ideals:
 
 def all_ideals(items: Items, limit: int) -> Ideals | None:
     """Every ideal of `items`, breadth first; None when there are more than `limit`."""
-    after: list[list[int]] = [[] for _ in range(items.count)]
-    needs = [0] * items.count  # what must be in an ideal with each item
-    for u, v in items.arcs.tolist():
-        after[u].append(v)
-        needs[v] |= 1 << u
-    sets, number, grown = [0], {0: 0}, [(-1, -1)]
-    ready = [[v for v in range(items.count) if not needs[v]]]  # what makes each ideal larger
-    covers = []
-    for i, ideal in enumerate(sets):
-        for v in ready[i]:
-            larger = ideal | 1 << v
-            if larger not in number:
-                if len(sets) == limit:
-                    return None
-                number[larger] = len(sets)
-                sets.append(larger)
-                grown.append((i, v))
-                freed = [w for w in after[v] if not needs[w] & ~larger]
-                ready.append([w for w in ready[i] if w != v] + freed)
-        covers.append([(v, number[ideal | 1 << v]) for v in ready[i]])
-    return Ideals.of(items.count, sets, grown, covers)
+    n, arcs = items.count, items.arcs
+    after = Rows.of(arcs[:, 0], arcs[:, 1], n)
+    alone = _singles(np.arange(n))
+    needs = np.zeros_like(alone)  # (n, bytes) what must be in an ideal with each item
+    np.bitwise_or.at(needs, arcs[:, 1], alone[arcs[:, 0]])
+    bits = [np.zeros((1, alone.shape[1]), dtype=np.uint8)]  # here and below, by size
+    parent, grown = [np.full(1, -1)], [np.full(1, -1)]
+    widths, added, upper = [], [], []
+    first = 0  # of the ideals of the size at hand
+    item = np.flatnonzero((needs == 0).all(axis=1))
+    smaller = np.zeros_like(item)  # which of them each `item` makes larger
+    while True:
+        level = bits[-1]
+        width = np.bincount(smaller, minlength=len(level))
+        above = first + len(level)
+        larger = level[smaller] | alone[item]
+        number = numbered(larger.view(np.dtype((np.void, level.shape[1]))).ravel())
+        new = np.unique(number, return_index=True)[1]  # by first appearance
+        if above + len(new) > limit:
+            return None
+        widths.append(width)
+        added.append(item)
+        upper.append(above + number)
+        if not len(new):
+            break
+        bits.append(larger[new])
+        parent.append(first + smaller[new])
+        grown.append(item[new])
+        of, kept = Rows(sums_before(width), item).take(smaller[new])
+        of_next, freed = after.take(item[new])
+        others = kept != item[new][of]
+        complete = ((needs[freed] & ~larger[new][of_next]) == 0).all(axis=1)
+        smaller = np.concatenate([of[others], of_next[complete]])
+        order = np.argsort(smaller, kind="stable")
+        smaller, item = smaller[order], np.concatenate([kept[others], freed[complete]])[order]
+        first = above
+    return Ideals(
+        bits=np.concatenate(bits),
+        parent=np.concatenate(parent),
+        grown=np.concatenate(grown),
+        ptr=sums_before(np.concatenate(widths)),
+        item=np.concatenate(added),
+        upper=np.concatenate(upper),
+    )
+
+
+def _singles(items: IntArray) -> ByteArray:
+    """(n, bytes) the set of each of the n `items` alone."""
+    n = len(items)
+    member = np.eye(n, 8 * (n // 8 + 1), dtype=np.bool_)[items]
+    return np.packbits(member, axis=1, bitorder="little")
 
 
 def prefixes(order: IntArray) -> Ideals:
     """The n + 1 prefixes of a topological order of the items."""
-    steps = order.tolist()
-    sets = list(accumulate(steps, lambda ideal, v: ideal | 1 << v, initial=0))
-    covers = [*([(v, i + 1)] for i, v in enumerate(steps)), []]
-    return Ideals.of(len(steps), sets, [(-1, -1), *enumerate(steps)], covers)
+    n = len(order)
+    return Ideals(
+        bits=np.bitwise_or.accumulate(np.pad(_singles(order), ((1, 0), (0, 0))), axis=0),
+        parent=np.arange(-1, n),
+        grown=np.concatenate([[-1], order]),
+        ptr=np.minimum(np.arange(n + 2), n),
+        item=order,
+        upper=np.arange(1, n + 1),
+    )
 
 
 @compiled_inner

@@ -30,21 +30,23 @@ _LISTED = 64  # room for sources in each list of `Work`, at first
 _MAX_VECTORS = 63  # of counts of devices
 
 
-def priced(seconds: FloatArray, sizes: IntArray) -> tuple[FloatArray, FloatArray]:
-    """(n,) what items cost, and the (K,) prices of a second of a device; all devices cost 1.
+def priced(seconds: FloatArray, price: FloatArray) -> FloatArray:
+    """(n,) what items cost at least where a second of a device costs `price` (K,).
 
-    With price y_k for a second of a device of class k, of which there are `sizes` (K,), item v
-    costs at least need_v = min_k y_k `seconds`[v, k], and devices that are busy for T seconds at
-    most pay for T sum_k left_k y_k: hence T >= sum of need / sum of the prices of the devices left.
+    With price y_k for a second of a device of class k, item v costs at least
+    need_v = min_k y_k `seconds`[v, k], and devices that are busy for T seconds at most pay for
+    T sum_k left_k y_k: hence T >= sum of need / sum of the prices of the devices left.
     """
-    price = _class_prices(seconds, sizes)
-    price = price / (price * sizes).sum()
     able = np.isfinite(seconds)
-    return np.where(able, price * np.where(able, seconds, 0.0), np.inf).min(axis=1), price
+    need: FloatArray = np.where(able, price * np.where(able, seconds, 0.0), np.inf).min(axis=1)
+    return need
 
 
-def _class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
-    """(K,) prices under which the bound is that of splitting items freely, or equal prices."""
+def class_prices(seconds: FloatArray, sizes: IntArray) -> FloatArray:
+    """(K,) prices under which the bound is that of splitting items freely, or equal prices.
+
+    `seconds` (n, K) are those of items, and `sizes` (K,) the numbers of devices.
+    """
     scale = float(np.where(np.isfinite(seconds), seconds, 0.0).max(initial=0.0))
     classes = len(sizes)
     if classes == 1 or scale == 0.0:
@@ -75,10 +77,9 @@ def price_rules(items: Items) -> tuple[FloatArray, FloatArray]:
     for subset in (np.arange(classes), *(np.delete(np.arange(classes), k) for k in range(classes))):
         seconds = items.seconds[:, subset]
         if len(subset) and np.isfinite(seconds).any(axis=1).all():
-            need, own = priced(seconds, sizes[subset])
             price = np.full(classes, _FREE)
-            price[subset] = own
-            needs.append(need * (1.0 - _PRICE_ROUNDING))
+            price[subset] = class_prices(seconds, sizes[subset])
+            needs.append(priced(seconds, price[subset]))
             prices.append(price)
     return np.array(needs), np.array(prices)
 
@@ -224,7 +225,7 @@ class LineSearch:
             summed=host is not None,
             host=np.full(n, np.inf) if host is None else host,
             need=np.where(ahead > ahead[:, :1] * _PRICE_ROUNDING, ahead, 0.0),
-            supply=np.maximum(price @ left, 1.0 / _FREE)
+            supply=np.maximum(price @ left, 1.0 / _FREE) / (1.0 - _PRICE_ROUNDING)
             if host is None
             else np.ones((1, left.shape[1])),
         )
@@ -351,8 +352,9 @@ def best_split(items: Items, ideals: int, effort: Effort) -> LoadResult:
     lower = float(items.seconds.min(axis=1).max(initial=0.0))
     if lower == np.inf:
         return LoadResult(None, lower, pairs, whole=False)
-    rules = price_rules(items)
-    lower = max(lower, float(rules[0][0].sum()))
+    need, price = rules = price_rules(items)
+    bound = float(need[0].sum() / (price[0] @ items.class_sizes))
+    lower = max(lower, bound * (1.0 - _PRICE_ROUNDING))
     for order in orders(items):
         search = LineSearch(items, prefixes(order), *rules)
         best, _ = improve(search, best, lower, effort.after(pairs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,21 @@ def test_reasons_are_about_what_was_found() -> None:
         result = partitioned(PLANNER, MaxLoadProblem(tight, contiguous=contiguous), 60.0)
         assert result.status == "infeasible"
         assert result.reason.startswith("does not fit")
+
+
+def test_a_device_that_is_too_small_for_a_line_of_calls_is_named() -> None:
+    builder = GraphBuilder("three of two bytes on two devices of three")
+    ops = [builder.add_operator(f"op{i}") for i in range(3)]
+    for op, after in pairwise(ops):
+        builder.add_use(builder.add_tensor(op, 1.0), after)
+    for op in ops:
+        builder.add_parameter(f"weight{op}", op, parameter=2.0, gradient=0.0, optimizer=0.0)
+    topology = host_topology(2, 3.0, host=False)
+    seconds, transfers = np.ones((3, 2)), np.zeros((2, 3))
+    step = StepProblem(builder.build(), topology, seconds, transfers, topology.memory_bytes)
+    result = partitioned(PLANNER, LatencyProblem(step), 60.0)
+    holds = "device 'accelerator0' holds 6 bytes of parameters and state, 3 too many"
+    assert (result.status, result.reason.split("; ")[0]) == ("limit", holds)
 
 
 def test_a_limit_on_pairs_and_chains_alone_leave_true_bounds() -> None:
