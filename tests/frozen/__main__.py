@@ -4,8 +4,8 @@
 
 `frozen.json` has the commands in groups, each one folder and one process. Figures must agree to
 1e-12 of their value, words exactly. Figures of the groups named in `beside` depend on the machine
-(they come from torch): they are compared exactly with those of the old tree on this machine, which
-keeps what it answered. The old tree is `.frozen/`, or the folder named by FROZEN_TREE, and is made
+(they come from torch): they are compared with those of the old tree on this machine, which keeps
+what it answered. The old tree is `.frozen/`, or the folder named by FROZEN_TREE, and is made
 when it is missing.
 `renamed.json` says how words of commands, keys and values are called by now.
 
@@ -219,8 +219,7 @@ def check_group(group: Group, names: Names, *, beside: bool) -> tuple[list[Diffe
         if "error" in row:
             found.append(Difference(command, "exit", "no error", row["error"]))
         else:
-            exact = 0.0 if beside else TOLERANCE
-            found += differences(command, keys, row["figures"], names, exact)
+            found += differences(command, keys, row["figures"], names, TOLERANCE)
     return found, time.perf_counter() - begin
 
 
