@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import as_file, files
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,8 @@ from envs.synchronisation.published import uneven
 from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
 from envs.synchronisation.switch_aggregation import ELEMENT
 from envs.units import parse_bytes, parse_seconds, read_quantity
-from experiments.config.command_words import CONFIG_MODULE
-from experiments.config.targets import build, build_as, no_such_thing, object_in_file
-from experiments.config.yaml_files import yaml_document
+from experiments.config.config_source import SHIPPED, options_in
+from experiments.config.targets import build, build_as, no_such_thing
 from experiments.network.plan_file import primitive_of, read_plan, write_plan
 from experiments.pictures.gantt import Event, happened, process, thread
 from experiments.pictures.studies import draw_trees
@@ -122,9 +120,12 @@ OTHERS: dict[str, Synchroniser] = {
 
 def published_networks() -> list[LinkGraph]:
     """Those of `conf/topology/published`."""
-    with as_file(files(CONFIG_MODULE).joinpath("topology", "published")) as folder:
-        paths = [path for path in sorted(folder.iterdir()) if "seed" not in yaml_document(path)]
-        return [object_in_file(str(path), "topology", LinkGraph) for path in paths]
+    rows = sorted(options_in(SHIPPED, "topology/published").items())
+    return [
+        build_as(LinkGraph, row, name, "network of links")
+        for name, row in rows
+        if "seed" not in row
+    ]
 
 
 def row_of(network: LinkGraph, size: float) -> dict[str, Any]:

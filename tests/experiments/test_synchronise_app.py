@@ -11,7 +11,7 @@ import pytest
 
 from envs.files import read_json
 from experiments.network.plan_file import read_plan
-from experiments.network.synchronising import SynchroniseConfig
+from experiments.network.synchronising import SynchroniseConfig, published_networks
 from experiments.run.app import run_job
 from tests.refusal import refusal
 
@@ -92,3 +92,10 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
     Path("links.yaml").write_text(LINKS.replace("5us, both", "5GB, both", 1))
     with refusal(r"links\.0\.latency"):
         asked.problem()
+
+
+def test_the_study_has_every_published_network_that_is_not_drawn() -> None:
+    names = [network.name for network in published_networks()]
+    assert names == sorted(names)
+    assert {"dgx1_v100", "ndv2_2", "planes"} <= set(names)
+    assert "uneven" not in names
