@@ -202,23 +202,27 @@ def settle_all(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> floa
 
     Returns the step time in seconds, exactly that of the simulator.
     """
-    seconds: float = settle_times(facts, chosen, times, probe, True)
-    times.behind[:-1] = -1.0  # equal to no snapshot
-    _backward(facts, chosen, times, probe, 0, len(chosen.order) - 1)
+    _arrange(facts, chosen)
+    seconds: float = settle(facts, chosen, times, probe, 0, len(chosen.order) - 1)
     return seconds
 
 
 @lean
-def settle_times(facts: Facts, chosen: Chosen, times: Times, probe: Probe, again: bool) -> float:
-    """As `settle_all`, without the tails; `again`: with what a change in part begins from."""
-    n = len(chosen.order)
-    for p in range(n):
-        chosen.position[chosen.order[p]] = p
-    for op in range(n):
-        sort_row(facts, chosen, op)
-    _forward(facts, chosen, times, probe, 0, n - 1, again)
+def settle_times(facts: Facts, chosen: Chosen, times: Times, probe: Probe) -> float:
+    """As `settle_all`, for a plan that is not changed in part: no tails and no snapshots."""
+    _arrange(facts, chosen)
+    _forward(facts, chosen, times, probe, 0, len(chosen.order) - 1, False)
     seconds: float = _longest(facts, times)
     return seconds
+
+
+@lean_inner
+def _arrange(facts: Facts, chosen: Chosen) -> None:
+    """Positions and rows of `chosen.order`."""
+    for p in range(len(chosen.order)):
+        chosen.position[chosen.order[p]] = p
+    for op in range(len(chosen.order)):
+        sort_row(facts, chosen, op)
 
 
 @lean

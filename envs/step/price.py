@@ -60,7 +60,7 @@ def price_in_order(
     for i in range(len(order)):
         chosen.device[i] = device[i]
         chosen.order[i] = order[i]
-    seconds: float = settle_times(facts, chosen, times, probe, False)
+    seconds: float = settle_times(facts, chosen, times, probe)
     bound_peaks(facts, chosen, times, work.stored, peak)
     binds = exact
     for d in range(len(peak)):
