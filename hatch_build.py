@@ -29,7 +29,7 @@ class CustomBuildHook(BuildHookInterface):
         files = () if version == "editable" else self.build_config.builder.recurse_included_files()
         for file in files:
             name = file.distribution_path
-            if name.endswith(".py") or name.startswith("meshwright/conf/"):
+            if name.endswith(".py") or "/conf/" in name:
                 copy = Path(self.copies.name, name)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_text(renamed(Path(file.path).read_text("utf-8"), self.root), "utf-8")

@@ -1,4 +1,4 @@
-"""What MkDocs is asked to add to the pages here: the catalogue, its pictures and its navigation."""
+"""What MkDocs adds to the pages here: the catalogue, the pages of papers, and both to the menu."""
 
 from __future__ import annotations
 
@@ -17,26 +17,35 @@ sys.path.insert(0, str(ROOT))
 
 from docs.drawings import draw  # noqa: E402
 from docs.entries import ABOUT, entries, index, page  # noqa: E402
+from experiments.config.papers import PAPERS, Paper  # noqa: E402
 
 CACHE = ROOT / ".cache" / "catalogue"
 SOURCES = ("envs", "agents", "models", "experiments", "meshwright", "conf")
 NAMED = re.compile(r"`docs/((?:\w+/)*)(\w+)\.md`")
+OF_PAPER = re.compile(r"\((?:\.\./)*experiments/papers/(\w+)/(?:README|page)\.md")  # a link
 LOG = logging.getLogger("mkdocs.plugins.catalogue")
 
 
 def on_config(config: Any) -> Any:
-    """Put the catalogue where the navigation says `Catalogue`."""
+    """Put the catalogue and the papers where the navigation says so."""
     for section in config.nav:
         if "Catalogue" in section:
             for kind in ABOUT:
                 inside = [entry.path for entry in entries() if entry.kind == kind]
                 pages = [f"catalogue/{kind}s/index.md", *inside]
                 section["Catalogue"].append({f"{kind.title()}s": pages})
+        if "Papers" in section:
+            section["Papers"] += [f"papers/{paper.folder.name}.md" for paper in PAPERS]
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages and the pictures; a picture is drawn anew when the code has changed."""
+    for paper in PAPERS:
+        files.append(File.generated(config, f"papers/{paper.folder.name}.md", content=_of(paper)))
+        for picture in paper.folder.glob("*.png"):
+            path = f"papers/{picture.name}"
+            files.append(File.generated(config, path, content=picture.read_bytes()))
     for kind in ABOUT:
         path = f"catalogue/{kind}s/index.md"
         files.append(File.generated(config, path, content=index(kind)))
@@ -59,10 +68,20 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make a link of every page that a text names by its path in the checkout."""
+    """Make links of the site of those in the checkout, and of paths of pages in docstrings."""
     up = "../" * page.file.src_uri.count("/")
+    markdown = OF_PAPER.sub(rf"({up}papers/\1.md", markdown)
     return NAMED.sub(
         lambda name: f"[{name[2].replace('_', ' ')}]({up}{name[1]}{name[2]}.md)", markdown
+    )
+
+
+def _of(paper: Paper) -> str:
+    """The page of a paper: its README, then the rest."""
+    first, rest = ((paper.folder / x).read_text("utf-8") for x in ("README.md", "page.md"))
+    rest = rest.partition("\n")[2]  # without its title
+    return f"{first.replace('(page.md)', '(#rest)')}\n<a id='rest'></a>\n{rest}".replace(
+        "(../../../docs/", "(../"
     )
 
 

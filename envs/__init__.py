@@ -1,14 +1,19 @@
 """What happens: graphs, hardware, costs, simulators and the Gymnasium environments over them.
 
 Importing this package registers `meshwright/...` with Gymnasium. The multi-agent environments are
-PettingZoo's, which has no registry: `envs.joint.env` has `JointEnv` (`Joint-v0`) and
-`toy_environment` (`JointToy-v0`), `envs.cluster.environment.parallel_env` has `ClusterParallelEnv`
-(`ClusterParallel-v0`) and `toy_environment` (`ClusterParallelToy-v0`),
-`envs.cluster.allocation.parallel_env` `AllocationParallelEnv` (`AllocationParallel-v0`),
-`envs.pricing.env` `PricingEnv` (`Pricing-v0`) and `toy_environment` (`PricingToy-v0`).
+PettingZoo's, which has no registry: `PARALLEL` says where they are. Those of papers are added by
+`experiments.config.papers`.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 import gymnasium
+
+if TYPE_CHECKING:
+    from pettingzoo import ParallelEnv
 
 for _name, _entry in {
     "Placement": "placement.env:PlacementEnv",
@@ -23,3 +28,21 @@ for _name, _entry in {
     "Allocation": "cluster.allocation.env:AllocationEnv",
 }.items():
     gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"{__name__}.{_entry}")
+
+PARALLEL: dict[str, str] = {
+    f"meshwright/{name}-v0": f"{__name__}.{entry}"
+    for name, entry in {
+        "Joint": "joint.env:JointEnv",
+        "JointToy": "joint.env:toy_environment",
+        "ClusterParallel": "cluster.environment.parallel_env:ClusterParallelEnv",
+        "ClusterParallelToy": "cluster.environment.parallel_env:toy_environment",
+        "AllocationParallel": "cluster.allocation.parallel_env:AllocationParallelEnv",
+    }.items()
+}
+
+
+def make_parallel(id: str, **arguments: Any) -> ParallelEnv[Any, Any, Any]:  # noqa: A002
+    """The environment of a name of `PARALLEL`."""
+    module, _, name = PARALLEL[id].partition(":")
+    made: ParallelEnv[Any, Any, Any] = getattr(import_module(module), name)(**arguments)
+    return made

@@ -127,14 +127,21 @@ class _WithGymnasium:
 
             def and_register(module: Any) -> None:
                 load(module)
-                import envs  # noqa: F401
+                _register()
 
             found.loader.exec_module = and_register  # type: ignore[method-assign]
         return found
 
 
-if "gymnasium" in sys.modules:
+def _register() -> None:
     import envs  # noqa: F401
+    from experiments.config.papers import register_environments
+
+    register_environments()
+
+
+if "gymnasium" in sys.modules:
+    _register()
 else:
     sys.meta_path.insert(0, _WithGymnasium)
 

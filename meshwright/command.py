@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         if first in HELP_FLAGS:
             width = max(map(len, COMMANDS)) + 2
             verbs = (f"  {name:{width}}{jobs_of(name)[0].summary}\n" for name in VERBS)
-            others = "".join(f"  {x:{width}}{y} {z}\n" for x, (y, z) in ALIASES.items())
+            others = "".join(f"  {x:{width}}{y} {z}\n" for x, (y, z) in sorted(ALIASES.items()))
             print(f"{USAGE}{''.join(verbs)}\nOther names:\n\n{others}", end="")
         elif first == "--version":
             from importlib.metadata import version

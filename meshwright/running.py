@@ -13,6 +13,7 @@ from experiments.config.verbs import COMMANDS
 
 if TYPE_CHECKING:
     import gymnasium
+    from pettingzoo import ParallelEnv
 
     from agents.decision import Decider
 
@@ -56,8 +57,11 @@ def run(verb: str, *words: str) -> dict[str, Any]:
     return document
 
 
-def make(id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:  # noqa: A002
-    """The environment called `id`, `gymnasium.make` with everything registered.
+def make(
+    id: str,  # noqa: A002
+    **arguments: Any,
+) -> gymnasium.Env[Any, Any] | ParallelEnv[Any, Any, Any]:
+    """The environment called `id`, Gymnasium's or PettingZoo's.
 
     Args:
         id: `"Cluster-v0"` or `"meshwright/Cluster-v0"`.
@@ -68,9 +72,12 @@ def make(id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:  # noqa: A002
     """
     import gymnasium
 
-    import envs  # noqa: F401  registers them
+    from envs import PARALLEL, make_parallel
 
-    return gymnasium.make(id if "/" in id else f"meshwright/{id}", **arguments)
+    name = id if "/" in id else f"meshwright/{id}"
+    return (
+        make_parallel(name, **arguments) if name in PARALLEL else gymnasium.make(name, **arguments)
+    )
 
 
 def load(checkpoint: str | Path, **limits: Any) -> Decider:

@@ -44,8 +44,12 @@ def sizes() -> Counter[str]:
     for floor in FLOORS:
         for path in (ROOT / floor).rglob("*.py"):
             room = path.relative_to(ROOT).parts
-            found["/".join(room[:2]) if len(room) > 2 else floor] += tokens(path.read_text())
-    found["YAML files"] = sum(1 for _ in CONF.rglob("*.yaml"))
+            depth = 3 if room[:2] == ("experiments", "papers") else 2
+            found["/".join(room[:depth]) if len(room) > depth else floor] += tokens(
+                path.read_text()
+            )
+    papers = ROOT / "experiments" / "papers"
+    found["YAML files"] = sum(1 for folder in (CONF, papers) for _ in folder.rglob("*.yaml"))
     return found
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from agents.rllib.registration import PARALLEL
 from agents.rllib.task import Array, RLTask, RunnerEnv, Step
+from envs import PARALLEL, make_parallel
 from envs.bounds import bounded
 from envs.errors import InputError, near
 
@@ -28,7 +28,7 @@ class EnvironmentTask(RLTask):
     Returns are means over agents. The reference of evaluations is random play of allowed actions.
 
     Args:
-        id: of an environment: Gymnasium's, or one of `agents.rllib.registration.PARALLEL`.
+        id: of an environment: Gymnasium's, or one of `envs.PARALLEL`.
         make: makes the environment instead.
         objective: of an episode, where less is better and nothing below 0: the name of a number in
             its last `info`; "cost": -return; "worth": 1 / return; None: exp(-return).
@@ -58,7 +58,8 @@ class EnvironmentTask(RLTask):
             hint = f" (near it: {known})" if known else ""
             raise InputError(f"there is no {id!r}{hint}", field="task.id")
         self.info = objective
-        self.make = make or PARALLEL.get(id) or partial(gymnasium.make, id)
+        parallel = partial(make_parallel, id) if id in PARALLEL else None
+        self.make = make or parallel or partial(gymnasium.make, id)
         env: Any = self.make()
         self.parallel = isinstance(env, ParallelEnv)
         self.agents = getattr(env, "possible_agents", ["agent"])

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import gymnasium
-from pettingzoo import ParallelEnv
+from gymnasium.envs.registration import EnvSpec
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
-import envs  # noqa: F401, which registers with Gymnasium
-from envs.cluster.allocation import parallel_env as allocation
-from envs.cluster.environment import parallel_env as cluster
-from envs.joint import env as joint
-
-MakesParallel = Callable[..., ParallelEnv[Any, Any, Any]]
-PARALLEL: Mapping[str, MakesParallel] = {
-    "meshwright/Joint-v0": joint.JointEnv,
-    "meshwright/JointToy-v0": joint.toy_environment,
-    "meshwright/ClusterParallel-v0": cluster.ClusterParallelEnv,
-    "meshwright/ClusterParallelToy-v0": cluster.toy_environment,
-    "meshwright/AllocationParallel-v0": allocation.AllocationParallelEnv,
-}
+from envs import PARALLEL, make_parallel
 
 
 def register() -> None:
@@ -35,14 +23,15 @@ def register() -> None:
     """
     for name, spec in gymnasium.registry.items():
         if spec.namespace == "meshwright":
-            register_env(name, partial(_single, name))
-    for name, make in PARALLEL.items():
-        register_env(name, partial(_parallel, make))
+            register_env(name, partial(_single, spec))
+    for name, entry in PARALLEL.items():
+        register_env(name, partial(_parallel, name, entry))
 
 
-def _single(name: str, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make(name, **arguments)
+def _single(spec: EnvSpec, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make(spec, **arguments)
 
 
-def _parallel(make: MakesParallel, arguments: Mapping[str, Any]) -> ParallelPettingZooEnv:
-    return ParallelPettingZooEnv(make(**arguments))
+def _parallel(name: str, entry: str, arguments: Mapping[str, Any]) -> ParallelPettingZooEnv:
+    PARALLEL.setdefault(name, entry)  # another process may know its own alone
+    return ParallelPettingZooEnv(make_parallel(name, **arguments))

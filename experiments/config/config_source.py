@@ -23,6 +23,7 @@ from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSou
 from omegaconf import OmegaConf
 
 from experiments.config.command_words import config_folders
+from experiments.config.papers import PAPERS
 from experiments.config.registry import (
     GROUPS,
     PARTIAL,
@@ -54,11 +55,12 @@ def _rows(table: Path) -> Any:
 def options_in(folder: Path, group: str) -> dict[str, Any]:
     """The options of a group in a folder of configs: the file of each.
 
-    In the shipped folder also rows of the group's table and of the registry.
+    In the shipped folder also files of papers, rows of the group's table and of the registry.
     """
     files: dict[str, Any] = {file.stem: file for file in (folder / group).glob("*.yaml")}
     if folder != SHIPPED:
         return files
+    files |= {file.stem: file for paper in PAPERS for file in (paper.conf / group).glob("*.yaml")}
     table = files.pop(TABLE, None)
     return {**GROUPS.get(group, {}), **(_rows(table) if table else {}), **files}
 

@@ -7,8 +7,9 @@ is one row here. What differs from the defaults is a file of the group's folder 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from experiments.config.papers import PAPERS
 from experiments.config.signatures import PREFIX, local
 
 ZOO = (
@@ -17,7 +18,7 @@ ZOO = (
 )  # fmt: skip
 PARTIAL = "partial "  # before what the program calls with arguments of its own
 
-GROUPS: Mapping[str, Mapping[str, str]] = {
+_CORE: Mapping[str, Mapping[str, str]] = {
     "agent": {
         # step planners
         "contiguous": "agents.placement.baselines:ContiguousSplit",
@@ -220,10 +221,21 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "workload": {"file": "experiments.cluster.trace_source:read_workload"},
 }
 
+
+def _with_papers() -> Iterator[tuple[str, Mapping[str, str]]]:
+    for group in {**_CORE, **{x: () for paper in PAPERS for x in paper.groups}}:
+        rows = dict(_CORE.get(group, {}))
+        for paper in PAPERS:
+            rows |= {name: paper.row(x) for name, x in paper.groups.get(group, {}).items()}
+        yield group, rows
+
+
+GROUPS = dict(_with_papers())
 # What a file may have made, though no group has a name for it.
 OF_FILES = (
     "envs.cluster.simulation.incidents:Failures",
     "envs.synchronisation.link_graph:described",
+    *(paper.named(x) for paper in PAPERS for x in paper.objects),
 )
 # Groups whose options are no objects but parts of a config, with the defaults of a dataclass.
 RECORDS: Mapping[str, str] = {

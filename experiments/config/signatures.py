@@ -93,8 +93,9 @@ def present(name: str) -> str:
         return name
     at = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
     begins = re.compile(rf"^(class|def) {re.escape(parts[at])}\b", re.MULTILINE)
-    for end in range(at - 1, 0, -1):
-        files = _TREE.joinpath(*parts[:end]).rglob("*.py")
+    around = [_TREE.joinpath(*parts[:end]) for end in range(at - 1, 0, -1)]
+    for room in [*around[:-1], _TREE / "experiments" / "papers", *around[-1:]]:
+        files = room.rglob("*.py")
         found = [x for x in files if begins.search(x.read_text(encoding="utf-8"))]
         if found:
             module = found[0].relative_to(_TREE).with_suffix("").parts

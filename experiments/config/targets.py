@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from envs.errors import InputError, in_one_line, meant
 from experiments.config.command_words import TRUST, config_folders, names_in, names_typed
+from experiments.config.papers import PAPERS
 from experiments.config.registry import GROUPS, OF_FILES, dotted, names_in_row
 from experiments.config.signatures import DISTRIBUTION, PREFIX, described, is_ours, local, present
 from experiments.config.yaml_files import parts_of, yaml_document
@@ -155,7 +156,7 @@ def _names_of(ours: Path, *theirs: Path) -> frozenset[str]:
     shipped, own = (
         {name_here(x) for folder in folders for path in folder.rglob("*.yaml")
          for x in names_in(path.read_text(encoding="utf-8", errors="replace"))}
-        for folders in ([ours], theirs)
+        for folders in ([ours, *(paper.conf for paper in PAPERS)], theirs)
     )  # fmt: skip
     rows = {x for names in GROUPS.values() for row in names.values() for x in names_in_row(row)}
     begun = {x for x in {*shipped, *rows, *map(dotted, OF_FILES)} if is_ours(local(x))}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from experiments.config.command_words import given_keys
+from experiments.config.papers import PAPERS
 from experiments.config.signatures import definition, module_about
 
 EXPERIMENTS = __name__.rpartition(".config.")[0]
@@ -25,7 +26,6 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("dynamic", "step.dynamic:DynamicConfig:dynamic", "problem=dynamic"),
         ("allocation_study", "cluster.allocating:StudyConfig:study", "study=?*"),
         ("allocate", "cluster.allocating:AllocateConfig:allocate", "env=allocation"),
-        ("price", "guarantees.pricing:PriceConfig:price", "env=pricing"),
     ),
     "evaluate": (
         ("evaluate", "step.evaluate_step:EvaluateConfig:evaluate_step"),
@@ -93,6 +93,7 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
 }  # fmt: skip
 # Other names of jobs: verb and word.
 ALIASES: Mapping[str, tuple[str, str]] = {
+    **{name: (verb, word) for x in PAPERS for name, (verb, _, word) in x.commands.items()},
     "allocate": ("plan", "env=allocation"),
     "asynchronous": ("evaluate", "env=asynchronous"),
     "claims": ("report", "of=claims"),
@@ -101,7 +102,6 @@ ALIASES: Mapping[str, tuple[str, str]] = {
     "data_pipeline": ("evaluate", "env=data_pipeline"),
     "dynamic": ("plan", "problem=dynamic"),
     "packing": ("evaluate", "env=packing"),
-    "price": ("plan", "env=pricing"),
     "replay": ("evaluate", "env=cluster"),
     "synchronise": ("plan", "problem=synchronisation"),
 }
@@ -165,7 +165,15 @@ def _job(verb: str, config: str, named: str, words: str = "") -> Job:
     return Job(config, verb, f"{place}.{schema}", f"{place}.{task}", words)
 
 
-JOBS: Mapping[str, Job] = {row[0]: _job(verb, *row) for verb, rows in _JOBS.items() for row in rows}
+def _jobs() -> Iterator[Job]:
+    for verb, rows in _JOBS.items():
+        yield from (_job(verb, *row) for row in rows)
+    for paper in PAPERS:
+        for config, (verb, named, words) in {**paper.commands, **paper.jobs}.items():
+            yield _job(verb, config, f"papers.{paper.folder.name}.{named}", words)
+
+
+JOBS: Mapping[str, Job] = {job.config: job for job in _jobs()}
 VERBS = list(_JOBS)
 COMMANDS = sorted({*VERBS, *ALIASES})
 

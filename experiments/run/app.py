@@ -40,6 +40,7 @@ from experiments.config.composing import (
 )
 from experiments.config.config_source import job_keys
 from experiments.config.help import HELP_FLAGS, verb_help
+from experiments.config.papers import register_environments
 from experiments.config.signatures import knobs
 from experiments.config.targets import missing_extra
 from experiments.config.verbs import (
@@ -178,6 +179,7 @@ def loaded_job(job: Job) -> tuple[type[Any], Callable[[Any, Run], Result]]:
     Raises:
         InputError: it needs an extra that is not installed.
     """
+    register_environments()
     try:
         return get_class(job.schema), get_object(job.task)
     except Exception as error:

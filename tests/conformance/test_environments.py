@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import pickle
 import subprocess
 import sys
@@ -16,9 +15,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from numpy.random import default_rng
 
+from experiments.config.papers import register_environments
 from tests.refusal import refusal
 
-importlib.import_module("envs")  # registers them
+register_environments()
 IDS = sorted(spec.id for spec in gym.registry.values() if spec.id.startswith("meshwright/"))
 
 

@@ -15,28 +15,22 @@ from gymnasium.utils.env_checker import data_equivalence
 from numpy.random import default_rng
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-from envs.cluster.allocation.parallel_env import AllocationParallelEnv
-from envs.cluster.environment.parallel_env import ClusterParallelEnv
-from envs.cluster.environment.parallel_env import toy_environment as cluster_toy
-from envs.joint.env import JointEnv, toy_environment
-from envs.pricing.env import PricingEnv
-from envs.pricing.env import toy_environment as pricing_toy
+from envs import PARALLEL, make_parallel
+from experiments.config.papers import register_environments
 
-MultiAgentEnv = JointEnv | ClusterParallelEnv | AllocationParallelEnv | PricingEnv
-MAKERS: dict[str, Callable[..., MultiAgentEnv]] = {
-    "Joint-v0": JointEnv,
-    "JointToy-v0": toy_environment,
-    "ClusterParallel-v0": ClusterParallelEnv,
-    "ClusterParallelToy-v0": cluster_toy,
-    "AllocationParallel-v0": AllocationParallelEnv,
-    "Pricing-v0": PricingEnv,
-    "PricingToy-v0": pricing_toy,
-}
+register_environments()
+MultiAgentEnv = Any  # PettingZoo is untyped
 
 
-@pytest.fixture(params=MAKERS)
+@pytest.fixture(params=sorted(PARALLEL))
 def make(request: pytest.FixtureRequest) -> Callable[[], MultiAgentEnv]:
-    return partial(MAKERS[request.param], render_mode="rgb_array")
+    return partial(make_parallel, request.param, render_mode="rgb_array")
+
+
+def test_at_least_these_environments_are_there() -> None:
+    named = ("Joint", "JointToy", "ClusterParallel", "ClusterParallelToy", "AllocationParallel",
+             "Pricing", "PricingToy")  # fmt: skip
+    assert {f"meshwright/{name}-v0" for name in named} <= set(PARALLEL)
 
 
 def masked_actions(

@@ -9,7 +9,11 @@ import pytest
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from agents.rllib.registration import PARALLEL, register
+from agents.rllib.registration import register
+from envs import PARALLEL, make_parallel
+from experiments.config.papers import register_environments
+
+register_environments()
 
 SINGLE = [name for name, spec in gymnasium.registry.items() if spec.namespace == "meshwright"]
 
@@ -28,7 +32,7 @@ def test_environments_of_gymnasium_are_what_it_makes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PARALLEL))
 def test_environments_of_pettingzoo_have_all_agents(name: str) -> None:
-    assert set(made(name).reset(seed=0)[0]) == set(PARALLEL[name]().possible_agents)
+    assert set(made(name).reset(seed=0)[0]) == set(make_parallel(name).possible_agents)
 
 
 def test_env_config_holds_the_arguments() -> None:

@@ -1,7 +1,7 @@
 """Prices against an adversary: the exact worst ratio of rules, programs and a learned rule.
 
-python -m experiments.price problem=k_max_search units=[1,2,5] spreads=[5,20,50]
-python -m experiments.price problem=rentals spreads=[5] seeds=2
+meshwright price problem=k_max_search units=[1,2,5] spreads=[5,20,50]
+meshwright price problem=rentals spreads=[5] seeds=2
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
-from agents.pricing.rules import RULES, best_ratio, best_sales, rental_rules, reserve_levels
 from envs.bounds import Count
 from envs.errors import InputError, require_one_of
-from envs.pricing import problem as closed_forms
-from envs.pricing.problem import (
+from experiments.config.targets import build, build_as
+from experiments.papers.posted_prices import problem as closed_forms
+from experiments.papers.posted_prices.problem import (
     PricingProblem,
     RequestTree,
     Spread,
     price_search,
     worst_reserve_ratio,
 )
-from experiments.config.targets import build, build_as
+from experiments.papers.posted_prices.rules import (
+    RULES,
+    best_ratio,
+    best_sales,
+    rental_rules,
+    reserve_levels,
+)
 from experiments.pictures.style import draw_bars
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
@@ -152,7 +158,7 @@ def _cases(config: PriceConfig) -> Iterator[tuple[str, Ratios, Train]]:
 def _trainer(config: PriceConfig, problem: PricingProblem | RequestTree) -> Train:
     if not config.seeds:
         return lambda _: (np.nan, np.nan)
-    from agents.pricing.learned import PlaySettings, game, play
+    from experiments.papers.posted_prices.learned import PlaySettings, game, play
 
     settings = build_as(PlaySettings, config.learner, "learner", "settings of two networks")
     divisible, thresholds = "search" not in config.problem, "knapsack" in config.problem

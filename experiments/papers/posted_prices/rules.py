@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from agents.linear_program import LinearProgram
 from envs.arrays import FloatArray, IntArray
-from envs.pricing.problem import PricingProblem, RequestTree
+from experiments.papers.posted_prices.problem import PricingProblem, RequestTree
 
 
 def reserve_levels(problem: PricingProblem, price: FloatArray) -> IntArray:
@@ -29,7 +29,7 @@ def reservation_prices(problem: PricingProblem) -> tuple[FloatArray, float]:
         Sells at a ratio of at most w, which is optimal for a continuum of prices; w tends to
         1 + W((phi - 1) / e) (forced) and ln phi + 1 (not forced) for many units. To buy, w holds
         only while every unit costs its reservation price: after a lucky purchase the rule is too
-        strict (`experiments.price problem=k_min_search` measures it).
+        strict (`meshwright price problem=k_min_search` measures it).
 
     Source:
         Lorenz, Panagiotou, Steger: *Optimal algorithms for k-search with application in option

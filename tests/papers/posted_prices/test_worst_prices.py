@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.pricing import problem as closed_forms
-from envs.pricing.env import ADVERSARY, REFUSE, RULE, TAKE, WAIT, PricingEnv
-from envs.pricing.problem import (
+from experiments.papers.posted_prices import problem as closed_forms
+from experiments.papers.posted_prices.env import ADVERSARY, REFUSE, RULE, TAKE, WAIT, PricingEnv
+from experiments.papers.posted_prices.problem import (
     Kind,
     PricingProblem,
     RequestTree,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from envs.frame import new_frame, pixels
 from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
-from envs.pricing.problem import PricingProblem, price_search
 from envs.spaces import checked_actions
+from experiments.papers.posted_prices.problem import PricingProblem, price_search
 
 Observation = dict[str, NDArray[Any]]
 

@@ -15,10 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agents.pricing.rules import reserve_levels
 from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, Share, bounded
-from envs.pricing.problem import PricingProblem, RequestTree, worst_reserve_ratio, worst_sales_ratio
+from experiments.papers.posted_prices.problem import (
+    PricingProblem,
+    RequestTree,
+    worst_reserve_ratio,
+    worst_sales_ratio,
+)
+from experiments.papers.posted_prices.rules import reserve_levels
 
 HATS = 24  # features of a place on a line
 MOMENTS = (0.5, 0.99)  # decays of Adam's
@@ -29,7 +34,7 @@ MOMENTS = (0.5, 0.99)  # decays of Adam's
 class PlaySettings:
     """How the two networks play."""
 
-    iterations: Count = 800  # of imitating the teacher before PPO; 0: none
+    iterations: Count = 800  # updates of both networks
     hidden: Count = 32  # units of the one hidden layer of each
     rule_step: Positive = 0.006  # Adam's, at the start
     adversary_step: Positive = 0.01

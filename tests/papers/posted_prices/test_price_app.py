@@ -1,4 +1,4 @@
-"""`experiments.price`, from the command line to the result file."""
+"""`meshwright price`, from the command line to the result file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.price import main
+from experiments.run.app import main_of
 
 SMALL = "seeds=1 learner.iterations=2 learner.hidden=4 levels=20 parts=20 sizes=[1,2] units=[2]"
 QUICK = [*SMALL.split(), "rental.levels=2", "rental.rounds=2", "spreads=[5.0]"]
+main = main_of("price")
 pytestmark = pytest.mark.usefixtures("work")
 
 

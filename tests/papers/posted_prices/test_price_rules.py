@@ -7,23 +7,29 @@ from functools import cache
 
 import pytest
 
-from agents.pricing.learned import PlaySettings, RentalGame, ReserveGame, SalesGame, play
-from agents.pricing.rules import (
+from experiments.papers.posted_prices import problem as closed_forms
+from experiments.papers.posted_prices.env import TOY_RATIO, toy_environment
+from experiments.papers.posted_prices.learned import (
+    PlaySettings,
+    RentalGame,
+    ReserveGame,
+    SalesGame,
+    play,
+)
+from experiments.papers.posted_prices.problem import (
+    RequestTree,
+    price_search,
+    rentals,
+    worst_reserve_ratio,
+    worst_sales_ratio,
+)
+from experiments.papers.posted_prices.rules import (
     RULES,
     best_ratio,
     best_sales,
     rental_rules,
     reservation_prices,
     reserve_levels,
-)
-from envs.pricing import problem as closed_forms
-from envs.pricing.env import TOY_RATIO, toy_environment
-from envs.pricing.problem import (
-    RequestTree,
-    price_search,
-    rentals,
-    worst_reserve_ratio,
-    worst_sales_ratio,
 )
 
 SETTINGS = PlaySettings(80, 16, 1e-2, 2e-2, 0.05, 2, 0.05, 5e-3)

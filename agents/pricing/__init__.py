@@ -1,1 +1,0 @@
-"""Who takes which price: reservation prices, programs on a grid, and what is learned."""

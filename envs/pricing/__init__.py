@@ -1,1 +1,0 @@
-"""Requests at posted prices: what may be taken, what hindsight takes, and the worst case."""

@@ -1,0 +1,1 @@
+"""Posted prices against an adversary: problems, proved ratios, a game of two networks."""
