@@ -27,7 +27,7 @@ from agents.step.problems import (
     SharedPlanning,
     StepPlanning,
 )
-from envs.hybrid.plan import HybridProblem
+from envs.hybrid.problem import HybridProblem
 from envs.synchronisation.plan import SynchronisationProblem
 from experiments.config.composing import hydra_over_configs
 from experiments.config.config_source import SHIPPED, options

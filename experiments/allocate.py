@@ -7,6 +7,6 @@ python -m experiments.allocate study=300
 With `study=<instances>` every planner stands beside as many proved optima.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("allocate", __name__)

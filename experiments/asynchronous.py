@@ -6,6 +6,6 @@ python -m experiments.asynchronous workers=[8,128] heterogeneity=[4] policies=[t
 Gradients are those of a real model of bytes; `text` is any file.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("asynchronous", __name__)

@@ -4,6 +4,6 @@
         graph.micro_batches=1 json=true
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("capture", __name__)

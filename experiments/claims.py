@@ -4,6 +4,6 @@ python -m experiments.claims
 python -m experiments.claims rerun=[moirai_example,flow_times]
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("claims", __name__)

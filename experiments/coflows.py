@@ -7,6 +7,6 @@ A trace is replayed on a big switch, and its sum of completion times stands besi
 With `tenants=<jobs>` training jobs on racks run under every scheduler.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("coflows", __name__)

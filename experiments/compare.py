@@ -5,6 +5,6 @@ python -m experiments.compare +agent@agents.checkpoint=checkpoint interference=a
     'cluster.gpu_types=[V100,P100,T4]'
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("compare", __name__)

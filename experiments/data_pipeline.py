@@ -7,6 +7,6 @@ A batch asks for the features of a sampled neighbourhood; eight stages bring it 
 folder receives stages.png: what each stage takes.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("data_pipeline", __name__)

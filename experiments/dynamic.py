@@ -7,6 +7,6 @@ python -m experiments.dynamic slots=file slots.path=slots.csv seeds=1
 The run folder receives the slots of the first seed, slots.csv, which slots=file reads.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("dynamic", __name__)

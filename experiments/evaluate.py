@@ -8,6 +8,6 @@ a trace under one policy or under many, windows of a split or of a regime, flows
 beside such a word shows its examples and keys.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("evaluate", __name__)

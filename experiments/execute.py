@@ -13,6 +13,6 @@ between processes, in turns with gloo's own all-reduce: over the loopback interf
 namespaces whose links have the rates of the plan's network, beside what is predicted.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("execute", __name__)

@@ -9,6 +9,6 @@ with the layers of each stage, the order of actions of every rank, and a trainin
 `hosts=<file>` a bandwidth plan becomes scripts for tc or Open vSwitch.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("export", __name__)

@@ -7,6 +7,6 @@ python -m experiments.main env=cluster_mixed  # a cluster's scheduler, on genera
 With env=cluster_mixed, or another cluster of several schedulers, `--help` beside it has the keys.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("main", __name__)

@@ -6,6 +6,6 @@ Pods are drawn at random with replacement until they ask for `load` times the cl
 arrive one after the other, stay if they fit, and never leave (Weng et al., USENIX ATC 2023).
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("packing", __name__)

@@ -7,6 +7,6 @@ python -m experiments.plan agent=convex problem=bandwidth problem.plan=plan.json
 python -m experiments.plan problem=schedule name=zb_v ranks=4 micro_batches=8 memory_limit=half
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("plan", __name__)

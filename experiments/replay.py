@@ -3,6 +3,6 @@
 python -m experiments.replay agent=srtf trace.path=jobs.csv trace.format=itp placement=yarn
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("replay", __name__)

@@ -10,6 +10,6 @@ report.tex. A study brings its own tables; other runs are compared by command, s
 together. With `plan=<file>` a plan is drawn, with `curves=[...]` the curves of several trainings.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("report", __name__)

@@ -6,6 +6,6 @@
 It listens until Ctrl-C or SIGTERM. Beyond this machine it wants a token (token_file).
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("serve", __name__)

@@ -3,6 +3,6 @@
 python -m experiments.synchronise agent=ring topology=dgx1 bytes=100MB json=true
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("synchronise", __name__)

@@ -9,6 +9,6 @@
     python -m experiments.trace action=fit trace.path=jobs.csv action.output=ours.yaml
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("trace", __name__)

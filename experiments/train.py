@@ -16,6 +16,6 @@ from nothing.
 second line of each is its command.
 """
 
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 main = main_of("train", __name__)

@@ -67,7 +67,7 @@ def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
         sys.path.insert(0, "")  # classes of one's own lie beside the configs, as for `python -m`
     if (fault := environment_fault()) is not None:
         return _refused(fault)
-    from experiments.run.app import main_of
+    from experiments.command_line import main_of
 
     return main_of(verb)(None if is_process else arguments)
 

@@ -36,7 +36,7 @@ def run(verb: str, *words: str) -> dict[str, Any]:
         InputError: an unknown verb, or what the command would tell in one line.
         KeyboardInterrupt: the run was interrupted.
     """
-    from experiments.run.app import run_verb
+    from experiments.command_line import run_verb
     from experiments.run.interrupts import Interrupts, last_word
 
     require_one_of(verb, COMMANDS, field="verb")

@@ -14,7 +14,8 @@ from agents.pipeline.published import one_f_one_b
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import clock, compiled
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import layer_seconds
 
 _ROUNDING = 1 + 1e-12  # of limits that a stage just keeps to

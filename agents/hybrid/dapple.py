@@ -14,7 +14,8 @@ from agents.pipeline.published import early_backward, one_f_one_b
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray, sums_before
 from envs.compilation import clock, compiled
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import pipeline_of
 from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import play

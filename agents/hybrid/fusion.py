@@ -26,7 +26,8 @@ from envs.arrays import sums_before
 from envs.bounds import Count, bounded
 from envs.compilation import clock
 from envs.errors import InputError
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered, stage_bytes
+from envs.hybrid.plan import HybridPlan, Stage, ordered, stage_bytes
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import pipeline_of, simulate
 from envs.hybrid.timing import stage_seconds
 

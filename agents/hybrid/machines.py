@@ -12,7 +12,8 @@ from agents.solver import DirectSolver, Result
 from envs.arrays import FloatArray, sums_before
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage
+from envs.hybrid.plan import HybridPlan, Stage
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds
 
 PREDICTED = "predicted_s"  # the figure of a result: what the solver's own formula says of its plan

@@ -17,7 +17,8 @@ from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.states import AntichainStates, LayerGraph, antichain_states
 
 _NONE = -1

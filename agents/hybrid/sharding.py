@@ -19,7 +19,8 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.fabric import Fabric
 from envs.hardware.topology import fabric_topology
-from envs.hybrid.plan import HybridPlan, HybridProblem, Shard, Sharding, Stage, ordered
+from envs.hybrid.plan import HybridPlan, Shard, Sharding, Stage, ordered
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.signatures import (
     BROADCAST,
     FEATURES,

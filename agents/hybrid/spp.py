@@ -14,7 +14,8 @@ from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, bounded
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import all_reduce_seconds, cut_seconds, layer_seconds, stage_seconds
 from envs.step.pipeline import Action, Orders, Work
 

@@ -12,7 +12,8 @@ import numpy as np
 from agents.hybrid.machines import Pool, servers_of, sum_line
 from agents.linear_program import LinearProgram, best_values
 from envs.arrays import sums_before
-from envs.hybrid.plan import HybridProblem, Stage
+from envs.hybrid.plan import Stage
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.timing import layer_seconds
 
 _SAME = 1e-9  # relative; a column that is better by less is not

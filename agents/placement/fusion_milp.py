@@ -30,7 +30,7 @@ from agents.step.problems import HybridPlanner, Planner, StepPlanning
 from envs.arrays import IntArray
 from envs.bounds import bounded
 from envs.errors import InputError
-from envs.hybrid.plan import HybridProblem
+from envs.hybrid.problem import HybridProblem
 from envs.step.problem import StepProblem
 
 _ROUNDS = 40  # into which the budget is divided

@@ -13,7 +13,8 @@ from agents.step.lower_bound import LowerBound, lower_bound
 from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.servers import HOST
-from envs.hybrid.plan import HybridPlan, HybridProblem
+from envs.hybrid.plan import HybridPlan
+from envs.hybrid.problem import HybridProblem
 from envs.partition.problem import PartitionProblem
 from envs.step.allocated import Allocated
 from envs.step.fair import Fair

@@ -20,7 +20,7 @@ from envs.bounds import Count, Positive, Share, bounded
 from envs.errors import InputError
 from envs.graphs.capture import OPTIMIZERS, Workload, capture_training_step
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.zoo import ZooModel
+from envs.graphs.zoo_models import ZooModel
 
 
 @bounded

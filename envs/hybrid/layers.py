@@ -7,7 +7,8 @@ import numpy as np
 from envs.arrays import BoolArray, FloatArray, IntArray, sums_before
 from envs.errors import InputError
 from envs.graphs.op_graph import NONE, OpGraph, Phase
-from envs.hybrid.plan import HybridProblem, Sharding
+from envs.hybrid.plan import Sharding
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.states import LayerGraph, layers_in_a_row
 from envs.step.problem import StepProblem
 

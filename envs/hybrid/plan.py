@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class HybridPlan:
         groups = list(dict.fromkeys(stage.devices for stage in self.stages))
         return tuple(groups.index(stage.devices) for stage in self.stages)
 
-    def violations(self, problem: HybridProblem) -> list[str]:
+    def violations(self, problem: LayerRow) -> list[str]:
         """What is wrong with this plan, a sentence each; empty when it is feasible."""
         found = self._wrong_stages(problem)
         if found:
@@ -99,7 +99,7 @@ class HybridPlan:
         ones, ordered = (1.0,) * len(self.stages), tuple(range(len(self.stages)))
         return Pipeline(self.rank, self.micro_batches, ones, ones, ones, 0.0, (ordered,))
 
-    def _wrong_stages(self, problem: HybridProblem) -> list[str]:
+    def _wrong_stages(self, problem: LayerRow) -> list[str]:
         faults = stage_faults(self.stages, problem.num_layers, SUM_SLACK)
         found = [f"stage {number}: {fault}" for number, _, fault in faults]
         if self.micro_batches != problem.micro_batches:
@@ -157,13 +157,13 @@ def ordered(
     return replace(bare, orders=order(ranks, micro_batches, len(stages) // ranks))
 
 
-def stage_bytes(problem: HybridProblem, stage: Stage) -> tuple[float, float]:
+def stage_bytes(problem: LayerRow, stage: Stage) -> tuple[float, float]:
     """(bytes of state, bytes saved of a whole micro-batch) of a stage, on each of its shards."""
     held, layers = problem.held[stage.shards], slice(stage.first, stage.end)
     return float(held.state_bytes[layers].sum()), float(held.saved_bytes[layers].sum())
 
 
-def peak_memory(problem: HybridProblem, plan: HybridPlan) -> FloatArray:
+def peak_memory(problem: LayerRow, plan: HybridPlan) -> FloatArray:
     """(D,) bytes at worst: state, and the activations that the order keeps at once.
 
     Activations of a micro-batch are there from its forward pass to its backward pass, or to the
@@ -254,20 +254,13 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class HybridProblem:
-    """Divide L layers in a row into stages on groups of the D devices of `topology`.
+class LayerRow:
+    """L layers in a row and the D devices of `topology`: seconds, bytes and memory.
 
     Seconds and bytes of layers are those of a whole micro-batch; a replica that gets a share of it
     takes that share of both. Layers pass bytes only to the layer after them: what a later one reads
     travels through those between.
-
-    Knows:
-        Every layer's seconds on every device, what passes between layers, what replicas sum, the
-        memory, and the links between devices. It decides stages, devices, shares and the order.
     """
-
-    objective: ClassVar[str] = "step_time_s"
-    sense: ClassVar[Literal["min"]] = "min"
 
     name: str
     layer_names: tuple[str, ...]  # (L,)
@@ -316,24 +309,3 @@ class HybridProblem:
         """(L, D) seconds of forward and backward pass of all micro-batches, and the update."""
         passes = self.forward + self.input_gradient + self.weight_gradient
         return self.micro_batches * passes + self.update
-
-    def price(self, plan: HybridPlan) -> dict[str, float]:
-        """What the simulator says of a plan."""
-        from envs.hybrid.simulation import simulate
-
-        step = simulate(self, plan)
-        peak = float(step.peak_memory.max())
-        return {self.objective: step.step_time, "peak_memory_bytes": peak}
-
-    def violations(self, plan: HybridPlan) -> list[str]:
-        """What is wrong with a plan, a sentence each."""
-        return plan.violations(self)
-
-    def bound(self) -> float:
-        """Seconds no plan can beat: all work spread over all devices, each layer where it is fast.
-
-        Shards save no work in sum: `Shard.compute` is at least 1 / degree.
-        """
-        fastest = self.work().min(axis=1).sum()
-        speed = fastest / self.work().sum(axis=0)  # (D,) of the fastest device's
-        return float(fastest / speed.sum()) if np.isfinite(speed).all() else 0.0

@@ -19,7 +19,7 @@ from envs.cost import link_transfer_seconds
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.hardware.devices import Device
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import LETTERS, HybridPlan, HybridProblem, Stage, peak_memory
+from envs.hybrid.plan import LETTERS, HybridPlan, LayerRow, Stage, peak_memory
 from envs.hybrid.timing import (
     StageSeconds,
     all_reduce_seconds,
@@ -45,7 +45,7 @@ class HybridStep:
     on which gradients are summed.
     """
 
-    problem: HybridProblem
+    problem: LayerRow
     plan: HybridPlan
     macro: StepProblem
     device: IntArray  # (N,) of the operators of `macro`
@@ -67,7 +67,7 @@ class HybridStep:
         return peak_memory(self.problem, self.plan)
 
 
-def simulate(problem: HybridProblem, plan: HybridPlan) -> HybridStep:
+def simulate(problem: LayerRow, plan: HybridPlan) -> HybridStep:
     """One step of a plan whose stages are those of the problem (`plan.violations`).
 
     Every rank runs its list in order. A replica starts an action when it is free and its part of
@@ -85,7 +85,7 @@ def simulate(problem: HybridProblem, plan: HybridPlan) -> HybridStep:
     return HybridStep(problem, plan, step.problem(), np.array(step.device, dtype=np.int64))
 
 
-def pipeline_of(problem: HybridProblem, plan: HybridPlan) -> Pipeline:
+def pipeline_of(problem: LayerRow, plan: HybridPlan) -> Pipeline:
     """The plan as a pipeline of its slowest replicas, without ports and without what is summed."""
     seconds = [map(float, map(np.max, stage_seconds(problem, stage))) for stage in plan.stages]
     forward, inputs, weights = zip(*seconds, strict=True)
@@ -100,7 +100,7 @@ def pipeline_of(problem: HybridProblem, plan: HybridPlan) -> Pipeline:
     )
 
 
-def streams(problem: HybridProblem, stages: Sequence[Stage]) -> list[int]:
+def streams(problem: LayerRow, stages: Sequence[Stage]) -> list[int]:
     """(S,) the stream on which each stage sums gradients: one for stages that share a server."""
     numbers, joined = range(len(stages)), nx.Graph()
     joined.add_nodes_from(numbers)
@@ -119,7 +119,7 @@ def streams(problem: HybridProblem, stages: Sequence[Stage]) -> list[int]:
 class _MacroStep:
     """Collects the operators of a step in a topological order."""
 
-    def __init__(self, problem: HybridProblem, plan: HybridPlan) -> None:
+    def __init__(self, problem: LayerRow, plan: HybridPlan) -> None:
         self.hybrid, self.plan = problem, plan
         self.device: list[int] = []
         self._operators: list[tuple[str, Phase, int, float]] = []  # name ..., micro-batch, seconds

@@ -10,7 +10,7 @@ import numpy as np
 
 from envs.arrays import FloatArray, sums_before
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridProblem, Stage
+from envs.hybrid.plan import LayerRow, Stage
 
 
 class StageSeconds(NamedTuple):
@@ -26,7 +26,7 @@ class StageSeconds(NamedTuple):
         return self.forward + self.input_gradient + self.weight_gradient
 
 
-def stage_seconds(problem: HybridProblem, stage: Stage) -> StageSeconds:
+def stage_seconds(problem: LayerRow, stage: Stage) -> StageSeconds:
     """Seconds of a micro-batch on `stage`.
 
     Shards work in step with the slowest of them and send their partial results over the slowest
@@ -36,7 +36,7 @@ def stage_seconds(problem: HybridProblem, stage: Stage) -> StageSeconds:
     return StageSeconds(*(column.sum(axis=0) for column in layers))
 
 
-def layer_seconds(problem: HybridProblem, stage: Stage, layers: slice) -> StageSeconds:
+def layer_seconds(problem: LayerRow, stage: Stage, layers: slice) -> StageSeconds:
     """As `stage_seconds`, (layers, R) for each of the layers."""
     shard = problem.sharding[stage.shards]
     groups = np.array(stage.devices, dtype=np.int64).reshape(stage.replicas, stage.shards)
@@ -81,7 +81,7 @@ def ring_slowness(topology: Topology, rings: Sequence[Sequence[int]]) -> tuple[f
     return slowest, slowness
 
 
-def all_reduce_seconds(problem: HybridProblem, stage: Stage, nbytes: float) -> float:
+def all_reduce_seconds(problem: LayerRow, stage: Stage, nbytes: float) -> float:
     """Seconds in which the replicas of `stage` sum gradients of `nbytes` per shard.
 
     Shard k of every replica sum among each other, by the problem's plans; without those they are a
@@ -110,7 +110,7 @@ def moves(before: Stage, after: Stage) -> list[tuple[int, int, float]]:
     return found
 
 
-def cut_seconds(problem: HybridProblem, before: Stage, after: Stage) -> float:
+def cut_seconds(problem: LayerRow, before: Stage, after: Stage) -> float:
     """Seconds of passing a micro-batch on, forward or back, if nothing else is under way.
 
     The first shard of a replica speaks for it. Every port carries its parts one after the other;

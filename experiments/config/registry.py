@@ -240,7 +240,7 @@ OF_FILES = (
 # Groups whose options are no objects but parts of a config, with the defaults of a dataclass.
 RECORDS: Mapping[str, str] = {
     "trace": "experiments.cluster.trace_source.TraceConfig",
-    "study": "experiments.study.study.Study",
+    "study": "experiments.studies.study.Study",
 }
 # What a group is about, for `--help`.
 GROUP_HELP: Mapping[str, str] = {

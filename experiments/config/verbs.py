@@ -68,7 +68,7 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("train", "learning.train_task:TrainTaskConfig:train_task", "task=?*"),
         ("placement_data", "step.placement_data:PlacementDataConfig:placement_data", "labels=?*"),
     ),
-    "study": (("study", "study.running:StudyConfig:run_study"),),
+    "study": (("study", "studies.running:StudyConfig:run_study"),),
     "execute": (
         ("execute", "execution.executing:ExecuteConfig:execute"),
         ("execute_profile", "execution.profiling:ProfileConfig:profile", "profile=?*"),
@@ -84,9 +84,9 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "serve": (("serve", "serving.serve:ServeConfig:serving"),),
     "trace": (("trace", "cluster.trace_source:TraceAppConfig:trace"),),
     "report": (
-        ("report", "study.report:ReportConfig:report"),
+        ("report", "studies.report:ReportConfig:report"),
         ("plot", "step.plot:PlotConfig:plot", "plan=?*"),
-        ("curves", "study.curves:CurvesConfig:curves", "curves=?*"),
+        ("curves", "studies.curves:CurvesConfig:curves", "curves=?*"),
         ("claims", "reporting.claims:ClaimsConfig:claims", "of=claims"),
     ),
     "capture": (("capture", "step.capture:CaptureConfig:capture"),),

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from envs.errors import InputError
-from experiments.serving.serve import ServeConfig
 from experiments.serving.service import Service
+from experiments.serving.settings import ServeConfig
 
 SWITCH_S = 0.001  # after which a decision lets the thread of the event loop go on
 SHUTDOWN_S = 1  # for requests that are being answered

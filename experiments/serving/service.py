@@ -38,7 +38,7 @@ from starlette.requests import ClientDisconnect
 
 from agents.decision import Decider, StateError
 from envs.errors import InputError
-from experiments.serving.serve import ServeConfig
+from experiments.serving.settings import ServeConfig
 
 JSON = "application/json"
 BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -14,7 +14,8 @@ from envs.compilation import clock
 from envs.errors import InputError
 from envs.graphs.op_graph import Phase
 from envs.hybrid.layers import hybrid_problem, layers_of, profiled_layers
-from envs.hybrid.plan import HybridProblem, unshared
+from envs.hybrid.plan import unshared
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import simulate
 from envs.step.problem import StepProblem
 from envs.synchronisation.planned import PlannedSums, Synchroniser

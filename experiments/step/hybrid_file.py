@@ -14,14 +14,8 @@ from envs.bounds import Count, Positive
 from envs.errors import InputError, refused_in
 from envs.files import read_json
 from envs.forms import Form, read_form
-from envs.hybrid.plan import (
-    HybridPlan,
-    HybridProblem,
-    Stage,
-    order_of_texts,
-    order_texts,
-    stage_faults,
-)
+from envs.hybrid.plan import HybridPlan, Stage, order_of_texts, order_texts, stage_faults
+from envs.hybrid.problem import HybridProblem
 from envs.step.pipeline import play
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp

@@ -23,14 +23,8 @@ from envs.graphs.readers import (
 )
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
-from envs.graphs.zoo import (
-    ZooModel,
-    ZooShape,
-    ZooSizes,
-    capture_zoo_model,
-    zoo_graph,
-    zoo_model,
-)
+from envs.graphs.zoo import capture_zoo_model, zoo_graph
+from envs.graphs.zoo_models import ZooModel, ZooShape, ZooSizes, zoo_model
 from envs.hardware.topology import Topology
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
@@ -112,7 +106,7 @@ class RunnableSource(Protocol):
 
 @dataclass(frozen=True)
 class ZooGraph:
-    """A model of the zoo; what is null is the model's own (`envs.graphs.zoo.ZOO`).
+    """A model of the zoo; what is null is the model's own (`envs.graphs.zoo_models.ZOO`).
 
     Args:
         name: a model of the zoo.

@@ -22,7 +22,7 @@ from agents.step.problems import (
 )
 from envs.bandwidth.env import BandwidthEnv
 from envs.errors import InputError
-from envs.hybrid.plan import HybridProblem
+from envs.hybrid.problem import HybridProblem
 from envs.step.allocated import uniform_allocation
 from envs.step.fusion import fuse
 from envs.step.plans import BandwidthAllocation, Phases, Placement, Plan

@@ -11,7 +11,8 @@ from typing import Any
 from envs.cost import RooflineCost
 from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.zoo import ZOO, cached_graph, zoo_graph
+from envs.graphs.zoo import cached_graph, zoo_graph
+from envs.graphs.zoo_models import ZOO
 from envs.hardware.builders import DEVICES, mixed
 from envs.hardware.servers import PcieServer
 from envs.step.fusion import fuse

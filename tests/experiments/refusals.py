@@ -12,11 +12,11 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from envs.errors import InputError
+from experiments.command_line import run_job
 from experiments.config.composing import check_command_line, hydra_over_configs
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build, check_targets
 from experiments.config.verbs import JOBS
-from experiments.run.app import run_job
 
 TRACE = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 FAULTY = "job_id,submission_time,duration,num_gpu\na,0,10,1\nb,1,-4,1\nc,3,10,2\n"

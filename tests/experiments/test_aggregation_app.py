@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from envs.files import read_json
+from experiments.command_line import run_job
 from experiments.network.synchronising import sparse_blocks
-from experiments.run.app import run_job
 from experiments.synchronise import main as synchronise
 from tests.refusal import refusal
 

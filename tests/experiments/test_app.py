@@ -20,11 +20,11 @@ from refusals import run_refused
 from envs.errors import InputError
 from envs.files import read_json
 from envs.graphs.storage import save_graph
+from experiments.command_line import _print_values, run_job
 from experiments.evaluate import main
 from experiments.reporting.tables import Table
-from experiments.run.app import _print_values, run_job
 from experiments.run.one_run import Result, Run, RunConsole
-from experiments.study.running import StudyConfig
+from experiments.studies.running import StudyConfig
 from tests.envs.topologies import topology_text
 from tests.paths import ROOT
 
@@ -185,7 +185,7 @@ def test_a_late_fault_leaves_what_can_be_resumed(
             raise InputError("a late fault")
         return Result({"resumed": config.resume}, run.provenance)
 
-    monkeypatch.setattr("experiments.run.app.loaded_job", lambda job: (StudyConfig, task))
+    monkeypatch.setattr("experiments.command_line.loaded_job", lambda job: (StudyConfig, task))
 
     def started(*arguments: str) -> int:
         return run_job("study", list(arguments))
@@ -203,7 +203,7 @@ def test_a_result_with_a_warning_ends_with_0_and_tells_it(
     def task(config: StudyConfig, run: Run) -> Result:
         return Result({"found": 1}, run.provenance, warnings=("nothing was learned",))
 
-    monkeypatch.setattr("experiments.run.app.loaded_job", lambda job: (StudyConfig, task))
+    monkeypatch.setattr("experiments.command_line.loaded_job", lambda job: (StudyConfig, task))
     assert run_job("study", ["hydra.run.dir=warned"]) == 0
     assert "warning: nothing was learned\n" in capfd.readouterr().err
     document = read_json(here / "warned/result.json")

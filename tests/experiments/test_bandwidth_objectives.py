@@ -28,7 +28,7 @@ from envs.step.order import OneFOneB
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.objectives import Makespan
 from experiments.step.plan import PlanConfig, plan

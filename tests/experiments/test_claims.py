@@ -12,8 +12,8 @@ import yaml
 from refusals import told
 
 from envs.files import read_json
+from experiments.command_line import run_job
 from experiments.reporting.claims import number_at, page_of, read_claims, rerun, table_of
-from experiments.run.app import run_job
 from tests.paths import CONF, ROOT
 
 CHEAP = [  # seconds each

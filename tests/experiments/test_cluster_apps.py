@@ -14,8 +14,8 @@ from PIL import Image
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.files import read_json
 from experiments.cluster import evaluate_cluster
+from experiments.command_line import run_job
 from experiments.evaluate import main
-from experiments.run.app import run_job
 
 # On one node of 2 GPUs: b waits for a unless it may preempt it, c passes b over where it may.
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,2,5,2\nc,3,4,1\n"

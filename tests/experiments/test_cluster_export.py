@@ -18,11 +18,11 @@ from agents.cluster.checkpoint import CheckpointScheduler
 from agents.rllib.restore import load_best
 from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
+from experiments.command_line import run_job
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.evaluate import main as evaluate
 from experiments.learning import train_cluster
 from experiments.learning.train_cluster import TrainClusterConfig, task_of
-from experiments.run.app import run_job
 from experiments.run.saved_run import saved_config
 from experiments.train import main
 from models.artifacts import sha256_of

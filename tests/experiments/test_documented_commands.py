@@ -13,12 +13,12 @@ from hydra.utils import get_class
 
 from docs.entries import entries
 from envs.errors import InputError
+from experiments.command_line import job_of
 from experiments.config.command_words import command_words, listed, of_cells
 from experiments.config.composing import CONFIG_FILE, check_command_line
 from experiments.config.config_source import job_keys
 from experiments.config.verbs import LISTED, STUDY, STUDY_WORDS, VERBS, expanded, without_choice
-from experiments.run.app import job_of
-from experiments.study.multirun import check_sweep
+from experiments.studies.multirun import check_sweep
 from tests.paths import ROOT
 
 PAGES = [

@@ -9,7 +9,7 @@ import pytest
 
 from envs.files import read_json
 from envs.hybrid.slots import SlotFile
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 
 SMALL = ["slots.workers=3", "slots.slots=8", "layers.blocks=4", "seeds=2", "bootstrap=50"]
 

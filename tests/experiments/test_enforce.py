@@ -16,7 +16,7 @@ from layered_step import layered_step
 from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.step.allocated import uniform_allocation
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 from tests.envs.topologies import topology_named
 
 Document = dict[str, Any]

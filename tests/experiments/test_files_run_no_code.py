@@ -23,6 +23,7 @@ from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.errors import InputError
 from envs.graphs.storage import save_graph
 from experiments.cluster.trace_source import read_workload
+from experiments.command_line import main_of
 from experiments.config.command_words import use_command_line, use_config_folders
 from experiments.config.composing import check_words, hydra_over_configs, hydra_words
 from experiments.config.config_source import SHIPPED_CONFIGS
@@ -32,10 +33,9 @@ from experiments.learning.main_cluster import MainClusterConfig
 from experiments.learning.one_problem import TrainConfig
 from experiments.network import synchronising as gradients
 from experiments.reporting.claims import _number_of
-from experiments.run.app import main_of
 from experiments.run.saved_run import saved_config, saved_nodes
 from experiments.step.problem import StoredGraph, topology_file
-from experiments.study.running import StudyConfig
+from experiments.studies.running import StudyConfig
 from tests.envs.topologies import topology_text
 from tests.paths import CONF
 from tests.refusal import refusal

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 
 TEXT = """\
 shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts

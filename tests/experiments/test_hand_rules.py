@@ -21,10 +21,10 @@ from agents.solver import UNLIMITED
 from agents.step.problems import StepPlanning
 from envs.cluster.environment.generator import OPTIMUM_S
 from envs.files import read_json
+from experiments.command_line import main_of
 from experiments.learning.hand_rules import rule_scores
 from experiments.report import main as report
-from experiments.run.app import main_of
-from experiments.study.running import PAGE_FILE
+from experiments.studies.running import PAGE_FILE
 
 IDS = {
     "PlacementToy": "step_time_s", "JointToy": "step_time_s", "BandwidthToy": "step_time_s",

@@ -14,7 +14,7 @@ from refusals import run_refused
 
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 from experiments.step.hybrid_file import read_hybrid_plan
 from tests.refusal import refusal
 

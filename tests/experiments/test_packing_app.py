@@ -16,8 +16,8 @@ from agents.cluster.rules.packing import draw_arrivals, pack
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.files import read_json
 from experiments.cluster.packing import PackingConfig
+from experiments.command_line import run_job
 from experiments.config.composing import typed
-from experiments.run.app import run_job
 from tests.refusal import refusal
 
 PODS = """\

@@ -20,14 +20,14 @@ from envs.files import read_json
 from envs.hardware.builders import DEVICES, mixed
 from envs.hardware.servers import PcieServer
 from envs.placement.generator import TrainingProblems
+from experiments.command_line import run_job
 from experiments.config.config_source import SHIPPED_CONFIGS
-from experiments.run.app import run_job
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import RunConsole
 from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.training_graphs import TrainingGraphs
-from experiments.study.study import Study
+from experiments.studies.study import Study
 from tests.paths import CONF, ROOT
 from tests.refusal import refusal
 

@@ -16,7 +16,7 @@ from envs.graphs.storage import save_graph
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 from experiments.step.plan_file import read_plan
 from tests.envs.topologies import topology_named, topology_text
 

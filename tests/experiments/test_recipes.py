@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from small_split import one_of_several
 
 from envs.files import read_json
+from experiments.command_line import job_of
 from experiments.config.command_words import with_recipes
 from experiments.config.composing import check_command_line
 from experiments.config.config_source import SHIPPED_CONFIGS
@@ -21,7 +22,6 @@ from experiments.config.verbs import JOBS
 from experiments.learning import train_cluster
 from experiments.learning.one_problem import TrainConfig
 from experiments.learning.train_cluster import TrainClusterConfig
-from experiments.run.app import job_of
 from experiments.train import main
 from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF

@@ -14,13 +14,13 @@ from refusals import told
 from run_folders import metrics, run_folder, step_result
 
 from envs.files import read_json
+from experiments.command_line import run_job
 from experiments.config.command_words import listed
 from experiments.reporting.page import Page
 from experiments.reporting.run_folder import LARGEST
 from experiments.reporting.tables import Table, markdown_table, read_tables
-from experiments.run.app import run_job
-from experiments.study.comparison import Comparison
-from experiments.study.report import comparisons, read_folders
+from experiments.studies.comparison import Comparison
+from experiments.studies.report import comparisons, read_folders
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">|a&b'
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from run_folders import metrics, run_folder, step_result
 
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 pytestmark = [

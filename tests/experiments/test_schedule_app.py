@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envs.files import read_json
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 
 TIMES = ["forward=10", "input_gradient=12", "weight_gradient=8", "communication=1"]
 

@@ -16,9 +16,9 @@ from fastapi.testclient import TestClient
 from agents.decision import Decision, StateError
 from agents.exported import load_decider
 from envs.errors import InputError
-from experiments.serving.serve import ServeConfig, is_loopback, read_token, require_hosts
 from experiments.serving.server import listening
 from experiments.serving.service import Service
+from experiments.serving.settings import ServeConfig, is_loopback, read_token, require_hosts
 from tests.paths import ROOT
 from tests.refusal import refusal
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from envs.files import read_json
+from experiments.command_line import run_job
 from experiments.network.plan_file import read_plan
 from experiments.network.synchronising import SynchroniseConfig, published_networks
-from experiments.run.app import run_job
 from tests.refusal import refusal
 
 LINKS = """\

@@ -19,8 +19,8 @@ from envs.cluster.workload.parquet import read_frame, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
 from experiments.cluster.trace_source import TraceAppConfig, load_trace
+from experiments.command_line import run_job
 from experiments.config.composing import check_command_line
-from experiments.run.app import run_job
 from tests.paths import CONF
 
 PHILLY = """\

@@ -17,9 +17,9 @@ from agents.rllib.restore import load_best
 from envs.bandwidth.generator import OPTIMUM_S
 from envs.files import read_json
 from envs.graphs.storage import save_graph
+from experiments.command_line import run_job
 from experiments.evaluate import main as evaluate
 from experiments.learning.one_problem import TrainConfig
-from experiments.run.app import run_job
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import main
 from tests.paths import ROOT

@@ -17,7 +17,7 @@ from envs.graphs.storage import save_graph
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.run.app import run_job
+from experiments.command_line import run_job
 from experiments.run.provenance import Provenance
 from experiments.step.captured_models import MODELS, Captured
 from experiments.step.plan_file import write_plan

@@ -15,12 +15,12 @@ import pytest
 from hydra.utils import get_class, get_object
 
 from envs.files import read_json
+from experiments.command_line import main_of
 from experiments.config.composing import take_config_folders
 from experiments.config.config_source import job_config
 from experiments.config.help import SCRIPTS, candidates
 from experiments.config.targets import EXTRAS
 from experiments.config.verbs import JOBS, VERBS
-from experiments.run.app import main_of
 from meshwright import command
 from meshwright.command import main
 from tests.paths import ROOT
@@ -111,7 +111,7 @@ def test_an_extra_that_is_not_there_is_named(
     def without_torch(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr("experiments.run.app.get_class", without_torch)
+    monkeypatch.setattr("experiments.command_line.get_class", without_torch)
     assert main(["train"]) == 2
     told = "error: 'train' needs the extra 'train': pip install 'meshwright[train]'\n"
     assert capsys.readouterr().err == told

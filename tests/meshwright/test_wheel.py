@@ -153,7 +153,7 @@ def test_a_config_of_an_installed_run_is_read_in_a_checkout(tmp_path: Path) -> N
         ("envs.step(actions), self.envs.units", "envs.step(actions), self.envs.units"),
         ("# see envs.cost.", "# see meshwright.envs.cost."),
         ("_target_: envs.cost.RooflineCost", "_target_: meshwright.envs.cost.RooflineCost"),
-        ("python -m experiments.study.cells", "python -m meshwright.experiments.study.cells"),
+        ("python -m experiments.studies.cells", "python -m meshwright.experiments.studies.cells"),
         ("x = 'agents.fifo'", "x = 'agents.fifo'"),
         ("x = f'agents.{name}'", "x = f'agents.{name}'"),
         ("x = 'envs'", "x = 'envs'"),

@@ -38,8 +38,8 @@ from envs.step.order import OneFOneB
 from envs.step.plans import PairWeights, Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.cluster.evaluate_cluster import EvaluateClusterConfig, evaluate_cluster
+from experiments.command_line import run_job
 from experiments.config.composing import check_command_line
-from experiments.run.app import run_job
 from experiments.run.faults import fault_of as fault_of_run
 from experiments.run.provenance import Provenance
 from experiments.step.enforcing import read_hosts

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from envs.files import read_json
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 from tests.proof.hostile_files import make_all
 
 LIST = yaml.safe_load(Path(__file__).with_name("hostile_inputs.yaml").read_text(encoding="utf-8"))

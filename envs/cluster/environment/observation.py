@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import log, sqrt
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from annotated_types import Ge
@@ -40,9 +40,6 @@ from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, NONE, RUNNIN
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
 from envs.compilation import compiled, compiled_inner, pasted
 from envs.errors import InputError
-
-if TYPE_CHECKING:
-    from envs.cluster.environment.episode import SchedulingEpisode
 
 ClusterGraph = dict[str, NDArray[Any]]
 Features = NDArray[np.float32]
@@ -195,16 +192,16 @@ def job_profiles(
 class ExpertActions(Protocol):
     """The decisions of an expert policy in one episode."""
 
-    def action(self, episode: SchedulingEpisode, scheduler: int) -> int:
-        """An allowed action for a scheduler whose window has just been filled."""
+    def action(self, episode: Any, scheduler: int) -> int:
+        """An allowed action for a scheduler of a `SchedulingEpisode` whose window is filled."""
 
 
 @runtime_checkable
 class ExpertPolicy(Protocol):
     """An expert policy, asked at every decision; it changes nothing itself."""
 
-    def begin(self, episode: SchedulingEpisode) -> ExpertActions:
-        """At the start of an episode."""
+    def begin(self, episode: Any) -> ExpertActions:
+        """At the start of a `SchedulingEpisode`."""
 
 
 class Seen(NamedTuple):

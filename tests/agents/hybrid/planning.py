@@ -16,7 +16,8 @@ from agents.hybrid.pipedream import Cuts
 from agents.solver import Budget
 from agents.step.problems import HybridPlanner
 from envs.graphs.readers.pipedream import PipeDreamReader
-from envs.hybrid.plan import HybridProblem, Stage
+from envs.hybrid.plan import Stage
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.states import LayerGraph, antichain_states
 
 DATA = Path(os.environ.get("MESHWRIGHT_DATA", ""))

@@ -15,7 +15,8 @@ from agents.hybrid.machines import PREDICTED
 from agents.hybrid.stage_program import Column, StageProgram, fused
 from agents.pipeline.published import gpipe, one_f_one_b
 from agents.solver import Budget
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered
+from envs.hybrid.plan import HybridPlan, Stage, ordered
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import simulate
 from tests.agents.hybrid.planning import divisions, stages_by
 from tests.envs.hybrid.rows_of_layers import random_row, row, servers

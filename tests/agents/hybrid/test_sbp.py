@@ -8,7 +8,8 @@ import pytest
 from agents.hybrid.machines import PREDICTED
 from agents.hybrid.sharding import SBP, one_stage_seconds
 from agents.solver import Budget
-from envs.hybrid.plan import HybridProblem, Stage
+from envs.hybrid.plan import Stage
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import simulate
 from tests.agents.hybrid.planning import stages_by
 from tests.envs.hybrid.rows_of_layers import row, servers, shared

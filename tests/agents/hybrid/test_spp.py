@@ -15,7 +15,8 @@ from agents.solver import Budget
 from envs.arrays import FloatArray
 from envs.files import read_json
 from envs.hardware.builders import nvlink_islands
-from envs.hybrid.plan import HybridProblem, Stage
+from envs.hybrid.plan import Stage
+from envs.hybrid.problem import HybridProblem
 from envs.step.pipeline import play
 from tests.agents.hybrid.planning import divisions
 from tests.envs.hybrid.rows_of_layers import random_row, servers

@@ -19,16 +19,8 @@ from envs.graphs.fake_module import build_module
 from envs.graphs.op_graph import NONE, OpGraph, Phase
 from envs.graphs.storage import graph_hash
 from envs.graphs.synthetic import synthetic_training_graph
-from envs.graphs.zoo import (
-    ZOO,
-    ZooShape,
-    cache_key,
-    cached_graph,
-    capture_zoo_model,
-    default_folder,
-    zoo_graph,
-    zoo_model,
-)
+from envs.graphs.zoo import cache_key, cached_graph, capture_zoo_model, default_folder, zoo_graph
+from envs.graphs.zoo_models import ZOO, ZooShape, zoo_model
 from envs.graphs.zoo_modules import ExpertLayer, MixtureOfExpertsConfig, workload
 from tests.paths import ROOT
 from tests.refusal import refusal
@@ -135,7 +127,7 @@ def test_llama_7b_is_captured_in_little_memory() -> None:
     program = (
         "import json, resource;"
         "from envs.graphs.zoo import capture_zoo_model;"
-        "from envs.graphs.zoo import zoo_model;"
+        "from envs.graphs.zoo_models import zoo_model;"
         "g = capture_zoo_model(zoo_model('llama_7b', batch=1, sequence=512, micro_batches=1));"
         "print(json.dumps([g.forward_flop(), g.backward_flop(),"
         "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))"

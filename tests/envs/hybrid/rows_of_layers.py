@@ -9,7 +9,8 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.hardware.topology import Topology
-from envs.hybrid.plan import HybridProblem, Shard, Stage, unshared
+from envs.hybrid.plan import Shard, Stage, unshared
+from envs.hybrid.problem import HybridProblem
 from tests.agents.placement.random_problems import cluster
 
 

@@ -15,7 +15,8 @@ from envs.graphs.op_graph import NONE, Phase
 from envs.hardware.builders import single_server
 from envs.hardware.servers import PcieServer
 from envs.hybrid.layers import hybrid_problem, layers_of
-from envs.hybrid.plan import HybridProblem, unshared
+from envs.hybrid.plan import unshared
+from envs.hybrid.problem import HybridProblem
 from envs.step.problem import StepProblem
 from tests.refusal import refusal
 from tests.strength import SEEDS

@@ -13,7 +13,8 @@ from agents.pipeline.published import gpipe, one_f_one_b
 from agents.synchronisation.classical import DoubleTree, Ring
 from envs.graphs.op_graph import Kind
 from envs.hybrid import simulation
-from envs.hybrid.plan import HybridPlan, HybridProblem, Stage, ordered, peak_memory
+from envs.hybrid.plan import HybridPlan, Stage, ordered, peak_memory
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import pipeline_of, simulate
 from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import Action, Work, play

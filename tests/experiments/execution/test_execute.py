@@ -14,10 +14,10 @@ from plans_of_layers import PLANS, write
 
 from envs.files import read_json
 from envs.graphs.readers.pipedream import PipeDreamReader
+from experiments.command_line import run_job
 from experiments.execution.executing import outcome
 from experiments.execution.split import read_split
 from experiments.execution.worker import work
-from experiments.run.app import run_job
 from tests.paths import CONF
 from tests.refusal import refusal
 

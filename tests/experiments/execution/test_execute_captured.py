@@ -17,12 +17,13 @@ from agents.pipeline.published import gpipe, one_f_one_b, zb_h1
 from envs.files import read_json
 from envs.graphs.capture import Workload
 from envs.graphs.op_graph import OpGraph, Phase
-from envs.graphs.zoo import capture_zoo_model, zoo_model
+from envs.graphs.zoo import capture_zoo_model
+from envs.graphs.zoo_models import zoo_model
 from envs.graphs.zoo_modules import workload
 from envs.hybrid.plan import order_texts
+from experiments.command_line import run_job
 from experiments.execution.captured import CapturedLayers, WithoutDropout
 from experiments.execution.split import read_split
-from experiments.run.app import run_job
 from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow

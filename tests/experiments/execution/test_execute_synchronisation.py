@@ -24,6 +24,7 @@ from envs.synchronisation.plan import (
     Tree,
     Way,
 )
+from experiments.command_line import run_job
 from experiments.execution import synchronising
 from experiments.execution.namespaces import fewest_links, real_links, why_not
 from experiments.execution.processes import TASK
@@ -32,7 +33,6 @@ from experiments.execution.synchronising import (
 )
 from experiments.execution.tree_worker import work
 from experiments.network.plan_file import write_plan
-from experiments.run.app import run_job
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance
 from tests.refusal import refusal

@@ -13,8 +13,8 @@ import pytest
 from plans_of_layers import NAMES, PLANS, write
 
 from envs.files import read_json
+from experiments.command_line import run_job
 from experiments.execution import exporting
-from experiments.run.app import run_job
 
 
 def export(folder: Path, name: str, to: str) -> int:

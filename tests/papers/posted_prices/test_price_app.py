@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 SMALL = "seeds=1 learner.iterations=2 learner.hidden=4 levels=20 parts=20 sizes=[1,2] units=[2]"
 QUICK = [*SMALL.split(), "rental.levels=2", "rental.rounds=2", "spreads=[5.0]"]

@@ -13,7 +13,7 @@ from zoo_profiles import GPUS, input_bytes, zoo_profile
 from envs.cluster.interference.cases import assign
 from envs.cluster.interference.profiles import Profiles
 from envs.cluster.workload.trace import Labels, Trace
-from envs.graphs.zoo import zoo_model
+from envs.graphs.zoo_models import zoo_model
 from envs.hardware.devices import CATALOGUE
 from tests.paths import CONF
 from tests.refusal import refusal

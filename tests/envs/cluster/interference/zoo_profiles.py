@@ -9,7 +9,8 @@ import numpy as np
 from envs.cluster.interference.profiles import JobProfile
 from envs.cost import RooflineCost
 from envs.graphs.op_graph import OpGraph
-from envs.graphs.zoo import ZooModel, zoo_graph, zoo_model
+from envs.graphs.zoo import zoo_graph
+from envs.graphs.zoo_models import ZooModel, zoo_model
 from envs.hardware.builders import single_server
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.fabric import LinkSpec

@@ -20,11 +20,11 @@ from experiments.run.artifacts import write_text
 from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.provenance import file_hash, stamp
 from experiments.run.saved_run import saved_config
-from experiments.study.comparison import Comparison
-from experiments.study.frames import Frames, objectives
-from experiments.study.reading import add_pictures, add_tables, tables_of
-from experiments.study.running import StudyConfig
-from experiments.study.study import Cell, Study
+from experiments.studies.comparison import Comparison
+from experiments.studies.frames import Frames, objectives
+from experiments.studies.reading import add_pictures, add_tables, tables_of
+from experiments.studies.running import StudyConfig
+from experiments.studies.study import Cell, Study
 
 PAGE, MARKDOWN, LATEX = "report.html", "report.md", "report.tex"
 STEPS, CHARTS, MOST_CHARTS = "charts/global_step", "charts/", 4  # of the metrics of a training

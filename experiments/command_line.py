@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from hydra.errors import InstantiationException
-from hydra.utils import get_class, get_object
 from rich.console import Console
 
 from envs.errors import InputError
@@ -31,7 +27,6 @@ from experiments.config.composing import (
     CONFIG_FILE,
     Composed,
     answer_by_hydra,
-    check_command_line,
     composed_words,
     of_schema,
     plain_config,
@@ -40,9 +35,7 @@ from experiments.config.composing import (
 )
 from experiments.config.config_source import job_keys
 from experiments.config.help import HELP_FLAGS, verb_help
-from experiments.config.papers import register_environments
 from experiments.config.signatures import knobs
-from experiments.config.targets import missing_extra
 from experiments.config.verbs import (
     EXPERIMENTS,
     JOBS,
@@ -55,19 +48,18 @@ from experiments.config.verbs import (
     jobs_of,
     without_choice,
 )
-from experiments.run.artifacts import claimed, to_json, to_yaml, write_json, write_text
+from experiments.run.artifacts import claimed, to_yaml
 from experiments.run.faults import fault_of, require_text, told
 from experiments.run.interrupts import goes_on
+from experiments.run.job import gone_on_with, loaded_job, result_of, without_extra
 from experiments.run.one_run import (
     ENVIRONMENT_FILE,
-    RESULT_FILE,
     Result,
     Run,
     RunConsole,
     heartbeat,
 )
-from experiments.run.provenance import Provenance, command_line, package_versions, stamp
-from models.artifacts import read_json_object
+from experiments.run.provenance import Provenance, command_line
 
 MULTIRUN = {"--multirun", "-m"}
 FLAGS = (
@@ -145,7 +137,7 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
         answer_by_hydra(flags, words, job.config)
         return
     if flags:
-        from experiments.study.multirun import multirun
+        from experiments.studies.multirun import multirun
 
         multirun(job.config, loaded_job(job)[0], words)
         return
@@ -161,11 +153,11 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
     with claimed(folder, config, text):
         before = set(os.listdir(folder))
         if getattr(config, "resume", None) is not None:
-            provenance, text = _gone_on_with(folder, provenance), ""  # its config is there already
+            provenance, text = gone_on_with(folder, provenance), ""  # its config is there already
         try:
             _run(composed, task, _called(called, python), stdout, provenance, text)
         except Exception as error:
-            fault = _without_extra(error, verb) or fault_of(error)
+            fault = without_extra(error, verb) or fault_of(error)
             if fault is not None:
                 _discard(folder, before)
             if fault is None or fault is error:
@@ -173,63 +165,10 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
             raise fault from error
 
 
-def loaded_job(job: Job) -> tuple[type[Any], Callable[[Any, Run], Result]]:
-    """The dataclass and the task of a job.
-
-    Raises:
-        InputError: it needs an extra that is not installed.
-    """
-    register_environments()
-    try:
-        return get_class(job.schema), get_object(job.task)
-    except Exception as error:
-        fault = _without_extra(error, job.verb)
-        if fault is None:
-            raise
-        raise fault from error
-
-
-def _gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
-    """Where the files of a resumed run come from: the command that began it and the one of now."""
-    path = folder / ENVIRONMENT_FILE
-    origin = read_json_object(path).get("provenance") if path.is_file() else None
-    if not isinstance(origin, dict):
-        return provenance  # of an older version: the app says what it lacks
-    command = f"{origin.get('command')} ; {provenance.command}"
-    return replace(provenance, command=command, seed=origin.get("seed"))
-
-
-def _without_extra(error: Exception, verb: str) -> InputError | None:
-    """What is told where a module of an extra is not installed."""
-    if not isinstance(error, ImportError | InstantiationException):
-        return None
-    told = missing_extra(error)
-    return None if told is None else InputError(f"{verb!r} {told}")
-
-
 def _called(verb: str, python: str = "python") -> str:
     """What is typed for it."""
     words = sys.argv[0]
     return words if words.startswith("meshwright ") else f"{python} -m {EXPERIMENTS}.{verb}"
-
-
-def run_quietly(job: Job, words: Sequence[str], log: TextIO) -> None:
-    """Run a job in the run folder that its words name, in this process; `log` gets what it says.
-
-    Raises:
-        InputError: as the command's.
-    """
-    schema, task = loaded_job(job)
-    words = without_choice(job.verb, words, job_keys(job.config))
-    composed = check_command_line(words, job.config, schema)
-    provenance = Provenance(
-        composed.config.seed, command=shlex.join(["meshwright", job.verb, *words])
-    )
-    text = to_yaml(plain_config(composed.config), provenance)
-    with claimed(composed.folder, composed.config, text):
-        if getattr(composed.config, "resume", None) is not None:
-            provenance, text = _gone_on_with(composed.folder, provenance), ""
-        _result_of(composed, task, RunConsole(file=log), provenance, text)
 
 
 def _run(
@@ -248,7 +187,7 @@ def _run(
         console.say(f"last checkpoint: {kept[-1].name}")
     again = goes_on(f"{called} {shlex.quote(f'resume={folder}')} goes on with it", *work)
     with again, heartbeat(console, task.__name__.replace("_", " ")):
-        result, text = _result_of(composed, task, console, provenance, text)
+        result, text = result_of(composed, task, console, provenance, text)
     if config.json:
         stdout.write(text)
         stdout.flush()
@@ -260,34 +199,6 @@ def _run(
             console.print(f"pictures in it: {', '.join(pictures)}", soft_wrap=True)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
-
-
-def _result_of(
-    composed: Composed[Any],
-    task: Callable[[Any, Run], Result],
-    console: RunConsole,
-    provenance: Provenance,
-    text: str,
-) -> tuple[Result, str]:
-    """What a task comes to, and the text of its `result.json`, which is written last."""
-    folder = Path(os.path.abspath(composed.folder))
-    if text:
-        environment = {
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "processor_cores": os.cpu_count(),
-            "packages": package_versions(),
-        }
-        write_text(folder / CONFIG_FILE, text)
-        document = stamp(environment, provenance, kind="environment")
-        write_json(folder / ENVIRONMENT_FILE, document)
-    run = Run(folder, console, provenance, composed.choices, composed.overrides)
-    result = task(composed.config, run)
-    warned = {"warnings": list(result.warnings)} if result.warnings else {}
-    values = {**result.values, **warned, "run_folder": str(folder)}
-    told = to_json(stamp(values, result.provenance, kind="result"))
-    write_text(folder / RESULT_FILE, told)
-    return result, told
 
 
 def _print_values(console: Console, values: Mapping[str, object]) -> None:

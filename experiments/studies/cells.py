@@ -36,13 +36,13 @@ from experiments.config.composing import (
 )
 from experiments.config.config_source import job_keys
 from experiments.config.verbs import without_choice
-from experiments.run.app import loaded_job, run_quietly
 from experiments.run.artifacts import write_json
 from experiments.run.display import ProgressDisplay
 from experiments.run.interrupts import end_with_children
+from experiments.run.job import loaded_job, run_quietly
 from experiments.run.one_run import RESULT_FILE
 from experiments.run.provenance import Provenance, stamp
-from experiments.study.study import STUDY_KEY, Cell
+from experiments.studies.study import STUDY_KEY, Cell
 
 CONFIG = "study"  # of conf
 FAILURE_FILE = "failure.json"

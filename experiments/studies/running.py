@@ -19,15 +19,15 @@ from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import text_hash
 from experiments.run.saved_run import resumed_config
-from experiments.study.cells import check, record_of, run_cells
-from experiments.study.comparison import (
+from experiments.studies.cells import check, record_of, run_cells
+from experiments.studies.comparison import (
     Comparison,
     Entry,
     solvers_first,
 )
-from experiments.study.frames import FAILED_STATUS, Frames
-from experiments.study.reading import MOST_DRAWN, WIDEST, page_of, tables_of
-from experiments.study.study import Study
+from experiments.studies.frames import FAILED_STATUS, Frames
+from experiments.studies.reading import MOST_DRAWN, WIDEST, page_of, tables_of
+from experiments.studies.study import Study
 
 CELLS_FOLDER, LATEX_FILE, CSV_FILE, PAGE_FILE = "cells", "table.tex", "table.csv", "study.html"
 PICTURE_FILE = "study.png"

@@ -25,7 +25,7 @@ from experiments.pictures.learning import (
 from experiments.run.artifacts import METRICS_FILE, write_figure
 from experiments.run.one_run import RESULT_FILE, Result, Run
 from experiments.run.provenance import file_hash
-from experiments.study.frames import FAILED_STATUS, Frames
+from experiments.studies.frames import FAILED_STATUS, Frames
 
 PICTURE, CELLS_FILE = "learning_curves.png", "cells.parquet"
 

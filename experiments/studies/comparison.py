@@ -14,8 +14,8 @@ import polars as pl
 from envs.arrays import FloatArray
 from envs.errors import InputError
 from experiments.run.statistics import Interval, bootstrap, bootstrap_median
-from experiments.study.frames import Frames
-from experiments.study.study import BEST_OVERALL, BEST_PER_PROBLEM, Study
+from experiments.studies.frames import Frames
+from experiments.studies.study import BEST_OVERALL, BEST_PER_PROBLEM, Study
 
 SAME = 1e-9  # relative difference, by rounding, of two equal values
 KNOWN = "published"

@@ -16,8 +16,8 @@ import yaml
 from envs.errors import InputError
 from envs.files import check_file, write_atomically
 from experiments.config.command_words import config_folders
-from experiments.study.cells import FAILED
-from experiments.study.study import Cell
+from experiments.studies.cells import FAILED
+from experiments.studies.study import Cell
 
 CELLS = {
     "cell": pl.String, "study": pl.String, "problem": pl.String, "factors": pl.String,

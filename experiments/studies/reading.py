@@ -11,9 +11,9 @@ import polars as pl
 from experiments.reporting.page import Figure, Page
 from experiments.reporting.tables import Columns, Table
 from experiments.run.statistics import Interval
-from experiments.study.comparison import KNOWN, Comparison, solvers_first
-from experiments.study.frames import FAILED_STATUS, INFEASIBLE
-from experiments.study.study import BEST_OVERALL, BEST_PER_PROBLEM
+from experiments.studies.comparison import KNOWN, Comparison, solvers_first
+from experiments.studies.frames import FAILED_STATUS, INFEASIBLE
+from experiments.studies.study import BEST_OVERALL, BEST_PER_PROBLEM
 
 WIDEST = 9  # entries beside each other in a table
 MOST_DRAWN = 40  # problems in a picture, rows of a table on a console

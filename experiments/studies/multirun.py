@@ -43,9 +43,9 @@ from experiments.run.artifacts import require_own_folder, to_json, write_json
 from experiments.run.interrupts import goes_on
 from experiments.run.one_run import Run, RunConsole
 from experiments.run.provenance import Provenance, stamp
-from experiments.study.cells import FAILED, record_of, run_cell
-from experiments.study.frames import OBJECTIVE, figure_at, objectives
-from experiments.study.study import Cell
+from experiments.studies.cells import FAILED, record_of, run_cell
+from experiments.studies.frames import OBJECTIVE, figure_at, objectives
+from experiments.studies.study import Cell
 
 RECIPES = "sweep"  # the group of the recipes of sweeps
 CELL_FILE = "cell.json"  # beside a run folder: what it came to
