@@ -13,7 +13,7 @@ import yaml
 from experiments import evaluate
 from experiments.config.verbs import JOBS
 from experiments.studies.frames import OBJECTIVES
-from experiments.study import cells
+from experiments.studies import cells
 from tests.paths import CONF
 
 

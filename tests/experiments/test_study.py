@@ -29,7 +29,7 @@ from experiments.studies.comparison import Comparison, Entry
 from experiments.studies.frames import CELLS, CURVES, VALUES, Frames
 from experiments.studies.running import StudyConfig
 from experiments.studies.study import Cell, Study
-from experiments.study import cells as cells_module
+from experiments.studies import cells as cells_module
 from tests.paths import CONF
 from tests.refusal import refusal
 from tests.strength import trials
