@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import tokenize
@@ -19,6 +20,7 @@ LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER,
 }  # fmt: skip
+COMPILES = {"compiled", "compiled_inner", "pasted", "unchecked", "unchecked_inner"}
 LONG, PER_TOKEN = 80, 8  # characters of a string that count one token, and of each further one
 
 
@@ -37,6 +39,16 @@ def tokens(source: str) -> int:
     return count
 
 
+def compiled_lines(source: str) -> int:
+    """Lines of the functions of a Python file that numba compiles."""
+    functions = (x for x in ast.walk(ast.parse(source)) if isinstance(x, ast.FunctionDef))
+    return sum(
+        (x.end_lineno or x.lineno) - x.lineno + 1
+        for x in functions
+        if COMPILES & {ast.unparse(decorator).partition("(")[0] for decorator in x.decorator_list}
+    )
+
+
 @cache
 def sizes() -> Counter[str]:
     """Tokens of each room: a folder of a floor, and the files that lie on the floor itself."""
@@ -45,9 +57,9 @@ def sizes() -> Counter[str]:
         for path in (ROOT / floor).rglob("*.py"):
             room = path.relative_to(ROOT).parts
             depth = 3 if room[:2] == ("experiments", "papers") else 2
-            found["/".join(room[:depth]) if len(room) > depth else floor] += tokens(
-                path.read_text()
-            )
+            source = path.read_text()
+            found["/".join(room[:depth]) if len(room) > depth else floor] += tokens(source)
+            found["compiled lines"] += compiled_lines(source)
     papers = ROOT / "experiments" / "papers"
     found["YAML files"] = sum(1 for folder in (CONF, papers) for _ in folder.rglob("*.yaml"))
     return found
