@@ -111,7 +111,7 @@ def test_an_extra_that_is_not_there_is_named(
     def without_torch(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr("experiments.command_line.get_class", without_torch)
+    monkeypatch.setattr("experiments.run.job.get_class", without_torch)
     assert main(["train"]) == 2
     told = "error: 'train' needs the extra 'train': pip install 'meshwright[train]'\n"
     assert capsys.readouterr().err == told
