@@ -43,15 +43,14 @@ COLUMNS = ("claim", "published", "ours", "verdict", "conditions", "more")
 CLOSE = 1e-9  # relative: the same number
 _COMMAND = re.compile(r"(?:python -m experiments\.|meshwright )(\w+)((?: .*)?)")
 _ABOUT = """\
-The published systems first, in the order of their papers, then what this project claims itself;
-losses are rows like any other. The verdict is about what is *published*, under the conditions of
-the row: it **holds** where that was found again, **in part** where it was found less far or not
-everywhere, it **does not** where it was not, and is **not comparable** where what it was measured
-on is not in here. Behind each row stands the page that has the rest.
+Published claims by year, then those of this project, losses included. The verdict is about the
+*published* claim under the conditions of the row: it **holds**, holds **in part** (to a lesser
+degree, or not everywhere), **does not** hold, or is **not comparable** because what it was measured
+on is not available here. The last column links to the page with the details.
 
-`python -m experiments.claims rerun=[flow_times]` runs the command of a row again and says whether
-its figure lies in the interval. The rows are in `conf/claim_table.yaml`; the same command writes
-this page.
+`meshwright claims rerun=[flow_times]` runs the command of a row again and reports whether its
+figure is in the interval. The rows are in `conf/claim_table.yaml`; the same command writes this
+page.
 """
 
 
