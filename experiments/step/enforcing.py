@@ -55,7 +55,7 @@ class EnforceConfig(ProblemConfig):
     order: Any
     backend: Any
     plan: str  # a plan file with a section `bandwidth`
-    hosts: str  # a file that says which machine each server is: docs/network.md
+    hosts: str  # a file that says which machine each server is: its format stands above
     seed: int
     json: bool
 
