@@ -7,6 +7,8 @@ What learns has no plan before it has been trained: its picture is a training cu
 
 from __future__ import annotations
 
+import inspect
+import io
 import shlex
 import shutil
 from pathlib import Path
@@ -15,15 +17,18 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from matplotlib.image import imsave
+from hydra.utils import get_object
+from matplotlib.image import imread, imsave
+from numpy.typing import NDArray
 
 import meshwright as mw
 from agents.cluster.shipped import SHIPPED
-from docs.entries import Entry
+from docs.entries import Entry, minutes
 from envs.graphs.storage import save_graph
 from envs.joint import generator as four_servers
 from envs.placement import generator as mixed_devices
 
+CURVES = Path(__file__).with_name("pictures") / "curves.png"
 BUDGET_S = 4.0  # of a search
 STEPS, TOY_STEPS = 40, 3  # of an environment before it is drawn, or until its episode ends
 STAGES = ("problem.layers=16", "problem.micro_batches=4", "problem.degrees=[2]")
@@ -52,6 +57,28 @@ def draw(entry: Entry, path: Path) -> None:
         else:
             made = _planned(entry, folder, agent, into)
         shutil.move(f"{folder}/{made}", path)
+
+
+def curve(entry: Entry) -> bytes:
+    """A PNG: its panel of `curves.png`, which has one for each row of the table, in three columns.
+
+    Axes are found by their lines, which are the only dark ones of nearly the length of all panels.
+    """
+    whole = imread(CURVES)[..., :3]
+    dark = whole.max(axis=2) < 0.35
+    bottoms, lefts = (_begins(dark.mean(axis=axis) > 0.75) for axis in (1, 0))
+    row, column = divmod([*minutes()].index(entry.learned_name), len(lefts))
+    pitch, margin = bottoms[1] - bottoms[0], lefts[0]
+    bottom, left = bottoms[row] + pitch // 16, lefts[column] - margin
+    right = lefts[column + 1] - margin if column + 1 < len(lefts) else whole.shape[1]
+    buffer = io.BytesIO()
+    imsave(buffer, whole[bottom - pitch : bottom, left:right], format="png")
+    return buffer.getvalue()
+
+
+def _begins(there: NDArray[np.bool_]) -> list[int]:
+    """Where runs of True begin."""
+    return [int(x) for x in np.flatnonzero(there & ~np.roll(there, 1))]
 
 
 def _planned(entry: Entry, folder: str, agent: str, into: str) -> str:
@@ -84,7 +111,9 @@ def _frame(entry: Entry) -> Any:
         env: Any = gym.make(entry.id, render_mode="rgb_array").unwrapped
         env.action_space.seed(0)
     else:
-        env = entry.made(render_mode="rgb_array")
+        named = get_object(entry.target)
+        make = named if inspect.isfunction(named) else entry.made  # a function makes a toy
+        env = make(render_mode="rgb_array")
     rng, (seen, _) = np.random.default_rng(1), env.reset(seed=0)
 
     def action(space: Any, observation: Any) -> Any:

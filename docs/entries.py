@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from hydra import compose
@@ -55,14 +56,22 @@ COMMANDS = {  # of names without a file, where the command is not that of all of
     "env.windows.jobs_per_gpu=[1,2] 'clusters=[{_target_: envs.cluster.nodes.Cluster.uniform, "
     "nodes: 8, gpus_per_node: 8, nodes_per_rack: 4}]' training.budget_s=60",
 }
+WITHOUT_CONFIG = {  # environments that are classes alone, not names of `env=`
+    "pricing": "envs.pricing.env.PricingEnv",
+    "pricing_toy": "envs.pricing.env.toy_environment",
+}
+LEARNING = Path(__file__).with_name("learning.md")
+MEASURED = "| steps | untrained | learned | best simple rule |"  # in the head of its table of environments
 KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`
     "nothing": "nothing of a job that has not finished but its gang, its owner and its progress",
     "predictions": "predictions: what jobs that have finished tell of the others",
     "durations": "durations: how long every job takes",
 }
 ABOUT = {
-    "environment": "What is decided, step by step. `env=` names one; from Python `mw.make(id)` "
-    "makes it. The docstring of the class is its specification, and the toys have proved optima.",
+    "environment": "What is decided, step by step. `env=` names one; in Python `mw.make(id)` makes "
+    "those of Gymnasium, the class those of PettingZoo. The docstring of the class is the "
+    "specification; toys have proved optima. Each page has a picture, and the learning curve of a "
+    "minute of training.",
     "planner": "Who decides a whole training step at once. `agent=` names one. Whatever a planner "
     "says of itself, its plan is simulated again and stands beside a lower bound. The pictures "
     "show the plan for one small step of two micro-batches, on two V100 and two P100, or on four "
@@ -189,6 +198,21 @@ class Entry:
         return f"catalogue/pictures/{self.kind}_{self.name}.png"
 
     @property
+    def learned(self) -> Sequence[str]:
+        """Steps and scores of a minute of training, as `learning.md` has them; empty: it has none."""
+        return minutes().get(self.learned_name, ())
+
+    @property
+    def learned_name(self) -> str:
+        """Its id as that table has it."""
+        return self.id.removeprefix("meshwright/").removesuffix("-v0")
+
+    @property
+    def curve(self) -> str:
+        """The path of its learning curve in the site; empty: there is none."""
+        return f"catalogue/pictures/curve_{self.name}.png" if self.learned else ""
+
+    @property
     def path(self) -> str:
         return f"catalogue/{self.kind}s/{self.name}.md"
 
@@ -210,8 +234,16 @@ def class_of(target: str) -> Any:
 
 
 @cache
+def minutes() -> dict[str, list[str]]:
+    """The cells of `learning.md`'s table of environments by name, in the order of its rows."""
+    table = LEARNING.read_text(encoding="utf-8").partition(MEASURED)[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M)
+    return {name: cells.split(" | ") for name, cells in rows}
+
+
+@cache
 def entries() -> tuple[Entry, ...]:
-    """All of the group `env` that have steps and all of `agent`, by name."""
+    """All environments that have steps and all of `agent`, by name."""
     names = [(group, name) for group in ("env", "agent") for name in options(group)]
     with hydra_over_configs():
         whole = compose(overrides=[f"+{group}@{group}.{name}={name}" for group, name in names])
@@ -219,6 +251,8 @@ def entries() -> tuple[Entry, ...]:
     found = [
         Entry(group, name, nodes[group][name], _comments(group, name)) for group, name in names
     ]
+    found += [Entry("env", name, {"_target_": at}, ()) for name, at in WITHOUT_CONFIG.items()]
+    found.sort(key=lambda entry: entry.name)
     return tuple(e for e in found if e.group == "agent" or hasattr(e.made, "step"))
 
 
@@ -252,12 +286,32 @@ def page(entry: Entry) -> str:
         [
             f"# {entry.name}", entry.summary, f"![{CAPTIONS[entry.kind]}](../../{entry.picture})",
             _table([("", ""), *((f"**{key}**", text) for key, text in facts.items() if text)]),
+            *_learning(entry),
             f"## Run it\n\n```bash\n{entry.command}\n```",
             f"## How it works\n\n{DIRECTIVE.format(target)}",
             *(f"### {part.rpartition('.')[2]}\n\n{DIRECTIVE.format(part)}" for part in entry.told),
             "\n".join(["## Settings\n\n```yaml", *_yaml(entry.node), "```\n"]),
         ]
     )  # fmt: skip
+
+
+def _learning(entry: Entry) -> Iterator[str]:
+    """The learning curve of an environment, and its numbers."""
+    if entry.learned:
+        steps, untrained, learned, rule = entry.learned[:4]
+        yield "## Learning curve"
+        yield f"![Best score so far, by the share of the training, 0 to 1](../../{entry.curve})"
+        yield _table(
+            [
+                ("steps in 60 s", "score, untrained", "score, learned", "best simple rule"),
+                (steps, untrained, learned, rule),
+            ]
+        )
+        yield (
+            f"`{entry.id}` with its defaults, the perceptron of `task=environment`, one seed, one "
+            "core. A score is the objective over that of random play, which is 1 (dashed); lower is "
+            "better ([all environments](../../learning.md))."
+        )
 
 
 def _yaml(node: Mapping[str, Any], indent: str = "") -> Iterator[str]:

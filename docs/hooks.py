@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs.drawings import draw  # noqa: E402
+from docs.drawings import curve, draw  # noqa: E402
 from docs.entries import ABOUT, entries, index, page  # noqa: E402
 from experiments.config.papers import PAPERS, Paper  # noqa: E402
 
@@ -55,6 +55,8 @@ def on_files(files: Files, config: Any) -> Files:
         folder.mkdir(parents=True)
     for entry in entries():
         files.append(File.generated(config, entry.path, content=page(entry)))
+        if entry.curve:
+            files.append(File.generated(config, entry.curve, content=curve(entry)))
         if entry.picture.startswith("pictures/"):
             continue  # a training run, kept in `docs`
         picture = folder / Path(entry.picture).name

@@ -6,7 +6,7 @@ import importlib
 
 import gymnasium as gym
 
-from docs.entries import KNOWLEDGE, entries, page, section
+from docs.entries import KNOWLEDGE, WITHOUT_CONFIG, entries, page, section
 from experiments.config.config_source import options
 from tests.paths import ROOT
 
@@ -22,16 +22,16 @@ SOURCES = {
 def test_each_name_has_its_page() -> None:
     for group, environments in (("env", True), ("agent", False)):
         mine = {entry.name for entry in entries() if (entry.kind == "environment") == environments}
-        assert mine == set(options(group)) - SOURCES
+        assert mine - set(WITHOUT_CONFIG) == set(options(group)) - SOURCES
 
 
 def test_each_registered_environment_is_on_a_page() -> None:
     importlib.import_module("envs")
     told = {entry.id for entry in entries() if entry.kind == "environment"}
     ids = {name for name in gym.registry if name.startswith("meshwright/")}
-    pettingzoo = {"Joint-v0", "JointToy-v0", "ClusterParallel-v0", "ClusterParallelToy-v0"}
-    pettingzoo |= {"AllocationParallel-v0"}
-    assert told == ids | pettingzoo
+    assert told == ids | {"AllocationParallel-v0"} | {
+        f"{name}{toy}-v0" for name in ("Joint", "ClusterParallel", "Pricing") for toy in ("", "Toy")
+    }
 
 
 def test_an_entry_says_what_it_knows_guarantees_and_comes_from() -> None:
@@ -42,6 +42,9 @@ def test_an_entry_says_what_it_knows_guarantees_and_comes_from() -> None:
         text = page(entry)
         assert entry.command in text
         assert entry.picture in text
+        assert bool(entry.curve) == ("Learning curve" in text) == (
+            entry.kind == "environment" and entry.name not in WITHOUT_CONFIG
+        )
         if entry.picture.startswith("pictures/"):
             assert (ROOT / "docs" / entry.picture).is_file(), entry.name
 

@@ -56,6 +56,15 @@ class PricingEnv(AgentsEnv[Observation]):
     * `problem`: by default search for one unit over nine levels, phi = 16.
     * `render_mode`: `"rgb_array"` draws the prices so far and which were taken.
 
+    ## Guarantees
+    At least one action is always allowed; all episodes start alike; PettingZoo's API tests pass. The
+    best ratio of a deterministic rule in the toy is proved by trying every sequence of requests.
+
+    ## Source
+    Own environment; the game of a rule and an adversary is that of Du, Huang, Wu, "Adversarial Deep
+    Learning for Online Resource Allocation", ACM TOMPECS 2021. The interface is that of Terry et
+    al., "PettingZoo: Gym for Multi-Agent Reinforcement Learning", NeurIPS 2021.
+
     ## Version History
     * v0: first version.
     """
