@@ -68,11 +68,12 @@ def curve(entry: Entry) -> bytes:
     dark = whole.max(axis=2) < 0.35
     bottoms, lefts = (_begins(dark.mean(axis=axis) > 0.75) for axis in (1, 0))
     row, column = divmod([*minutes()].index(entry.learned_name), len(lefts))
-    pitch, margin = bottoms[1] - bottoms[0], lefts[0]
-    bottom, left = bottoms[row] + pitch // 16, lefts[column] - margin
+    pitch, margin = bottoms[1] - bottoms[0], lefts[0] * 5 // 6  # of its tick labels
+    top, bottom = (bottoms[row] + pitch // 32 - high for high in (pitch * 31 // 32, 0))
+    left = lefts[column] - margin if column else 0
     right = lefts[column + 1] - margin if column + 1 < len(lefts) else whole.shape[1]
     buffer = io.BytesIO()
-    imsave(buffer, whole[bottom - pitch : bottom, left:right], format="png")
+    imsave(buffer, whole[top:bottom, left:right], format="png")
     return buffer.getvalue()
 
 

@@ -61,7 +61,7 @@ WITHOUT_CONFIG = {  # environments that are classes alone, not names of `env=`
     "pricing_toy": "envs.pricing.env.toy_environment",
 }
 LEARNING = Path(__file__).with_name("learning.md")
-MEASURED = "| steps | untrained | learned | best simple rule |"  # in the head of its table of environments
+MEASURED = "| steps | untrained | learned | best simple rule |"  # heads its table of environments
 KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`
     "nothing": "nothing of a job that has not finished but its gang, its owner and its progress",
     "predictions": "predictions: what jobs that have finished tell of the others",
@@ -70,8 +70,8 @@ KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`
 ABOUT = {
     "environment": "What is decided, step by step. `env=` names one; in Python `mw.make(id)` makes "
     "those of Gymnasium, the class those of PettingZoo. The docstring of the class is the "
-    "specification; toys have proved optima. Each page has a picture, and the learning curve of a "
-    "minute of training.",
+    "specification; toys have proved optima. Each page has a picture and, but for `Pricing`, the "
+    "learning curve of a minute of training.",
     "planner": "Who decides a whole training step at once. `agent=` names one. Whatever a planner "
     "says of itself, its plan is simulated again and stands beside a lower bound. The pictures "
     "show the plan for one small step of two micro-batches, on two V100 and two P100, or on four "
@@ -199,7 +199,7 @@ class Entry:
 
     @property
     def learned(self) -> Sequence[str]:
-        """Steps and scores of a minute of training, as `learning.md` has them; empty: it has none."""
+        """Steps and scores of a minute of training, from `learning.md`; empty: it has none."""
         return minutes().get(self.learned_name, ())
 
     @property
@@ -309,8 +309,8 @@ def _learning(entry: Entry) -> Iterator[str]:
         )
         yield (
             f"`{entry.id}` with its defaults, the perceptron of `task=environment`, one seed, one "
-            "core. A score is the objective over that of random play, which is 1 (dashed); lower is "
-            "better ([all environments](../../learning.md))."
+            "core. A score is the objective over that of random play; lower is better. Red is "
+            "learned, blue the best simple rule, dashed random play ([all](../../learning.md))."
         )
 
 

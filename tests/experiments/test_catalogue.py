@@ -42,8 +42,10 @@ def test_an_entry_says_what_it_knows_guarantees_and_comes_from() -> None:
         text = page(entry)
         assert entry.command in text
         assert entry.picture in text
-        assert bool(entry.curve) == ("Learning curve" in text) == (
-            entry.kind == "environment" and entry.name not in WITHOUT_CONFIG
+        assert (
+            bool(entry.curve)
+            == ("Learning curve" in text)
+            == (entry.kind == "environment" and entry.name not in WITHOUT_CONFIG)
         )
         if entry.picture.startswith("pictures/"):
             assert (ROOT / "docs" / entry.picture).is_file(), entry.name

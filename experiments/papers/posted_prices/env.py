@@ -57,8 +57,8 @@ class PricingEnv(AgentsEnv[Observation]):
     * `render_mode`: `"rgb_array"` draws the prices so far and which were taken.
 
     ## Guarantees
-    At least one action is always allowed; all episodes start alike; PettingZoo's API tests pass. The
-    best ratio of a deterministic rule in the toy is proved by trying every sequence of requests.
+    At least one action is always allowed; all episodes start alike; PettingZoo's API tests pass.
+    The best ratio of a deterministic rule in the toy is proved by trying every sequence.
 
     ## Source
     Own environment; the game of a rule and an adversary is that of Du, Huang, Wu, "Adversarial Deep
