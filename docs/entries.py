@@ -32,6 +32,7 @@ from envs.hybrid.problem import HybridProblem
 from envs.synchronisation.plan import SynchronisationProblem
 from experiments.config.composing import hydra_over_configs
 from experiments.config.config_source import SHIPPED, options
+from experiments.config.papers import PAPERS
 from experiments.config.signatures import knobs
 
 RUN = "meshwright "
@@ -55,10 +56,6 @@ COMMANDS = {  # of names without a file, where the command is not that of all of
     "ppo_cluster": "meshwright train env=cluster_mixed trace.format=synthetic trace.jobs=40000 "
     "env.windows.jobs_per_gpu=[1,2] 'clusters=[{_target_: envs.cluster.nodes.Cluster.uniform, "
     "nodes: 8, gpus_per_node: 8, nodes_per_rack: 4}]' training.budget_s=60",
-}
-WITHOUT_CONFIG = {  # environments that are classes alone, not names of `env=`
-    "pricing": "envs.pricing.env.PricingEnv",
-    "pricing_toy": "envs.pricing.env.toy_environment",
 }
 LEARNING = Path(__file__).with_name("learning.md")
 MEASURED = "| steps | untrained | learned | best simple rule |"  # heads its table of environments
@@ -251,7 +248,13 @@ def entries() -> tuple[Entry, ...]:
     found = [
         Entry(group, name, nodes[group][name], _comments(group, name)) for group, name in names
     ]
-    found += [Entry("env", name, {"_target_": at}, ()) for name, at in WITHOUT_CONFIG.items()]
+    named = {entry.target for entry in found}
+    for paper in PAPERS:  # environments that are classes alone, not names of `env=`
+        for id_, row in paper.pettingzoo.items():
+            target, name = paper.named(row).replace(":", "."), id_.removesuffix("-v0")
+            if target not in named:
+                snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+                found.append(Entry("env", snake, {"_target_": target}, ()))
     found.sort(key=lambda entry: entry.name)
     return tuple(e for e in found if e.group == "agent" or hasattr(e.made, "step"))
 
