@@ -104,7 +104,7 @@ class SPP(HybridSolver):
         list order takes at most (M + 4S - 4) C (theorem 1).
 
     Source:
-        Luo, Yi, Dong, Fan, Wu, Chu, "Efficient Pipeline Planning for Expedited Distributed DNN
+        Luo, Yi, Long, Fan, Wu, Yang, Lin, "Efficient Pipeline Planning for Expedited Distributed DNN
         Training", INFOCOM 2022, arXiv 2204.10562.
 
     Args:
