@@ -104,8 +104,8 @@ class SPP(HybridSolver):
         list order takes at most (M + 4S - 4) C (theorem 1).
 
     Source:
-        Luo, Yi, Long, Fan, Wu, Yang, Lin, "Efficient Pipeline Planning for Expedited Distributed DNN
-        Training", INFOCOM 2022, arXiv 2204.10562.
+        Luo, Yi, Long, Fan, Wu, Yang, Lin, "Efficient Pipeline Planning for Expedited Distributed
+        DNN Training", INFOCOM 2022, arXiv 2204.10562.
 
     Args:
         sizes: the largest cluster of which groups of all sizes are tried; of larger ones, powers of
