@@ -133,7 +133,7 @@ class Decider(ABC):
         """What to do in `state`.
 
         Raises:
-            StateError: the state is none of the schema, or contradicts itself.
+            StateError: the state is not one of the schema, or contradicts itself.
             InputError: it is none that the policy was made for.
         """
         return self._decide(self._form.read(dict(state)))

@@ -3,7 +3,7 @@
     decider = load_decider("unknown_durations")
     decision = decider.decide(state)
 
-A cluster's scheduler is told the state of a live cluster (`agents.cluster.live`), a placement
+A cluster's scheduler is given the state of a live cluster (`agents.cluster.live`), a placement
 policy a graph and a topology (`agents.placement.live`), a policy of any other environment what its
 agent observes: plain data by `decider.schema`.
 """
@@ -64,7 +64,7 @@ class EnvironmentDecider(Decider):
         checkpoint: the folder.
 
     Raises:
-        InputError: the folder is none of these.
+        InputError: the folder is not one of these.
     """
 
     kind = ENVIRONMENT
@@ -135,8 +135,8 @@ def _found(checkpoint: str | Path) -> tuple[str, Path]:
     placer = name in shipped_placers() and not Path(name).is_dir()
     known = (*shipped_schedulers(), *shipped_placers())
     if name not in known and len(Path(name).parts) == 1 and not Path(name).is_dir():
-        told = f"{meant(name, known)}shipped: {', '.join(known)}"
-        raise InputError(f"{name!r} is neither a folder nor shipped ({told})", field="checkpoint")
+        reason = f"{meant(name, known)}shipped: {', '.join(known)}"
+        raise InputError(f"{name!r} is neither a folder nor shipped ({reason})", field="checkpoint")
     folder = placer_folder(name) if placer else scheduler_folder(name)
     check_folder(folder)
     kind = read_json_object(folder / SPEC_FILE).get("kind")

@@ -161,8 +161,8 @@ class TracedCost(_LinkTransfers):
     def __post_init__(self) -> None:
         files = self.trace.values() if isinstance(self.trace, Mapping) else [self.trace]
         if not all(isinstance(file, str) for file in files):
-            told = f"{self.trace!r} is no file and no mapping of device classes to files"
-            raise InputError(told, field="trace")
+            reason = f"{self.trace!r} is no file and no mapping of device classes to files"
+            raise InputError(reason, field="trace")
         require_one_of(self.untimed, ("refuse", "roofline"), field="untimed")
 
     def operator_seconds(self, graph: OpGraph, topology: Topology) -> FloatArray:
@@ -196,18 +196,18 @@ class TracedCost(_LinkTransfers):
             )
         found = traced_times(graph, read_trace(path))
         share = found.matched_seconds / max(found.total_seconds, 1e-12)
-        told = (
+        reason = (
             f"{share:.0%} of the time in the trace, {found.runs} runs, are operators of the graph"
         )
         if found.shared:
-            told += f"; shares of what ran in their place: {', '.join(found.shared)}"
+            reason += f"; shares of what ran in their place: {', '.join(found.shared)}"
         if found.untimed:
             listed = ", ".join(found.untimed)
             if self.untimed == "refuse":
                 advice = "untimed=roofline gives them the roofline of the device"
                 raise InputError(f"has no time for {listed}; {advice}", file=path)
-            told += f"; roofline: {listed}"
-        _LOG.warning("%s: %s", path, told)
+            reason += f"; roofline: {listed}"
+        _LOG.warning("%s: %s", path, reason)
         roofline = _seconds_on(graph, spec) if found.untimed else np.zeros(graph.num_operators)
         return np.where(np.isnan(found.seconds), roofline, found.seconds)
 

@@ -71,7 +71,7 @@ def require_one_of(value: object, known: Collection[object], **where: Any) -> No
     """
     if value not in known:
         names = ", ".join(str(name) for name in known if name is not None)
-        raise InputError(f"{value!r} is none of {names}", **where)
+        raise InputError(f"{value!r} is not one of {names}", **where)
 
 
 def near(word: str, names: Iterable[str]) -> list[str]:

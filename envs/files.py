@@ -130,8 +130,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     try:
         if path.exists() and not path.is_file():
-            told = "it is a folder" if path.is_dir() else "it is no regular file"
-            raise InputError(f"cannot be written ({told})", file=path)
+            reason = "it is a folder" if path.is_dir() else "it is no regular file"
+            raise InputError(f"cannot be written ({reason})", file=path)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:

@@ -31,8 +31,8 @@ def require_memory(
 ) -> None:
     """Raise `InputError` where `what` would take more than the `needed` bytes this machine has."""
     if needed > machine_bytes():
-        told = f"would take about {_bytes(needed)} of memory, this machine has"
-        raise InputError(f"{what} {told} {_bytes(machine_bytes())}", file=file, field=field)
+        reason = f"would take about {_bytes(needed)} of memory, this machine has"
+        raise InputError(f"{what} {reason} {_bytes(machine_bytes())}", file=file, field=field)
 
 
 def _bytes(number: float) -> str:

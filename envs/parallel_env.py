@@ -75,7 +75,7 @@ class DecisionsEnv(AgentsEnv[Seen]):
         """Start an episode.
 
         Raises:
-            InputError: the generator's instance is none of this environment.
+            InputError: the generator's instance is not one of this environment.
         """
         return self.begin(self.randomness(seed))
 
@@ -129,7 +129,7 @@ class OneAgentEnv(gym.Env[Seen, np.int64]):
         """Start an episode.
 
         Raises:
-            InputError: the generator's instance is none of this environment.
+            InputError: the generator's instance is not one of this environment.
         """
         super().reset(seed=seed)
         seen, infos = self.parallel.begin(self.np_random)

@@ -43,14 +43,16 @@ class Columns(dict[str, pl.Series]):
         ]
         if len(found) != 1:
             names = ", ".join(self.header[:MOST_NAMED])
-            told = "stands twice" if found else f"is missing (the header has: {names}{self._hint})"
-            raise InputError(told, file=self._path, record="header", field=name)
+            message = (
+                "stands twice" if found else f"is missing (the header has: {names}{self._hint})"
+            )
+            raise InputError(message, file=self._path, record="header", field=name)
         cells = self._cells[self.header.index(name)]
         try:
             text = cells.cast(pl.String)
         except PolarsError as error:
-            told = f"{cells.dtype} cannot be read"
-            raise InputError(told, file=self._path, field=name) from error
+            message = f"{cells.dtype} cannot be read"
+            raise InputError(message, file=self._path, field=name) from error
         self[name] = text.fill_null("").str.strip_chars()
         return self[name]
 
@@ -105,8 +107,8 @@ def read_table(
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        told = f"is no text in UTF-8 ({error.reason})"
-        raise InputError(told, file=path, record=f"line {line}") from error
+        message = f"is no text in UTF-8 ({error.reason})"
+        raise InputError(message, file=path, record=f"line {line}") from error
     split = _split_quoted if '"' in text else _split_plain
     header, parts, cells, lines = split(path, text.replace("\r\n", "\n"))
     columns = Columns(path, header, parts, hint)
@@ -273,8 +275,10 @@ class RowChecks:
             if not fault.excluded:
                 column = None if fault.field is None else self.table.get(fault.field)
                 cell = "" if column is None else str(column[row])
-                told = f"{cell!r} {fault.reason}" if cell else fault.reason
-                raise InputError(told, file=self.table.path, record=fault.first, field=fault.field)
+                message = f"{cell!r} {fault.reason}" if cell else fault.reason
+                raise InputError(
+                    message, file=self.table.path, record=fault.first, field=fault.field
+                )
         return tuple(rejected for _, rejected in found)
 
 

@@ -82,8 +82,10 @@ def _arguments(module: nn.Module, example: Any) -> dict[str, Any]:
     for parameter in signature.parameters.values():
         starred = parameter.kind is parameter.VAR_POSITIONAL
         if starred and parameter.name in bound.arguments:
-            told = f"forward takes *{parameter.name}: wrap the module in one that names its inputs"
-            raise InputError(told, field="example")
+            reason = (
+                f"forward takes *{parameter.name}: wrap the module in one that names its inputs"
+            )
+            raise InputError(reason, field="example")
     return dict(bound.arguments)
 
 
@@ -92,8 +94,8 @@ def _dtype(name: str | None) -> torch.dtype | None:
         return None
     kind = getattr(torch, str(name).removeprefix("torch."), None)
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-        told = f"{name!r} is no floating-point type of torch, such as bfloat16"
-        raise InputError(told, field="dtype")
+        reason = f"{name!r} is no floating-point type of torch, such as bfloat16"
+        raise InputError(reason, field="dtype")
     return kind
 
 
@@ -121,6 +123,6 @@ def _optimizer(optimizer: str | OptimizerFactory) -> OptimizerFactory:
     if not isinstance(optimizer, str):
         return optimizer
     if optimizer not in OPTIMIZERS:
-        told = f"{optimizer!r} is unknown (known: {', '.join(OPTIMIZERS)}, or a function)"
-        raise InputError(told, field="optimizer")
+        reason = f"{optimizer!r} is unknown (known: {', '.join(OPTIMIZERS)}, or a function)"
+        raise InputError(reason, field="optimizer")
     return OPTIMIZERS[optimizer]

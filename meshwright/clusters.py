@@ -320,11 +320,11 @@ def replay(
     try:
         config = composed("compare", CompareConfig, words)
     except InputError as error:  # of policies it tells the names that they have here
-        told = str(error)
+        reason = str(error)
         for name, key in keys.items():
-            told = told.replace(f"+agent@agents.{key}=", "policies=")
-            told = told.replace(f"agents.{key}", f"policies.{name}")
-        raise InputError(told) from error
+            reason = reason.replace(f"+agent@agents.{key}=", "policies=")
+            reason = reason.replace(f"agents.{key}", f"policies.{name}")
+        raise InputError(reason) from error
     problem = ClusterProblem(
         cluster,
         trace,
@@ -360,8 +360,8 @@ def _named(policies: Choice | Sequence[Choice] | Mapping[str, Choice] | None) ->
     for policy in several:
         name = _name(policy)
         if name in found:
-            told = f"'{name}' stands twice: give a mapping of names to policies"
-            raise InputError(told, field="policies")
+            reason = f"'{name}' stands twice: give a mapping of names to policies"
+            raise InputError(reason, field="policies")
         found[name] = policy
     return found
 
@@ -391,5 +391,5 @@ def _policy(what: object, config: CompareConfig) -> Scheduler:
         return OwnOrder(what.function, rule, config.seed, name=what.name, **options)
     if isinstance(what, Policy | Player) and not inspect.isclass(what):
         return what
-    told = f"{what!r} is neither a name, a function nor an object with decide(simulator)"
-    raise InputError(told, field="policies")
+    reason = f"{what!r} is neither a name, a function nor an object with decide(simulator)"
+    raise InputError(reason, field="policies")

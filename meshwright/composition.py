@@ -80,8 +80,8 @@ def _written(value: object, key: str) -> str:
         return "{" + ",".join(f"{name}:{_written(v, key)}" for name, v in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ",".join(_written(item, key) for item in value) + "]"
-    told = f"{type(value).__name__} cannot stand in a config; give the whole object instead"
-    raise InputError(told, field=key)
+    reason = f"{type(value).__name__} cannot stand in a config; give the whole object instead"
+    raise InputError(reason, field=key)
 
 
 @contextmanager

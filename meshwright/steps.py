@@ -287,11 +287,11 @@ class PlanResult:
         rows.append(("lower bound", _time(self.lower_bound_s) if self.lower_bound_s else "none"))
         if self.single_device is not None:
             alone = self.best_single_device_s
-            told = "the step fits on none"
+            fault = "the step fits on none"
             if alone is not None:
                 times = f", {alone / self.step_time_s:.2f}x the plan's" if alone > 0 else ""
-                told = _time(alone) + times
-            rows.append(("best single device", told))
+                fault = _time(alone) + times
+            rows.append(("best single device", fault))
         memory = self.peak_memory_bytes
         capacity = self.loaded.problem.capacity.tolist()
         for (name, peak), most in list(zip(memory.items(), capacity, strict=False))[:MOST_DEVICES]:
@@ -299,7 +299,7 @@ class PlanResult:
         if self.reason:
             rows.append(("not feasible" if self._plan is not None else "no plan", self.reason))
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {told}" for name, told in rows)
+        return "\n".join(f"{name:<{width}}  {fault}" for name, fault in rows)
 
     def __repr__(self) -> str:
         return str(self)
@@ -382,8 +382,8 @@ def plan(
     ]  # fmt: skip
     own = planner is not None and not isinstance(planner, str)
     if own and arguments:
-        told = f"{type(planner).__name__} is built already: it takes no arguments here"
-        raise InputError(told, field=next(iter(arguments)))
+        fault = f"{type(planner).__name__} is built already: it takes no arguments here"
+        raise InputError(fault, field=next(iter(arguments)))
     config = composed("plan", PlanConfig, words)
     if str(config.problem.get("_target_")).endswith(Pipeline.__name__):
         asked = ", ".join(repr(one) for one in words if not one.endswith("null"))
@@ -448,10 +448,10 @@ def _loaded(graph: Any, devices: Any, config: PlanConfig) -> LoadedProblem:
         source = build_as(GraphSource, config.graph, "graph", "source of graphs")
         file, inputs = source.load(), source.inputs()
     else:
-        told = (
+        fault = (
             f"{type(graph).__name__} is no graph, name or path: capture(module, example) makes one"
         )
-        raise InputError(told, field="graph")
+        raise InputError(fault, field="graph")
     if devices is None or isinstance(devices, str | Path):
         built = build(config.topology, "topology")
         made = built(file) if callable(built) else built

@@ -65,8 +65,8 @@ def check_folder(folder: Path) -> None:
         InputError: saying whether anything is there.
     """
     if not folder.is_dir():
-        told = "that is a file" if folder.exists() else "no such folder"
-        raise InputError(f"is not a checkpoint folder: {told}", file=folder)
+        reason = "that is a file" if folder.exists() else "no such folder"
+        raise InputError(f"is not a checkpoint folder: {reason}", file=folder)
 
 
 def sha256_of(path: Path) -> str:
@@ -182,6 +182,6 @@ def folder_of(checkpoint: str, shipped: Path, spec: str) -> Path:
         return folder
     known = shipped_names(shipped, spec)
     if checkpoint not in known:
-        told = f"{checkpoint!r} is neither a folder nor shipped (shipped: {', '.join(known)})"
-        raise InputError(told, field="checkpoint")
+        reason = f"{checkpoint!r} is neither a folder nor shipped (shipped: {', '.join(known)})"
+        raise InputError(reason, field="checkpoint")
     return shipped / checkpoint

@@ -131,7 +131,7 @@ class JointIncumbent(StepIncumbent):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlacementAlone:
-    """Places a step for static shares of the links that nobody decides: the yardstick of joint.
+    """Places a step for fixed uniform shares of the links: the yardstick of joint.
 
     Guarantees:
         Those of the planner that places.

@@ -34,7 +34,7 @@ class LearnedJoint:
     servers choose the levels of their pipes. The compiled simulator prices plans with their rates,
     and the best that fits is the first incumbent. From there local search, guided by the placer's
     chances, moves groups and order in turns: at rates near those of the best plan, and on the
-    network as it is, where nobody's share is decided. What a turn finds, and the start, gets the
+    network as it is, where no share is decided. What a turn finds, and the start, gets the
     rates that its traffic asks for, and those that `allocation` finds.
 
     Guarantees:

@@ -175,7 +175,7 @@ class SquareRootShares(RuleOfShares):
         """Rates in proportion to the root of the bytes V that the step sends through each pipe.
 
         One sender of capacity C that sends V_k to receiver k, one after the other, each over a
-        static share that nobody borrows, takes sum_k V_k / b_k. Subject to sum b = C that is least
+        static share of its own, takes sum_k V_k / b_k. Subject to sum b = C that is least
         where V_k / b_k**2 is the same for all k: b_k = C sqrt(V_k) / sum sqrt(V), after (sum
         sqrt(V))**2 / C seconds (Kleinrock's square-root capacity assignment, *Communication Nets*,
         1964). Multi-path and shared links as in `shared_by_weight`.

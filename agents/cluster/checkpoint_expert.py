@@ -96,7 +96,7 @@ def described(expert: ExpertPolicy | Migrating | None) -> ExpertSpec | None:
 
 
 def rebuilt(checkpoint: SchedulerCheckpoint) -> MigrationExpert | None:
-    """The expert policy of a checkpoint; None where its network is shown nobody's action.
+    """The expert policy of a checkpoint; None where its network is shown no action.
 
     Raises:
         InputError: the spec does not describe one of those known here, or describes one although

@@ -33,7 +33,7 @@ class SharedGpu(NamedTuple):
 class Gandiva(Scheduler):
     """Every job is resident on nodes at once, and takes turns there with the others.
 
-    * Residence (reactive mode, section 4.2): `Residents`. Nobody waits for it; nodes may be
+    * Residence (reactive mode, section 4.2): `Residents`. No job waits for it; nodes may be
       over-subscribed.
     * Turns: where residents wait, GPUs change hands every quantum. Jobs are taken by ascending time
       received, a newcomer starting level with the least of its nodes, each if the whole of its
@@ -50,7 +50,7 @@ class Gandiva(Scheduler):
     Growing and shrinking, and priorities set by users, have no counterpart: gangs are rigid.
 
     Guarantees:
-        Nobody waits for a place: every job is resident from its submission on, and gets its turn.
+        No job waits for a place: every job is resident from its submission on, and gets its turn.
 
     Source:
         Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou,
@@ -235,7 +235,7 @@ class Residents:
         self.of: dict[int, Residence] = {}
         self._jobs, self._nodes = simulator.state.jobs, simulator.state.nodes
         self._size = self._nodes["gpus"].astype(np.int64) * WHOLE_GPU
-        # thousandths of GPUs of residents; gang of the first, 0: nobody
+        # thousandths of GPUs of residents; gang of the first, 0: none
         self._used, self._affinity = np.zeros((2, len(self._nodes)), np.int64)
         self._on: list[list[int]] = [[] for _ in self._nodes]  # the first to come first
 
@@ -277,7 +277,7 @@ class Residents:
         return self.find_room(job) or self.find_room(job, crowded=True)
 
     def find_room(self, job: int, *, crowded: bool = False) -> Residence | None:
-        """A residence where nobody has to take turns, or None; if `crowded`, also where some have.
+        """A residence without taking turns, or None; if `crowded`, also where some have.
 
         The least loaded node of the job's affinity, else an empty one unless `crowded`, else the
         least loaded of all. A gang larger than any node has nodes with the most GPUs left first,
@@ -313,7 +313,7 @@ class Residents:
         return ((int(nodes[order[0]]), gang),) if len(nodes) else None
 
     def have_room(self) -> bool:
-        """Whether some node has a GPU, or part of one, on which nobody lives."""
+        """Whether some node has a GPU, or part of one, on which no job resides."""
         return bool(((self._used < self._size) & (self._nodes["up"] != 0)).any())
 
     def sparse(self, free: float) -> list[int]:

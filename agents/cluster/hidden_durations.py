@@ -93,7 +93,7 @@ class _Hiding:
 
 
 class _Trace(_Hiding, Trace):
-    """A trace whose jobs last nobody knows how long."""
+    """A trace whose durations are unknown."""
 
     def __getitem__(self, job: int) -> Job:
         whole, reader = vars(self)["_whole"], vars(self)["_reader"]

@@ -53,7 +53,7 @@ class PairScorer:
         patience_s: seconds.
 
     Raises:
-        InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
+        InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
 
     def __init__(self, path: str, first: Count, sure: NonNegative, patience_s: Positive) -> None:

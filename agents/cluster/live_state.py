@@ -200,7 +200,7 @@ class StateArrays:
         self.types = self.state.get("gpu_types") or dict.fromkeys(kinds, 1.0)  # speed of each
         number = {kind: number for number, kind in enumerate(self.types)}
         types = np.array([number.get(kind, NONE) for kind in kinds], np.int32)
-        message = "{!r} is none of gpu_types"
+        message = "{!r} is not one of gpu_types"
         _check("nodes", range(len(kinds)), ("gpu_type", types == NONE, message, kinds))
         nodes = self._nodes
         if not 1 <= nodes.num_gpus.sum() <= MOST_GPUS:
@@ -300,7 +300,7 @@ class StateArrays:
             if name in missing:
                 order.append(missing.pop(name))
             elif field == "running" or name not in self.left_out:
-                raise StateError(((field, place), f"{name!r} is none of {field} jobs"))
+                raise StateError(((field, place), f"{name!r} is not one of {field} jobs"))
         for name in missing:
             raise StateError(((field,), f"leaves out {name!r}"))
         return np.array(order, np.int64)

@@ -38,7 +38,7 @@ class PairedFutures:
 
     Args:
         base: decides, and plays on.
-        posterior: what futures are drawn from, with nobody to come; None: the future as it will be.
+        posterior: what futures are drawn from, without arrivals; None: the future as it will be.
         futures: drawn for each decision.
         share: of the decisions that are forked.
         strays: share of the decisions at which any candidate is carried out.

@@ -40,7 +40,7 @@ class Partitioned:
     `routing` says, or at its arrival to the scheduler with the least load, of those that could hold
     it: GPU-seconds that wait, as predicted, per GPU, or jobs that wait; of equals to the one with
     the most free GPUs. With "best_offer" it goes to the scheduler that has the best place for it
-    that is good enough, and only where nobody has one to the least loaded. At the first event after
+    that is good enough, and only where none has one to the least loaded. At the first event after
     it has been in a queue for longer than `forward_s`, and as long again later, a job goes to the
     scheduler with the least load, its own not counted.
 
@@ -71,7 +71,7 @@ class Partitioned:
             tables: how fast jobs are thought to run.
 
         Raises:
-            InputError: there are fewer racks than schedulers, or nobody can hold a job.
+            InputError: there are fewer racks than schedulers, or none can hold a job.
         """
         cluster, trace, schedulers = simulator.cluster, simulator.trace, self.schedulers
         arrival = get_args(Arrival).index(self.arrival)

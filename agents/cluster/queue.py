@@ -15,10 +15,15 @@ import numpy as np
 from agents.cluster.backfilling import preempt_in_order, request, start, start_in_order
 from agents.cluster.compiled import passes, whole_trace
 from agents.cluster.compiled.passes import BLOCKING, PASSING, PREEMPTING, RESERVING, empty_queue
-from agents.cluster.compiled.whole_trace import job_bits, never, only_numbers_decide, schedule_of
+from agents.cluster.compiled.whole_trace import (
+    is_placement_free,
+    job_bits,
+    schedule_of,
+    unset_times,
+)
 from agents.cluster.compiled.whole_trace_shortest import (
-    nobody_running,
-    nobody_waiting,
+    none_running,
+    none_waiting,
     shortest_remaining,
 )
 from agents.cluster.hidden_durations import trace_for
@@ -78,9 +83,9 @@ class NonPreemptive(QueuePolicy):
     order = passes.BY_KEY
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        if not only_numbers_decide(cluster, trace, self.placement):
+        if not is_placement_free(cluster, trace, self.placement):
             return None
-        bits, start = job_bits(trace), never(len(trace))
+        bits, start = job_bits(trace), unset_times(len(trace))
         key = self.priority(trace_for(self, trace)) << bits | np.arange(len(trace))
         columns = (trace.submit_s, trace.duration_s, trace.num_gpus)
         blocking = self.mode == BLOCKING
@@ -173,7 +178,7 @@ class EASY(QueuePolicy):
     consolidates may keep the head waiting for longer.
 
     Guarantees:
-        Nobody delays the promised start of the head of the queue, as long as numbers of GPUs
+        No job delays the promised start of the head of the queue, as long as numbers of GPUs
         decide what fits.
 
     Source:
@@ -243,15 +248,15 @@ class ShortestRemaining(QueuePolicy):
         return self.order == passes.BY_SERVICE
 
     def replay(self, cluster: Cluster, trace: Trace) -> Schedule | None:
-        if not only_numbers_decide(cluster, trace, self.placement):
+        if not is_placement_free(cluster, trace, self.placement):
             return None
         job_bits(trace)  # of times that are too long to be added up
         if float(trace.duration_s.max(initial=0)) * cluster.num_gpus >= EXACT:
             return None
-        start, finish = never(len(trace)), never(len(trace))
+        start, finish = unset_times(len(trace)), unset_times(len(trace))
         preemptions = np.zeros(len(trace), np.int32)
-        waiting, gpus = nobody_waiting(trace.num_gpus), cluster.num_gpus
-        running = nobody_running(waiting, gpus, self.times_gpus)
+        waiting, gpus = none_waiting(trace.num_gpus), cluster.num_gpus
+        running = none_running(waiting, gpus, self.times_gpus)
         columns = (trace.submit_s, trace.duration_s)
         shortest_remaining(*columns, waiting, running, gpus, start, finish, preemptions)
         return schedule_of(trace, start, finish, preemptions)
@@ -384,7 +389,7 @@ class LAS2DTiresias(AttainedService):
     takes a limit of GPU-seconds for one of seconds, and then divides by the GPUs. A gang is demoted
     at the first event after it has reached the limit, which may be late, and one queue at a time.
     The published program does not come to an end where that number of seconds is 0, which takes a
-    gang of more than half the limit; here it wakes nobody.
+    gang of more than half the limit; here it wakes none.
 
     Guarantees:
         The sums of completion times that the published simulator prints, to the second.

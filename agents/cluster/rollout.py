@@ -40,7 +40,7 @@ class Continuing(Protocol):
 class Rollout(Scheduler):
     """Plays the alternatives of a decision on, under its base, over the same futures.
 
-    A future is a draw, for every job that waits or runs, of the work that it has left; nobody
+    A future is a draw, for every job that waits or runs, of the work that it has left; no job
     comes any more. Alternatives to what the base starts next are to start another of the first
     pending jobs, or the same elsewhere, and to hold: nothing starts before the next event. What an
     alternative saves in a future is the sum over the jobs of the seconds by which they finish

@@ -43,7 +43,7 @@ class Pools:
 
     @classmethod
     def of(cls, cluster: Cluster, *, by_type: bool) -> Pools:
-        """By ascending type of those that there are, if types are told apart."""
+        """By ascending type of those that there are, if types are distinguished."""
         kinds, of_node = np.unique(cluster.gpu_type.astype(np.int64), return_inverse=True)
         types = 1 << kinds
         if by_type or len(kinds) == 1:

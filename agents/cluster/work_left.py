@@ -70,7 +70,7 @@ class WorkLeft:
 def futures_of(
     posterior: WorkLeft | None, simulator: ClusterSimulator, count: int, rng: np.random.Generator
 ) -> list[ClusterSimulator]:
-    """Simulations that go on from here with drawn work, in which nobody comes any more.
+    """Simulations that go on from here with drawn work, without further arrivals.
 
     Without a posterior there is one, the future as it will be.
     """

@@ -86,8 +86,8 @@ def read_dataset(folder: str | Path) -> Dataset:
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         raise InputError(f"is no dataset: 'format' is not {FORMAT!r}", file=path)
     if described.get("schema_version") != SCHEMA_VERSION:
-        told = f"is {described.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
-        raise InputError(told, file=path, field="schema_version")
+        reason = f"is {described.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
+        raise InputError(reason, file=path, field="schema_version")
     size = int(described["shard_size"])
     shards = {number: shard_path(path.parent, number) for number in range(described["shards"])}
     numbers = [

@@ -228,7 +228,7 @@ class _Search:
     def ask(self, planner: Planner, share: float) -> None:
         """Offer the plan of another planner, made in what is left of a share of the budget.
 
-        Nobody is asked who has less time than it took to begin.
+        A planner gets no turn where less time is left than it took to begin.
         """
         left = share * self.budget_s - self.incumbent.seconds
         if left > self.incumbent.seconds and not self.incumbent.optimal:

@@ -155,8 +155,8 @@ class EnvironmentRunnerEnv(RunnerEnv):
             found = -total if name == "cost" else 1.0 / max(total, 1e-12)
         else:
             if not isinstance(self.info.get(name), int | float | np.number):
-                told = f"the last info has no number {name!r} (it has {', '.join(self.info)})"
-                raise InputError(told, field="task.objective")
+                reason = f"the last info has no number {name!r} (it has {', '.join(self.info)})"
+                raise InputError(reason, field="task.objective")
             found = float(self.info[name]) if self.info.get("feasible", True) else np.inf
         return found if np.isfinite(found) and found > 0.0 else float("inf")
 

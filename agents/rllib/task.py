@@ -130,7 +130,7 @@ class RunnerEnv:
         Args:
             seed: of the environment.
             progress: of a curriculum, from 0 to 1.
-            expert: whose actions will be asked for; None: nobody's.
+            expert: the policy whose actions are asked for; None: none.
         """
         raise NotImplementedError
 
@@ -181,7 +181,7 @@ class RLTask:
     Attributes:
         agents: of an environment, in the order of its rewards and actions.
         metrics: names of the numbers of ended episodes.
-        teacher: the expert policy that is imitated; None: nobody can be.
+        teacher: the expert policy that is imitated; None: none can be.
         reference: the expert policy whose objectives those of evaluations are divided by; None:
             the first evaluation's own.
         best: met in its environments so far; None: there is none, or solutions are not kept.
@@ -230,8 +230,8 @@ class RLTask:
 
     def news(self, row: Mapping[str, float]) -> str:
         """An iteration in a few words, by its metrics."""
-        told = (f"{name} {row[f'charts/{name}']:.4g}" for name in self.metrics)
-        return f"{', '.join(told)}, {row['charts/SPS']:,.0f} steps/s"
+        reason = (f"{name} {row[f'charts/{name}']:.4g}" for name in self.metrics)
+        return f"{', '.join(reason)}, {row['charts/SPS']:,.0f} steps/s"
 
     def export(self, policies: Mapping[str, Any], folder: Path, card: ModelCard) -> None:
         """Write the policies, by module; of several each in a folder with its name."""

@@ -168,8 +168,8 @@ class StepIncumbent(Incumbent):
         operators, devices = self.problem.op_seconds.shape
         chosen = np.asarray(device)
         if chosen.shape != (operators,) or ((chosen < 0) | (chosen >= devices)).any():
-            told = f"is no device, 0 to {devices - 1}, for each of {operators} operators"
-            raise InputError(told, field="device")
+            fault = f"is no device, 0 to {devices - 1}, for each of {operators} operators"
+            raise InputError(fault, field="device")
         self.evaluations += 1
         if order is None or not self.problem.any_order:
             order = self.simulator.order(device)

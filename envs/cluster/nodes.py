@@ -45,7 +45,7 @@ class ResourceRequests:
 
     @property
     def taken_milli(self) -> IntArray:
-        """(J,) thousandths of each GPU that nobody else gets where only single GPUs are shared."""
+        """(J,) thousandths of each GPU that no other job gets where only single GPUs are shared."""
         return np.where(self.num_gpus == 1, self.gpu_milli, WHOLE_GPU).astype(np.int64)
 
     def permitted(self, cluster: Cluster) -> IntArray:
@@ -81,8 +81,8 @@ class Cluster:
         if len(self.gpus) == 0:
             raise InputError("a cluster without nodes", field="nodes")
         if (wrong := unprintable(self.gpu_types)) is not None:
-            told = f"{self.gpu_types[wrong]!r} holds a control character"
-            raise InputError(told, field="gpu_types")
+            reason = f"{self.gpu_types[wrong]!r} holds a control character"
+            raise InputError(reason, field="gpu_types")
         if len(self.gpu_types) > MAX_GPU_TYPES:
             raise InputError(f"more than {MAX_GPU_TYPES} GPU types", field="gpu_types")
         for field in ("gpus", "rack", "gpu_type", "cpu_milli", "memory_mib"):

@@ -99,14 +99,14 @@ def traits(func: Any) -> Traits:
     """The traits of an `OpOverload`.
 
     Raises:
-        InputError: the operator may multiply matrices, and nobody knows how to count its FLOP.
+        InputError: the operator may multiply matrices, and its FLOP cannot be counted.
     """
     name: str = func._overloadpacket.__name__
     composite = _has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU")
     flop = _flop_count(func.namespace, name)
     if flop is None and not composite and _may_multiply(func, name):
         raise InputError(
-            f"{func.name()} may multiply matrices and nobody knows its FLOP; "
+            f"{func.name()} may multiply matrices and its FLOP is unknown; "
             "name a formula with torch.utils.flop_counter.register_flop_formula"
         )
     written: list[int | str] = []
@@ -177,7 +177,7 @@ def _flop_count(namespace: str, name: str) -> FlopCount | None:
 
 
 def _may_multiply(func: Any, name: str) -> bool:
-    """Whether it is a product by its name, or is not torch's own, so that nobody can tell."""
+    """Whether it is a product by its name, or is not torch's own, so that it is unknown."""
     if torch.Tag.pointwise in func.tags or name == "_cudnn_rnn_flatten_weight":
         return False
     return func.namespace not in _TORCH or _PRODUCT.search(name.removesuffix("_")) is not None

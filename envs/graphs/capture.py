@@ -113,8 +113,8 @@ def capture_training_step(
     if whole:
         still = set(whole.values()) - {whole[ran] for ran in paths.ran}
         if still:
-            told = f"{min(still)!r} names a module that is not called"
-            raise InputError(told, file=f"graph {name}", field="one_operator")
+            reason = f"{min(still)!r} names a module that is not called"
+            raise InputError(reason, file=f"graph {name}", field="one_operator")
         call = np.array([record.call for record in recorder.records], dtype=np.int64)
         step, uses, shared = Calls(call, paths.calls).merged(step, uses, shared)
     return unrolled(name, step, uses, shared, micro_batches)

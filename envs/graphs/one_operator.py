@@ -36,8 +36,8 @@ def named_modules(root: nn.Module, names: Sequence[str]) -> dict[nn.Module, str]
             found.setdefault(module, name)
         if not meant:
             known = sorted({type(module).__name__ for module in root.modules()})
-            told = f"{name!r} is no path of a module and none of its classes ({', '.join(known)})"
-            raise InputError(told, field="one_operator")
+            reason = f"{name!r} is no path of a module and none of its classes ({', '.join(known)})"
+            raise InputError(reason, field="one_operator")
     return found
 
 
@@ -135,8 +135,8 @@ class Calls:
         except networkx.NetworkXUnfeasible:
             circle = {self.labels[parts[u] // 3] for u, _ in networkx.find_cycle(graph)
                       if parts[u] < 3 * len(self.labels)}  # fmt: skip
-            told = "cannot be one operator: it waits for something that waits for it"
-            raise InputError(told, record=min(circle), field="one_operator") from None
+            reason = "cannot be one operator: it waits for something that waits for it"
+            raise InputError(reason, record=min(circle), field="one_operator") from None
         rank = np.empty(len(parts), dtype=np.int64)
         rank[order] = np.arange(len(parts))
         return rank[dense], first[order].astype(np.int64)

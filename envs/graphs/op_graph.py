@@ -274,8 +274,8 @@ class OpGraph:
                 values = getattr(self, column)
                 wrong = np.flatnonzero(~(values >= 0) | ~np.isfinite(values))
                 if len(wrong):
-                    told = f"{values[wrong[0]]} is negative or not finite"
-                    self._fail(told, records[wrong[0]], column)
+                    reason = f"{values[wrong[0]]} is negative or not finite"
+                    self._fail(reason, records[wrong[0]], column)
         for column, low, high in (
             ("kind", 0, len(Kind)), ("phase", 0, len(Phase)), ("op_dtype", 0, len(DTYPES)),
             ("micro_batch", NONE, 2**31), ("replica", 0, 2**31), ("colocation", NONE, max(n, 1)),

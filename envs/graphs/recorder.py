@@ -78,8 +78,8 @@ class Recorder(TorchDispatchMode):
         """Run the operator and write it down."""
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
-            told = "runs operators of its own; write its loop in Python, where it can be traced"
-            raise InputError(f"{self._where()}: {func.name()} {told}")
+            reason = "runs operators of its own; write its loop in Python, where it can be traced"
+            raise InputError(f"{self._where()}: {func.name()} {reason}")
         if func.namespace == "prim":  # asks for a property of a tensor
             return func(*args, **kwargs)
         if func is _CONVOLUTION_BACKWARD and args[10][0] and any(args[10][1:]):
@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):
         """The operator on tensors without values: shapes and types alone.
 
         Raises:
-            InputError: what it returns depends on values, or nobody says what it returns.
+            InputError: what it returns depends on values, or what it returns is not declared.
         """
         try:
             return func(*args, **kwargs)

@@ -49,7 +49,7 @@ def save_graph(
     device class cannot run the operator) is `null` in JSON.
 
     Raises:
-        InputError: the suffix is none of the three.
+        InputError: the suffix is not one of the three.
     """
     path = Path(path)
     for suffix, encode in _ENCODERS.items():
@@ -104,8 +104,8 @@ def _checked(header: Json, file: str | Path, archive: bytes | None = None) -> tu
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InputError(f"is no graph file: 'format' is not {FORMAT!r}", file=file)
     if header.get("schema_version") != SCHEMA_VERSION:
-        told = f"is {header.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
-        raise InputError(told, file=file, field="schema_version")
+        reason = f"is {header.get('schema_version')!r}, this release reads {SCHEMA_VERSION}"
+        raise InputError(reason, file=file, field="schema_version")
     with refused_in(file):
         graph = from_records(header) if archive is None else _from_arrays(archive, header)
     recorded = header.get("sha256")
@@ -332,8 +332,8 @@ def from_records(document: Json) -> OpGraph:
     number: dict[str, int] = {}
     for index, operator in enumerate(read.operators):
         if number.setdefault(operator.name, index) != index:
-            told, record = f"{operator.name!r} stands twice", f"operators[{index}]"
-            raise InputError(told, record=record, field="name")
+            reason, record = f"{operator.name!r} stands twice", f"operators[{index}]"
+            raise InputError(reason, record=record, field="name")
 
     def column(what: str, key: str) -> Any:
         return [getattr(record, key) for record in getattr(read, what)]
@@ -351,8 +351,8 @@ def from_records(document: Json) -> OpGraph:
         rows = column(what, key)
         for index, row in enumerate(rows):
             if len(row) != len(classes):
-                told, record = f"{row} is not {len(classes)} numbers or nulls", f"{what}[{index}]"
-                raise InputError(told, record=record, field=key)
+                reason, record = f"{row} is not {len(classes)} numbers or nulls", f"{what}[{index}]"
+                raise InputError(reason, record=record, field=key)
         values = [[np.inf if x is None else x for x in row] for row in rows]
         return np.array(values, dtype=np.float64).reshape(len(rows), len(classes))
 

@@ -221,7 +221,7 @@ def _tensors(
         first += t if m == 0 else t + a
     pairs = np.unique(np.concatenate(uses), axis=0)
     count = np.bincount(pairs[:, 0], minlength=first)
-    read = count > 0  # a tensor that nobody reads is none
+    read = count > 0  # a tensor without readers is none
     return (
         np.concatenate(bytes_)[read],
         np.concatenate(dtypes)[read],

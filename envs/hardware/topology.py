@@ -124,8 +124,8 @@ class Topology:
         """
         known = self.device_names
         if name not in known:
-            told = f"unknown device {name!r} (known: {', '.join(known)})"
-            raise InputError(told, file=f"topology {self.name}")
+            reason = f"unknown device {name!r} (known: {', '.join(known)})"
+            raise InputError(reason, file=f"topology {self.name}")
         return known.index(name)
 
 

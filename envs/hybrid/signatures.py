@@ -100,7 +100,7 @@ def signatures(operator: Operator) -> tuple[Signature, ...]:
     - Products of activations and attention: samples, or heads.
     - Embeddings: columns of the table, or the vocabulary, -> P.
     - Element-wise: rows, features; what is smaller than the largest input is a copy beside features
-      and is taken for a column beside rows. No partial sums: nobody knows whether it is linear.
+      and is taken for a column beside rows. No partial sums: whether it is linear is unknown.
     - Moves: rows, features and partial sums.
     - Normalisation: rows; features where they are heads or channels, else a softmax all-reduces
       its maxima and sums, if the number of rows is known.

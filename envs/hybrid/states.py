@@ -23,8 +23,8 @@ _MOST = 5_000  # states
 class LayerGraph:
     """The forward layers of a training graph without its inputs, as sets of bits.
 
-    An input is a forward operator without a backward one. A sink that costs nothing (an output that
-    nobody reads) is left out too.
+    An input is a forward operator without a backward one. A sink that costs nothing (an output
+    without readers) is left out too.
 
     Raises:
         InputError: the graph is not one micro-batch of training, or has no profile.

@@ -240,8 +240,8 @@ class JointEnv(PlacingGroups, DecisionsEnv[Observation]):
         groups.look(0, self.sweeps[0])
         given = np.array(options.get("levels", level), dtype=np.int64)
         if given.shape != level.shape or (np.abs(given) > self.top).any():
-            told = f"is not {level.shape} levels from {-self.top} to {self.top}"
-            raise InputError(told, field="options.levels")
+            reason = f"is not {level.shape} levels from {-self.top} to {self.top}"
+            raise InputError(reason, field="options.levels")
         self._decided = self._sweep = 0
         self.agents = self.possible_agents.copy()
         self.start_from(self._played_at(given))

@@ -255,8 +255,8 @@ class PlacementEnv(PlacingGroups, gym.Env[PaddedGraph, np.int64]):
     ) -> None:
         self.generator = generator if generator is not None else default_generator()
         if not hasattr(self.generator, "max_groups"):
-            told = 'is none; one that is: meshwright.one_problem("bert_large", ...)'
-            raise InputError(told, field="generator")
+            reason = 'is none; one that is: meshwright.one_problem("bert_large", ...)'
+            raise InputError(reason, field="generator")
         bounds = (self.generator.max_groups, self.generator.max_edges, self.generator.num_devices)
         self.observation = observation if observation is not None else PlacementObservation(*bounds)
         self.reward, self.passes = reward, passes

@@ -2,7 +2,7 @@
 
 A stage has a forward pass and a backward pass, whole or split into the gradient of its input and
 that of its weights. A rank runs one action at a time, each at max(rank free, inputs there). What
-passes between ranks arrives `communication` later and occupies nobody.
+passes between ranks arrives `communication` later and occupies no rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Work(IntEnum):
 
     FORWARD = 0
     INPUT = 1  # the gradient of the stage's input, which the stage before waits for
-    WEIGHT = 2  # the gradient of its weights, which nobody waits for
+    WEIGHT = 2  # the gradient of its weights, which no operator waits for
     BACKWARD = 3  # both at once: neither is there before the end
 
 

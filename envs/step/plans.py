@@ -218,9 +218,9 @@ class PairWeights:
         if self.weight.shape != (devices, devices):
             return [f"gives {self.weight.shape} weights, there are {devices} devices"]
         pairs = np.argwhere((self.weight < 1) | (self.weight > MOST_WEIGHT)).tolist()
-        told = f"no whole number from 1 to {MOST_WEIGHT}"
+        reason = f"no whole number from 1 to {MOST_WEIGHT}"
         return [
-            f"the weight from device {i} to {j} is {self.weight[i, j]}, {told}" for i, j in pairs
+            f"the weight from device {i} to {j} is {self.weight[i, j]}, {reason}" for i, j in pairs
         ]
 
 

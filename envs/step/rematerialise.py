@@ -75,7 +75,7 @@ def rematerialised(
     the first operator of their device that needs them.
 
     A second run takes as long as the first and the parameters it reads are there already. Where
-    nobody reads the names of operators, `named=False` numbers them, which is faster.
+    names of operators are not needed, `named=False` numbers them, which is faster.
     """
     graph = problem.graph
     n, t = graph.num_operators, graph.num_tensors

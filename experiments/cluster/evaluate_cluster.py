@@ -229,8 +229,8 @@ class CompareConfig(ReplayConfig):
             for name in names:
                 if name not in self.agents:
                     near = meant(name, self.agents)
-                    told = f"'{name}' is no policy here ({near}known: {', '.join(self.agents)})"
-                    raise InputError(f"config key '{key}': {told}")
+                    reason = f"'{name}' is no policy here ({near}known: {', '.join(self.agents)})"
+                    raise InputError(f"config key '{key}': {reason}")
 
 
 def compare(config: CompareConfig, run: Run) -> Result:

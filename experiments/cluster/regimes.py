@@ -87,7 +87,7 @@ class RegimesConfig:
         """`usual` with the words of a name, which the config has under `key`.
 
         Raises:
-            InputError: the name or a word is unknown, or a value is none of its kind.
+            InputError: the name or a word is unknown, or a value is not one of its kind.
         """
         require_one_of(name, self.known, file=f"config key '{key}'")
         where = f"known.{name}"

@@ -183,8 +183,8 @@ class Split:
             else:
                 raise InputError(NO_DATA)
             if found != expected:
-                told = f"has SHA-256 {found}, the split was made from {expected}"
-                raise InputError(told, file=where)
+                reason = f"has SHA-256 {found}, the split was made from {expected}"
+                raise InputError(reason, file=where)
         self.rates = build_as(
             RateModel, config.interference, "split.interference", "interference model"
         )

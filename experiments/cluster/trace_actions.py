@@ -36,8 +36,8 @@ GANG_COLUMNS = {
 
 def _require_ending(output: str, known: tuple[str, ...]) -> None:
     if not output.endswith(known):
-        told = f"{output!r} does not end in one of {', '.join(known)}"
-        raise InputError(f"config key 'action.output': {told}")
+        reason = f"{output!r} does not end in one of {', '.join(known)}"
+        raise InputError(f"config key 'action.output': {reason}")
 
 
 def _loaded(trace: TraceConfig, run: Run) -> tuple[LoadedTrace, Provenance]:
@@ -118,12 +118,12 @@ class Fit:
 class Summarise:
     """The numbers of the trace as tables and JSON, and its picture in the run folder.
 
-    `gpus` are cluster sizes for which the offered load is told; `most_labels` queues and users
+    `gpus` are cluster sizes for which the offered load is given; `most_labels` queues and users
     stand in the JSON, those with the most jobs. `picture` draws `trace.png`.
     """
 
-    gpus: Sequence[Count] = (64, 512, 4096)  # clusters whose offered load is told
-    # queues and users told in the JSON, those with the most jobs
+    gpus: Sequence[Count] = (64, 512, 4096)  # clusters whose offered load is given
+    # queues and users listed in the JSON, those with the most jobs
     most_labels: Annotated[int, Ge(0)] = 1000
     picture: bool = True  # draw trace.png in the run folder
 

@@ -117,8 +117,8 @@ class TraceDownload:
         if public.unpack and not public.members:
             run.console.print(f"an archive; unpack it: {public.unpack}", soft_wrap=True)
         if laid_out and Path(os.environ.get(DATA_VARIABLE, "")).resolve() != folder.resolve():
-            told = f"splits and studies look there with: export {DATA_VARIABLE}={folder.resolve()}"
-            run.console.say(told)
+            text = f"splits and studies look there with: export {DATA_VARIABLE}={folder.resolve()}"
+            run.console.say(text)
         return Result(
             {
                 "file": str(path),
@@ -159,8 +159,8 @@ def lay_out(path: Path, members: Mapping[str, str], folder: Path) -> Iterator[Pa
             raise InputError(f"is damaged ({error})", file=path, record=member) from error
         where = folder / place
         if where.exists() and content_hash(where) != hashlib.sha256(content).hexdigest():
-            told = f"is there, and not what {path.name} has: move it away, or name action.folder"
-            raise InputError(told, file=where)
+            text = f"is there, and not what {path.name} has: move it away, or name action.folder"
+            raise InputError(text, file=where)
         write_atomically(where, gzip.compress(content, mtime=0))
         yield where
 
@@ -230,8 +230,8 @@ class Download:
                     raise
                 fault = error.message  # the part was of something else
             except urllib.error.HTTPError as error:
-                told = f"the server answers {error.code} {error.reason}"
-                raise InputError(told, file=self.url) from error
+                text = f"the server answers {error.code} {error.reason}"
+                raise InputError(text, file=self.url) from error
             except (OSError, http.client.HTTPException) as error:
                 cause = error.reason if isinstance(error, urllib.error.URLError) else error
                 fault = in_one_line(cause) or type(cause).__name__
@@ -260,11 +260,11 @@ class Download:
                 return True
             raise
         with response:
-            partial, told = response.status == PARTIAL, response.headers
-            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", told.get("Content-Range", "").strip())
+            partial, text = response.status == PARTIAL, response.headers
+            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", text.get("Content-Range", "").strip())
             if partial and (span is None or int(span[1]) != have):
-                raise http.client.HTTPException(f"the server sends {told.get('Content-Range')}")
-            length = span[2] if partial and span is not None else told.get("Content-Length", "")
+                raise http.client.HTTPException(f"the server sends {text.get('Content-Range')}")
+            length = span[2] if partial and span is not None else text.get("Content-Length", "")
             total = int(length) if length.isdecimal() else None
             with self.part.open("ab" if partial else "wb") as file:
                 while chunk := response.read(CHUNK):

@@ -173,7 +173,7 @@ class LoadedTrace:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Inside, what is wrong with a job of the trace is told of its row of the file."""
+        """Inside, a fault of a job names the row of the file."""
         try:
             yield
         except InputError as error:
@@ -239,16 +239,16 @@ def load_trace(config: TraceConfig, cluster: Cluster | None = None) -> LoadedTra
     except InputError as error:
         if error.file is None and error.record is None and error.field is not None:
             group = "trace.windows" if error.field in config.windows else "trace"
-            told = f"config key '{group}.{error.field}': {error.message}"
-            raise InputError(told) from error
+            reason = f"config key '{group}.{error.field}': {error.message}"
+            raise InputError(reason) from error
         raise
 
 
 def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
     for key in ("columns", "units"):
         if getattr(config, key) and config.format != CANONICAL:
-            told = f"say what the file is, as trace.format={CANONICAL} (no other takes {key})"
-            raise InputError(told, field=key)
+            reason = f"say what the file is, as trace.format={CANONICAL} (no other takes {key})"
+            raise InputError(reason, field=key)
     if config.generated.without_path and config.path is None and config.format == CANONICAL:
         config = replace(config, format=SYNTHETIC)
     formats = {name: node for name, node in config.formats.items() if node is not None}
@@ -260,8 +260,8 @@ def _loaded(config: TraceConfig, cluster: Cluster | None) -> LoadedTrace:
         most, generated = config.max_gpus, config.generated
         if generated.fits and most is None:
             if gpus is None:
-                told = "there is no cluster here that they could fit"
-                raise InputError(told, field="generated.fits")
+                reason = "there is no cluster here that they could fit"
+                raise InputError(reason, field="generated.fits")
             most = gpus
         load = generated.load if config.load is None else config.load
         config = replace(config, load=load, max_gpus=most)
@@ -307,8 +307,8 @@ def _target(config: TraceConfig, gpus: int | None) -> TargetLoad | None:
     """The load that is asked for."""
     if config.load is None:
         if config.gpus is not None:
-            told = "says nothing without trace.load: it is the GPUs that the load is offered to"
-            raise InputError(told, field="gpus")
+            reason = "says nothing without trace.load: it is the GPUs that the load is offered to"
+            raise InputError(reason, field="gpus")
         return None
     if gpus is None:
         raise InputError("config key 'trace.gpus' is missing: trace.load needs the cluster's GPUs")
@@ -318,11 +318,13 @@ def _target(config: TraceConfig, gpus: int | None) -> TargetLoad | None:
 def _generated(source: SyntheticTrace, target: TargetLoad | None, config: TraceConfig) -> Trace:
     """A trace whose jobs of at most `max_gpus` GPUs offer the load: their days keep 24 hours."""
     if config.path is not None:
-        told = f"trace.format={config.format} makes a trace and reads no file: say what the file is"
-        raise InputError(f"{told}, as trace.format=canonical", field="path")
+        reason = (
+            f"trace.format={config.format} makes a trace and reads no file: say what the file is"
+        )
+        raise InputError(f"{reason}, as trace.format=canonical", field="path")
     if config.stretch != 1.0:
-        told = "a generated trace is not stretched: give trace.load and trace.gpus"
-        raise InputError(told, field="stretch")
+        reason = "a generated trace is not stretched: give trace.load and trace.gpus"
+        raise InputError(reason, field="stretch")
     trace, most = source.generate(target), config.max_gpus
     fitting = at_most_gpus(trace, most).gpu_seconds.sum() if most else 0
     if target is None or not 0 < fitting < (every := trace.gpu_seconds.sum()):

@@ -112,8 +112,8 @@ def split_windows(config: SplitWindowsConfig, run: Run) -> Result:
             parts = [changed(x, config.changes, config.window) for x in split.traces.values()]
         windows = [window for part in parts for window in part.parts(config.window)]
         if not windows:
-            told = f"no window has {config.split.least_jobs} jobs that fit one GPU type"
-            raise InputError(f"config key 'changes': {told}")
+            reason = f"no window has {config.split.least_jobs} jobs that fit one GPU type"
+            raise InputError(f"config key 'changes': {reason}")
         left_out = {"jobs": before - sum(len(window.problem.trace) for window in windows)}
     problems = {window.name: window.problem for window in windows}
     about = {window.name: window.about for window in windows}

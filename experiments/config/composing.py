@@ -305,7 +305,7 @@ def _as_text(plain: Any, fault: Mapping[str, Any]) -> bool:
 
 
 def _fault_of(error: ValidationError, schema: Any) -> str:
-    """What is told of the first fault of a config: of a misspelt key, not that it is missing."""
+    """The message for the first fault of a config; a misspelt key comes before a missing one."""
     unknown = {"unexpected_keyword_argument", "extra_forbidden"}
     fault = min(error.errors(), key=lambda one: one["type"] not in unknown)
     parts = [str(x) for x in fault["loc"]]
@@ -446,7 +446,7 @@ def _fault(
 
 
 def missing_plugin(error: Exception) -> InputError | None:
-    """What is told where Hydra lacks a launcher or a sweeper that was asked for."""
+    """The message where Hydra lacks a launcher or a sweeper that was asked for."""
     for group in ("hydra/launcher", "hydra/sweeper"):
         if f"{group}/" in str(error):
             return InputError(f"{group}: needs the extra 'sweep': pip install 'meshwright[sweep]'")
@@ -454,7 +454,7 @@ def missing_plugin(error: Exception) -> InputError | None:
 
 
 def _unknown(key: str, node: object) -> str | None:
-    """What is told of a key that is not in a config; None where it is, or is below a scalar."""
+    """The message for a key that is not in a config; None where it is, or is below a scalar."""
     parts = key.split(".")
     for number, part in enumerate(parts, 1):
         node = dict(enumerate(node)) if isinstance(node, list) else node
@@ -480,7 +480,7 @@ def _omegaconf_line(error: Exception) -> str:
         )
     if key:
         return f"config key '{key}': {lines[0] if lines else type(error).__name__}"
-    told = [line for line in lines if not line.startswith(("full_key:", "object_type="))]
-    line = " ".join(told) or type(error).__name__
+    reason = [line for line in lines if not line.startswith(("full_key:", "object_type="))]
+    line = " ".join(reason) or type(error).__name__
     whole = line.startswith("Error merging override") and "=[" in line
     return f"{line}: is a mapping, whose keys are given as <key>.<name>=" if whole else line

@@ -105,7 +105,7 @@ def present(name: str) -> str:
 
 @cache
 def knobs(dotted: str) -> tuple[Knob, ...] | None:
-    """The arguments of a class or a function; None if it is none of ours, or takes any."""
+    """The arguments of a class or a function; None if it is not one of ours, or takes any."""
     found = definition(dotted)
     return None if found is None else tuple(_knobs(found))
 
@@ -232,8 +232,8 @@ def _knobs(found: Definition) -> Iterator[Knob]:
         return
     inits = [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
     if inits:
-        told = "\n".join(_docs(found))
-        yield from _arguments(found, inits[0], skipped=1, about=told)
+        reason = "\n".join(_docs(found))
+        yield from _arguments(found, inits[0], skipped=1, about=reason)
     elif {"dataclass", "NamedTuple"} & set(map(_called, (*node.decorator_list, *node.bases))):
         own = {knob.name: knob for knob in _fields(found)}
         for base in _bases(found):
@@ -332,9 +332,9 @@ def _entries(about: str) -> dict[str, str]:
 def _comment(module: str, line: int) -> str:
     """What stands behind an argument or a field on its line, or in the lines above it."""
     lines = _lines(module)
-    _, _, told = lines[line - 1].partition("  # ")
-    if told and not told.startswith(("noqa", "type:", "fmt:")):
-        return told.strip()
+    _, _, reason = lines[line - 1].partition("  # ")
+    if reason and not reason.startswith(("noqa", "type:", "fmt:")):
+        return reason.strip()
     before = (lines[at].strip() for at in range(line - 2, -1, -1))
     above = takewhile(lambda text: text.startswith("# "), before)
     return " ".join(text[2:] for text in reversed(list(above)))

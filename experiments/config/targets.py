@@ -71,7 +71,7 @@ TYPES = {  # of pydantic's errors
     "float_type": "a number", "string_type": "a text", "none_required": "null",
     "list_type": "a list", "dict_type": "a mapping", "path_type": "a text",
 }  # fmt: skip
-BOUNDS = {  # of pydantic's errors too: where the bound is, and what is told, also where it is 0
+BOUNDS = {  # of pydantic's errors too: where the bound is, and the words, also where it is 0
     "greater_than": ("gt", "is not above {:g}", "is not positive"),
     "greater_than_equal": ("ge", "is below {:g}", "is negative"),
     "less_than": ("lt", "is not below {:g}", "is not negative"),
@@ -213,7 +213,7 @@ def build(node: Mapping[str, object], key: str | None = None) -> Any:
 def _refusal(
     cause: InputError, node: Mapping[str, object], key: str | None, error: Exception
 ) -> InputError:
-    """What a constructor told; where `key` is known it names the config key of the argument."""
+    """A constructor's message; where `key` is known it names the config key of the argument."""
     named = cause.field is not None or not cause.message.startswith("config key")
     if key is not None and named and cause.file is None and cause.record is None:
         line = str(error).splitlines()[-1]
@@ -260,9 +260,9 @@ def _named(target: str, key: str) -> Any:
     try:
         return get_object(name_here(target))
     except Exception as error:
-        where, told = f"{key}._target_", missing_extra(error)
-        if told is not None:
-            raise InputError(f"{target!r} {told}", file=where) from error
+        where, reason = f"{key}._target_", missing_extra(error)
+        if reason is not None:
+            raise InputError(f"{target!r} {reason}", file=where) from error
         cause = in_one_line(error) or type(error).__name__
         absent = "No module named" in cause
         module, _, name = target.rpartition(".")
@@ -300,8 +300,8 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> str:
     """The one line for a key that is not there."""
     parent, _, name = key.rpartition(".")
     where, names = f" under {parent}" if parent else "", sorted(known)
-    told = f"{meant(name, names)}known{where}: {', '.join(names) or 'none'}"
-    return f"unknown config key '{key}' ({told})"
+    reason = f"{meant(name, names)}known{where}: {', '.join(names) or 'none'}"
+    return f"unknown config key '{key}' ({reason})"
 
 
 def check_type(value: object, hint: Any, key: str) -> None:
@@ -343,7 +343,7 @@ def type_fault(error: ValidationError, key: str) -> str:
         said = words.format(bound) if bound else beside_zero
         said = "is not finite" if math.isinf(bound) else said
     elif fault["type"] == "literal_error":
-        said = "is none of " + fault["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        said = "is not one of " + fault["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
     return f"config key '{(key + named).lstrip('.')}': {fault['input']!r} {said}"
 
 

@@ -48,8 +48,8 @@ def yaml_text(path: str | Path) -> str:
         _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path, (), count(1))
         yaml.safe_load(text)  # which refuses more
     except (RecursionError, ValueError, yaml.YAMLError) as error:
-        told = in_one_line(error).replace('in "<unicode string>", ', "in ")
-        raise InputError(f"cannot be read ({told})", file=path) from error
+        reason = in_one_line(error).replace('in "<unicode string>", ', "in ")
+        raise InputError(f"cannot be read ({reason})", file=path) from error
     return text
 
 

@@ -64,8 +64,8 @@ class CapturedLayers:
         try:
             exported = torch.export.export(self._whole, (), self._data, strict=False)
         except Exception as error:  # anything that the module's own code raises
-            told = in_one_line(error)[:200]
-            raise InputError(f"the module cannot be exported by torch ({told})") from error
+            reason = in_one_line(error)[:200]
+            raise InputError(f"the module cannot be exported by torch ({reason})") from error
         self._program = exported.module(check_guards=False)
         self._layer = self._assigned()
         for node in self._program.graph.find_nodes(
@@ -112,8 +112,8 @@ class CapturedLayers:
         records = [index.get(f"forward/{name}", NONE) for name in self._names]
         for name, here, before in zip(self._names, records, [NONE, *records], strict=False):
             if here <= before:
-                told = f"layer {name!r} of the plan is no operator of the module"
-                raise InputError(f"{told}, or not behind those before it", field="layers")
+                reason = f"layer {name!r} of the plan is no operator of the module"
+                raise InputError(f"{reason}, or not behind those before it", field="layers")
         order = {node: number for number, node in enumerate(self._program.graph.nodes)}
         of = replay.nodes
         begins = [order[of[k]] + (of[k] is of[k - 1]) for k in records[1:]]  # or behind a whole one

@@ -206,7 +206,7 @@ def measured(split: Split, recordings: Sequence[Recording]) -> Measured:
             (bar.work is Work.FORWARD, bar.stage, bar.micro_batch): bar.finish
             for row in recording
             for bar in row
-            if bar.work is not Work.WEIGHT  # nobody waits for it, nor it for another stage
+            if bar.work is not Work.WEIGHT  # no stage waits for it, nor it for another
         }
         for row in recording:
             for number, bar in enumerate(row):

@@ -132,8 +132,8 @@ def _torchtitan(folder: Path, split: Split, layers: Any, _: Provenance) -> dict[
     elif split.rank == v_shaped(split.ranks):
         schedule = "ZBVZeroBubble"
     else:
-        told = f"torchtitan lays stages on ranks in a loop or a V, not as {list(split.rank)}"
-        raise InputError(f"config key 'plan': {told}")
+        reason = f"torchtitan lays stages on ranks in a loop or a V, not as {list(split.rank)}"
+        raise InputError(f"config key 'plan': {reason}")
     if len(set(split.recompute)) > 1:
         raise InputError("config key 'plan': torchtitan recomputes in all stages or in none")
     samples = layers.micro_batch // split.replicas or 1

@@ -91,7 +91,7 @@ def _wait(running: Sequence[subprocess.Popen[bytes]], folder: Path, until: float
 
 
 def _end_with_the_starter() -> None:
-    """Kill this process and all it has started once nobody holds the other end of its input."""
+    """Kill this process and all it has started once the other end of its input is closed."""
     while os.read(0, 4096):
         pass
     os.killpg(0, signal.SIGKILL)

@@ -107,7 +107,7 @@ class TreePart:
     def tasks(self, vector: Tensor) -> list[Callable[[], None]]:
         """What runs side by side, on the vector in place; all that arrives has a place already.
 
-        Otherwise a chunk that nobody waits for yet could hold up a line, and lines each other.
+        Otherwise a chunk that no rank waits for yet could hold up a line, and lines each other.
         """
         whole = vector[self._part]
         chunks, formed = whole.split(self._chunk), self._tag + self.chunks

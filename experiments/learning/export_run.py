@@ -70,8 +70,10 @@ def export_run(config: ExportConfig, run: Run) -> Result:
     training: Training = build(nodes["training"])
     model = training.model
     if not isinstance(model, PlacerConfig | Continued):
-        told = f"{type(model).__name__} describes no policy of whole plans: only those are exported"
-        raise InputError(told, file=source / CONFIG_FILE, field="training.model")
+        reason = (
+            f"{type(model).__name__} describes no policy of whole plans: only those are exported"
+        )
+        raise InputError(reason, file=source / CONFIG_FILE, field="training.model")
     provenance = run.provenance.with_inputs(run=file_hash(source / CONFIG_FILE))
     make, title = build(nodes["env"]), "A placement policy"
     if target.endswith(OneProblem.__name__):

@@ -51,13 +51,13 @@ class MainClusterConfig(TrainClusterConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.splits:
-            told = (
+            reason = (
                 "the trace's own windows are trained and compared in; study=generalise has splits"
             )
-            raise InputError(f"config key 'splits': {told}")
+            raise InputError(f"config key 'splits': {reason}")
         if self.comparison.window in (self.window, self.evaluation_window):
-            told = f"{self.comparison.window!r} is not later than training and evaluations"
-            raise InputError(f"config key 'comparison.window': {told}")
+            reason = f"{self.comparison.window!r} is not later than training and evaluations"
+            raise InputError(f"config key 'comparison.window': {reason}")
         for name in (LEARNED, UNTRAINED):
             if name in self.agents:
                 raise InputError(f"config key 'agents.{name}': the name is that of what is trained")

@@ -263,14 +263,14 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     name = f"{problem.graph.name} on {problem.topology.name}"
     title = f"{name}: a policy learns by PPO ({objective.name})"
     draw_curve(run, learned, comparison, title, provenance)
-    told = learned.outcome.sentence
+    fault = learned.outcome.sentence
     if len(rows) > 1:
         run.console.print(comparison.rich(name))
-        write_markdown(run, name, [comparison.markdown(), f"{told}."], provenance)
-    run.console.say(told)
+        write_markdown(run, name, [comparison.markdown(), f"{fault}."], provenance)
+    run.console.say(fault)
     policy, checkpoint = next(iter(result.policies.values())), None
     if isinstance(policy, PlacerPolicy):
-        card = card_of(title_of(problem), told, plain_config(config), provenance)
+        card = card_of(title_of(problem), fault, plain_config(config), provenance)
         checkpoint = export_placer(policy, run.folder.resolve() / CHECKPOINT_FOLDER, card)
     values: dict[str, object] = {
         "graph": problem.graph.name,
@@ -330,7 +330,7 @@ class MainConfig(OneProblemConfig):
                 raise InputError(f"config key '{group}.{name}' is missing: the shipped policy")
         if self.single_device not in self.quick:
             raise InputError(
-                f"config key 'single_device': {self.single_device!r} is none of the quick agents "
+                f"config key 'single_device': {self.single_device!r} is no quick agent "
                 f"({', '.join(self.quick)})"
             )
 

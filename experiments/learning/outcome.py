@@ -66,8 +66,8 @@ class Outcome:
         iterations: of training.
         best: whose policy is exported.
         untrained: of the same architecture, before training.
-        measure: what `told` tells.
-        told: how good a policy is.
+        measure: what `described` prints.
+        described: how good a policy is, in words.
         begun: what `untrained` is.
         cloned: of the iterations, those of imitation, the first ones.
     """
@@ -76,7 +76,7 @@ class Outcome:
     best: Evaluated
     untrained: Evaluated
     measure: str
-    told: Callable[[Evaluated], str] = by_score
+    described: Callable[[Evaluated], str] = by_score
     begun: str = FRESH
     cloned: int = 0
 
@@ -85,7 +85,7 @@ class Outcome:
         cls,
         run_folder: Path,
         measure: str,
-        told: Callable[[Evaluated], str] = by_score,
+        described: Callable[[Evaluated], str] = by_score,
         model: object = None,
     ) -> Outcome:
         """Of the run in a folder, of a `model`.
@@ -100,7 +100,7 @@ class Outcome:
             rows = list(csv.DictReader(file))
         cloned = sum(float(row.get("charts/cloning") or 0.0) > 0.0 for row in rows)
         begun = TRAINED_BEFORE if hasattr(model, "checkpoint") else FRESH
-        return cls(len(rows), best, untrained, measure, told, begun, cloned)
+        return cls(len(rows), best, untrained, measure, described, begun, cloned)
 
     @property
     def learned(self) -> bool:
@@ -110,12 +110,12 @@ class Outcome:
     @property
     def sentence(self) -> str:
         """For tables, cards and warnings."""
-        before, last = self.told(self.untrained), self.best.iteration
+        before, last = self.described(self.untrained), self.best.iteration
         done = f"{self.iterations} iterations of training"
         if self.learned:
             found = (
                 f"{done}; exported is the policy after iteration {last}: {self.measure} "
-                f"{self.told(self.best)}, of {self.begun} in the same evaluations {before}"
+                f"{self.described(self.best)}, of {self.begun} in the same evaluations {before}"
             )
             imitates = last <= self.cloned < self.iterations
             return f"{found}; it is the imitation: PPO did not improve on it" if imitates else found

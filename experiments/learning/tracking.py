@@ -79,7 +79,7 @@ class MLflow:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        import mlflow  # noqa: F401, told before anything is learned
+        import mlflow  # noqa: F401, fails before anything is learned
 
     def open(self, run_folder: Path, last_iteration: int) -> Tracker:
         """See `Tracking`; a resumed run goes on in MLflow too.
@@ -141,7 +141,7 @@ class WandB:
     mode: str = "offline"
 
     def __post_init__(self) -> None:
-        import wandb  # noqa: F401, told before anything is learned
+        import wandb  # noqa: F401, fails before anything is learned
 
     def open(self, run_folder: Path, last_iteration: int) -> Tracker:
         """See `Tracking`; a resumed run goes on."""

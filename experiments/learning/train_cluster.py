@@ -176,7 +176,7 @@ def _one_or_all(things: Sequence[Any]) -> Any:
 def teachers(
     config: TrainClusterConfig, shown: ExpertPolicy | None
 ) -> tuple[ExpertPolicy | None, ExpertPolicy]:
-    """Who is imitated, and who is the reference: the expert shown, if nobody is named."""
+    """The policy that is imitated, and the reference: the expert shown where none is named."""
     teacher = None if shown is None else ShownExpert()
     given = [
         None if node is None else build_as(ExpertPolicy, node, key, "expert of schedulers")
@@ -317,9 +317,9 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
 def news(row: Row) -> str:
     """One iteration in a few words."""
     jct = row["charts/mean_jct_s"]
-    told = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
+    reason = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
     best = row["evaluation/best_score"]
     evaluation = (
         f"best evaluation {best:.3f}" if np.isfinite(best) else "no evaluation was finished"
     )
-    return f"{told}, {evaluation}, {row['charts/SPS']:,.0f} steps/s"
+    return f"{reason}, {evaluation}, {row['charts/SPS']:,.0f} steps/s"

@@ -83,8 +83,8 @@ def _worlds(
         try:
             found += [(env.futures(base), problem) for problem in problems]
         except InputError as error:
-            told = f"config key 'env.futures.{error.field}': {error.message}"
-            raise InputError(told) from error
+            reason = f"config key 'env.futures.{error.field}': {error.message}"
+            raise InputError(reason) from error
     return partial(_drawn, found)
 
 

@@ -102,7 +102,7 @@ class MeasurementsConfig:
 
 @dataclass
 class EvaluationConfig:
-    """What is left out, and what is told of it."""
+    """What is left out, and what is known of it."""
 
     probes: Annotated[int, Ge(0)]
     other_probes: list[Annotated[int, Ge(0)]]

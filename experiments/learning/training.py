@@ -40,7 +40,7 @@ News = Callable[[Row], str]  # of an iteration, in a few words
 
 @dataclass(kw_only=True)
 class TrainingConfig:
-    """What every training is told."""
+    """What every training is given."""
 
     tracking: Any
     resume: str | None = None  # the run folder of a run to go on with; its config is taken up again
@@ -50,7 +50,7 @@ class TrainingConfig:
 
 @dataclass(kw_only=True)
 class PolicyConfig(TrainingConfig):
-    """What the trainings of policies are told; groups are objects by `_target_`."""
+    """What the trainings of policies are given; groups are objects by `_target_`."""
 
     agent: Any
     model: Any
@@ -61,7 +61,7 @@ class PolicyConfig(TrainingConfig):
 
 @dataclass(kw_only=True)
 class WindowsConfig(TrainingConfig):
-    """What those who learn from windows of splits are told."""
+    """What trainings on windows of splits are given."""
 
     splits: dict[str, SplitConfig] = field(default_factory=dict)  # traces, +split@splits.itp=itp
     window: str = "train"  # of the splits, or the trace: whose jobs are learned from
@@ -95,8 +95,8 @@ def training_of_pairs(config: PolicyConfig) -> Training:
 
     training = build_as(Training, config.training, "training", "training run")
     if not isinstance(training.model, PairsConfig):
-        told = f"{type(training.model).__name__} scores no pairs: take model=pairs"
-        raise InputError(f"config key 'model': {told}")
+        reason = f"{type(training.model).__name__} scores no pairs: take model=pairs"
+        raise InputError(f"config key 'model': {reason}")
     return training
 
 

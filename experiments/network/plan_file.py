@@ -136,8 +136,8 @@ def _plan(section: _Plan, network: LinkGraph) -> SynchronisationPlan:
         try:
             share = Fraction(str(row.share))
         except (ValueError, ZeroDivisionError) as error:
-            told = f"{row.share!r} is no share such as 1/8"
-            raise InputError(told, field=f"{key}.share") from error
+            reason = f"{row.share!r} is no share such as 1/8"
+            raise InputError(reason, field=f"{key}.share") from error
         trees.append(Tree(vertex(row.root, f"{key}.root"), share, *ways))
     chunk = section.chunk
     pieces = float("inf") if chunk is None else read_quantity(parse_bytes, chunk, key="plan.chunk")

@@ -311,9 +311,9 @@ def cluster_trace(
         events += [thread(node, gpu, f"{name}, GPU {gpu}") for gpu in range(gpus)]
         for _, low, high, job, start, end, stopped in shown[shown["place"] == place].tolist():
             kind = f"job {job % len(JOB_COLOURS)}"
-            told = {"job": job, "stopped_before_its_end": stopped}
+            reason = {"job": job, "stopped_before_its_end": stopped}
             for gpu in range(int(low), int(np.ceil(high))):
-                events.append(happened(f"job {job}", kind, (node, gpu), start, end, **told))
+                events.append(happened(f"job {job}", kind, (node, gpu), start, end, **reason))
     return {"traceEvents": events}
 
 

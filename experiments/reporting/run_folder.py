@@ -168,7 +168,7 @@ def _mapping(path: Path) -> Mapping[str, Any]:
 
 
 def _without_seeds(value: Any, left_out: Container[str] = (SEED, "json", "resume")) -> Any:
-    """A config without what only changes the dice, and how a run is told and taken up again."""
+    """A config without what only changes the dice, and how a run reports and is resumed."""
     if isinstance(value, Mapping):
         return {
             str(key): _without_seeds(item, (SEED,))

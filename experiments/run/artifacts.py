@@ -39,8 +39,8 @@ def claimed(folder: Path, config: object, text: str) -> Iterator[None]:
         if not (Path(resume) / CONFIG_FILE).is_file():
             raise InputError(f"is no run folder: it has no {CONFIG_FILE}", file=resume)
         if folder.resolve() != Path(resume).resolve():
-            told = f"resume={resume} goes on in its own folder, not in this one"
-            raise InputError(f"config key 'hydra.run.dir': {told}", file=folder)
+            reason = f"resume={resume} goes on in its own folder, not in this one"
+            raise InputError(f"config key 'hydra.run.dir': {reason}", file=folder)
     elif not (folder / CONFIG_FILE).exists():
         require_own_folder(folder)
     elif hasattr(config, "resume") or not _unfinished(folder, text):

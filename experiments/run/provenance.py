@@ -178,7 +178,7 @@ def stamp(
 def without_absolute_paths(value: object) -> object:
     """A document in whose texts every absolute path has become its last name.
 
-    What a path led to is told by the SHA-256 of the provenance.
+    What a path led to is identified by the SHA-256 of the provenance.
     """
     if isinstance(value, str):
         return _ABSOLUTE_PATH.sub(lambda found: Path(found.group()).name, value)

@@ -80,9 +80,9 @@ def resumed_config(
             raise InputError(f"config key '{key}': a resumed run keeps it; only {may} may change")
     if (saved_keys(folder) or set()).difference(vars(config)):
         origin = read_json_object(folder / ENVIRONMENT_FILE).get("provenance")
-        begun = origin.get("command") if isinstance(origin, dict) else "it is not told by which"
-        told = f"the run was begun by another command, or another version: {begun}"
-        raise InputError(f"config key 'resume': {told}", file=folder)
+        begun = origin.get("command") if isinstance(origin, dict) else "an unknown command"
+        reason = f"the run was begun by another command, or another version: {begun}"
+        raise InputError(f"config key 'resume': {reason}", file=folder)
     changes = [override for override in overrides if override.startswith(free)]
     saved = saved_config(folder, type(config), changes, replaced)
     arguments: dict[str, Any] = {name: getattr(config, name) for name in ("json", "resume")}

@@ -213,8 +213,8 @@ def placement_task(
     """
     env = build(node, "env")
     if not (node.get("_partial_") and _class_of(env) is OneProblem):
-        told = f"config key 'env': {node.get('_target_')} is no environment to learn in"
-        raise InputError(f"{told}: take env=one_problem for placements")
+        reason = f"config key 'env': {node.get('_target_')} is no environment to learn in"
+        raise InputError(f"{reason}: take env=one_problem for placements")
     return StepTask(problem, communication=communication, env=env)
 
 

@@ -201,11 +201,11 @@ def _document(path: str | Path) -> _Document:
 def _same_problem(document: _Document, problem: StepProblem, path: str | Path) -> None:
     graph, own = document.graph or _Graph(), problem.graph
     if graph.sha256 not in (None, graph_hash(own)):
-        told = f"the plan was made for another graph ({graph.name!r}, this one is {own.name!r}; "
-        raise InputError(f"{told}their SHA-256 differ)", file=path, field="graph")
+        reason = f"the plan was made for another graph ({graph.name!r}, this one is {own.name!r}; "
+        raise InputError(f"{reason}their SHA-256 differ)", file=path, field="graph")
     if document.topology not in (None, problem.topology.name):
-        told = f"topology {document.topology!r}, this one is {problem.topology.name!r}"
-        raise InputError(f"the plan was made for {told}", file=path, field="topology")
+        reason = f"topology {document.topology!r}, this one is {problem.topology.name!r}"
+        raise InputError(f"the plan was made for {reason}", file=path, field="topology")
 
 
 def _numbers(names: Iterable[str], known: Sequence[str], field: str, path: str | Path) -> list[int]:
@@ -231,8 +231,8 @@ def _placement(
     numbers = _numbers(placement, graph.op_names, "placement", path)
     for number, (name, device) in zip(numbers, placement.items(), strict=True):
         if device not in devices:
-            told = f"unknown device {device!r} (known: {', '.join(devices)})"
-            raise InputError(told, file=path, record=name, field="placement")
+            reason = f"unknown device {device!r} (known: {', '.join(devices)})"
+            raise InputError(reason, file=path, record=name, field="placement")
         found[number] = devices.index(device)
     _none_missing(found < 0, graph, "placement", "is not placed", path)
     return found
@@ -262,8 +262,8 @@ def _order(names: Sequence[str], graph: OpGraph, path: str | Path) -> IntArray:
     wrong = np.flatnonzero(position[graph.edges[:, 0]] >= position[graph.edges[:, 1]])
     if len(wrong):
         before, after = (graph.op_names[op] for op in graph.edges[wrong[0], :2])
-        told = f"is ordered before its input {before!r}"
-        raise InputError(told, file=path, record=after, field="order")
+        reason = f"is ordered before its input {before!r}"
+        raise InputError(reason, file=path, record=after, field="order")
     return order
 
 
@@ -295,12 +295,12 @@ def plan_communication(
         return model
     asked = any(override.lstrip("+~").startswith("communication") for override in overrides)
     known: type[Allocated | Fair] = Allocated
-    told, section = "allocates bandwidth", "bandwidth"
+    reason, section = "allocates bandwidth", "bandwidth"
     if isinstance(allocation, PairWeights):
-        known, told, section = Fair, "has weights of transfers", "weights"
+        known, reason, section = Fair, "has weights of transfers", "weights"
     if asked and not isinstance(model, known):
         raise InputError(
-            f"config key 'communication': the plan {told}, which {model.name!r} does not know; "
+            f"config key 'communication': the plan {reason}, which {model.name!r} does not know; "
             f"leave the key out, or the {section!r} out of the plan file"
         )
     if isinstance(allocation, BandwidthAllocation):

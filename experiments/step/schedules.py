@@ -62,7 +62,7 @@ class ScheduleConfig:
     forward: Duration = 1
     input_gradient: Duration = 1  # a whole backward pass takes both gradients
     weight_gradient: Duration = 1
-    communication: NonNegative = 0  # from rank to rank: a latency that occupies nobody
+    communication: NonNegative = 0  # from rank to rank: a latency that occupies no rank
     # of dualpipe_v's pairs: serial, one after the other; atomic, as one action
     overlap: Overlap = "serial"
     memory_limit: NonNegative | str | None = None

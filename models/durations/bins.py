@@ -80,7 +80,7 @@ class DurationConfig:
         heads: of the attention over neighbours.
         dropout: share of the last hidden layer left out in training.
         stretch: in training all times of a job are multiplied by one factor, log-uniform from
-            1 / stretch to `stretch`: nobody knows how fast the next cluster's users are.
+            1 / stretch to `stretch`: how fast the next cluster's users are is unknown.
         epochs: passes over the rows.
         batch: rows per step.
         learning_rate: at first; falls linearly to 0.

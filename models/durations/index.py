@@ -213,7 +213,7 @@ def join(
 def attend(scores: FloatRows, near: FloatRows, states: FloatRows, pooled: FloatRows) -> None:
     """Write (A, heads, H) means of (A, 2 K, H) by the softmax of (A, 2 K, heads) scores.
 
-    Nobody, with score 0 and no state, is always there as well.
+    An empty entry, with score 0 and no state, is always there as well.
     """
     for row in range(scores.shape[0]):
         for head in range(scores.shape[2]):

@@ -96,7 +96,7 @@ class DurationPosterior(nn.Module):
     """Log chances of the bins, from rows of `DurationFeatures`.
 
     Neighbours are a set with a side each: encoded alike, beside the job itself, and pooled by
-    attention, to which nobody is always there as well. From that come logits over the bins. The
+    attention, to which an empty entry always belongs. From that come logits over the bins. The
     posterior is a mixture of these and of copies: as much work in all as a finished neighbour took,
     but for a factor whose logarithm is logistic with a deviation of `SPREADS`. Each is conditional
     on the work the job has done, by which also its share of the mixture is multiplied (Bayes).
@@ -228,8 +228,8 @@ class DurationFit:
         self, config: DurationConfig, rows: FloatRows, remaining_s: FloatArray, seed: int
     ) -> None:
         if rows.shape[1] != width(config.history):
-            told = f"{rows.shape[1]} columns do not go with {config.history}"
-            raise InputError(told, field="history")
+            reason = f"{rows.shape[1]} columns do not go with {config.history}"
+            raise InputError(reason, field="history")
         self.config, self.generator = config, torch.Generator().manual_seed(seed)
         self._inputs, self._left = torch.from_numpy(rows), torch.from_numpy(remaining_s)
         with torch.random.fork_rng():

@@ -158,13 +158,13 @@ def load_checkpoint(folder: str | Path) -> SchedulerCheckpoint:
     if PLAN in spec:
         return SchedulerCheckpoint(folder, spec, ())
     if spec.get("observation_kind") != CLUSTER:
-        told = f"is of kind {spec.get('observation_kind')!r}, not {CLUSTER!r}"
-        raise InputError(told, file=spec_file, field="observation_kind")
+        reason = f"is of kind {spec.get('observation_kind')!r}, not {CLUSTER!r}"
+        raise InputError(reason, file=spec_file, field="observation_kind")
     try:
         layout = LAYOUT.validate_json(json.dumps(spec.get("observation")), strict=True)
     except ValidationError as error:
-        told = f"is not a list of arrays ({error.errors()[0]['msg']})"
-        raise InputError(told, file=spec_file, field="observation") from error
+        reason = f"is not a list of arrays ({error.errors()[0]['msg']})"
+        raise InputError(reason, file=spec_file, field="observation") from error
     action = spec.get("action")
     if not (isinstance(action, dict) and isinstance(action.get("preemption"), bool)):
         raise InputError("is not true or false", file=spec_file, field="action.preemption")

@@ -42,7 +42,7 @@ class ClusterForm(nn.Module):
 
     Args:
         policy: it.
-        expert: whose action it is shown; None: nobody's, or another program's.
+        expert: the policy whose action it is shown; None: none, or another program's.
 
     Raises:
         InputError: there is an expert, and the policy has no input for its action.

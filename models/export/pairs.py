@@ -47,7 +47,7 @@ def read_pairs(folder: Path, node: int, edge: int, pair: int) -> dict[str, NDArr
     """The weights by name, of a policy for features of these widths.
 
     Raises:
-        InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
+        InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
     check_folder(folder)
     read_checked_spec(folder, KIND, VERSION, LISTED)
@@ -58,6 +58,6 @@ def read_pairs(folder: Path, node: int, edge: int, pair: int) -> dict[str, NDArr
     shapes = pair_shapes(node, edge, pair, len(found.get("score", ())))
     for name, shape in shapes.items():
         if name not in found or found[name].shape != shape or set(found) != set(shapes):
-            told = f"{name} is not of shape {shape}, or there are other weights"
-            raise InputError(told, file=folder / WEIGHTS_FILE)
+            reason = f"{name} is not of shape {shape}, or there are other weights"
+            raise InputError(reason, file=folder / WEIGHTS_FILE)
     return found

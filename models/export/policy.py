@@ -37,7 +37,7 @@ class OnnxPolicy:
     """The most probable actions of an exported policy.
 
     Raises:
-        InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
+        InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -100,7 +100,7 @@ class InterferenceNetwork(nn.Module):
         Args:
             profiles: (M, P, F) of P jobs.
             own: (B,) which job.
-            neighbours: (B, L) which neighbours; negative: nobody.
+            neighbours: (B, L) which neighbours; negative: none.
         """
         as_job, as_neighbour, row, column = self.embeddings(profiles)
         at = neighbours.clamp(min=0).flatten()

@@ -253,7 +253,7 @@ def fold(measurements: Measurements, unseen: BoolArray, probes: Sequence[int]) -
     known = seen[:, None] & seen | probe[:, None] | probe
     fingerprints = np.concatenate([rate[:, :, at], rate[:, at].transpose(0, 2, 1)], axis=-1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a probe that fits beside nobody
+        warnings.simplefilter("ignore", RuntimeWarning)  # a probe that fits beside no job
         mean = np.nanmean(fingerprints[:, seen], axis=1, keepdims=True)
     mean = _filled(mean, np.nanmean(rate[:, seen][:, :, seen]))
     inputs = np.concatenate([measurements.profiles, _filled(fingerprints, mean)], -1)

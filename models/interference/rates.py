@@ -60,7 +60,7 @@ class InterferencePredictor:
         return self.tables.index(name)
 
     def rates(self, table: int, own: IntArray, neighbours: IntArray) -> FloatArray:
-        """(B,) mean rates of the ensemble, for (B,) jobs and (B, L) neighbours, -1: nobody."""
+        """(B,) mean rates of the ensemble, for (B,) jobs and (B, L) neighbours, -1: none."""
         profiles = self.profiles[table].expand(self.network.networks, -1, -1)
         parts = (torch.from_numpy(at).split(AT_ONCE) for at in (own, neighbours))
         with torch.inference_mode():

@@ -200,9 +200,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, help="in a closed loop, in place of a rate")
     given = parser.parse_args()
     bodies = states()
-    told = [json.loads(body) for body in bodies]
-    running = np.mean([sum("holds" in job for job in state["jobs"]) for state in told])
-    waiting = np.mean([len(state["waiting"]) for state in told])
+    message = [json.loads(body) for body in bodies]
+    running = np.mean([sum("holds" in job for job in state["jobs"]) for state in message])
+    waiting = np.mean([len(state["waiting"]) for state in message])
     print(f"{len(bodies)} states: {running:.0f} jobs run, {waiting:.0f} wait", file=sys.stderr)
     seconds = min(given.seconds, MOST_SECONDS)
     if given.clients:

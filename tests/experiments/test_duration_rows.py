@@ -117,7 +117,7 @@ def test_rows_go_with_the_work_left(split: Split) -> None:
 def test_windows_without_enough_jobs_are_told(split: Split) -> None:
     with refusal("least_jobs"):
         sources([split], "train", replace(SAMPLING, least_jobs=41))
-    with refusal("is none of train, test"):
+    with refusal("is not one of train, test"):
         sources([split], "tomorrow", SAMPLING)
     few = SamplingConfig(**{**vars(SAMPLING), "jobs": [2, 3]})
     with refusal("least_jobs"):

@@ -42,7 +42,7 @@ def written(console: RunConsole) -> list[str]:
 def said_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of what was compiled; no compiling is too short."""
     monkeypatch.setenv(compilation.SAID, "")
-    monkeypatch.setattr(compilation._watch, "told", compilation._watch.told[:1])
+    monkeypatch.setattr(compilation._watch, "message", compilation._watch.message[:1])
     monkeypatch.setattr(compilation, "SHORT_S", 0.0)
     monkeypatch.setattr(compilation, "STILL_S", 0.001)
     yield
@@ -58,12 +58,12 @@ def test_the_clock_stands_still_while_kernels_are_compiled(monkeypatch: pytest.M
     before = clock()
     inside: list[str | None] = []
 
-    def told(line: str) -> None:
+    def message(line: str) -> None:
         nonlocal now
         now += 60.0
         inside.append(compiling())
 
-    with telling(told):
+    with telling(message):
         made("envs.step.simulator")
     assert inside == [compilation.STEP]
     assert compiling() is None
@@ -81,11 +81,11 @@ def test_what_is_compiled_is_said_once_and_what_is_cached_is_not(
         kernel = made("envs.cluster.simulation.loop")
         kernel(3.0)  # type: ignore[operator]
         made("meshwright.agents.cluster.rules")
-    told = "compiling what is new of {}, a minute or more where all of it is"
-    assert written(console) == [told.format("the cluster simulator")]
+    message = "compiling what is new of {}, a minute or more where all of it is"
+    assert written(console) == [message.format("the cluster simulator")]
     made("agents.step.planner")  # no run: as in Python
     captured = capsys.readouterr()
-    assert captured.err.startswith(told.format("the simulator of a training step"))
+    assert captured.err.startswith(message.format("the simulator of a training step"))
     assert captured.out == ""
     said = os.environ[compilation.SAID]  # which processes of the run have too
     assert {compilation.CLUSTER, compilation.STEP} <= set(said.split(","))
@@ -107,9 +107,9 @@ def test_what_takes_long_to_compile_is_said_again(
     watch = compilation._watch
     happened = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=made)})
     watch.on_start(happened)
-    told = ""
-    while "still compiling kernels: " not in told:
-        told += capsys.readouterr().err
+    message = ""
+    while "still compiling kernels: " not in message:
+        message += capsys.readouterr().err
     watch.on_end(happened)
     while watch._watched:
         time.sleep(0.001)
@@ -121,10 +121,10 @@ def test_a_command_says_that_it_loads_until_it_runs(
     monkeypatch.setattr(loading, "_loaded", threading.Event())
     monkeypatch.setattr(loading, "LOADING_S", 0.001)
     loading.say_that_it_loads()
-    told = ""
-    while not told:
-        told = capfd.readouterr().err
-    assert told == "loading: 0 s since its start\n"
+    message = ""
+    while not message:
+        message = capfd.readouterr().err
+    assert message == "loading: 0 s since its start\n"
     console = RunConsole(file=io.StringIO())
     monkeypatch.setattr(module, "SILENT_S", 0.0)
     monkeypatch.setattr(module, "POLL_S", 0.001)

@@ -64,10 +64,10 @@ def test_a_full_disk_behind_standard_output_is_one_line(work: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     process = started(work, *SUMMARY, stdout=full)
     os.close(full)
-    _, (told,) = ended(process)
-    assert process.returncode == 2, told
-    assert told.startswith("error: ")
-    assert "No space left on device" in told
+    _, (message,) = ended(process)
+    assert process.returncode == 2, message
+    assert message.startswith("error: ")
+    assert "No space left on device" in message
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_signal_while_modules_load_ends_the_process(
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
     process.send_signal(number)
-    (told,) = ended(process)[1]
-    assert told.startswith("interrupted while loading: ")
+    (message,) = ended(process)[1]
+    assert message.startswith("interrupted while loading: ")
     assert process.returncode == 128 + number
 
 
@@ -96,8 +96,8 @@ def test_a_signal_while_modules_load_ends_the_process(
 @pytest.mark.parametrize("words", [SUMMARY, ("meshwright", "trace", "trace=jobs.csv")])
 def test_no_number_of_threads_is_one_line(work: Path, words: Sequence[str], variable: str) -> None:
     for value in ("0", "all"):
-        _, (told,) = ended(process := started(work, *words, more={variable: value}))
-        assert told.startswith(f"error: environment variable {variable}: '{value}'")
+        _, (message,) = ended(process := started(work, *words, more={variable: value}))
+        assert message.startswith(f"error: environment variable {variable}: '{value}'")
         assert process.returncode == 2
 
 
@@ -140,8 +140,8 @@ def test_a_signal_deep_in_a_solver_ends_it_and_its_processes(work: Path, number:
     assert process.stdout is not None
     assert "deep" in process.stdout.readline()
     process.send_signal(number)
-    _, told = ended(process)  # when nobody holds the pipes any more
-    assert (told, process.returncode) == (["interrupted"], 128 + number)
+    _, message = ended(process)  # when nobody holds the pipes any more
+    assert (message, process.returncode) == (["interrupted"], 128 + number)
 
 
 @pytest.mark.proof
@@ -150,13 +150,13 @@ def test_a_locale_of_ascii_alone_is_told(work: Path) -> None:
     (work / "jöbs.csv").write_text(JOBS)
     asked = ("experiments.trace", "trace=jöbs.csv", "action.picture=false", "hydra.run.dir=run")
     process = started(work, *asked, more=ascii_alone)
-    _, (told,) = ended(process)
+    _, (message,) = ended(process)
     assert process.returncode == 2
-    assert "PYTHONUTF8=1" in told
+    assert "PYTHONUTF8=1" in message
     (work / "jobs.csv").write_text(JOBS.replace("a,", "ä,"))  # a name, not a path
     process = started(work, *SUMMARY, more=ascii_alone)
-    out, told = ended(process)
-    assert (told, process.returncode) == ([], 0), out
+    out, message = ended(process)
+    assert (message, process.returncode) == ([], 0), out
 
 
 @pytest.mark.proof
@@ -171,6 +171,6 @@ def test_what_cannot_be_written_is_one_line(work: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    _, (told,) = ended(process)
+    _, (message,) = ended(process)
     assert process.returncode == 2
-    assert "config.yaml: cannot be written (File too large)" in told
+    assert "config.yaml: cannot be written (File too large)" in message

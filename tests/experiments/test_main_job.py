@@ -33,16 +33,16 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     assert found["trained_step_time_s"] == times[TRAINED] >= found["lower_bound_s"]
     assert found["iterations"] == 6  # beyond the budget
 
-    told = Path("run/table.md").read_text()
+    message = Path("run/table.md").read_text()
     for what in ("trained from nothing", "untrained twin", "HEFT, list scheduler", "Exported is"):
-        assert what in told
+        assert what in message
     (before,), (after,) = found["evaluation"].values()
     sentence = "6 iterations of training"
     assert after <= before
     warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert len(warned) == len(found.get("warnings", [])) == (after == before)
     card = (Path(found["checkpoint"]) / "README.md").read_text()
-    for text in (told, card):
+    for text in (message, card):
         assert sentence in text
         assert f"{before * 1e3:.1f} ms" in text
 

@@ -12,8 +12,8 @@ import yaml
 
 from experiments import evaluate
 from experiments.config.verbs import JOBS
-from experiments.studies.frames import OBJECTIVES
 from experiments.studies import cells
+from experiments.studies.frames import OBJECTIVES
 from tests.paths import CONF
 
 

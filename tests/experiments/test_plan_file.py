@@ -239,12 +239,12 @@ def test_weights_survive_the_round_trip(
         "needs schema_version 4": lambda d: d.update(schema_version=1),
         "stands beside 'bandwidth'": lambda d: d.update(bandwidth={}),
     }
-    for told, fault in faults.items():
+    for message, fault in faults.items():
         write_plan(file, plan, problem, Provenance(seed=3), weights)
         change(file, fault)
         with refusal() as error:
             read_weights(file, topology)
-        assert told in str(error.value)
+        assert message in str(error.value)
         assert error.value.field == "weights"
 
 

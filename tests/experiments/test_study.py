@@ -25,11 +25,11 @@ from small_split import one_of_several, overrides
 from envs.graphs.storage import save_graph
 from experiments.command_line import main_of
 from experiments.config.composing import check_command_line, plain_config
+from experiments.studies import cells as cells_module
 from experiments.studies.comparison import Comparison, Entry
 from experiments.studies.frames import CELLS, CURVES, VALUES, Frames
 from experiments.studies.running import StudyConfig
 from experiments.studies.study import Cell, Study
-from experiments.studies import cells as cells_module
 from tests.paths import CONF
 from tests.refusal import refusal
 from tests.strength import trials

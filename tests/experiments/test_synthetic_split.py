@@ -34,7 +34,7 @@ def test_its_windows_need_no_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("split.formats.itp_1001.seed=7", "split.formats.itp_1001'?: has SHA-256"),
         ("~split.inputs.itp_1001", "no SHA-256 of 'itp_1001'"),
@@ -45,18 +45,18 @@ def test_its_windows_need_no_file() -> None:
         ),
     ],
 )
-def test_what_it_refuses(override: str, told: str) -> None:
+def test_what_it_refuses(override: str, message: str) -> None:
     more = ["~split.formats.itp_1001", f"+{override}"] if "Reader" in override else [override]
-    with refusal(told):
+    with refusal(message):
         made(*more)
 
 
 def test_an_unknown_scheduler_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
     given = ["agent=checkpoint", "agent.checkpoint=nobody", "hydra.run.dir=run"]
     assert main(["split=synthetic", *given]) == 2
-    told = capfd.readouterr().err
-    assert "agent.checkpoint" in told
-    assert "shipped: unknown_durations" in told
+    message = capfd.readouterr().err
+    assert "agent.checkpoint" in message
+    assert "shipped: unknown_durations" in message
     jobs = ["env=cluster", "trace.format=synthetic", "trace.jobs=5", "hydra.run.dir=run"]
     assert main([*jobs, "agent=checkpoint", "agent.checkpoint=nobody"]) == 2
     assert "agent.checkpoint" in capfd.readouterr().err

@@ -91,7 +91,7 @@ def test_schedulers_are_trained_and_compared_over_seeds(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (["clusters=[]"], "config key 'clusters': no cluster"),
         (["clusters=[{_target_: builtins.dict}]"], "clusters[0]"),
@@ -107,12 +107,12 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     ],
 )
 def test_bad_input_is_told_in_one_line(
-    work: Path, changes: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    work: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = SMALL if not changes[0].startswith("env=") else [*SMALL[1:4], *SMALL[-9:]]
     assert main([*given, *changes, "hydra.run.dir=run"]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
-    assert told in lines[-1]
+    assert message in lines[-1]
     assert lines[-1].startswith("error: ")
     assert not (work / "run" / "metrics.csv").exists()
 

@@ -42,9 +42,9 @@ def test_a_policy_is_trained_and_goes_on_as_a_base(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
-        ("regimes=[nowhere]", "config key 'regimes': 'nowhere' is none of"),
+        ("regimes=[nowhere]", "config key 'regimes': 'nowhere' is not one of"),
         ("env.most=0", "config key 'env.most'"),
         ("env.futures.share=2", "config key 'env.futures.share'"),
         ("window=validation", "config key 'evaluation_window'"),
@@ -52,9 +52,9 @@ def test_a_policy_is_trained_and_goes_on_as_a_base(work: Path) -> None:
     ],
 )
 def test_bad_input_is_told_in_one_line(
-    work: Path, capsys: pytest.CaptureFixture[str], word: str, told: str
+    work: Path, capsys: pytest.CaptureFixture[str], word: str, message: str
 ) -> None:
     assert main([*small(work), word, "hydra.run.dir=bad"]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1

@@ -120,7 +120,7 @@ def test_migrating_agents_replay_a_trace(work: Path, agent: str, knows: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("model.history=0", "model.history"),
         ("sampling.jobs=[9,3]", "sampling.jobs"),
@@ -134,13 +134,13 @@ def test_migrating_agents_replay_a_trace(work: Path, agent: str, knows: str) -> 
     ],
 )
 def test_bad_settings_are_told_in_one_line(
-    work: Path, capsys: pytest.CaptureFixture[str], given: str, told: str
+    work: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
 ) -> None:
     asked = ["model=durations"] if given.startswith("~") else small(work)
     more = ["~split@splits.philly", "~split@splits.itp"] if given.startswith("~") else [given]
     assert main([*asked, *more]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert "Traceback" not in error
 
 
@@ -152,8 +152,8 @@ def test_a_folder_that_holds_nothing_learned_is_told(
         "env=cluster", "agent=migrating_learned", "trace.path=jobs.csv", "trace.format=canonical",
         "cluster.nodes=8", "cluster.gpus_per_node=4",
     ]  # fmt: skip
-    for given, told in (([], "path"), (["agent.priority.path=nowhere"], "nowhere")):
+    for given, message in (([], "path"), (["agent.priority.path=nowhere"], "nowhere")):
         assert evaluate([*asked, *given]) == 2
         error = capsys.readouterr().err
-        assert told in error
+        assert message in error
         assert "Traceback" not in error

@@ -169,7 +169,7 @@ def test_the_run_becomes_an_interference_model(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ([], "config key 'measurements'"),
         (["measurements.gavel=missing.json"], "missing.json"),
@@ -184,24 +184,24 @@ def test_the_run_becomes_an_interference_model(work: Path) -> None:
     ],
 )
 def test_bad_input_is_told_in_one_line(
-    work: Path, capfd: pytest.CaptureFixture[str], asked: list[str], told: str
+    work: Path, capfd: pytest.CaptureFixture[str], asked: list[str], message: str
 ) -> None:
     assert main([*SMALL, *asked, "hydra.run.dir=bad"]) == 2
     error = capfd.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
-    assert told in error
+    assert message in error
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         (["interference.path=nowhere"], "nowhere"),
         (["interference.path=run", "interference.table=k80"], "interference.table"),
     ],
 )
 def test_a_bad_predictor_is_told(
-    work: Path, capfd: pytest.CaptureFixture[str], asked: list[str], told: str
+    work: Path, capfd: pytest.CaptureFixture[str], asked: list[str], message: str
 ) -> None:
     jobs = ["env=cluster", "trace.format=synthetic", "trace.jobs=9", "interference=learned"]
     assert evaluate([*jobs, *asked, "hydra.run.dir=bad"]) == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err

@@ -144,7 +144,7 @@ def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (["evaluation_window=train"], "config key 'evaluation_window'"),
         (["workers=0"], "config key 'workers'"),
@@ -159,14 +159,14 @@ def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
     ],
 )
 def test_bad_input_is_told_in_one_line(
-    work: Path, changes: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    work: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [text for text in small(work) if "~agent.priority.path" not in changes or
              not text.startswith("agent.priority.path")]  # fmt: skip
     changes = [change for change in changes if change != "~agent.priority.path"]
     assert main([*given, *changes, "hydra.run.dir=bad"]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
 
 

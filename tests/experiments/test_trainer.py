@@ -152,12 +152,12 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         train(Walk(), Plan(), tmp_path)
     with refusal("seed"):
         resumed(Walk(seed=1))
-    for changed, told in (
+    for changed, message in (
         ({}, "20 steps are done"),
         ({"budget_s": 1e-9, "max_steps": None}, "spent"),
     ):
         (warning,) = resumed(Walk(), **changed).warnings
-        assert f"{told}: give training.{'max_steps' if not changed else 'budget_s'}=" in warning
+        assert f"{message}: give training.{'max_steps' if not changed else 'budget_s'}=" in warning
     path = tmp_path / "checkpoints/iteration_000020/state.json"
     path.write_text(path.read_text().replace('"best_iteration"', '"other"'))
     with refusal("is not what a run writes"):

@@ -62,7 +62,7 @@ def test_the_load_counts_gpus_by_their_speed_for_the_jobs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (["split.data=null"], "split.data' is missing"),
         (["split.inputs={jobs.csv: beef}"], "the split was made from beef"),
@@ -74,14 +74,14 @@ def test_the_load_counts_gpus_by_their_speed_for_the_jobs(tmp_path: Path) -> Non
         (["split.traces.a.path=other.csv"], "no SHA-256 of 'other.csv'"),
     ],
 )
-def test_bad_input_is_named(tmp_path: Path, more: list[str], told: str) -> None:
-    with refusal(told):
+def test_bad_input_is_named(tmp_path: Path, more: list[str], message: str) -> None:
+    with refusal(message):
         _ = Split(config(tmp_path, *more).split).traces
 
 
 def test_a_policy_is_replayed_on_every_window(work: Path) -> None:
-    told = [*overrides(work), "split=itp", "agent=srtf", "placement=yarn", "hydra.run.dir=run"]
-    assert main(told) == 0
+    message = [*overrides(work), "split=itp", "agent=srtf", "placement=yarn", "hydra.run.dir=run"]
+    assert main(message) == 0
     found = read_json(work / "run/result.json")
     windows = Split(config(work).split).windows("test")
     assert list(found["instances"]) == [window.name for window in windows]
@@ -131,7 +131,7 @@ def test_jobs_that_fit_no_type_are_left_out_and_counted(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("changes.racks=1", "changes.racks"),
         ("changes.nodes=0", "changes.nodes"),
@@ -145,11 +145,11 @@ def test_jobs_that_fit_no_type_are_left_out_and_counted(work: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_named(
-    work: Path, capsys: pytest.CaptureFixture[str], word: str, told: str
+    work: Path, capsys: pytest.CaptureFixture[str], word: str, message: str
 ) -> None:
     assert main([*overrides(work), "split=itp", word, "hydra.run.dir=run"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert told in line
+    assert message in line
 
 
 def test_a_policy_is_replayed_on_sampled_windows_of_a_regime(work: Path) -> None:

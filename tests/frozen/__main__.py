@@ -146,14 +146,18 @@ def figures(tree: Path, python: Path, commands: Iterable[str]) -> list[dict[str,
         folder = Path(name)
         shutil.copytree(HERE / "work", folder, dirs_exist_ok=True)
         (folder / "examples").symlink_to(tree / "examples")
-        given, told, log = (folder / f".{x}" for x in ("commands", "figures", "log"))
+        given, message, log = (folder / f".{x}" for x in ("commands", "figures", "log"))
         given.write_text(json.dumps({"root": str(tree), "commands": asked}))
         with log.open("wb") as file:
             code = subprocess.run(
-                [python, HERE / "worker.py", given, told], cwd=folder, check=False, stdout=file,
+                [python, HERE / "worker.py", given, message], cwd=folder, check=False, stdout=file,
                 stderr=file, env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
             ).returncode  # fmt: skip
-        rows = [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+        rows = (
+            [json.loads(line) for line in message.read_text().splitlines()]
+            if message.exists()
+            else []
+        )
         if code or any("error" in row for row in rows):
             kept = Path(tempfile.gettempdir()) / f"frozen-{os.getpid()}-{folder.name}.log"
             kept.write_bytes(log.read_bytes())
@@ -235,8 +239,8 @@ def check(asked: Mapping[str, Group], beside: Collection[str]) -> int:
         }
         for name, run in runs.items():
             differ, seconds = run.result()
-            told = [present_key(c, k, names) for c, keys in asked[name].items() for k in keys]
-            count = sum(key is not None for key in told)
+            message = [present_key(c, k, names) for c, keys in asked[name].items() for k in keys]
+            count = sum(key is not None for key in message)
             print(
                 f"{name:<28}{len(asked[name]):>9}{count:>9}{len(differ):>8}{seconds:>9.0f}",
                 flush=True,
@@ -274,8 +278,8 @@ def record(asked: Mapping[str, Group]) -> int:
         for name, run in runs.items():
             stored: Group = frozen["groups"][name]
             for command, first, second in zip(stored, *run.result(), strict=True):
-                if told := first.get("error") or second.get("error"):
-                    faults.append(Difference(command, "exit", "no error", told))
+                if message := first.get("error") or second.get("error"):
+                    faults.append(Difference(command, "exit", "no error", message))
                 elif stored[command]:
                     told_keys = {**first["figures"]}
                     nothing: Names = {"keys": {}, "values": {}, "patterns": []}

@@ -57,7 +57,7 @@ def test_every_name_in_use_is_one_that_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("new", "told"),
+    ("new", "message"),
     [
         ({"a": 1.0, "b.c": "x"}, []),
         ({"a": 1.0 + 1e-13, "b.c": "x", "more": 3}, []),
@@ -69,8 +69,8 @@ def test_every_name_in_use_is_one_that_was() -> None:
         ({}, ["a", "b.c"]),
     ],
 )
-def test_a_changed_or_missing_figure_is_told(new: dict[str, object], told: list[str]) -> None:
-    assert [x.key for x in differences("run", {"a": 1.0, "b.c": "x"}, new, NOTHING)] == told
+def test_a_changed_or_missing_figure_is_told(new: dict[str, object], message: list[str]) -> None:
+    assert [x.key for x in differences("run", {"a": 1.0, "b.c": "x"}, new, NOTHING)] == message
 
 
 def test_nothing_is_nothing() -> None:

@@ -68,10 +68,10 @@ def printed(page: Path) -> Figures:
         text = text.replace(seconds, work)
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     for number, block in enumerate(blocks):
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told):
+        message = io.StringIO()
+        with contextlib.redirect_stdout(message):
             exec(compile(block, str(page), "exec"), namespace)
-        numbers = NUMBER.findall(told.getvalue())
+        numbers = NUMBER.findall(message.getvalue())
         found |= {f"block{number}.{n}": float(x) for n, x in enumerate(numbers)}
     return found
 
@@ -94,9 +94,9 @@ def figures_of(command: str, root: Path, folder: str) -> Figures:
     return ran([first, *rest], folder)
 
 
-def work(given: Path, told: Path) -> None:
+def work(given: Path, message: Path) -> None:
     job = json.loads(given.read_text())
-    with told.open("w") as file:
+    with message.open("w") as file:
         for number, command in enumerate(job["commands"]):
             print(f"--- {command}", flush=True)
             begin, row = time.perf_counter(), {"command": command}

@@ -38,9 +38,9 @@ def lines_of_code(script: Path) -> int:
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None
     ]
-    told = {line for doc in docs for line in range(doc.lineno, (doc.end_lineno or 0) + 1)}
+    message = {line for doc in docs for line in range(doc.lineno, (doc.end_lineno or 0) + 1)}
     lines = enumerate(script.read_text().splitlines(), start=1)
-    return sum(bool(text.strip()) and number not in told for number, text in lines)
+    return sum(bool(text.strip()) and number not in message for number, text in lines)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_an_own_policy_stands_beside_srtf(capsys: pytest.CaptureFixture[str]) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["own_policy.py"])
         runpy.run_path("examples/own_policy.py")
-    told = capsys.readouterr().out
-    assert "80 jobs of trace jobs on 2x4 GPUs" in told
-    assert told.index("srtf") < told.index("least_served_first")
+    message = capsys.readouterr().out
+    assert "80 jobs of trace jobs on 2x4 GPUs" in message
+    assert message.index("srtf") < message.index("least_served_first")
 
 
 def test_a_checkpoint_says_what_starts_now(capsys: pytest.CaptureFixture[str]) -> None:

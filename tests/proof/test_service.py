@@ -75,8 +75,8 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_nonsense_among_good_requests_disturbs_nothing(url: str, bodies: list[bytes]) -> None:
-    told = {"Content-Type": "application/json"}
-    asking = urllib.request.Request(f"{url}/v1/decide", bodies[0], told)
+    message = {"Content-Type": "application/json"}
+    asking = urllib.request.Request(f"{url}/v1/decide", bodies[0], message)
     with urllib.request.urlopen(asking) as answer:
         expected = json.load(answer)
     found = asyncio.run(load(url, bodies, RATE, SECONDS, malformed=100))

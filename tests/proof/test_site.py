@@ -42,12 +42,12 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = dict(attrs)
-        self.anchors |= {told[key] or "" for key in ("id", "name") if key in told}
-        if tag == "a" and told.get("href"):
-            self.links.append(str(told["href"]))
-        if tag in LOADED and told.get(LOADED[tag]):
-            self.loaded.append(str(told[LOADED[tag]]))
+        message = dict(attrs)
+        self.anchors |= {message[key] or "" for key in ("id", "name") if key in message}
+        if tag == "a" and message.get("href"):
+            self.links.append(str(message["href"]))
+        if tag in LOADED and message.get(LOADED[tag]):
+            self.loaded.append(str(message[LOADED[tag]]))
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +97,14 @@ def test_every_link_anchor_and_picture_is_there(pages: dict[Path, Page], site: P
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium")
 def test_a_browser_has_no_error_to_tell(site: Path) -> None:
     for name in LOOKED_AT:
-        _, told = browsed(site / name)
-        assert [line for line in told.splitlines() if "CONSOLE" in line] == [], name
+        _, message = browsed(site / name)
+        assert [line for line in message.splitlines() if "CONSOLE" in line] == [], name
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium")
 def test_the_search_works_without_a_server(site: Path) -> None:
-    found, told = browsed(site / "index.html", "?q=gittins")
-    assert "CONSOLE" not in told
+    found, message = browsed(site / "index.html", "?q=gittins")
+    assert "CONSOLE" not in message
     assert "catalogue/schedulers/gittins.html" in found.partition("md-search-result__list")[2]
 
 

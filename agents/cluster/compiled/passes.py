@@ -53,7 +53,7 @@ class Queue(NamedTuple):
 
 
 def empty_queue(simulator: ClusterSimulator, key: FloatArray | IntArray) -> Queue:
-    """Nobody waits, of the jobs of a simulator and their constant priorities (J,)."""
+    """An empty queue, for the jobs of a simulator and their constant priorities (J,)."""
     jobs, trace = simulator.state.jobs, simulator.trace
     code = np.zeros(len(trace), np.int64)
     columns: tuple[NDArray[Any], ...]
@@ -99,7 +99,7 @@ def run(
         state: of the simulator.
         tables: rates.
         overheads: what stopping costs.
-        queue: nobody waits, or as the last call left it.
+        queue: empty, or as the last call left it.
         order: of priority, by its code.
         limits: GPU-seconds at which a job leaves a queue for the next, ascending.
         mode: of the pass, by its code.

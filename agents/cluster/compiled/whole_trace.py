@@ -25,7 +25,7 @@ from envs.heap import pop_number, push_number
 NOTHING = np.iinfo(np.int64).max  # head of an empty queue
 
 
-def only_numbers_decide(cluster: Cluster, trace: Trace, placement: PlacementRule) -> bool:
+def is_placement_free(cluster: Cluster, trace: Trace, placement: PlacementRule) -> bool:
     """Whether a gang fits as soon as as many GPUs are free, whichever they are.
 
     Raises:
@@ -60,7 +60,7 @@ def job_bits(trace: Trace) -> int:
     return bits
 
 
-def never(jobs: int) -> FloatArray:
+def unset_times(jobs: int) -> FloatArray:
     return np.full(jobs, NEVER)
 
 

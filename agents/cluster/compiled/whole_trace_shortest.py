@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
     turn: IntArray  # (J,) which of equal keys comes first; distinct
 
 
-def nobody_waiting(gpus: JobArray) -> Waiting:
+def none_waiting(gpus: JobArray) -> Waiting:
     """Empty heaps for J jobs that ask for `gpus` (J,)."""
     size, kind, jobs = np.unique(gpus, return_inverse=True, return_counts=True)
     return Waiting(
@@ -70,7 +70,7 @@ class Running(NamedTuple):
     taken: IntArray  # (J,) waiting jobs that were taken
 
 
-def nobody_running(waiting: Waiting, total: int, times_gpus: bool) -> Running:
+def none_running(waiting: Waiting, total: int, times_gpus: bool) -> Running:
     """Places for the jobs of `waiting` on `total` GPUs."""
     jobs, size = np.diff(waiting.base), waiting.size
     most = np.where(size > 0, np.minimum(jobs, total // np.maximum(size, 1) + 1), jobs)
@@ -108,8 +108,8 @@ def shortest_remaining(
     Args:
         submit: (J,) seconds, ascending.
         duration: (J,) seconds.
-        waiting: nobody.
-        running: nobody.
+        waiting: empty.
+        running: empty.
         total: GPUs of the cluster, at least those of every gang.
         start: (J,) seconds, written.
         finish: (J,) seconds, written.
@@ -286,7 +286,7 @@ def give_way(
 
 @compiled_inner
 def last_of_all(running: Running, now: int) -> int:
-    """The gang size whose running job just before its tail comes last of all; NONE: nobody runs."""
+    """The gang size whose running job just before its tail comes last of all; NONE: no job runs."""
     tail, rate, order = running.tail, running.rate, running.order
     last, key = NONE, -1
     for c in range(len(tail)):

@@ -102,7 +102,7 @@ def fill(
     state: ClusterState,
     siblings: NDArray[np.int32],
     finished: FloatArray,
-    told: NDArray[np.bool_],
+    reason: NDArray[np.bool_],
     jobs: IntArray,
     expected: FloatArray,
     out: FloatArray,
@@ -110,7 +110,7 @@ def fill(
     """Write the rows of `jobs`, once the jobs that have finished since are known."""
     state = borrowed(state)
     if state.clock[0].finished != finished[0]:
-        for job in newly_finished(state, told):
+        for job in newly_finished(state, reason):
             finished[1] += minutes(state.jobs[job].work)
         finished[0] = state.clock[0].finished
     usual = finished[1] / max(finished[0], 1.0)
@@ -210,7 +210,7 @@ class LearnedPriority:
 
     Attributes:
         believed: (J, 2) mean and deviation of the logarithm of the remaining seconds, when last
-            asked about; nan of jobs nobody has asked about.
+            asked about; nan of jobs not asked about.
 
     Raises:
         InputError: a weight is missing, unknown or not finite.
@@ -234,7 +234,7 @@ class LearnedPriority:
         self._durations = DurationFeatures(simulator, self.history)
         self._features = PriorityFeatures(simulator)
         self._at = -np.inf  # the instant of `_known`
-        self._known = np.full(len(simulator.trace), np.nan)  # nan: nobody asked yet
+        self._known = np.full(len(simulator.trace), np.nan)  # nan: not asked yet
         self.believed = np.full((len(simulator.trace), 2), np.nan)
 
     def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:

@@ -43,8 +43,8 @@ def check_whole_gpus(simulator: ClusterSimulator) -> None:
         ("memory_mib", (trace.memory_mib > 0) & (cluster.memory_mib < UNLIMITED).any()),
     ):
         if beyond.any():
-            told = "migrating policies plan whole GPUs alone, without limits of other resources"
-            raise InputError(told, file=trace.name, record=int(np.argmax(beyond)), field=field)
+            reason = "migrating policies plan whole GPUs alone, without limits of other resources"
+            raise InputError(reason, file=trace.name, record=int(np.argmax(beyond)), field=field)
 
 
 @compiled

@@ -402,7 +402,7 @@ def shortest_calls(
 ) -> tuple[Split | None, int]:
     """The line of calls with the smallest sum, as `best_split`; also the pairs of ideals looked at.
 
-    `host` (n,) are the seconds of the items on the host, which is none of the items' devices.
+    `host` (n,) are the seconds of the items on the host, which is not one of the items' devices.
     """
     best: Split | None = None
     fastest = np.minimum(items.seconds.min(axis=1), host)

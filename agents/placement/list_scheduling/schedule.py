@@ -287,7 +287,7 @@ def earliest_start(rank: FloatArray, favourite: IntArray | None, num_devices: in
 
     Args:
         rank: (N,) priority of each piece among those that can start at the same time.
-        favourite: (N,) favourite child of each piece, or NONE; None: nobody has one.
+        favourite: (N,) favourite child of each piece, or NONE; None: none has one.
         num_devices: D.
     """
     n = len(rank)

@@ -145,7 +145,7 @@ def refresh(
 def _look(
     facts: Facts, chosen: Chosen, times: Times, stored: Stored, streams: Streams, walk: Walk
 ) -> float:
-    """The overflow of the plan in `chosen`; says for how long nobody need look again."""
+    """The overflow of the plan in `chosen`; says for how long it need not be worked out again."""
     peak_bytes(facts, chosen, times, stored, streams, walk.peak)
     walk.unseen[0] = _SELDOM
     for d in range(len(walk.room)):

@@ -224,7 +224,7 @@ class SchedulingRLTask(RLTask):
             window; episode k of an evaluation is that of `reset(seed=k)`.
         parameters: whether schedulers share one policy, or each has its own.
         per_gpu: whether rewards are divided by the GPUs of the cluster.
-        teacher: the expert policy that is imitated; None: nobody can be.
+        teacher: the expert policy that is imitated; None: none can be.
         reference: the one whose mean JCTs those of the evaluations are divided by.
     """
 

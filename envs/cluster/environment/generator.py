@@ -172,8 +172,8 @@ class TraceWindows(Windows):
         self.jobs = checked_range("jobs", jobs)
         self.load = None if load is None else checked_range("load", load)
         if len(self.trace) < self.jobs[1]:
-            told = f"{len(self.trace)} jobs, {self.jobs[1]} are needed"
-            raise InputError(told, file=trace.name, field="jobs")
+            reason = f"{len(self.trace)} jobs, {self.jobs[1]} are needed"
+            raise InputError(reason, file=trace.name, field="jobs")
 
     def __call__(self, rng: np.random.Generator) -> ClusterInstance:
         """A window."""

@@ -97,8 +97,8 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
     one to another scheduler's queue, or waits, all at once; their actions cannot get in each
     other's way. No time passes until all of them wait in the same step; then it passes until
     something happens: a completion, an incident, an arrival, or a forwarded job reaches its queue.
-    A job can be forwarded a limited number of times and is on its way for a time, in which nobody
-    can start it.
+    A job can be forwarded a limited number of times and is on its way for a time; meanwhile
+    it cannot start.
 
     ## Observation Space
     `observation_space(agent)`, the same for all: `Dict` as of `meshwright/Cluster-v0`, of the

@@ -106,7 +106,7 @@ def first_that_holds(name: str, home: IntArray, holds: NDArray[np.integer]) -> I
         holds: (J, S) whether a scheduler could ever run a job on its own nodes.
 
     Raises:
-        InputError: nobody can.
+        InputError: none can.
     """
     schedulers = holds.shape[1]
     order = (home[:, None] + np.arange(schedulers)) % schedulers  # (J, S)

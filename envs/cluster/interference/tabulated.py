@@ -81,7 +81,9 @@ def tabulate(predict: Predictor, profiles: int, largest: int) -> FloatArray:
         InputError: a prediction is not finite and above 0.
     """
     column = {members: number_of(members, largest) for members in multisets(profiles, largest)}
-    padded = np.array([_padded(members, largest) for members in column])[1:]  # all but nobody
+    padded = np.array([_padded(members, largest) for members in column])[
+        1:
+    ]  # all but the empty one
     own = np.repeat(np.arange(profiles), len(padded))
     found = np.asarray(predict(own, np.tile(padded, (profiles, 1))), np.float64)
     if found.shape != own.shape or not (np.isfinite(found) & (found > 0.0)).all():

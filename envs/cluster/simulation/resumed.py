@@ -27,7 +27,7 @@ from envs.compilation import compiled
 class Snapshot(NamedTuple):
     """What is the case at one instant; J jobs and N nodes of a simulator.
 
-    All that is told of a job is true now. Where nobody knows how long jobs take, `work` and
+    All that is given of a job is true now. Where durations are unknown, `work` and
     `remaining` of those that have not finished are infinite, and so is every end.
     """
 
@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
     share_node: IntArray  # (E,) in the order of taking
     share_gpus: IntArray  # (E,)
     shared_gpu: IntArray  # (running,) label of the GPU that a fractional job shares, or NONE
-    taken: IntArray  # (N,) GPUs that none of the jobs holds and nobody can have
+    taken: IntArray  # (N,) GPUs that no job holds and none can have
     down: NDArray[np.bool_]  # (N,)
     # of every job, (J,):
     submit: FloatArray  # seconds

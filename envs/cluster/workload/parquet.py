@@ -84,8 +84,8 @@ def read_frame(path: str | Path, content: bytes) -> tuple[dict[str, object], pl.
         text = pl.read_parquet_metadata(io.BytesIO(content)).get(HEADER, "{}")
         frame = pl.read_parquet(io.BytesIO(content))
     except (OSError, PolarsError, PanicException) as error:
-        told = f"is no Parquet ({in_one_line(error)[:200]})"
-        raise InputError(told, file=path) from error
+        reason = f"is no Parquet ({in_one_line(error)[:200]})"
+        raise InputError(reason, file=path) from error
     header = parse_json(text.encode(), f"{path}: header")
     return header if isinstance(header, dict) else {}, frame
 

@@ -70,8 +70,8 @@ def refuse_rows(table: Any, wrong: BoolArray, field: str) -> None:
     """Refuse the first row of columns whose `field` is wrong."""
     if wrong.any():
         row = int(np.argmax(wrong))
-        told = f"{getattr(table, field)[row]} is impossible here"
-        raise InputError(told, file=table.name, record=row, field=field)
+        reason = f"{getattr(table, field)[row]} is impossible here"
+        raise InputError(reason, file=table.name, record=row, field=field)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,7 @@ class OnnxReader:
 
         Raises:
             InputError: the file is damaged, a size is open or cannot be found out, operators run
-                others (If, Loop, Scan), or one is of another domain: nobody knows its FLOP.
+                others (If, Loop, Scan), or one is of another domain: its FLOP is unknown.
         """
         graph = _Reading(Path(path), self).graph()
         return GraphFile(graph, None, {"format": self.format, "file": Path(path).name})
@@ -162,16 +162,18 @@ class _Reading:
                 name = dim.dim_param or f"{entry.name}.{axis}"
                 known.add(name)
                 if name not in given:
-                    told = f"axis {axis} has no size: give dims={{{name}: <size>}}"
-                    raise InputError(told, record=f"input {entry.name}")
+                    reason = f"axis {axis} has no size: give dims={{{name}: <size>}}"
+                    raise InputError(reason, record=f"input {entry.name}")
                 if type(given[name]) is not int or given[name] < 1:
-                    told = f"{given[name]!r} is no size"
-                    raise InputError(told, field=f"dims.{name}")
+                    reason = f"{given[name]!r} is no size"
+                    raise InputError(reason, field=f"dims.{name}")
                 dim.dim_value = given[name]
         for name in given:
             if name not in known:
-                told = f"{name!r} is no open dimension (open: {', '.join(sorted(known)) or 'none'})"
-                raise InputError(told, field="dims")
+                reason = (
+                    f"{name!r} is no open dimension (open: {', '.join(sorted(known)) or 'none'})"
+                )
+                raise InputError(reason, field="dims")
         for entry in (*graph.value_info, *graph.output):
             if any(not dim.HasField("dim_value") for dim in entry.type.tensor_type.shape.dim):
                 entry.type.tensor_type.ClearField("shape")
@@ -188,15 +190,15 @@ class _Reading:
         """One node of the model: an operator, or another name of what it reads."""
         record = f"node {label}"
         if node.domain not in {"", "ai.onnx"}:
-            told = f"{node.domain}.{node.op_type} is no operator of ONNX: nobody knows its FLOP"
-            raise InputError(told, record=record)
+            reason = f"{node.domain}.{node.op_type} is no operator of ONNX: its FLOP is unknown"
+            raise InputError(reason, record=record)
         if node.op_type in _OPEN:
-            told = f"{node.op_type} runs operators of its own; how often, the file leaves open"
-            raise InputError(told, record=record)
+            reason = f"{node.op_type} runs operators of its own; how often, the file leaves open"
+            raise InputError(reason, record=record)
         for name in filter(None, node.input):
             if name not in self.values:
-                told = f"reads {name!r}, which nothing before it writes"
-                raise InputError(told, record=record)
+                reason = f"reads {name!r}, which nothing before it writes"
+                raise InputError(reason, record=record)
         inputs = [self.values[name] if name else _ABSENT for name in node.input]
         outputs = [name for name in node.output if name]
         constant = node.op_type in _SHAPES or all(value.constant for value in inputs)
@@ -245,8 +247,8 @@ class _Reading:
             shapes = [value.shape for value in inputs], [value.shape for value in written]
             return _FLOP[node.op_type](attributes, *shapes) if node.op_type in _FLOP else 0.0
         except (LookupError, TypeError, ValueError) as error:
-            told = f"{node.op_type} has arguments that do not fit"
-            raise InputError(told, record=record) from error
+            reason = f"{node.op_type} has arguments that do not fit"
+            raise InputError(reason, record=record) from error
 
     def _read(self, values: Sequence[_Value], operator: int) -> None:
         for value in values:

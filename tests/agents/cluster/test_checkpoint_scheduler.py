@@ -82,10 +82,10 @@ def test_other_sizes_than_in_training(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "path", "value", "told"),
+    ("file", "path", "value", "message"),
     [
         (CONFIG_FILE, "env.observation.known_durations", "maybe", "known_durations"),
-        (CONFIG_FILE, "env.observation.order", {"_target_": "os.system"}, "'system' is none of"),
+        (CONFIG_FILE, "env.observation.order", {"_target_": "os.system"}, "'system' is not one of"),
         (CONFIG_FILE, "env.actions.preempt_after_s", 0.0, "for ever"),
         (CONFIG_FILE, "env.actions", None, "actions"),
         (CONFIG_FILE, "overheads", {}, "overheads"),
@@ -98,9 +98,9 @@ def test_a_folder_that_does_not_say_what_is_needed(
     file: str,
     path: str,
     value: Any,
-    told: str,
+    message: str,
 ) -> None:
-    with refusal(told) as raised:
+    with refusal(message) as raised:
         scheduler(edited(made.folder, tmp_path / "c", file, path.split("."), value))
     assert file in str(raised.value)
 

@@ -169,10 +169,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("jobs.1.finish_s", 100.0, "a job that has finished holds nothing"),
     ("jobs.1.shared_gpu", "g", "only of that"),
     ("waiting", ["c"], "leaves out 'b'"),
-    ("waiting", ["b", "a"], "'a' is none of waiting jobs"),
-    ("running", ["a", "a"], "'a' is none of running jobs"),
+    ("waiting", ["b", "a"], "'a' is not one of waiting jobs"),
+    ("running", ["a", "a"], "'a' is not one of running jobs"),
     ("jobs.1.since_s", ..., "since when does it run"),
-    ("gpu_types", {"P100": 1.0}, "'V100' is none of gpu_types"),
+    ("gpu_types", {"P100": 1.0}, "'V100' is not one of gpu_types"),
 ]
 
 

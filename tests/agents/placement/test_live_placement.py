@@ -98,9 +98,9 @@ def test_it_places_as_the_planner(folder: str) -> None:
 def test_objects_are_taken_where_they_are_at_hand(folder: str) -> None:
     decider = load_decider(folder)
     assert isinstance(decider, PlacementDecider)
-    told = decider.decide({"graph": graph_document(graph()), "topology": TOPOLOGY}).document()
+    message = decider.decide({"graph": graph_document(graph()), "topology": TOPOLOGY}).document()
     for topology in (problem().topology, TOPOLOGY):
-        assert decider.decide({"graph": graph(), "topology": topology}).document() == told
+        assert decider.decide({"graph": graph(), "topology": topology}).document() == message
 
 
 def test_wrong_steps_are_refused(folder: str) -> None:
@@ -118,9 +118,9 @@ def test_wrong_steps_are_refused(folder: str) -> None:
         (document, {"servers": [{**of, "device": "H100", "island": 1}]}, "goes with nvlink"),
         (document, {"servers": [{**of, "device": "H100", "count": 4}]}, "4 devices.*at most 3"),
     ]
-    for graph_file, topology, told in wrong:
+    for graph_file, topology, message in wrong:
         state = {"graph": graph_file, "topology": topology}
-        with pytest.raises(StateError, match=f"(?i){told}"):
+        with pytest.raises(StateError, match=f"(?i){message}"):
             decider.decide({key: part for key, part in state.items() if part is not None})
     with refusal("known: most_operators, most_devices"):
         load_decider(folder, window=3)

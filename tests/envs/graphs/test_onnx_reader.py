@@ -160,13 +160,13 @@ def test_open_dimensions_are_asked_for_by_name(tmp_path: Path) -> None:
     assert facts(graph) == facts(read_graph_file(perceptron(tmp_path / "fixed.onnx")).graph)
     nameless = perceptron(tmp_path / "nameless.onnx", None)
     assert OnnxReader(dims={"x.0": 2}).read(nameless).graph.flop[0] == 2 * 2 * 8 * 16
-    for dims, told in (
+    for dims, message in (
         ({"rows": 4}, "input x: axis 0"),
         ({"batch": 4, "rows": 4}, "'rows' is no open"),
         ({"batch": 0}, "0 is no size"),
         ({"batch": True}, "True is no size"),
     ):
-        with refusal(told):
+        with refusal(message):
             OnnxReader(dims=dims).read(path)
 
 
@@ -189,7 +189,7 @@ def loop() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "message"),
     [
         ([helper.make_node("Relu", ["z"], ["y"], name="n")], "node n: reads 'z', which nothing"),
         (
@@ -202,8 +202,10 @@ def loop() -> Any:
         ([loop()], "Loop runs operators of its own; how often, the file leaves open"),
     ],
 )
-def test_models_that_cannot_be_read_are_told(nodes: list[Any], told: str, tmp_path: Path) -> None:
-    with refusal(told):
+def test_models_that_cannot_be_read_are_told(
+    nodes: list[Any], message: str, tmp_path: Path
+) -> None:
+    with refusal(message):
         read_graph_file(write(tmp_path / "bad.onnx", nodes, {"x": [2, 3]}, com=1))
 
 

@@ -311,8 +311,8 @@ def test_an_object_in_memory_is_the_graph_of_its_file(tmp_path: Path) -> None:
     graph = synthetic_training_graph(np.random.default_rng(3))
     save_graph(graph, tmp_path / "graph.json")
     document = read_json(tmp_path / "graph.json")
-    for told in (document, graph_document(graph)):
-        assert graph_hash(graph_of(told)) == graph_hash(graph)
+    for message in (document, graph_document(graph)):
+        assert graph_hash(graph_of(message)) == graph_hash(graph)
     with refusal(r"^graph: field 'sha256'"):
         graph_of({**document, "sha256": "0" * 64})
     with refusal("is no graph file"):

@@ -70,7 +70,7 @@ def flows_between(
     )
     for flow, end in np.argwhere((ends < 0) | (ends >= d)):
         raise InputError(
-            f"{ends[flow, end]} is none of {d} devices",
+            f"{ends[flow, end]} is not one of {d} devices",
             record=f"flow {flow}",
             field=("source", "destination")[end],
         )

@@ -163,7 +163,7 @@ def test_flows_between_devices_run_over_all_their_planes() -> None:
                 flows.path_links[flows.link_ptr[own] : flows.link_ptr[own + 1]],
                 network.path_links[network.path_ptr[path] : network.path_ptr[path + 1]],
             )
-    with refusal("flow 0: field 'destination': 4 is none of 4 devices"):
+    with refusal("flow 0: field 'destination': 4 is not one of 4 devices"):
         flows_between(network, [0.0], [1.0], [0], [4])
     with refusal("flow 0: device 2 has no path to device 2"):
         flows_between(network, [0.0], [1.0], [2], [2])

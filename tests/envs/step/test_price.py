@@ -186,7 +186,7 @@ def test_the_best_order_is_the_fastest_that_fits():
 
 
 def test_orders_are_checked():
-    with refusal("'2f2b' is none of gpipe"):
+    with refusal("'2f2b' is not one of gpipe"):
         checked_orders(["2f2b"])
     with refusal("at least one"):
         checked_orders([])

@@ -54,8 +54,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_torch_does_not_do_is_refused(tmp_path: Path, case: str) -> None:
-    name, changed, told = REFUSED[case]
+    name, changed, message = REFUSED[case]
     path = write(tmp_path, name, changed)
-    with refusal(told) as refused:
+    with refusal(message) as refused:
         read_split(path)
     assert str(refused.value).startswith(path)

@@ -408,14 +408,14 @@ def test_foreign_spaces_are_named() -> None:
     (seen, action), box = SIZES.spaces(), partial(spaces.Box, 0, 1, dtype=np.float32)
     assert isinstance(CONFIG, Architecture)
     without = {name: space for name, space in seen.items() if name != "rack_features"}
-    for observation, actions, told in (
+    for observation, actions, message in (
         (seen, spaces.MultiDiscrete([2, 2]), "chooses one action"),
         (seen, spaces.Discrete(int(action.n) + 1), "field 'action_mask': .* do not go with"),
         (without, action, "field 'rack_features'"),
         ({**seen, "pending_features": box((4, 20))}, action, "'pending_features': jobs of 20"),
         ({**seen, "peer_features": box((2, 7))}, action, "'peer_features': peers of 7 columns"),
     ):
-        with refusal(told):
+        with refusal(message):
             CONFIG.policy(spaces.Dict(observation), actions)
 
 

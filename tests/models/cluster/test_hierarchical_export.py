@@ -131,12 +131,12 @@ def test_a_foreign_observation_is_named(exported: Exported) -> None:
     seen = random_cluster(default_rng(0), replace(sizes, state=0))
     with refusal("field 'rack_mask': the observation has no such array"):
         checkpoint.arrays({name: seen[name] for name in seen if name != "rack_mask"})
-    for name, part, told in (
+    for name, part, expected in (
         ("running_features", np.s_[:, 1:], "takes float32"),
         ("action_mask", np.s_[1:], "gives .* logits"),
         ("server_mask", np.s_[1:], "takes int8"),
     ):
-        with refusal(f"field '{name}': the policy {told}"):
+        with refusal(f"field '{name}': the policy {expected}"):
             checkpoint.arrays({**seen, name: seen[name][part]})
 
 

@@ -83,11 +83,11 @@ def test_numpys_index_mean_and_deviation_are_torchs(
     mean = chance @ centres
     deviation = np.sqrt((chance * (centres - mean[:, None]) ** 2).sum(1))
     expected = np.stack([GittinsIndex()(logits).numpy(), mean, deviation], 1)
-    told = priority_of(posterior)
-    assert_allclose(told(rows), expected, atol=1e-4, rtol=1e-4)
-    one_by_one = np.concatenate([told(rows[k : k + 1]) for k in range(5)])
+    message = priority_of(posterior)
+    assert_allclose(message(rows), expected, atol=1e-4, rtol=1e-4)
+    one_by_one = np.concatenate([message(rows[k : k + 1]) for k in range(5)])
     assert_allclose(one_by_one, expected[:5], atol=1e-4, rtol=1e-4)
-    assert told(rows[:0]).shape == (0, 3)
+    assert message(rows[:0]).shape == (0, 3)
 
 
 def test_who_is_absent_has_no_part() -> None:
@@ -402,13 +402,13 @@ def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
         load_durations(folder)
     assert caught.value.file == weights
     del tensors["bins.bias"]
-    for write, told in (
+    for write, message in (
         (lambda: None, "does not fit"),
         (lambda: save_file(tensors, weights), r"bins\.bias"),
     ):
         write()
         rewrite(folder, sha256={WEIGHTS_FILE: sha256_of(weights)})
-        with refusal(told):
+        with refusal(message):
             load_durations(folder)
     weights.unlink()
     with refusal("missing"):

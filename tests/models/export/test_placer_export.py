@@ -103,7 +103,7 @@ def test_the_weights_come_back(policy: PlacerPolicy, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "told"),
+    ("file", "change", "message"),
     [
         ("head.onnx", b"x", "its sha256 differs"),
         ("spec.json", ('"kind": "meshwright.placer"', '"kind": "other"'), "field 'kind'"),
@@ -113,7 +113,7 @@ def test_the_weights_come_back(policy: PlacerPolicy, folder: Path) -> None:
     ],
 )
 def test_a_damaged_or_foreign_folder_is_named(
-    file: str, change: bytes | tuple[str, str], told: str, folder: Path, tmp_path: Path
+    file: str, change: bytes | tuple[str, str], message: str, folder: Path, tmp_path: Path
 ) -> None:
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -122,5 +122,5 @@ def test_a_damaged_or_foreign_folder_is_named(
     else:
         text = (tmp_path / file).read_text(encoding="utf-8").replace(*change)
         (tmp_path / file).write_text(text, encoding="utf-8")
-    with refusal(told):
+    with refusal(message):
         OnnxPlacer(tmp_path)

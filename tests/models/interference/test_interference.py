@@ -272,7 +272,7 @@ def test_a_predictor_comes_back_as_it_was(saved: Saved) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         ("kind", "meshwright.scheduler", "kind"),
         ("schema_version", 2, "schema_version"),
@@ -284,13 +284,13 @@ def test_a_predictor_comes_back_as_it_was(saved: Saved) -> None:
     ],
 )
 def test_a_damaged_folder_is_told(
-    saved: Saved, tmp_path: Path, key: str, value: object, told: str
+    saved: Saved, tmp_path: Path, key: str, value: object, message: str
 ) -> None:
     folder = find_predictor(saved[0], "made up")
     (tmp_path / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes())
     spec = read_json(folder / SPEC_FILE)
     (tmp_path / SPEC_FILE).write_text(json.dumps({**spec, key: value}))
-    with refusal(told):
+    with refusal(message):
         load_predictor(tmp_path)
 
 
@@ -339,7 +339,7 @@ def test_predicted_pairs_are_those_of_labels(saved: Saved) -> None:
     np.testing.assert_array_equal(found, np.minimum(expected, 1.0).reshape(2, 2))
     with refusal(r"predicted.*knows no 'nobody'"):
         pairs(["job4", "nobody"])
-    with refusal(r"table.*'k80' is none of table0, table1"):
+    with refusal(r"table.*'k80' is not one of table0, table1"):
         LearnedInterference(str(run), "made up", "k80", 2, alone=NoInterference(), seed=3)
 
 

@@ -91,8 +91,8 @@ def own_table(
         text = checks.text(name)
         if text.cast(pl.Float64, strict=False).is_null().all():
             if field in units and len(text):
-                told = f"has dates, which have no unit; {units[field]!r} is for numbers"
-                raise InputError(told, file=table.path, field=name)
+                reason = f"has dates, which have no unit; {units[field]!r} is for numbers"
+                raise InputError(reason, file=table.path, field=name)
             return _dates(checks, name)
         seconds = lengths(field)
         hint = f"is beyond the year 5000 in {units.get(field, 's')}: say units: {{{field}: ms}}"
@@ -149,8 +149,8 @@ def _dates(checks: RowChecks, name: str) -> FloatArray:
     )
     seconds, without = found["seconds"], found["without"].to_numpy()
     dated = seconds.is_not_null().to_numpy()
-    told = "is neither a number nor a date such as 2026-11-22 14:05:00"
-    checks.reject(~dated, name, told)
+    reason = "is neither a number nor a date such as 2026-11-22 14:05:00"
+    checks.reject(~dated, name, reason)
     checks.reject(found["far"].to_numpy(), name, "is no offset from UTC of any place")
     if (dated & ~without).any():
         checks.reject(dated & without, name, "has no offset from UTC, as others have")

@@ -116,8 +116,8 @@ def canonical_trace(
     rejected = checks.finish(strict=strict)
     kept = np.flatnonzero(checks.kept)
     if not len(kept):
-        told = "; ".join(f"{r.field or 'row'} {r.reason}: {r.rows}" for r in rejected)
-        raise InputError(f"no row is a job on GPUs ({told})", file=path)
+        reason = "; ".join(f"{r.field or 'row'} {r.reason}: {r.rows}" for r in rejected)
+        raise InputError(f"no row is a job on GPUs ({reason})", file=path)
     jobs = frame[kept]
     by_time = canonical_order(
         jobs["submit_s"].to_numpy(), jobs["job_id"], ids_are_texts=ids_are_texts

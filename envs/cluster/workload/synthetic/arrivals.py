@@ -130,7 +130,7 @@ LEAST_PAIRS = 20  # gaps of a kind below which it is taken as those of all sizes
 
 
 class SessionShape(Form):
-    """By gang size. Gaps are told by their mean normal score: 0 is as the mean gap, 1 long."""
+    """By gang size. Gaps are described by their mean normal score: 0 is as the mean gap, 1 long."""
 
     length: Sequence[float]  # mean jobs of a session
     gap_within: Sequence[float]  # score of the gaps between the jobs of a session

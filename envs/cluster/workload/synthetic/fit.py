@@ -172,7 +172,7 @@ class Agreement:
 
 def kolmogorov_smirnov(first: Values, second: Values) -> float:
     """Largest distance of the two empirical distribution functions, 0..1 (Smirnov 1939)."""
-    with np.errstate(divide="ignore"):  # in a probability that nobody asks for
+    with np.errstate(divide="ignore"):  # in a probability that is not used
         return float(ks_2samp(first, second, method="asymp").statistic)
 
 

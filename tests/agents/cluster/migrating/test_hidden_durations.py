@@ -50,14 +50,14 @@ def longer(trace: Trace, finish: NDArray[np.float64], until: float, seed: int) -
     return Trace.of("longer", trace.submit_s, trace.duration_s + more, trace.num_gpus)
 
 
-def told(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def message(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of every job the same: who has done more work than a sibling decides."""
     return np.tile(np.array([[-8.0, 5.0, 1.0]], np.float32), (len(rows), 1))
 
 
 def learned() -> LearnedPriority:
     weights = weights_of(ahead_running=-1.0, ahead_waiting=-2.0, behind=1.0, attained=-0.3)
-    return LearnedPriority(told, 2, weights)
+    return LearnedPriority(message, 2, weights)
 
 
 ORDERS: dict[str, Callable[[], Priority]] = {

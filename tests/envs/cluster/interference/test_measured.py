@@ -433,7 +433,7 @@ def test_a_header_without_a_column_is_named(files: Path) -> None:
 @pytest.mark.parametrize(
     ("build", "job", "gpu_types", "message"),
     [
-        (gavel, "a", ("A100",), "'gpu_types': 'A100' is none of V100, K80"),
+        (gavel, "a", ("A100",), "'gpu_types': 'A100' is not one of V100, K80"),
         (lambda files: gavel(files, 0.5, "x"), "a", ("V100",), "does not run on the reference"),
         (
             lambda files: gavel(altered(files, lambda t: t["y_unconsolidated"].pop(BIG))),

@@ -96,9 +96,9 @@ FAULTS: dict[str, tuple[CanonicalReader, *tuple[str, ...]]] = {  # words of the 
     "has dates, which have no unit": (CanonicalReader(NAMES, {"submit": "ms"}), "2026-11-22"),
     "header: field 'gpux': is missing": (CanonicalReader(NAMES | {"gpus": "gpux"}), "0"),
     "header: field 'duration_s': is missing": (CanonicalReader({"submit": "created_at"}), "0"),
-    "columns': 'submitted' is none of id, submit": (CanonicalReader({"submitted": "x"}), "0"),
-    "'gpus' is none of submit": (CanonicalReader(NAMES, {"gpus": "s"}), "0"),
-    "'days' is none of us, ms, s, min, h": (CanonicalReader(NAMES, {"submit": "days"}), "0"),
+    "columns': 'submitted' is not one of id, submit": (CanonicalReader({"submitted": "x"}), "0"),
+    "'gpus' is not one of submit": (CanonicalReader(NAMES, {"gpus": "s"}), "0"),
+    "'days' is not one of us, ms, s, min, h": (CanonicalReader(NAMES, {"submit": "days"}), "0"),
     "give duration, or start and end": (CanonicalReader(NAMES | {"start": "x"}), "0"),
     "'end' is missing": (CanonicalReader({"start": "x"}), "0"),
 }

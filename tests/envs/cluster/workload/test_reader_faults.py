@@ -138,12 +138,12 @@ def written(folder: Path, name: str, *rows: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "told"), [(name, *case) for name in FAULTS for case in FAULTS[name].items()]
+    ("name", "row", "message"), [(name, *case) for name in FAULTS for case in FAULTS[name].items()]
 )
-def test_a_faulty_row(name: str, row: str, told: str, tmp_path: Path) -> None:
+def test_a_faulty_row(name: str, row: str, message: str, tmp_path: Path) -> None:
     path, reader = written(tmp_path, name, row), READERS[name][0]
     place = "row 3 (line 4)"
-    with refusal("^" + re.escape(f"{path}: record {place}: {told}")) as error:
+    with refusal("^" + re.escape(f"{path}: record {place}: {message}")) as error:
         reader.read(path)
     found = reader.read(path, strict=False)
     (rejected,) = found.rejected
@@ -153,13 +153,13 @@ def test_a_faulty_row(name: str, row: str, told: str, tmp_path: Path) -> None:
     assert rejected.reason in str(error.value)
 
 
-@pytest.mark.parametrize(("row", "told"), FAULTS["openb"].items())
-def test_requests_of_pods_do_not_look_at_times(row: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "message"), FAULTS["openb"].items())
+def test_requests_of_pods_do_not_look_at_times(row: str, message: str, tmp_path: Path) -> None:
     path = written(tmp_path, "openb", row)
-    if "_time" in told:
+    if "_time" in message:
         assert len(OpenbReader().read_requests(path)) == 3
     else:
-        with refusal(re.escape(told)):
+        with refusal(re.escape(message)):
             OpenbReader().read_requests(path)
 
 

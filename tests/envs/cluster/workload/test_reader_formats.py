@@ -132,8 +132,11 @@ def test_what_columns_become(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_pai_in_the_other_unit_is_refused(strict: bool, tmp_path: Path) -> None:
-    for milli, text, told in ((10, IN_GPUS, "'0.25'.*pai_sample"), (1000, PAI, "'25'.*format pai")):
-        with refusal(f"row 2 .line 3.*{told}"):
+    for milli, text, message in (
+        (10, IN_GPUS, "'0.25'.*pai_sample"),
+        (1000, PAI, "'25'.*format pai"),
+    ):
+        with refusal(f"row 2 .line 3.*{message}"):
             PaiReader(milli).read(table(tmp_path / "pai.csv", text), strict)
 
 
@@ -190,7 +193,7 @@ SOUND = entry("b", FIRST)
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "message"),
     [
         ("text", "is no object"),
         (SOUND | {"jobid": "a"}, "field 'jobid': 'a' stands twice"),
@@ -204,9 +207,9 @@ SOUND = entry("b", FIRST)
         (entry("b", FIRST | {"end_time": "2017-10-07 01:12:08"}), "field 'end_time': .*before"),
     ],
 )
-def test_a_faulty_entry(bad: object, told: str, tmp_path: Path) -> None:
+def test_a_faulty_entry(bad: object, message: str, tmp_path: Path) -> None:
     path = table(tmp_path / "log", json.dumps([entry("a", FIRST), bad]))
-    with refusal(f"^{path}: record entry 2: {told}"):
+    with refusal(f"^{path}: record entry 2: {message}"):
         PhillyJsonReader().read(path)
     found = PhillyJsonReader().read(path, strict=False)
     assert (len(found.trace), found.num_rejected, found.rejected[0].excluded) == (1, 1, False)
