@@ -40,10 +40,6 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("coflows", "network.coflow_runs:CoflowsConfig:coflows", "env=coflows"),
         ("aggregation", "network.aggregation_tables:AggregationConfig:aggregation",
          "env=aggregation"),
-        ("asynchronous", "guarantees.asynchronous:AsynchronousConfig:asynchronous",
-         "env=asynchronous"),
-        ("data_pipeline", "guarantees.data_pipeline:DataPipelineConfig:data_pipeline",
-         "env=data_pipeline"),
     ),
     "train": (
         ("train_one_problem", "learning.one_problem:TrainConfig:train_step", "task=one_problem"),
@@ -95,11 +91,9 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
 ALIASES: Mapping[str, tuple[str, str]] = {
     **{name: (verb, word) for x in PAPERS for name, (verb, _, word) in x.commands.items()},
     "allocate": ("plan", "env=allocation"),
-    "asynchronous": ("evaluate", "env=asynchronous"),
     "claims": ("report", "of=claims"),
     "coflows": ("evaluate", "env=coflows"),
     "compare": ("evaluate", "env=policies"),
-    "data_pipeline": ("evaluate", "env=data_pipeline"),
     "dynamic": ("plan", "problem=dynamic"),
     "packing": ("evaluate", "env=packing"),
     "replay": ("evaluate", "env=cluster"),

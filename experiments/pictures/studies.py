@@ -1,4 +1,4 @@
-"""Pictures of one study each: workers of jobs, losses, changing workers, packing, trees of sums."""
+"""Pictures of one study each: workers of jobs, changing workers, packing, trees of sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from agents.hybrid.lyapunov import Played
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.asynchronous.simulation import Training
 from envs.hybrid.batch_time import COSTS
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
@@ -43,19 +42,6 @@ def draw_workers(workers: IntArray, done: BoolArray, capacity: float, title: str
     axes.axhline(capacity, **LIMIT)
     axes.set(xlabel="slot", ylabel="workers", xlim=(0, len(base)))
     return figure
-
-
-def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, title: str) -> Figure:
-    """A panel per setting, a line per policy; dashed: the loss at which runs end."""
-    labels = {"xlabel": "virtual seconds", "ylabel": "loss, nats"}
-    panels = [
-        Panel(
-            {policy: (run.times, run.losses) for policy, run in runs.items()}, labels, name, target
-        )
-        for name, runs in played.items()
-    ]
-    width = max(5.0, 3.2 * len(panels))
-    return draw_curves(title, panels, width, 3.4, len(panels), sharey=True)
 
 
 def draw_dynamic(played: Mapping[str, Played], title: str) -> Figure:

@@ -139,7 +139,7 @@ FAULTS = (
         "asynchronous training",
         "No worker runs further ahead of the slowest than its policy allows.",
         "Workers are held against the fastest, so that nobody waits.",
-        "envs",
+        "experiments",
         "self.made - self.made.min() <= self._policy.ahead",
         "self.made - self.made.max() <= self._policy.ahead",
     ),

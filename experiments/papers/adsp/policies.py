@@ -10,8 +10,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from envs.arrays import FloatArray, IntArray
-from envs.asynchronous.simulation import Workers
 from envs.bounds import Count, Positive, bounded
+from experiments.papers.adsp.simulation import Workers
 
 
 @bounded
@@ -97,7 +97,7 @@ class Adsp:
 
     Source:
         Hu, Wang, Wu: *Distributed Machine Learning through Heterogeneous Edge Systems*, AAAI 2020
-        (arXiv 1911.06949); reconstructed, see docs/asynchronous.md.
+        (arXiv 1911.06949); reconstructed, see page.md.
 
     Attributes:
         chosen: time and rate of every change.

@@ -1,7 +1,7 @@
 """Data for graph neural networks: caches, orders, partitions and resources, apart and together.
 
-python -m experiments.data_pipeline
-python -m experiments.data_pipeline input=edges.txt labels=labels.txt metis=true
+meshwright data_pipeline
+meshwright data_pipeline input=edges.txt labels=labels.txt metis=true
 
 A batch asks for the features of a sampled neighbourhood; eight stages bring it to the GPUs. The run
 folder receives stages.png: what each stage takes.
@@ -17,7 +17,10 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Gt, Le, MinLen
 
-from agents.data_pipeline.locality import (
+from envs.bounds import Count, NonNegative, Share
+from envs.errors import InputError
+from experiments.config.targets import build_as
+from experiments.papers.bgl.locality import (
     BlockPartition,
     ProximityOrder,
     enumerated,
@@ -28,8 +31,7 @@ from agents.data_pipeline.locality import (
     metis_partition,
     shifted,
 )
-from envs.bounds import Count, NonNegative, Share
-from envs.data_pipeline.pipeline import (
+from experiments.papers.bgl.pipeline import (
     POLICIES,
     STAGES,
     Demand,
@@ -41,8 +43,6 @@ from envs.data_pipeline.pipeline import (
     read_graph,
     sample,
 )
-from envs.errors import InputError
-from experiments.config.targets import build_as
 from experiments.pictures.style import draw_bars
 from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run

@@ -1,4 +1,4 @@
-"""`experiments.data_pipeline`, from the command line to the result file."""
+"""`meshwright data_pipeline`, from the command line to the result file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.data_pipeline import main
+from experiments.run.app import main_of
 
 SMALL = ["graph.nodes=2000", "graph.edges=8000", "graph.communities=50", "batch=10", "sequences=5",
          "reach=40"]  # fmt: skip
+main = main_of("data_pipeline")
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from envs.data_pipeline.pipeline import (
+from experiments.papers.bgl.pipeline import (
     GeneratedGraph,
     Graph,
     Policy,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envs.data_pipeline.pipeline import GeneratedGraph, Machines, demand, equal_shares, hits, sample
+from experiments.papers.bgl.pipeline import (
+    GeneratedGraph,
+    Machines,
+    demand,
+    equal_shares,
+    hits,
+    sample,
+)
 
 MACHINES = Machines(
     gpus=2, train_s=3.0, store_cores=5, worker_cores=4, pcie_shares=4, pcie=8.0, nic=16.0,

@@ -1,4 +1,4 @@
-"""`experiments.asynchronous`, from the command line to the result file."""
+"""`meshwright asynchronous`, from the command line to the result file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.asynchronous import main
+from experiments.run.app import main_of
 
 SMALL = (
     "text=text.txt batch=2 workers=[2] heterogeneity=[2] target=3.4 "
     "horizon_s=24 learning_rates=[1.0] slack=[1] local_steps=[2] check_s=[8] commit_rates=[1] "
     "tuning=1 runs=2"
 )
+
+main = main_of("asynchronous")
 
 
 @pytest.fixture

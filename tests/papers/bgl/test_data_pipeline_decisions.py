@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from agents.data_pipeline.locality import (
+from experiments.papers.bgl.locality import (
     BlockPartition,
     ProximityOrder,
     enumerated,
@@ -22,7 +22,7 @@ from agents.data_pipeline.locality import (
     metis_partition,
     shifted,
 )
-from envs.data_pipeline.pipeline import Demand, GeneratedGraph, Graph
+from experiments.papers.bgl.pipeline import Demand, GeneratedGraph, Graph
 from tests.strength import SEEDS, examples
 
 

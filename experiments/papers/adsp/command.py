@@ -1,7 +1,7 @@
 """Asynchronous training in virtual time: the time to one loss under every policy, tuned alike.
 
-python -m experiments.asynchronous
-python -m experiments.asynchronous workers=[8,128] heterogeneity=[4] policies=[tap,adsp]
+meshwright asynchronous
+meshwright asynchronous workers=[8,128] heterogeneity=[4] policies=[tap,adsp]
 
 Gradients are those of a real model of bytes; `text` is any file.
 """
@@ -17,9 +17,14 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from annotated_types import MinLen
+from matplotlib.figure import Figure
 
-from agents.asynchronous.policies import AdaComm, Adsp, LocalSteps
-from envs.asynchronous.simulation import (
+from envs.bounds import Count, NonNegative, Positive, Share
+from envs.errors import InputError
+from envs.files import read_content
+from experiments.papers.adsp.characters import CONTEXT, CharacterModel
+from experiments.papers.adsp.policies import AdaComm, Adsp, LocalSteps
+from experiments.papers.adsp.simulation import (
     Heterogeneity,
     Policy,
     Training,
@@ -29,15 +34,11 @@ from envs.asynchronous.simulation import (
     train,
     violations,
 )
-from envs.bounds import Count, NonNegative, Positive, Share
-from envs.errors import InputError
-from envs.files import read_content
-from experiments.pictures.studies import draw_losses
+from experiments.pictures.style import Panel, draw_curves
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
 from experiments.run.statistics import half_width
-from models.asynchronous.characters import CONTEXT, CharacterModel
 
 OURS, PICTURE_FILE = "adsp", "losses.png"
 COLUMNS = {
@@ -138,6 +139,19 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
     rivals = [row["over_adsp"] for row in table if row["policy"] not in (OURS, f"{OURS}_fixed")]
     found = {"policies": table, "fastest_rival_over_adsp": min(rivals, default=None)}
     return Result({**found, "picture": str(run.folder / PICTURE_FILE)}, inputs)
+
+
+def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, title: str) -> Figure:
+    """A panel per setting, a line per policy; dashed: the loss at which runs end."""
+    labels = {"xlabel": "virtual seconds", "ylabel": "loss, nats"}
+    panels = [
+        Panel(
+            {policy: (run.times, run.losses) for policy, run in runs.items()}, labels, name, target
+        )
+        for name, runs in played.items()
+    ]
+    width = max(5.0, 3.2 * len(panels))
+    return draw_curves(title, panels, width, 3.4, len(panels), sharey=True)
 
 
 def climbed(

@@ -11,7 +11,7 @@ import scipy.sparse
 from agents.linear_program import LinearProgram
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
-from envs.data_pipeline.pipeline import GROUPS, STAGES, Demand, Graph, NodeArray
+from experiments.papers.bgl.pipeline import GROUPS, STAGES, Demand, Graph, NodeArray
 
 _ROUNDS = 8  # of roots, until what is left has no room beside it
 
@@ -66,7 +66,7 @@ class ProximityOrder:
 
     Source:
         The order is that of BGL (Liu et al., arXiv 2112.08541), reconstructed from its abstract;
-        the guarantee and its proof (docs/data_pipeline.md) are ours.
+        the guarantee and its proof (page.md) are ours.
     """
 
     sequences: Count

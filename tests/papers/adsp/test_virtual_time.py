@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from agents.asynchronous.policies import AdaComm, Adsp, LocalSteps
-from envs.asynchronous.simulation import (
+from experiments.papers.adsp.characters import CharacterModel
+from experiments.papers.adsp.policies import AdaComm, Adsp, LocalSteps
+from experiments.papers.adsp.simulation import (
     Policy,
     Training,
     Workers,
@@ -22,7 +23,6 @@ from envs.asynchronous.simulation import (
     train,
     violations,
 )
-from models.asynchronous.characters import CharacterModel
 from tests.strength import examples
 
 TEXT = bytes(range(32, 64)) * 8

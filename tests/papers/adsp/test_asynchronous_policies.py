@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.asynchronous.policies import AdaComm, Adsp, LocalSteps, predicted
-from envs.asynchronous.simulation import spread_workers, train
+from experiments.papers.adsp.policies import AdaComm, Adsp, LocalSteps, predicted
+from experiments.papers.adsp.simulation import spread_workers, train
 from tests.refusal import refusal
 
 WORKERS = spread_workers(4, 4.0, 1.0, 0.5, 0.5)

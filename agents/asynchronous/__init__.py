@@ -1,1 +1,0 @@
-"""When workers commit what they learned, and how far ahead of others they may be."""

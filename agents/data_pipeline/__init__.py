@@ -1,1 +1,0 @@
-"""Orders of training nodes, partitions of graphs between stores, resources of stages."""

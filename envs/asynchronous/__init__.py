@@ -1,1 +1,0 @@
-"""Training with workers of unequal speed on a virtual clock; gradients are real, passed in."""

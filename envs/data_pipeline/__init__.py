@@ -1,1 +1,0 @@
-"""Data for graph neural networks: graphs, sampled neighbourhoods, caches, stages."""

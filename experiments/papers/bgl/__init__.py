@@ -1,0 +1,1 @@
+"""BGL: how sampled neighbourhoods reach GPUs: caches, orders, partitions, stages."""

@@ -1,1 +1,0 @@
-"""What is trained on the virtual clock: small real models."""
