@@ -10,10 +10,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
+
+PARALLEL: dict[str, str] = {
+    f"meshwright/{name}-v0": f"{__name__}.{entry}"
+    for name, entry in {
+        "Joint": "joint.env:JointEnv",
+        "JointToy": "joint.env:toy_environment",
+        "ClusterParallel": "cluster.environment.parallel_env:ClusterParallelEnv",
+        "ClusterParallelToy": "cluster.environment.parallel_env:toy_environment",
+        "AllocationParallel": "cluster.allocation.parallel_env:AllocationParallelEnv",
+    }.items()
+}
+
+import gymnasium  # noqa: E402  meshwright adds those of papers to all as soon as it is loaded
 
 for _name, _entry in {
     "Placement": "placement.env:PlacementEnv",
@@ -28,17 +39,6 @@ for _name, _entry in {
     "Allocation": "cluster.allocation.env:AllocationEnv",
 }.items():
     gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"{__name__}.{_entry}")
-
-PARALLEL: dict[str, str] = {
-    f"meshwright/{name}-v0": f"{__name__}.{entry}"
-    for name, entry in {
-        "Joint": "joint.env:JointEnv",
-        "JointToy": "joint.env:toy_environment",
-        "ClusterParallel": "cluster.environment.parallel_env:ClusterParallelEnv",
-        "ClusterParallelToy": "cluster.environment.parallel_env:toy_environment",
-        "AllocationParallel": "cluster.allocation.parallel_env:AllocationParallelEnv",
-    }.items()
-}
 
 
 def make_parallel(id: str, **arguments: Any) -> ParallelEnv[Any, Any, Any]:  # noqa: A002
