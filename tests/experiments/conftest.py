@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layered_step import layered_step
 
 from envs import compilation
 from envs.cost import RooflineCost
@@ -17,6 +16,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from experiments.run import one_run
 from tests.envs.topologies import topology_named
+from tests.experiments.layered_step import layered_step
 
 
 @pytest.fixture(autouse=True)
