@@ -140,8 +140,8 @@ FAULTS = (
         "No worker runs further ahead of the slowest than its policy allows.",
         "Workers are held against the fastest, so that nobody waits.",
         "experiments",
-        "self.made - self.made.min() <= self._policy.ahead",
-        "self.made - self.made.max() <= self._policy.ahead",
+        "made - made.min() <= policy.ahead",
+        "made - made.max() <= policy.ahead",
     ),
     Fault(
         "bandwidth",

@@ -12,12 +12,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from annotated_types import MinLen
-from matplotlib.figure import Figure
 
 from envs.bounds import Count, NonNegative, Positive, Share
 from envs.errors import InputError
@@ -30,11 +30,10 @@ from experiments.papers.adsp.simulation import (
     Training,
     Workers,
     spread_workers,
-    staleness,
     train,
     violations,
 )
-from experiments.pictures.style import Panel, draw_curves
+from experiments.pictures.style import Panel, Series, draw_curves
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import file_hash
@@ -54,7 +53,7 @@ Numbers = Annotated[Sequence[Positive], MinLen(1)]
 
 @dataclass(kw_only=True)
 class AsynchronousConfig:
-    """`conf/asynchronous.yaml`."""
+    """What is trained, on which workers, and how policies are tuned."""
 
     text: str = "LICENSE"  # a file; the model learns to predict its next byte
     batch: Count = 8  # places of the text in a gradient
@@ -123,35 +122,24 @@ def asynchronous(config: AsynchronousConfig, run: Run) -> Result:
     text = read_content(config.text)
     if len(text) <= CONTEXT:
         raise InputError(f"{len(text)} bytes are no context and what follows", file=config.text)
-    played, table = {}, list[dict[str, Any]]()
+    panels, table = [], list[dict[str, Any]]()
+    labels = {"xlabel": "virtual seconds", "ylabel": "loss, nats"}
     for n, h in itertools.product(config.workers, config.heterogeneity):
         own = spread_workers(n, h, config.step_s, config.push_s, config.pull_s, config.jitter)
         run.console.print(f"{n} workers, heterogeneity {h:g}")
-        rows, first = compared(config, text, own, run.console.print)
-        played[f"{n} workers, h = {h:g}"] = first
+        rows, lines = compared(config, text, own, run.console.print)
+        panels.append(Panel(lines, labels, f"{n} workers, h = {h:g}", config.target))
         table += [{"workers": n, "heterogeneity": h, **row} for row in rows]
     title = f"Virtual seconds to a loss of {config.target:g}, {config.runs} seeds"
     note = "±, low and high: 95 %; / adsp's: time over ADSP's, paired by seed."
-    figures = {PICTURE_FILE: draw_losses(played, config.target, title)}
+    width = max(5.0, 3.2 * len(panels))
+    figure = draw_curves(title, panels, width, 3.4, len(panels), sharey=True)
     tables = [Table.of("Policies", COLUMNS, table, note)]
-    write_tables(run, title, tables, run.provenance, figures=figures)
+    write_tables(run, title, tables, run.provenance, figures={PICTURE_FILE: figure})
     inputs = run.provenance.with_inputs(text=file_hash(config.text))
     rivals = [row["over_adsp"] for row in table if row["policy"] not in (OURS, f"{OURS}_fixed")]
     found = {"policies": table, "fastest_rival_over_adsp": min(rivals, default=None)}
     return Result({**found, "picture": str(run.folder / PICTURE_FILE)}, inputs)
-
-
-def draw_losses(played: Mapping[str, Mapping[str, Training]], target: float, title: str) -> Figure:
-    """A panel per setting, a line per policy; dashed: the loss at which runs end."""
-    labels = {"xlabel": "virtual seconds", "ylabel": "loss, nats"}
-    panels = [
-        Panel(
-            {policy: (run.times, run.losses) for policy, run in runs.items()}, labels, name, target
-        )
-        for name, runs in played.items()
-    ]
-    width = max(5.0, 3.2 * len(panels))
-    return draw_curves(title, panels, width, 3.4, len(panels), sharey=True)
 
 
 def climbed(
@@ -169,16 +157,17 @@ def climbed(
 
 
 def compared(
-    config: AsynchronousConfig, text: bytes, workers: Workers, told: Callable[[str], None]
-) -> tuple[list[dict[str, Any]], dict[str, Training]]:
-    """A record of each policy, and its run on the first of the seeds that are not tuned on.
+    config: AsynchronousConfig, text: bytes, workers: Workers, say: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], Series]:
+    """A record of each policy, and its losses on the first of the seeds that are not tuned on.
 
     Times over ADSP's are geometric means over pairs with one seed. A run that failed counts as one
     of `horizon_s`, which flatters it.
     """
 
     def trained(policy: Policy, rate: float, seed: int, horizon: float) -> Training:
-        """One run, its events checked."""
+        """One run, its events checked; seeds are counted from the first."""
+        seed += config.seed
         found = train(
             CharacterModel(text, config.batch, seed), workers, policy, rate=rate,
             target=config.target, evaluate_s=config.evaluate_s, smooth=config.smooth,
@@ -188,51 +177,48 @@ def compared(
             raise AssertionError(f"{len(wrong)} violations, the first: {wrong[0]}")
         return found
 
+    def score(policy: Policy, rate: float, limit: float) -> Score:
+        total = 0.0
+        for seed in range(config.tuning):
+            run = trained(policy, rate, seed, min(limit - total, config.horizon_s))
+            total += run.reached  # later than `limit` is as good as never
+            if math.isinf(total):
+                return total, config.tuning - seed, run.losses[-1]
+        return total, 0, 0.0
+
+    rates = sorted(config.learning_rates)
     rows: dict[str, dict[str, Any]] = {}
-    first = {}
-    never = math.inf, config.tuning + 1, 0.0
+    lines = {}
     for name, own in candidates(config).items():
-        best, label, policy, rate = never, "", next(iter(own.values())), 0.0
+        least: Score = math.inf, config.tuning + 1, 0.0
         for tried, candidate in own.items():
-
-            def score(rate: float, limit: float, policy: Policy = candidate) -> Score:
-                total = 0.0
-                for left in range(config.tuning, 0, -1):
-                    horizon = min(limit - total, config.horizon_s)  # later is as good as never
-                    seed = config.seed + config.tuning - left
-                    run = trained(policy, rate, seed, horizon)
-                    total += run.reached
-                    if math.isinf(total):
-                        return total, left, run.losses[-1]
-                return total, 0, 0.0
-
-            least, at = climbed(score, sorted(config.learning_rates), best[0])
-            if least < best:
-                best, label, policy, rate = least, tried, candidate, at
+            found, at = climbed(partial(score, candidate), rates, least[0])
+            if found < least:
+                least, label, policy, rate = found, tried, candidate, at
         runs, chosen = [], []
-        for seed in range(config.seed + config.tuning, config.seed + config.tuning + config.runs):
+        for seed in range(config.tuning, config.tuning + config.runs):
             runs.append(trained(policy, rate, seed, config.horizon_s))
-            chosen.append(getattr(policy, "chosen", []))
+            chosen.append(policy.chosen)
         seconds = [min(run.reached, config.horizon_s) for run in runs]
-        late = [staleness(run) for run in runs]
+        late = [[event.staleness for event in run.events if event.steps] for run in runs]
         rows[name] = {
             "policy": name,
             "with": label,
             "rate": rate,
-            "mean_s": float(np.mean(seconds)),
+            "mean_s": np.mean(seconds),
             "half_width_s": half_width(seconds),
             "reached": sum(math.isfinite(run.reached) for run in runs),
-            "commits": float(np.mean([counts.sum() for counts in late])),
-            "staleness": float(np.mean([c @ np.arange(len(c)) / max(c.sum(), 1) for c in late])),
+            "commits": np.mean([*map(len, late)]),
+            "staleness": np.mean([sum(own) / max(len(own), 1) for own in late]),
             "seconds": seconds,
-            "staleness_counts": [counts.tolist() for counts in late],
+            "staleness_counts": [*map(np.bincount, late)],
             "commit_rates": chosen,
         }
-        first[name] = runs[0]
-        told(f"{name} {label}, rate {rate:g}: {np.mean(seconds):.0f} s")
+        lines[name] = runs[0].times, runs[0].losses
+        say(f"{name} {label}, rate {rate:g}: {np.mean(seconds):.0f} s")
     for row in rows.values():
         logs = np.log(row["seconds"]) - np.log(rows[OURS]["seconds"])
         middle, half = np.mean(logs), half_width(logs)
-        ends = {"over_adsp": middle, "low": middle - half, "high": middle + half}
-        row |= {key: math.exp(value) for key, value in ends.items()}
-    return list(rows.values()), first
+        ends = np.exp((middle, middle - half, middle + half))
+        row.update(zip(("over_adsp", "low", "high"), ends, strict=True))
+    return list(rows.values()), lines

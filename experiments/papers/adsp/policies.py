@@ -1,9 +1,9 @@
-"""Policies that commit after a number of local steps: BSP, SSP, TAP, local SGD and ADACOMM."""
+"""Policies that commit after some local steps: BSP, SSP, TAP, local SGD, ADACOMM and ADSP."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -11,12 +11,12 @@ from annotated_types import Ge, Gt, Le
 
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
-from experiments.papers.adsp.simulation import Workers
+from experiments.papers.adsp.simulation import Policy, Workers
 
 
 @bounded
 @dataclass
-class LocalSteps:
+class LocalSteps(Policy):
     """Every worker commits after `local_steps`, and waits while it is over `ahead` commits ahead.
 
     (1, 0) is BSP, (1, s) SSP with slack s, (1, inf) TAP. (steps, 0) is local SGD, and ADACOMM with
@@ -34,23 +34,19 @@ class LocalSteps:
     local_steps: Count
     ahead: Annotated[float, Ge(0.0)] = 0.0
 
-    def begin(self, workers: Workers, target: float) -> None: ...
-
     def commits(self, worker: int, steps: int, now: float, made: IntArray) -> bool:
         return steps >= self.local_steps
-
-    def observe(self, now: float, loss: float, made: IntArray) -> None: ...
 
 
 @bounded
 @dataclass
-class AdaComm:
+class AdaComm(Policy):
     """Local SGD in rounds of ceil(sqrt(F(t) / F(0)) `local_steps`) steps, set every `period_s`.
 
     F is the loss. Where the number would not fall, it is the last one times `decay`.
 
     Guarantees:
-        As `LocalSteps` with nobody ahead; rounds never grow, and have at least one step.
+        As `LocalSteps` with `ahead` 0; rounds never grow, and have at least one step.
 
     Source:
         Wang, Joshi: *Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off
@@ -60,34 +56,34 @@ class AdaComm:
     local_steps: Count
     period_s: Positive
     decay: Annotated[float, Gt(0.0), Le(1.0)]
-    ahead: float = 0.0
 
     def begin(self, workers: Workers, target: float) -> None:
-        self._rounds, self._steps = [self.local_steps], self.local_steps  # of those begun, the next
+        # steps of the rounds that have begun, and of the next one
+        self._rounds, self._steps = {0: self.local_steps}, self.local_steps
         self._first, self._due = 0.0, 0.0
 
     def commits(self, worker: int, steps: int, now: float, made: IntArray) -> bool:
-        if made[worker] == len(self._rounds):  # the first to end a step of a new round
-            self._rounds.append(self._steps)
-        return steps >= self._rounds[int(made[worker])]
+        # the first to end a step of a new round begins it
+        return steps >= self._rounds.setdefault(int(made[worker]), self._steps)
 
     def observe(self, now: float, loss: float, made: IntArray) -> None:
         if now < self._due:
             return
         self._due = now + self.period_s
-        self._first = self._first or loss
+        if now == 0.0:
+            self._first = loss
+            return
         steps = math.ceil(math.sqrt(loss / self._first) * self.local_steps)
-        if now > 0.0:
-            last = self._steps
-            self._steps = steps if steps < last else max(1, math.floor(self.decay * last))
+        last = self._steps
+        self._steps = steps if steps < last else max(1, math.floor(self.decay * last))
 
 
 @bounded
 @dataclass
-class Adsp:
+class Adsp(Policy):
     """All workers make the same number of commits in a check period; the fast step more between.
 
-    At every check the goal for everybody's commits rises by the rate, and each worker spreads what
+    At every check the goal for the commits of each worker rises by the rate, and each spreads what
     it lacks over the period. Every `epoch` checks the rate is searched from 1 up: it rises by one
     while the reward of a period does, one over the time to the target that its losses predict. It
     is at most that at which the slowest worker can commit. With `commit_rate` it is fixed.
@@ -98,26 +94,20 @@ class Adsp:
     Source:
         Hu, Wang, Wu: *Distributed Machine Learning through Heterogeneous Edge Systems*, AAAI 2020
         (arXiv 1911.06949); reconstructed, see page.md.
-
-    Attributes:
-        chosen: time and rate of every change.
     """
 
     check_s: Positive
     epoch: Count
     commit_rate: Count | None = None
-    chosen: list[tuple[float, int]] = field(default_factory=list)
-    ahead: float = math.inf
+    ahead = math.inf
 
     def begin(self, workers: Workers, target: float) -> None:
         slowest = float((workers.step_s + workers.push_s + workers.pull_s).max())
         self._most = max(1, math.floor(self.check_s / slowest))
         self._push, self._target = workers.push_s, target
-        self._rate = self.commit_rate or 1
-        self._goal, self._checks, self._best, self._searching = 0, 0, 0.0, True
-        self._due = self._gap = np.zeros_like(workers.push_s)
-        self._times, self._losses = list[float](), list[float]()
-        self.chosen = [(0.0, self._rate)]
+        self._goal, self._checks, self._best = 0, 0, 0.0
+        self._curve: list[tuple[float, float]] = []
+        self.chosen = [(0.0, self.commit_rate or 1)]
 
     def commits(self, worker: int, steps: int, now: float, made: IntArray) -> bool:
         if now < self._due[worker] - 1e-9 * now:
@@ -126,34 +116,37 @@ class Adsp:
         return True
 
     def observe(self, now: float, loss: float, made: IntArray) -> None:
-        self._times.append(now)
-        self._losses.append(loss)
+        self._curve.append((now, loss))
         if now < self._checks * self.check_s * (1.0 - 1e-9):
             return
-        if self._checks and self.commit_rate is None:
-            self._search(now)
+        rate = self.chosen[-1][1]
+        if self.commit_rate is None and (new := self._searched(rate)) != rate:
+            rate = new
+            self.chosen = [*self.chosen, (now, rate)]
         self._checks += 1
-        self._times, self._losses = [now], [loss]
-        self._goal += self._rate
+        self._curve = [(now, loss)]
+        self._goal += rate
         # commits in a period are due at its end, and evenly before
         self._gap = self.check_s / np.maximum(self._goal - made, 1)
         self._due = now + self._gap - np.minimum(self._push, self._gap)
 
-    def _search(self, now: float) -> None:
-        """After a period: probe the next rate, or go back to the last until the epoch ends."""
-        rate = self._rate
+    def _searched(self, rate: int) -> int:
+        """After a period: probe the next rate, or go back to the last until the epoch ends.
+
+        `_best` is the reward of the last rate, inf once the search of this epoch has ended.
+        """
         if self._checks % self.epoch == 0:
-            self._searching, self._best, rate = True, 0.0, 1
-        elif self._searching:
-            reward = 1.0 / predicted(np.array(self._times), np.array(self._losses), self._target)
-            self._searching = reward > self._best and rate < self._most
+            self._best, rate = 0.0, 1
+        elif self._best < math.inf:
+            times, losses = np.array(self._curve).T
+            reward = 1.0 / predicted(times, losses, self._target)
             if reward <= self._best:
-                rate = max(1, rate - 1)
-            elif self._searching:
+                self._best, rate = math.inf, max(1, rate - 1)
+            elif rate < self._most:
                 self._best, rate = reward, rate + 1
-        if rate != self._rate:
-            self.chosen.append((now, rate))
-        self._rate = rate
+            else:
+                self._best = math.inf
+        return rate
 
 
 def predicted(times: FloatArray, losses: FloatArray, target: float) -> float:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
-from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, bounded
+from experiments.papers.adsp.characters import CharacterModel, Parameters
 
 Heterogeneity = Annotated[float, Ge(1.0), Lt(1e6)]
 
@@ -49,36 +50,20 @@ def spread_workers(
     return Workers(step_s * speed.mean() / speed, push_s * same, pull_s * same, jitter)
 
 
-Parameters = NDArray[np.float32]
-_STEP, _COMMIT, _EVALUATE = range(3)
-DIVERGED = 4.0  # times the first loss
-
-
-class Trainable(Protocol):
-    """What is trained: real steps of stochastic gradient descent, and the loss."""
-
-    def start(self) -> Parameters:
-        """The first parameters (P,)."""
-
-    def step(self, rows: Parameters, worker: IntArray, count: IntArray, rate: float) -> None:
-        """One step of each row (k, P) in place; row i takes batch `count[i]` of `worker[i]`."""
-
-    def loss(self, parameters: Parameters) -> float:
-        """The loss of parameters (P,), on what all policies are judged by."""
-
-
-class Policy(Protocol):
-    """When workers commit, and who waits for whom; `begin` forgets the last run.
+class Policy:
+    """When workers commit, and which wait for which; `begin` forgets the last run.
 
     A worker steps on when it has made at most `ahead` commits more than the slowest.
     """
 
-    ahead: float
+    ahead: float = 0.0
+    chosen: Sequence[tuple[float, int]] = ()  # time and rate of every change, if any
 
     def begin(self, workers: Workers, target: float) -> None: ...
 
     def commits(self, worker: int, steps: int, now: float, made: IntArray) -> bool:
         """Whether a worker commits after `steps` local ones; `made` (n,) commits by all so far."""
+        raise NotImplementedError
 
     def observe(self, now: float, loss: float, made: IntArray) -> None:
         """The server's loss at an evaluation, the first at 0; costs no virtual time."""
@@ -100,111 +85,92 @@ class Training:
     `parameters` (P,) are the server's at the end, `reached` is inf if the target was not.
     """
 
+    parameters: Parameters
     times: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reached: float = math.inf
-    parameters: Parameters = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
-def train(
-    model: Trainable, workers: Workers, policy: Policy, *, rate: float, target: float,
+_STEP, _COMMIT, _EVALUATE = range(3)
+DIVERGED = 4.0  # times the first loss
+
+
+def train(  # noqa: PLR0915  the loop over events is one
+    model: CharacterModel, workers: Workers, policy: Policy, *, rate: float, target: float,
     evaluate_s: float, smooth: int, horizon_s: float, seed: int,
 ) -> Training:  # fmt: skip
     """Train until the loss is at most `target`, or time is up.
 
-    The loss is evaluated every `evaluate_s`; the mean of the last `smooth` values is what counts,
-    so that no policy is there because its loss jumps about. A run also ends when its loss is
-    `DIVERGED` times the first, or not a number.
+    The loss is evaluated every `evaluate_s`; the mean of the last `smooth` values counts, so that
+    no policy is there because its loss varies much. A run also ends when its loss is `DIVERGED`
+    times the first, or not a number.
 
     A worker pulls, makes local steps at learning rate `rate`, and commits the difference; the
     server adds 1/n of it. What happens at the same time happens by worker, evaluations last.
-    """
-    clock = _Clock(model, workers, policy, rate, seed)
-    run, n = clock.run, len(workers.step_s)
-    policy.begin(workers, target)
-    clock.heap.append((0.0, n, _EVALUATE))
-    while True:
-        now, worker, kind = heapq.heappop(clock.heap)
-        if kind != _EVALUATE:
-            (clock.step if kind == _STEP else clock.commit)(now, worker)
-            continue
-        loss = model.loss(clock.server)
-        run.times.append(now)
-        run.losses.append(loss)
-        if len(run.losses) >= smooth and sum(run.losses[-smooth:]) <= smooth * target:
-            run.reached = now
-        if run.reached <= now or now >= horizon_s or not loss < DIVERGED * run.losses[0]:
-            run.parameters = clock.server
-            return run
-        policy.observe(now, loss, clock.made)
-        heapq.heappush(clock.heap, (len(run.times) * evaluate_s, n, _EVALUATE))
-        if now == 0.0:
-            clock.release(now)
-
-
-class _Clock:
-    """Workers and server of one run.
-
     Steps are computed late, all that have begun at once: they depend on nothing that comes between.
     """
+    n, run = len(workers.step_s), Training(model.start())
+    base, local = np.tile(run.parameters, (2, n, 1))
+    made, pulled, since, taken = np.zeros((4, n), np.int64)
+    pending, waiting = np.zeros(n, bool), np.ones(n, bool)
+    share = np.float32(1.0 / n)
+    rngs = [np.random.default_rng([seed, w]) for w in range(n)]
+    queue = [(0.0, n, _EVALUATE)]
 
-    def __init__(
-        self, model: Trainable, workers: Workers, policy: Policy, rate: float, seed: int
-    ) -> None:
-        n = len(workers.step_s)
-        self._model, self._workers, self._policy, self._rate = model, workers, policy, rate
-        self.run = Training()
-        self.heap: list[tuple[float, int, int]] = []
-        self.server = model.start()
-        self._base, self._local = np.tile(self.server, (n, 1)), np.tile(self.server, (n, 1))
-        self.made, self._pulled, self._since, self._taken = np.zeros((4, n), np.int64)
-        self._pending, self._waiting = np.zeros(n, bool), np.ones(n, bool)
-        self._share = np.float32(1.0 / n)
-        self._rngs = [np.random.default_rng([seed, w]) for w in range(n)]
+    def begin(now: float, w: int) -> None:
+        pending[w] = True
+        seconds = float(workers.step_s[w])
+        if workers.jitter > 0.0:
+            shape = workers.jitter**-2
+            seconds *= rngs[w].gamma(shape, 1.0 / shape)
+        heapq.heappush(queue, (now + seconds, w, _STEP))
 
-    def step(self, now: float, w: int) -> None:
-        if self._pending[w]:
-            ready = np.flatnonzero(self._pending)
-            rows = self._local[ready]
-            self._model.step(rows, ready, self._taken[ready], self._rate)
-            self._local[ready] = rows
-            self._taken[ready] += 1
-            self._pending[:] = False
-        self._since[w] += 1
-        if self._policy.commits(w, int(self._since[w]), now, self.made):
-            heapq.heappush(self.heap, (now + float(self._workers.push_s[w]), w, _COMMIT))
-        else:
-            self._begin(now, w)
-
-    def commit(self, now: float, w: int) -> None:
-        # in this order one worker's commit leaves exactly its own parameters
-        rest = self.server - self._share * self._base[w]
-        self.server = rest + self._share * self._local[w]
-        late = int(self.made.sum() - self._pulled[w])
-        self.run.events.append(Event(now, w, int(self._since[w]), late))
-        self.made[w] += 1
-        self._waiting[w] = True
-        self.release(now)
-
-    def release(self, now: float) -> None:
-        """Whoever waits and may step on pulls, by worker; the first parameters are there at 0."""
-        allowed = self._waiting & (self.made - self.made.min() <= self._policy.ahead)
-        self._waiting &= ~allowed
-        total = int(self.made.sum())
+    def release(now: float) -> None:
+        """All that wait and may step on pull, by worker; the first parameters are there at 0."""
+        allowed = waiting & (made - made.min() <= policy.ahead)
+        waiting[allowed] = False
+        total = int(made.sum())
         for w in np.flatnonzero(allowed).tolist():
-            self._base[w], self._local[w] = self.server, self.server
-            self._pulled[w], self._since[w] = total, 0
-            self.run.events.append(Event(now, w))
-            self._begin(now + (float(self._workers.pull_s[w]) if total else 0.0), w)
+            base[w] = local[w] = run.parameters
+            pulled[w], since[w] = total, 0
+            run.events.append(Event(now, w))
+            begin(now + (float(workers.pull_s[w]) if total else 0.0), w)
 
-    def _begin(self, now: float, w: int) -> None:
-        self._pending[w] = True
-        seconds, jitter = float(self._workers.step_s[w]), self._workers.jitter
-        if jitter > 0.0:
-            shape = jitter**-2
-            seconds = float(seconds * self._rngs[w].gamma(shape, 1.0 / shape))
-        heapq.heappush(self.heap, (now + seconds, w, _STEP))
+    policy.begin(workers, target)
+    while True:
+        now, w, kind = heapq.heappop(queue)
+        if kind == _STEP:
+            if pending[w]:
+                rows = local[pending]
+                model.step(rows, np.flatnonzero(pending), taken[pending], rate)
+                local[pending] = rows
+                taken[pending] += 1
+                pending[:] = False
+            since[w] += 1
+            if policy.commits(w, int(since[w]), now, made):
+                heapq.heappush(queue, (now + float(workers.push_s[w]), w, _COMMIT))
+            else:
+                begin(now, w)
+        elif kind == _COMMIT:
+            # in this order one worker's commit leaves exactly its own parameters
+            run.parameters = run.parameters - share * base[w] + share * local[w]
+            run.events.append(Event(now, w, int(since[w]), int(made.sum() - pulled[w])))
+            made[w] += 1
+            waiting[w] = True
+            release(now)
+        else:
+            loss = model.loss(run.parameters)
+            run.times.append(now)
+            run.losses.append(loss)
+            if len(run.losses) >= smooth and sum(run.losses[-smooth:]) <= smooth * target:
+                run.reached = now
+            if run.reached <= now or now >= horizon_s or not loss < DIVERGED * run.losses[0]:
+                return run
+            policy.observe(now, loss, made)
+            heapq.heappush(queue, (len(run.times) * evaluate_s, n, _EVALUATE))
+            if now == 0.0:
+                release(now)
 
 
 def violations(run: Training, workers: Workers, ahead: float) -> list[str]:
@@ -230,8 +196,3 @@ def violations(run: Training, workers: Workers, ahead: float) -> list[str]:
             pulled[w] = (time, int(made.sum()))
         last = time
     return found
-
-
-def staleness(run: Training) -> IntArray:
-    """How many commits came 0, 1, 2, ... others after their worker's pull."""
-    return np.bincount([event.staleness for event in run.events if event.steps])
