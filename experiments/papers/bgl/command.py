@@ -10,7 +10,7 @@ folder receives stages.png: what each stage takes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -21,14 +21,14 @@ from envs.bounds import Count, NonNegative, Share
 from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.papers.bgl.locality import (
-    BlockPartition,
-    ProximityOrder,
+    block_partition,
     enumerated,
     hash_partition,
     integer_program,
     label_bound,
     label_distance,
     metis_partition,
+    near_sequences,
     shifted,
 )
 from experiments.papers.bgl.pipeline import (
@@ -110,14 +110,13 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     if not wanted:
         raise InputError("config key 'training': there are fewer training nodes than a batch has")
     training = rng.permutation(graph.nodes).astype(np.int32)[:wanted]
-    blocks = BlockPartition(config.block, config.slack)
     stores = {
         "hash": hash_partition(graph, config.stores),
-        "block": blocks(graph, training, config.stores, rng),
+        "block": block_partition(graph, training, config.stores, config.block, config.slack, rng),
     }
     if config.metis:
         stores["metis"] = metis_partition(graph, config.stores)
-    near = ProximityOrder(config.sequences, config.reach).near(graph, training, rng)
+    near = near_sequences(graph, training, config.sequences, config.reach, rng)
     shift = rng.integers(0, near.shape[1], len(near))
     orders = {"random": rng.permutation(training), "proximity": shifted(near, shift)}
     found: dict[tuple[str, ...], Demand] = {}
@@ -127,20 +126,30 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
             hit = hits(policy, graph, requests.node, round(config.cache * graph.nodes))
             for partition, store in stores.items():
                 found[policy, name, partition] = demand(machines, requests, policy, hit, store)
-    every = {
-        (*key, shares): _row(machines, found, (*key, shares))
-        for key in found
-        for shares in ("equal", "program")
-    }
+    equal = equal_shares(machines)
+    slowest = found[BASE[:3]].seconds(equal).max()
+    every: dict[tuple[str, ...], dict[str, Any]] = {}
+    for key, own in found.items():
+        programmed = enumerated({"": own}, machines.units).units
+        for isolation, units in (("equal", equal), ("program", programmed)):
+            seconds = own.seconds(units)
+            choice = (*key, isolation)
+            every[choice] = dict(zip(PARTS, choice, strict=True)) | {
+                **own.figures,
+                "batches_per_s": 1.0 / seconds.max(),
+                "slowest": STAGES[seconds.argmax()],
+                "speed_up": slowest / seconds.max(),
+                "stages": seconds,
+            }
     chosen: dict[str, tuple[str, ...]] = {"nothing": NOTHING, "none of them": BASE}
-    for words, others, own in (("{} alone", BASE, OURS), ("without {}", OURS, BASE)):
+    for words, others, ours in (("{} alone", BASE, OURS), ("without {}", OURS, BASE)):
         for i, part in enumerate(PARTS):
-            chosen[words.format(part)] = (*others[:i], own[i], *others[i + 1 :])
-    parts = {x: every[own] for x, own in (chosen | {"together": OURS}).items()}
-    caches: dict[str, Demand] = {policy: found[policy, *OURS[1:3]] for policy in POLICIES}
+            chosen[words.format(part)] = (*others[:i], ours[i], *others[i + 1 :])
+    parts = {x: every[choice] for x, choice in (chosen | {"together": OURS}).items()}
+    caches = {policy: found[policy, *OURS[1:3]] for policy in POLICIES}
     best, solved = enumerated(caches, machines.units), integer_program(caches, machines.units)
     own_bound, any_bound = label_bound(graph, near, config.batch)
-    distance = {name: label_distance(graph, own, config.batch) for name, own in orders.items()}
+    distance = {x: label_distance(graph, order, config.batch).mean() for x, order in orders.items()}
     together = parts["together"]["batches_per_s"]
     values: dict[str, object] = {
         "nodes": graph.nodes,
@@ -153,8 +162,8 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         "best_batches_per_s": 1.0 / best.seconds,
         "program_batches_per_s": 1.0 / solved.seconds,
         "best_units": dict(zip(STAGES, best.units, strict=True)),
-        "label_distance_random": float(distance["random"].mean()),
-        "label_distance_near": float(distance["proximity"].mean()),
+        "label_distance_random": distance["random"],
+        "label_distance_near": distance["proximity"],
         "label_bound": own_bound,
         "label_bound_of_any_graph": any_bound,
         "seconds": time.perf_counter() - start,
@@ -172,24 +181,3 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
     write_tables(run, title, tables, run.provenance, figures=figures)
     files = [file for file in (config.input, config.labels) if file]
     return Result(values, run.provenance.with_files(*files), SHOWN)
-
-
-def _row(
-    machines: Machines, found: Mapping[tuple[str, ...], Demand], choice: tuple[str, ...]
-) -> dict[str, Any]:
-    """A choice of the parts; its speed-up is over `BASE`."""
-    own, base, equal = found[choice[:3]], found[BASE[:3]], equal_shares(machines)
-    shares = equal
-    if choice[3] == "program":
-        shares = enumerated({choice[0]: own}, machines.units).units
-    seconds = own.seconds(shares)
-    return dict(zip(PARTS, choice, strict=True)) | {
-        "hit_ratio": own.hit_ratio,
-        "crossing": own.crossing,
-        "crossing_bytes": own.crossing_bytes,
-        "missed_bytes": own.missed_bytes,
-        "batches_per_s": 1.0 / seconds.max(),
-        "slowest": STAGES[seconds.argmax()],
-        "speed_up": base.seconds(equal).max() / seconds.max(),
-        "stages": seconds,
-    }

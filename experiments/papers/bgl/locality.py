@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -54,9 +54,13 @@ def grow(graph: Graph, most: int, rng: np.random.Generator) -> tuple[IntArray, I
 
 
 @bounded
-@dataclass(frozen=True)
-class ProximityOrder:
-    """Sequences of near nodes; batches take from all alike, each `shifted` by a random number.
+def near_sequences(
+    graph: Graph, training: NodeArray, sequences: Count, reach: Count, rng: np.random.Generator
+) -> NodeArray:
+    """(sequences, length) of near nodes; batches take from all alike, each `shifted` at random.
+
+    Breadth-first around one random root after another, `reach` nodes each, those that do not train
+    among them. The training nodes are a multiple of the sequences.
 
     Guarantees:
         Let K sequences divide both the training nodes and a batch. Whatever the graph and its
@@ -68,19 +72,10 @@ class ProximityOrder:
         The order is that of BGL (Liu et al., arXiv 2112.08541), reconstructed from its abstract;
         the guarantee and its proof (page.md) are ours.
     """
-
-    sequences: Count
-    reach: Count  # nodes around one root, those that do not train among them
-
-    def near(self, graph: Graph, training: NodeArray, rng: np.random.Generator) -> NodeArray:
-        """(sequences, length) breadth-first around one random root after another.
-
-        The training nodes are a multiple of the sequences.
-        """
-        block, step = grow(graph, self.reach, rng)
-        turn = rng.permutation(block.max() + 1)[block[training]]
-        ordered: NodeArray = training[np.lexsort((step[training], turn))]
-        return ordered.reshape(self.sequences, -1)
+    block, step = grow(graph, reach, rng)
+    turn = rng.permutation(block.max() + 1)[block[training]]
+    ordered: NodeArray = training[np.lexsort((step[training], turn))]
+    return ordered.reshape(sequences, -1)
 
 
 def shifted(sequences: NodeArray, shift: IntArray) -> NodeArray:
@@ -105,14 +100,12 @@ def label_bound(graph: Graph, sequences: NodeArray, batch: int) -> tuple[float, 
     """
     count, length = sequences.shape
     width, label = batch // count, np.pad(graph.label[sequences], ((0, 0), (1, batch)), "wrap")
-    own = any_order = 0.0
-    for c in range(int(graph.label.max()) + 1):
-        upto = np.cumsum(label == c, axis=1)
-        share = (upto[:, width : width + length] - upto[:, :length]) / width
-        own += float(np.sqrt(share.var(axis=1).sum())) / (2.0 * count)
-        p = float(share.mean())
-        any_order += float(np.sqrt(p * (1.0 - p) / count)) / 2.0
-    return own, any_order
+    classes = np.arange(graph.label.max() + 1)[:, None, None]
+    upto = np.cumsum(label == classes, axis=2)  # (classes, sequences, places)
+    share = (upto[..., width : width + length] - upto[..., :length]) / width
+    p = share.mean(axis=(1, 2))
+    own = np.sqrt(share.var(axis=2).sum(axis=1)) / (2.0 * count)
+    return float(own.sum()), float(np.sqrt(p * (1.0 - p) / count).sum() / 2.0)
 
 
 def hash_partition(graph: Graph, stores: int) -> NodeArray:
@@ -134,12 +127,15 @@ def metis_partition(graph: Graph, stores: int) -> NodeArray:
 
 
 @bounded
-@dataclass(frozen=True)
-class BlockPartition:
-    """Blocks grown around random roots go, the largest first, where most of their edges lead.
+def block_partition(
+    graph: Graph, training: NodeArray, stores: Count, block: Count, slack: NonNegative,
+    rng: np.random.Generator,
+) -> NodeArray:  # fmt: skip
+    """(n,) blocks grown around random roots go, the largest first, where most of their edges lead.
 
-    The edges from a block to a store count times what the store has left of its nodes and of its
-    training nodes; a store may have `slack` more than an equal part of either.
+    The edges from a block of at most `block` nodes to a store count times what the store has left
+    of its nodes and of its training nodes; a store may have `slack` more than an equal part of
+    either.
 
     Guarantees:
         No store has more than the larger of (1 + slack) / stores and 2 / stores + s of the nodes,
@@ -151,37 +147,28 @@ class BlockPartition:
         Stanton, Kliot: *Streaming Graph Partitioning for Large Distributed Graphs*, KDD 2012, for
         blocks and two balances.
     """
-
-    block: Count  # nodes
-    slack: NonNegative
-
-    def __call__(
-        self, graph: Graph, training: NodeArray, stores: int, rng: np.random.Generator
-    ) -> NodeArray:
-        """(n,) the store of each node."""
-        block, _ = grow(graph, self.block, rng)
-        blocks = int(block.max()) + 1
-        ends = np.repeat(block, graph.degree), block[graph.neighbour]
-        ones = np.ones(len(graph.neighbour), dtype=np.int32)
-        links = scipy.sparse.coo_array((ones, ends), shape=(blocks, blocks)).tocsr()
-        counts = [np.bincount(x, minlength=blocks) for x in (block, block[training])]
-        share = np.stack([count / count.sum() for count in counts])
-        most = (1.0 + self.slack) / stores + 1e-12
-        store, held = np.full(blocks, -1), np.zeros((2, stores))
-        for b in np.argsort(-share[0], kind="stable"):
-            row = slice(links.indptr[b], links.indptr[b + 1])
-            near, weight = store[links.indices[row]], links.data[row]
-            led = np.bincount(near[near >= 0], weight[near >= 0], minlength=stores)
-            fits = (held + share[:, b, None] <= most).all(axis=0)
-            # where no edge leads to any, to the emptiest
-            score = np.where(fits, (led + 1e-6) * np.prod(1.0 - held / most, axis=0), -1.0)
-            store[b] = score.argmax() if fits.any() else held.sum(axis=0).argmin()
-            held[:, store[b]] += share[:, b]
-        return store[block].astype(np.int32)
+    own, _ = grow(graph, block, rng)
+    blocks = int(own.max()) + 1
+    ends = np.repeat(own, graph.degree), own[graph.neighbour]
+    ones = np.ones(len(graph.neighbour), dtype=np.int32)
+    links = scipy.sparse.coo_array((ones, ends), shape=(blocks, blocks)).tocsr()
+    counts = [np.bincount(x, minlength=blocks) for x in (own, own[training])]
+    share = np.stack([count / count.sum() for count in counts])
+    most = (1.0 + slack) / stores + 1e-12
+    store, held = np.full(blocks, -1), np.zeros((2, stores))
+    for b in np.argsort(-share[0], kind="stable"):
+        row = slice(links.indptr[b], links.indptr[b + 1])
+        near, weight = store[links.indices[row]], links.data[row]
+        led = np.bincount(near[near >= 0], weight[near >= 0], minlength=stores)
+        fits = (held + share[:, b, None] <= most).all(axis=0)
+        # where no edge leads to any, to the emptiest
+        score = np.where(fits, (led + 1e-6) * np.prod(1.0 - held / most, axis=0), -1.0)
+        store[b] = score.argmax() if fits.any() else held.sum(axis=0).argmin()
+        held[:, store[b]] += share[:, b]
+    return store[own].astype(np.int32)
 
 
-@dataclass(frozen=True, eq=False)
-class Isolation:
+class Isolation(NamedTuple):
     """The cache that was chosen, the units of every stage (8,), and the seconds of the slowest."""
 
     cache: str
@@ -200,7 +187,7 @@ def enumerated(demands: Mapping[str, Demand], units: tuple[int, ...]) -> Isolati
         BGL (Liu et al., arXiv 2112.08541) isolates resources by such a program; its stages and
         formulas are reconstructed.
     """
-    best = Isolation("", np.ones(len(STAGES)), np.inf)
+    found = []
     for name, demand in demands.items():
         chosen = np.ones(len(STAGES))
         for (a, b), most in zip(GROUPS, units, strict=True):
@@ -209,43 +196,34 @@ def enumerated(demands: Mapping[str, Demand], units: tuple[int, ...]) -> Isolati
             second = demand.divided[b] / (most - own) + demand.serial[b]
             chosen[a] = own[np.maximum(first, second).argmin()]
             chosen[b] = most - chosen[a]
-        seconds = float(demand.seconds(chosen).max())
-        if seconds < best.seconds:
-            best = Isolation(name, chosen, seconds)
-    return best
+        found.append(Isolation(name, chosen, float(demand.seconds(chosen).max())))
+    return min(found, key=lambda one: one.seconds)
 
 
 def integer_program(demands: Mapping[str, Demand], units: tuple[int, ...]) -> Isolation:
-    """What `enumerated` finds, by HiGHS: a binary for every cache, stage and number of units.
+    """What `enumerated` finds, by HiGHS: a binary for every cache, and z for each with a division.
 
-    min t subject to t >= sum time z for every stage, one z of every stage for the cache chosen,
-    and sum units z <= all units for every resource.
+    min t subject to t >= sum time z for every stage, and one z of every resource for the cache
+    chosen.
     """
-    most = [1] * len(STAGES)
-    for group, all_of_it in zip(GROUPS, units, strict=True):
-        most[group[0]] = most[group[1]] = all_of_it - 1
-    program = LinearProgram()
+    program, each = LinearProgram(), [*demands.values()]
     slowest = program.add_columns(1, cost=1.0)
-    cache = program.add_columns(len(demands), upper=1.0, integer=True)
+    cache = program.add_columns(len(each), upper=1.0, integer=True)
     program.add_row([(cache, 1.0)], lower=1.0, upper=1.0)
-    z = [[program.add_columns(n, upper=1.0, integer=True) for n in most] for _ in demands]
-    for s in range(len(STAGES)):
-        own = np.arange(1, most[s] + 1)
-        terms = [
-            (z[o][s], demand.divided[s] / own + demand.serial[s])
-            for o, demand in enumerate(demands.values())
-        ]
-        program.add_row([*terms, (slowest, -1.0)], upper=0.0)
-        for o in range(len(demands)):
-            program.add_row([(z[o][s], 1.0), (cache[o], -1.0)], lower=0.0, upper=0.0)
-    for group, all_of_it in zip(GROUPS, units, strict=True):
-        used = [(row[s], np.arange(1, most[s] + 1)) for row in z for s in group]
-        program.add_row(used, upper=float(all_of_it))
+    columns = [(cache[:, None], np.ones(1))] * len(STAGES)  # by stage: what is chosen, and units
+    for group, most in zip(GROUPS, units, strict=True):
+        own = np.arange(1.0, most)
+        z = program.add_columns((len(each), len(own)), upper=1.0, integer=True)
+        program.add_rows(len(each), [(z, 1.0), (cache, -1.0)], lower=0.0, upper=0.0)
+        for s, its in zip(group, (own, most - own), strict=True):
+            columns[s] = z, its
+    for s, (z, own) in enumerate(columns):
+        seconds = np.stack([x.divided[s] / own + x.serial[s] for x in each])
+        program.add_row([(z, seconds), (slowest, -1.0)], upper=0.0)
     solver = program.solver(time_limit=60.0)
     solver.setOptionValue("mip_rel_gap", 0.0)
     solver.run()
     value = np.array(solver.getSolution().col_value)
     chosen = int(value[cache].argmax())
-    found = np.array([value[z[chosen][s]].argmax() + 1.0 for s in range(len(STAGES))])
-    name = list(demands)[chosen]
-    return Isolation(name, found, float(demands[name].seconds(found).max()))
+    found = np.array([own[value[z[chosen]].argmax()] for z, own in columns])
+    return Isolation([*demands][chosen], found, float(each[chosen].seconds(found).max()))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 import numpy as np
 import scipy.sparse
@@ -26,6 +26,7 @@ from envs.bounds import Count, NonNegative, Positive, Share, bounded
 from envs.compilation import unchecked
 from envs.errors import InputError
 from envs.files import read_content
+from envs.heap import pop, push
 from envs.memory import require_memory
 
 NodeArray = NDArray[np.int32]
@@ -161,8 +162,7 @@ def _pairs(path: str | Path, fields: tuple[str, str]) -> IntArray:
     raise InputError("holds no line of two whole numbers", file=path)
 
 
-Policy = Literal["none", "static", "fifo", "lru", "lfu"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+POLICIES = ("none", "static", "fifo", "lru", "lfu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class Requests:
 
     node: NodeArray  # (R,)
     parent: NodeArray  # (R,) of whose neighbours it was; of seeds themselves
-    hop: NDArray[np.int8]  # (R,) 0 for seeds
+    hop: NodeArray  # (R,) 0 for seeds
     sampled: NodeArray  # (R,) edges sampled from it
     offset: IntArray  # (batches + 1,) where each batch begins
 
@@ -182,62 +182,57 @@ def sample(
     """Batches of `batch` seeds in a row; of each node found at hop h, fanouts[h] neighbours."""
     rng, fan = np.random.default_rng(seed), np.asarray(fanouts, dtype=np.int64)
     seen = np.full(graph.nodes, -1, dtype=np.int32)
-    nodes, parent = np.empty((2, graph.nodes), dtype=np.int32)
-    ends = np.empty(len(fan) + 1, dtype=np.int64)
-    found: list[tuple[NodeArray, NodeArray, NDArray[np.int8]]] = []
+    rows = np.empty((3, graph.nodes), dtype=np.int32)  # node, parent, hop
+    found: list[NodeArray] = []
     for number, first in enumerate(range(0, len(order), batch)):
         seeds = order[first : first + batch]
-        nodes[: len(seeds)] = parent[: len(seeds)] = seeds
-        ends[0] = len(seeds)
+        rows[:, : len(seeds)] = seeds, seeds, np.zeros_like(seeds)
         state = rng.integers(0, 2**63, dtype=np.uint64)
-        _expand(graph.start, graph.neighbour, fan, number, seen, nodes, parent, ends, state)
-        hop = np.repeat(np.arange(len(ends), dtype=np.int8), np.diff(ends, prepend=0))
-        found.append((nodes[: ends[-1]].copy(), parent[: ends[-1]].copy(), hop))
-    node, parents, hops = map(np.concatenate, zip(*found, strict=True))
-    sampled = np.minimum(graph.degree[node], np.append(fan, 0)[hops]).astype(np.int32)
-    return Requests(node, parents, hops, sampled, np.cumsum([0, *(len(x[0]) for x in found)]))
+        end = _expand(graph.start, graph.neighbour, fan, number, seen, rows, len(seeds), state)
+        found.append(rows[:, :end].copy())
+    node, parent, hop = np.concatenate(found, axis=1)
+    sampled = np.minimum(graph.degree[node], np.append(fan, 0)[hop]).astype(np.int32)
+    return Requests(node, parent, hop, sampled, np.cumsum([0, *(x.shape[1] for x in found)]))
 
 
 @unchecked
 def _expand(
     start: IntArray, neighbour: NodeArray, fanouts: IntArray, batch: int, seen: NodeArray,
-    nodes: NodeArray, parent: NodeArray, ends: IntArray, state: np.uint64,
-) -> None:  # fmt: skip
-    """Add to `nodes`, of which ends[0] are there, and set where each hop ends.
+    rows: NodeArray, count: int, state: np.uint64,
+) -> int:  # fmt: skip
+    """How many `rows` there are in the end, of which `count` are there.
 
     Distinct neighbours by Floyd's method, from a linear congruential generator of 64 bits.
     """
-    for v in nodes[: ends[0]]:
+    for v in rows[0, :count]:
         seen[v] = batch
     chosen = np.empty(fanouts.max(), dtype=np.int64)
-    begin, count = 0, ends[0]
-    for hop in range(len(fanouts)):
-        end = count
-        for at in range(begin, end):
-            v = nodes[at]
-            degree = start[v + 1] - start[v]
-            take = min(degree, fanouts[hop])
-            for j in range(take):
-                pick = np.int64(j)
-                if take < degree:
-                    top = degree - take + j
-                    state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-                    pick = np.int64((state >> np.uint64(33)) % np.uint64(top + 1))
-                    for earlier in chosen[:j]:
-                        if earlier == pick:
-                            pick = top
-                            break
-                    chosen[j] = pick
-                u = neighbour[start[v] + pick]
-                if seen[u] != batch:
-                    seen[u] = batch
-                    nodes[count], parent[count] = u, v
-                    count += 1
-        begin = end
-        ends[hop + 1] = count
+    at = 0
+    while at < count and rows[2, at] < len(fanouts):
+        v, hop = rows[0, at], rows[2, at]
+        degree = start[v + 1] - start[v]
+        take = min(degree, fanouts[hop])
+        for j in range(take):
+            pick = np.int64(j)
+            if take < degree:
+                top = degree - take + j
+                state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+                pick = np.int64((state >> np.uint64(33)) % np.uint64(top + 1))
+                for earlier in chosen[:j]:
+                    if earlier == pick:
+                        pick = top
+                        break
+                chosen[j] = pick
+            u = neighbour[start[v] + pick]
+            if seen[u] != batch:
+                seen[u] = batch
+                rows[0, count], rows[1, count], rows[2, count] = u, v, hop + 1
+                count += 1
+        at += 1
+    return count
 
 
-def hits(policy: Policy, graph: Graph, requested: NodeArray, capacity: int) -> BoolArray:
+def hits(policy: str, graph: Graph, requested: NodeArray, capacity: int) -> BoolArray:
     """(R,) whether each request is a hit, in a cache of `capacity` rows that begins empty.
 
     `static` holds the nodes of highest degree from the start, of equals the first. The others take
@@ -251,61 +246,38 @@ def hits(policy: Policy, graph: Graph, requested: NodeArray, capacity: int) -> B
         return cached[requested]
     if policy == "none" or capacity == 0:
         return np.zeros(len(requested), dtype=np.bool_)
-    moves, counts = policy != "fifo", policy == "lfu"
-    last = np.full(
-        np.bincount(requested, minlength=1).max() + 1 if counts else 1, -1, dtype=np.int64
-    )
-    found: BoolArray = _replay(requested, graph.nodes, capacity, moves, counts, last)
+    found: BoolArray = _replay(requested, graph.nodes, capacity, policy != "fifo", policy == "lfu")
     return found
 
 
 @unchecked
 def _replay(
-    requested: NodeArray, nodes: int, capacity: int, moves: bool, counts: bool, last: IntArray
+    requested: NodeArray, nodes: int, capacity: int, renews: bool, counts: bool
 ) -> BoolArray:
-    """One list of cached rows by uses, then by age; the first goes. last[k]: the last of k uses.
+    """The row of least rank goes: when it came, or what a hit `renews` it to, its last use.
 
-    A hit that `moves` goes to the end of the rows of its uses, which are one more if it `counts`.
+    What `counts` uses ranks by them first. The heap has every row by the rank that it had when it
+    was last looked at.
     """
     found = np.zeros(len(requested), dtype=np.bool_)
-    uses = np.full(nodes, -1, dtype=np.int32)  # -1: not cached
-    before, after = np.full(nodes, -1, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
-    head, held = -1, 0
+    rank = np.full(nodes, -1.0)  # -1: not cached
+    known, row, size = np.empty(capacity), np.empty(capacity, dtype=np.int64), 0
     for at in range(len(requested)):
         v = requested[at]
-        found[at] = uses[v] >= 0
-        if found[at] and not moves:
-            continue
-        k, gone = 0, v
+        found[at] = rank[v] >= 0.0
         if found[at]:
-            k = uses[v] + counts
-        else:
-            gone = head if held == capacity else -1
-            held += gone < 0
-        place = last[k]  # behind which v goes
-        if place < 0 and found[at]:  # none has k uses: behind those of one use less
-            place = last[k - 1]
-        if gone >= 0:
-            left, right = before[gone], after[gone]
-            if place == gone:
-                place = left
-            if last[uses[gone]] == gone:
-                last[uses[gone]] = left if left >= 0 and uses[left] == uses[gone] else -1
-            if left >= 0:
-                after[left] = right
+            if renews:
+                rank[v] = at + (rank[v] // len(requested) + counts) * len(requested)
+            continue
+        while size == capacity:
+            rank_known, first = known[0], row[0]
+            size = pop(known, row, size)
+            if rank[first] == rank_known:
+                rank[first] = -1.0
             else:
-                head = right
-            if right >= 0:
-                before[right] = left
-            uses[gone] = -1
-        following = head if place < 0 else after[place]
-        before[v], after[v], uses[v], last[k] = place, following, k, v
-        if place < 0:
-            head = v
-        else:
-            after[place] = v
-        if following >= 0:
-            before[following] = v
+                size = push(known, row, size, rank[first], first)
+        rank[v] = at
+        size = push(known, row, size, at, v)
     return found
 
 
@@ -348,14 +320,15 @@ class Machines:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Seconds of each stage for a batch: divided[s] / units of s + serial[s]; and bytes."""
+    """Seconds of each stage for a batch: divided[s] / units of s + serial[s].
+
+    The figures are the `hit_ratio`, `crossing`, the share of the nodes found by sampling that
+    another store has to expand, `crossing_bytes` between stores and `missed_bytes` of features.
+    """
 
     divided: FloatArray  # (8,)
     serial: FloatArray  # (8,)
-    hit_ratio: float
-    crossing: float  # share of the nodes found by sampling that another store has to expand
-    crossing_bytes: float  # between stores
-    missed_bytes: float  # of features
+    figures: Mapping[str, float]
 
     def seconds(self, units: FloatArray) -> FloatArray:
         """(8,) of every stage, with so many units of its resource (8,)."""
@@ -364,7 +337,7 @@ class Demand:
 
 
 def demand(
-    machines: Machines, requests: Requests, policy: Policy, hit: BoolArray, part: NodeArray
+    machines: Machines, requests: Requests, policy: str, hit: BoolArray, part: NodeArray
 ) -> Demand:
     """What the batches of `requests` ask of the stages, where store part[v] holds node v.
 
@@ -374,12 +347,12 @@ def demand(
     """
     m, batches, stores = machines, len(requests.offset) - 1, int(part.max()) + 1
     home = part[requests.node]
-    key = np.repeat(np.arange(batches, dtype=np.int32), np.diff(requests.offset)) * stores + home
+    turn = np.repeat(np.arange(batches) // m.gpus, np.diff(requests.offset))
 
     def by_store(weight: NDArray[np.generic]) -> FloatArray:
         """(rounds, stores)"""
-        found = np.bincount(key, weight, batches * stores).reshape(batches, stores)
-        return np.add.reduceat(found, np.arange(0, batches, m.gpus))
+        found = np.bincount(turn * stores + home, weight, (turn[-1] + 1) * stores)
+        return found.reshape(-1, stores).astype(np.float64)
 
     def busiest(load: FloatArray) -> float:
         return float(load.max(axis=1).sum() / batches)
@@ -387,24 +360,27 @@ def demand(
     inner = (requests.hop > 0) & (requests.hop < requests.hop.max())
     crossing = inner & (home != part[requests.parent])
     edges, rows = by_store(requests.sampled), by_store(~hit)
-    answers, asked = by_store((requests.sampled + 1) * crossing), by_store(crossing)
-    all_edges, missed = float(edges.sum() / batches), float(rows.sum() / batches)
-    structure, features = 2.0 * _ID * all_edges, float(m.feature_bytes) * missed
-    sent = busiest(2.0 * _ID * edges + m.feature_bytes * rows + _ID * answers)
+    answers = _ID * by_store((requests.sampled + 1) * crossing)
+    all_edges, missed = edges.sum() / batches, rows.sum() / batches
+    structure, features = 2.0 * _ID * all_edges, m.feature_bytes * missed
+    sent = busiest(2.0 * _ID * edges + m.feature_bytes * rows + answers)
     copied = m.pcie_shares / m.pcie  # seconds of a byte, on one share
     looked_up = len(hit) / batches if policy != "none" else 0.0
     touched = missed if policy == "fifo" else looked_up  # a hit leaves the order of FIFO alone
-    sampling = busiest(m.edge_s * edges + m.request_s * asked)
-    gathering = busiest(m.row_s * rows)
-    divided = [sampling, gathering, 0.0, m.convert_s * all_edges, copied * structure,
-               m.lookup_s * looked_up, copied * features, 0.0]  # fmt: skip
-    serial = np.zeros(len(STAGES))
-    serial[2] = max(sent, structure + features) / m.nic
-    serial[5] = m.update_s.get(policy, 0.0) * touched
-    serial[7] = m.train_s * all_edges / m.gpus
-    crossed = float(crossing.sum() / max(inner.sum(), 1))
-    between = float(_ID * answers.sum() / batches)
-    return Demand(np.array(divided), serial, float(hit.mean()), crossed, between, features)
+    divided = [
+        busiest(m.edge_s * edges + m.request_s * by_store(crossing)), busiest(m.row_s * rows), 0.0,
+        m.convert_s * all_edges, copied * structure, m.lookup_s * looked_up, copied * features, 0.0,
+    ]  # fmt: skip
+    network = max(sent, structure + features) / m.nic
+    update = m.update_s.get(policy, 0.0) * touched
+    serial = [0.0, 0.0, network, 0.0, 0.0, update, 0.0, m.train_s * all_edges / m.gpus]
+    figures = {
+        "hit_ratio": hit.mean(),
+        "crossing": crossing.sum() / max(inner.sum(), 1),
+        "crossing_bytes": answers.sum() / batches,
+        "missed_bytes": features,
+    }
+    return Demand(np.array(divided), np.array(serial), figures)
 
 
 def equal_shares(machines: Machines) -> FloatArray:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 from experiments.papers.bgl.locality import (
-    BlockPartition,
-    ProximityOrder,
+    block_partition,
     enumerated,
     grow,
     hash_partition,
@@ -20,6 +19,7 @@ from experiments.papers.bgl.locality import (
     label_bound,
     label_distance,
     metis_partition,
+    near_sequences,
     shifted,
 )
 from experiments.papers.bgl.pipeline import Demand, GeneratedGraph, Graph
@@ -43,7 +43,7 @@ def test_every_node_is_in_one_block_and_every_training_node_comes_once(
         near = graph.neighbour[graph.start[v] : graph.start[v + 1]]
         assert (step[near][block[near] == block[v]] < step[v]).any()
     training = rng.permutation(300)[:100].astype(np.int32)
-    near = ProximityOrder(sequences, most).near(graph, training, rng)
+    near = near_sequences(graph, training, sequences, most, rng)
     order = shifted(near, rng.integers(0, 100 // sequences, sequences))
     assert sorted(order) == sorted(training)
 
@@ -55,7 +55,7 @@ def test_stores_are_as_balanced_as_promised(
 ) -> None:
     graph, rng = drawn(seed), default_rng(seed)
     training = rng.permutation(300)[:90].astype(np.int32)
-    part = BlockPartition(most, slack)(graph, training, stores, default_rng(5))
+    part = block_partition(graph, training, stores, most, slack, default_rng(5))
     block, _ = grow(graph, most, default_rng(5))
     assert len(part) == 300
     assert all(len(set(part[block == b])) == 1 for b in range(block.max() + 1))
@@ -72,7 +72,7 @@ def test_partitions_cut_less_than_a_hash() -> None:
     training = np.arange(500, dtype=np.int32)
     parts = {
         "hash": hash_partition(graph, 4),
-        "block": BlockPartition(16, 0.05)(graph, training, 4, default_rng(0)),
+        "block": block_partition(graph, training, 4, 16, 0.05, default_rng(0)),
         "metis": metis_partition(graph, 4),
     }
     ends = np.repeat(np.arange(graph.nodes), graph.degree)
@@ -86,7 +86,7 @@ def test_no_batch_is_expected_further_from_the_labels_than_the_bound() -> None:
     """All 6^3 shifts of three sequences: the mean is exact, and unbiased."""
     graph, rng = drawn(3), default_rng(3)
     training = rng.permutation(300)[:18].astype(np.int32)
-    near = ProximityOrder(3, 40).near(graph, training, rng)
+    near = near_sequences(graph, training, 3, 40, rng)
     every = [shifted(near, np.array(shift)) for shift in product(range(6), repeat=3)]
     expected = np.mean([label_distance(graph, order, 6) for order in every], axis=0)
     own, any_graph = label_bound(graph, near, 6)
@@ -105,7 +105,7 @@ def test_the_integer_program_finds_what_enumeration_finds(seed: int) -> None:
     demands = {}
     for name in "abc"[: rng.integers(1, 4)]:
         divided = rng.integers(0, 9, 8) * np.array([1.0, 1, 0, 1, 1, 1, 1, 0])
-        demands[name] = Demand(divided, rng.integers(0, 3, 8) / 2.0, 0.0, 0.0, 0.0, 0.0)
+        demands[name] = Demand(divided, rng.integers(0, 3, 8) / 2.0, {})
     best, solved = enumerated(demands, units), integer_program(demands, units)
     least = min(  # of all there is, without using that resources are independent
         own.seconds(np.array([a, units[0] - a, 1, b, c, units[1] - b, units[2] - c, 1.0])).max()

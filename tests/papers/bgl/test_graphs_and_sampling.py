@@ -15,7 +15,6 @@ from numpy.random import default_rng
 from experiments.papers.bgl.pipeline import (
     GeneratedGraph,
     Graph,
-    Policy,
     graph_of,
     hits,
     read_graph,
@@ -102,7 +101,7 @@ def slow_hits(policy: str, requested: list[int], capacity: int, degree: list[int
 )
 @example(graph_of(np.zeros((2, 1), dtype=np.int64), np.zeros(8, dtype=np.int32)), "lfu", 1, [])
 def test_caches_hit_what_slow_twins_hit(
-    graph: Graph, policy: Policy, capacity: int, requested: list[int]
+    graph: Graph, policy: str, capacity: int, requested: list[int]
 ) -> None:
     found = hits(policy, graph, np.array(requested, dtype=np.int32), capacity)
     assert found.tolist() == slow_hits(policy, requested, capacity, graph.degree.tolist())

@@ -26,8 +26,8 @@ def test_demands_are_counts_of_requests(policy: str) -> None:
     graph = GeneratedGraph(60, 200, 2.5, 1, 1.0, 1).draw(np.random.default_rng(0))
     part = np.arange(60, dtype=np.int32) % 3
     requests = sample(graph, np.arange(20, dtype=np.int32), 4, [3, 2, 2], 0)  # five batches
-    hit = hits(policy, graph, requests.node, 30)  # type: ignore[arg-type]
-    found = demand(MACHINES, requests, policy, hit, part)  # type: ignore[arg-type]
+    hit = hits(policy, graph, requests.node, 30)
+    found = demand(MACHINES, requests, policy, hit, part)
     sampling = gathering = sent = edges = missed = inner = crossed = between = 0.0
     for first in range(0, 5, 2):  # rounds of two batches
         work, rows, out = np.zeros((3, 3))
@@ -54,13 +54,17 @@ def test_demands_are_counts_of_requests(policy: str) -> None:
     looked_up = len(hit)
     updates = missed if policy == "fifo" else looked_up
     divided = [sampling, gathering, 0, 0.125 * edges, 8 * edges, looked_up / 16, 16 * missed, 0]
-    assert found.divided == pytest.approx(np.array(divided) / 5)
-    assert found.serial == pytest.approx(
-        np.array([0, 0, network, 0, 0, updates, 0, 1.5 * edges]) / 5
+    serial = [0, 0, network, 0, 0, updates, 0, 1.5 * edges]
+    assert 5 * found.divided == pytest.approx(np.array(divided, dtype=float))
+    assert 5 * found.serial == pytest.approx(np.array(serial, dtype=float))
+    assert found.figures == pytest.approx(
+        {
+            "hit_ratio": hit.mean(),
+            "crossing": crossed / inner,
+            "crossing_bytes": between / 5,
+            "missed_bytes": 32 * missed / 5,
+        }
     )
-    assert found.crossing == pytest.approx(crossed / inner)
-    assert found.crossing_bytes == pytest.approx(between / 5)
-    assert (found.hit_ratio, found.missed_bytes) == pytest.approx((hit.mean(), 32 * missed / 5))
     assert equal_shares(MACHINES).tolist() == [3, 2, 1, 2, 2, 2, 2, 1]
     # Stages in a row with room for one batch between them: batch b leaves stage s when it is done
     # there and the batch before it has left the next one.
