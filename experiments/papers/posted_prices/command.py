@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
+from envs.arrays import FloatArray
 from envs.bounds import Count
 from envs.errors import InputError, require_one_of
 from experiments.config.targets import build, build_as
-from experiments.papers.posted_prices import problem as closed_forms
 from experiments.papers.posted_prices.problem import (
     PricingProblem,
     RequestTree,
     Spread,
+    fractional_knapsack,
+    k_search,
+    one_way_trading,
     price_search,
     worst_reserve_ratio,
 )
@@ -40,20 +44,22 @@ PICTURE_FILE = "ratios.png"
 MOST_DRAWN = 1e3  # a ratio above it has no bar
 MOST_STATES = 1 << 25  # of the worst ratio, 32 bytes each: 1 GiB
 SHOWN = ("problem", "worst_above_optimum_percent", "worst_above_program_percent", "seconds")
-CLASSES = {
-    "k_max_search": "deterministic, forced sale at the lowest price",
-    "k_min_search": "deterministic, forced purchase at the highest price",
-    "one_way_trading": "any share, or one unit and chance; forced sale at the lowest price",
-    "fractional_knapsack": "infinitesimal items, nothing forced",
-    "knapsack": "items whole, nothing forced; the optimum is that of infinitesimal ones",
-    "rentals": "chance, nothing forced; the program's is the optimum",
-}
-FORMS: Mapping[str, Callable[..., float]] = {  # of phi, and of searches k
-    "k_max_search": closed_forms.k_max_search,
-    "k_min_search": closed_forms.k_min_search,
-    "one_way_trading": closed_forms.one_way_trading,
-    "fractional_knapsack": closed_forms.fractional_knapsack,
-    "knapsack": closed_forms.fractional_knapsack,
+CLASSES: Mapping[str, tuple[str, Callable[..., float] | None]] = {  # and w of phi, of searches k
+    "k_max_search": ("deterministic, forced sale at the lowest price", k_search),
+    "k_min_search": (
+        "deterministic, forced purchase at the highest price",
+        partial(k_search, buys=True),
+    ),
+    "one_way_trading": (
+        "any share, or one unit and chance; forced sale at the lowest price",
+        one_way_trading,
+    ),
+    "fractional_knapsack": ("infinitesimal items, nothing forced", fractional_knapsack),
+    "knapsack": (
+        "items whole, nothing forced; the optimum is that of infinitesimal ones",
+        fractional_knapsack,
+    ),
+    "rentals": ("chance, nothing forced; the program's is the optimum", None),
 }
 
 
@@ -84,44 +90,43 @@ class PriceConfig:
 
     def __post_init__(self) -> None:
         require_one_of(self.problem, CLASSES, file="config key 'problem'")
-        key = "units" if "search" in self.problem else "parts"
+        key = "units" if self.searches else "parts"
         most = max(self.units) if key == "units" else self.parts
         if most * min(most, self.levels) > MOST_STATES:
-            told = f"{most} at {self.levels} levels has more than {MOST_STATES} states"
-            raise InputError(f"config key '{key}': {told}")
+            fault = f"{most} at {self.levels} levels has more than {MOST_STATES} states"
+            raise InputError(f"config key '{key}': {fault}")
         if max(self.sizes) > self.parts:
             raise InputError("config key 'sizes': an item is larger than all parts together")
 
-
-Ratios = dict[str, float]
-Train = Callable[[int], tuple[float, float]]  # seed to ratios before and after training
+    @property
+    def searches(self) -> bool:
+        """Whether it is one of the two that have k units."""
+        return "search" in self.problem
 
 
 def price(config: PriceConfig, run: Run) -> Result:
     """Every rule on every case; the learner from as many seeds."""
     start = time.perf_counter()
     rows: list[dict[str, Any]] = []
-    if config.problem == "k_min_search":
-        config = replace(config, seeds=0)  # none learns to buy
-    for name, ratios, train in _cases(config):
-        pairs = np.array([train(config.seed + own) for own in range(config.seeds)]).reshape(-1, 2)
+    for name, ratios, problem in _cases(config):
+        pairs = _learned(config, problem)
         if len(pairs):
             ratios["untrained"], ratios["learned"] = pairs.mean(axis=0).tolist()
             ratios["learned_worst"] = float(pairs[:, 1].max())
         rows.append({"case": name, **ratios, "learned_ratios": pairs[:, 1]})
         run.console.print(f"{name}: {time.perf_counter() - start:.0f} s")
-    title = f"Worst ratios of {config.problem}"
+    title, about = f"Worst ratios of {config.problem}", CLASSES[config.problem][0]
     columns = [name for name, ratio in rows[0].items() if isinstance(ratio, float)]
-    cells = [[row["case"], *(f"{row[name]:.3f}" for name in columns)] for row in rows]
-    note = f"{CLASSES[config.problem]}; learned: mean of {config.seeds} seeds, and the worst."
-    head = ["case", *(name.replace("_", " ") for name in columns)]
+    forms = {x.replace("_", " "): f"{{{x}:.3f}}" for x in columns}
+    note = f"{about}; learned: mean of {len(pairs)} seeds, and the worst."
+    tables = [Table.of(title, {"case": "{case}", **forms}, rows, note)]
     drawn = {x: [row[x] if row[x] <= MOST_DRAWN else np.nan for row in rows] for x in columns}
     cases = [row["case"].replace(", ", "\n") for row in rows]
     figures = {PICTURE_FILE: draw_bars(cases, drawn, "worst ratio", title, base=1.0)}
-    write_tables(run, title, [Table(title, head, cells, note)], run.provenance, figures=figures)
+    write_tables(run, title, tables, run.provenance, figures=figures)
     values: dict[str, object] = {
         "problem": config.problem,
-        "class": CLASSES[config.problem],
+        "class": about,
         "rows": rows,
         "worst_above_optimum_percent": _above(rows, "optimum"),
         "worst_above_program_percent": _above(rows, "program"),
@@ -131,39 +136,48 @@ def price(config: PriceConfig, run: Run) -> Result:
     return Result(values, run.provenance, SHOWN)
 
 
-def _cases(config: PriceConfig) -> Iterator[tuple[str, Ratios, Train]]:
-    """Of each case its name, the ratios of what is not learned, and the learner."""
-    kind, searched = config.problem, "search" in config.problem
+def _cases(
+    config: PriceConfig,
+) -> Iterator[tuple[str, dict[str, float], PricingProblem | RequestTree]]:
+    """Of each case its name, and the ratios of what is not learned."""
+    kind, form = config.problem, CLASSES[config.problem][1]
     for spread in config.spreads:
         name = f"phi = {spread:g}"
-        if kind == "rentals":
+        if form is None:
             tree = RequestTree(build(config.rental, "rental")(spread=spread))
             ratios = {rule: tree.worst_ratio(*own) for rule, own in rental_rules(tree).items()}
-            yield name, {**ratios, "program": best_ratio(tree)}, _trainer(config, tree)
+            yield name, {**ratios, "program": best_ratio(tree)}, tree
             continue
-        for units in config.units if searched else [config.parts]:
+        for units in config.units if config.searches else [config.parts]:
             problem = price_search(
                 spread, config.levels, units, buys=kind == "k_min_search",
                 forced="knapsack" not in kind, sizes=config.sizes if kind == "knapsack" else (1,),
             )  # fmt: skip
-            ratios = {"optimum": FORMS[kind](spread, *([units] if searched else []))}
+            ratios = {"optimum": form(spread, units) if config.searches else form(spread)}
             for rule, prices in RULES.items():
                 levels = reserve_levels(problem, prices(problem))
                 ratios[rule] = worst_reserve_ratio(problem, levels)
             if kind in {"one_way_trading", "fractional_knapsack"}:
                 ratios["program"] = best_sales(problem)[1]
-            yield f"{name}, k = {units}" if searched else name, ratios, _trainer(config, problem)
+            yield f"{name}, k = {units}" if config.searches else name, ratios, problem
 
 
-def _trainer(config: PriceConfig, problem: PricingProblem | RequestTree) -> Train:
-    if not config.seeds:
-        return lambda _: (np.nan, np.nan)
-    from experiments.papers.posted_prices.learned import PlaySettings, game, play
+def _learned(config: PriceConfig, problem: PricingProblem | RequestTree) -> FloatArray:
+    """(seeds, 2) worst ratios before and after training; there is no learning to buy."""
+    if not config.seeds or config.problem == "k_min_search":
+        return np.empty((0, 2))
+    from experiments.papers.posted_prices import learned
 
-    settings = build_as(PlaySettings, config.learner, "learner", "settings of two networks")
-    divisible, thresholds = "search" not in config.problem, "knapsack" in config.problem
-    played = game(problem, divisible=divisible, thresholds=thresholds)
-    return lambda seed: play(played, settings, seed)
+    settings = build_as(learned.PlaySettings, config.learner, "learner", "settings of two networks")
+    game: learned.Game
+    if isinstance(problem, RequestTree):
+        game = learned.RentalGame(problem)
+    elif config.searches:
+        game = learned.ReserveGame(problem)
+    else:
+        game = learned.SalesGame(problem, thresholds="knapsack" in config.problem)
+    seeds = range(config.seed, config.seed + config.seeds)
+    return np.array([learned.play(game, settings, seed) for seed in seeds])
 
 
 def _above(rows: Sequence[Mapping[str, Any]], yardstick: str) -> float | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from envs.frame import new_frame, pixels
 from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
-from envs.spaces import checked_actions
+from envs.spaces import checked_actions, flags
 from experiments.papers.posted_prices.problem import PricingProblem, price_search
 
 Observation = dict[str, NDArray[Any]]
@@ -90,9 +90,7 @@ class PricingEnv(AgentsEnv[Observation]):
         width = 5 + len(self.problem.kinds) + self.problem.states[0][0].size
         features = spaces.Box(0.0, 1.0, (width,), np.float32)
         self.observation_spaces = {
-            agent: spaces.Dict(
-                {"features": features, "action_mask": spaces.Box(0, 1, (int(own.n),), np.int8)}
-            )
+            agent: spaces.Dict({"features": features, "action_mask": flags(int(own.n))})
             for agent, own in self.action_spaces.items()
         }
 
@@ -113,24 +111,28 @@ class PricingEnv(AgentsEnv[Observation]):
             InputError: an agent has no action, or one that is not in its space.
         """
         self.require_running()
-        chosen = checked_actions(actions, self.action_spaces)
-        masks, ended = self._masks(), False
-        if len(self._shown) > len(self._taken):
-            self._answer(chosen[RULE] == TAKE and bool(masks[RULE][TAKE]))
+        chosen, masks = checked_actions(actions, self.action_spaces), self._masks()
+        if self._asked:
+            take = chosen[RULE] == TAKE and bool(masks[RULE][TAKE])
+            request, (_, wait, following) = self._shown[-1], self.problem.states
+            kind = request // len(self.problem.prices)
+            self._value += float(self.problem.value[request]) * take
+            self._state = int(following[kind, self._state] if take else wait[self._state])
+            self._best = self.problem.hindsight(self._best, request)
+            self._taken.append(take)
             ended = len(self._taken) == self.problem.rounds
-        elif chosen[ADVERSARY] == self._end and masks[ADVERSARY][self._end]:
-            ended = True
         else:
-            allowed = bool(masks[ADVERSARY][chosen[ADVERSARY]])
-            self._shown.append(chosen[ADVERSARY] - 1 if allowed else 0)
+            action = chosen[ADVERSARY] if masks[ADVERSARY][chosen[ADVERSARY]] else 1
+            ended = action == self._end
+            self._shown += [] if ended else [action - 1]
         reward = self._score() if ended else 0.0
         rewards = {RULE: reward, ADVERSARY: -reward}
         agents, self.agents = self.agents, [] if ended else self.agents
         infos = self._infos()
         for agent, own in rewards.items():
             infos[agent]["reward_score"] = own
-        done = dict.fromkeys(agents, ended)
-        return self._observe(), rewards, done, dict.fromkeys(agents, False), infos
+        done, cut = dict.fromkeys(agents, ended), dict.fromkeys(agents, False)
+        return self._observe(), rewards, done, cut, infos
 
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the prices so far; None without a render mode."""
@@ -146,13 +148,10 @@ class PricingEnv(AgentsEnv[Observation]):
         axes.legend(loc="upper left")
         return pixels(figure)
 
-    def _answer(self, take: bool) -> None:
-        request, (_, wait, following) = self._shown[-1], self.problem.states
-        kind = request // len(self.problem.prices)
-        self._value += float(self.problem.value[request]) * take
-        self._state = int(following[kind, self._state] if take else wait[self._state])
-        self._best = self.problem.hindsight(self._best, request)
-        self._taken.append(take)
+    @property
+    def _asked(self) -> bool:
+        """Whether a request is there, which the rule has to answer."""
+        return bool(self.agents) and len(self._shown) > len(self._taken)
 
     def _score(self) -> float:
         best = float((self._best + self.problem.closing).max())
@@ -160,7 +159,7 @@ class PricingEnv(AgentsEnv[Observation]):
 
     def _masks(self) -> Observation:
         rule, adversary = np.zeros(3, dtype=np.int8), np.ones(self._end + 1, dtype=np.int8)
-        if self.agents and len(self._shown) > len(self._taken):
+        if self._asked:
             kind = self._shown[-1] // len(self.problem.prices)
             rule[REFUSE], adversary[1:] = 1, 0
             rule[TAKE] = self.problem.states[2][kind, self._state] >= 0
@@ -170,15 +169,14 @@ class PricingEnv(AgentsEnv[Observation]):
         return {RULE: rule, ADVERSARY: adversary}
 
     def _observe(self) -> dict[str, Observation]:
-        problem, there = self.problem, len(self._shown) > len(self._taken)
-        m = len(problem.prices)
+        problem, m = self.problem, len(self.problem.prices)
         level = [request % m / (m - 1) for request in self._shown] or [0.0]
         kinds = np.zeros(len(problem.kinds))
-        if there:
+        if self._asked:
             kinds[self._shown[-1] // m] = 1.0
         used = problem.states[0][self._state] / np.array(problem.capacity)[:, None]
         past = (min(level), max(level), len(self._taken) / problem.rounds)
-        parts = ([there, level[-1] * there], kinds, past, used.ravel())
+        parts = ([self._asked, level[-1] * self._asked], kinds, past, used.ravel())
         features = np.concatenate(parts).astype(np.float32)
         return {
             agent: {"features": features.copy(), "action_mask": mask}

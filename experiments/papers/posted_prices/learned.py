@@ -8,12 +8,14 @@ up the expected score. Of all iterates the one with the best exact worst score i
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
+from scipy.special import expit, softmax
 from torch import Tensor, nn
+from torch.nn import functional
 
 from envs.arrays import FloatArray
 from envs.bounds import Count, Positive, Share, bounded
@@ -44,21 +46,12 @@ class PlaySettings:
     cold: Positive = 0.001  # and at the end
 
 
-class Game(Protocol):
-    """What the rule decides, as logits, and the sequences that the adversary chooses from."""
-
-    decisions: Tensor  # (n, F) features
-    sequences: Tensor  # (z, G) features
-
-    def scores(self, logits: Tensor) -> Tensor:
-        """(z,) value / hindsight of every sequence, from the rule's (n,) logits."""
-
-    def worst_ratio(self, logits: FloatArray) -> float:
-        """Of the rule with these logits, over all sequences of requests on the grid."""
-
-
 def play(game: Game, settings: PlaySettings, seed: int) -> tuple[float, float]:
-    """The worst ratio of the rule before and after training."""
+    """The worst ratio of the rule before and after training.
+
+    A game has features (n, F) of the rule's `decisions` and (z, G) of the `sequences` that the
+    adversary chooses from; from a logit of each decision its `scores` (z,) are value / hindsight.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         rule, adversary = (_network(x, settings) for x in (game.decisions, game.sequences))
@@ -66,27 +59,25 @@ def play(game: Game, settings: PlaySettings, seed: int) -> tuple[float, float]:
     down = torch.optim.Adam(adversary.parameters(), settings.adversary_step, MOMENTS)
     fall = torch.optim.lr_scheduler.ExponentialLR(up, settings.decay ** (1.0 / settings.iterations))
     best, kept = -1.0, torch.zeros(0)
-    with torch.no_grad():
-        first = rule(game.decisions)[:, 0]
+    first = rule(game.decisions).detach()
     for iteration in range(settings.iterations):
         done = iteration / settings.iterations
         temperature = settings.hot * (settings.cold / settings.hot) ** done
-        logits = rule(game.decisions)[:, 0]
+        logits = rule(game.decisions)
         scores = game.scores(logits)
         known = scores.detach()
         worst = float(known.min())
         if worst > best:
-            best, kept = worst, logits.detach().clone()
+            best, kept = worst, logits.detach()
         wanted = ((worst - known) / (temperature * (worst + FLOOR))).clamp(min=-FARTHEST)
         weight = torch.softmax(wanted, 0) + 1.0 / len(wanted)
         for _ in range(settings.answers):
-            answer = adversary(game.sequences)[:, 0]
+            answer = adversary(game.sequences)
             missed = (answer - wanted) ** 2 * (weight + torch.softmax(answer.detach(), 0))
             down.zero_grad()
             missed.sum().backward()
             down.step()
-        with torch.no_grad():
-            chance = torch.softmax(adversary(game.sequences)[:, 0], 0)
+        chance = torch.softmax(adversary(game.sequences).detach(), 0)
         lost = -(chance * scores).sum() / known.mean()
         up.zero_grad()
         lost.backward()
@@ -97,13 +88,6 @@ def play(game: Game, settings: PlaySettings, seed: int) -> tuple[float, float]:
 
 FARTHEST = 15.0  # nats: sequences better for the rule are all as unlikely
 FLOOR = 0.02  # of a score, below which temperatures fall no further
-
-
-def game(problem: PricingProblem | RequestTree, *, divisible: bool, thresholds: bool) -> Game:
-    """What is learned: for units that can be divided, a `SalesGame`."""
-    if isinstance(problem, RequestTree):
-        return RentalGame(problem)
-    return SalesGame(problem, thresholds=thresholds) if divisible else ReserveGame(problem)
 
 
 class SalesGame:
@@ -123,8 +107,7 @@ class SalesGame:
         return (torch.cumsum(share * self._prices, 0) + self.problem.salvage * left) / self._prices
 
     def worst_ratio(self, logits: FloatArray) -> float:
-        share = np.exp(logits - logits.max())
-        share /= share.sum()
+        share = softmax(logits)
         if not self._thresholds:
             return worst_sales_ratio(self.problem, share)
         gone = np.arange(self.problem.capacity[0]) / self.problem.capacity[0]
@@ -142,9 +125,8 @@ class ReserveGame:
     def __init__(self, problem: PricingProblem) -> None:
         self.problem, self._units = problem, problem.capacity[0]
         self.decisions, self.sequences = _places(self._units), _places(self._units + 1)
-        low, high = float(problem.prices[0]), float(problem.prices[-1])
-        self._low, self._spread = low, float(np.log(high / low))
-        self._last = torch.tensor([high])
+        self._low, high = problem.prices[[0, -1]].tolist()
+        self._spread, self._last = float(np.log(high / self._low)), torch.tensor([high])
         self._left = problem.salvage * torch.arange(self._units, -1, -1)
 
     def scores(self, logits: Tensor) -> Tensor:
@@ -154,7 +136,7 @@ class ReserveGame:
         return own / (self._units * refused)
 
     def worst_ratio(self, logits: FloatArray) -> float:
-        price = self._low * np.exp(self._spread / (1.0 + np.exp(-logits)))
+        price = self._low * np.exp(self._spread * expit(logits))
         return worst_reserve_ratio(self.problem, reserve_levels(self.problem, price))
 
 
@@ -162,14 +144,14 @@ class RentalGame:
     """The chance to take a request, by all requests so far and by what is in use."""
 
     def __init__(self, tree: RequestTree) -> None:
-        self.tree, q, states = tree, tree.problem.requests, len(tree.wait)
-        seen = [torch.zeros(1, 0)]
-        for played in range(tree.problem.rounds):
-            before = seen[-1].repeat_interleave(q, 0)
-            seen.append(torch.cat([before, torch.eye(q).repeat(q**played, 1)], 1))
-        width = q * tree.problem.rounds
-        told = [nn.functional.pad(x, (0, width - x.shape[1])) for x in seen[1:]]
-        self.sequences = torch.cat(told)
+        self.tree, q, rounds = tree, tree.problem.requests, tree.problem.rounds
+        # of each round: (sequences, Q rounds), the requests so far one-hot
+        shown = [
+            functional.pad(torch.eye(q)[sequences].flatten(1), (0, q * (rounds - played)))
+            for played in range(1, rounds + 1)
+            for sequences in (torch.tensor([*itertools.product(range(q), repeat=played)]),)
+        ]
+        self.sequences = torch.cat(shown)
         # rounds, nodes, requests, states that can be met
         self._met = [
             torch.as_tensor(reachable[:, None, :] & tree.fits).nonzero(as_tuple=True)
@@ -177,14 +159,15 @@ class RentalGame:
         ]
         self.decisions = torch.cat(
             [
-                torch.cat([x[node * q + request], torch.eye(states)[state]], 1)
-                for x, (node, request, state) in zip(told, self._met, strict=True)
+                torch.cat([x[node * q + request], torch.eye(len(tree.wait))[state]], 1)
+                for x, (node, request, state) in zip(shown, self._met, strict=True)
             ]
         )
-        self._tables = tuple(
-            torch.as_tensor(x, dtype=torch.float32) for x in (tree.wait, tree.take, tree.gain)
+        wait, take, gain, self._best = (
+            torch.as_tensor(x, dtype=torch.float32)
+            for x in (tree.wait, tree.take, tree.gain, np.concatenate(tree.optimum))
         )
-        self._best = torch.as_tensor(np.concatenate(tree.optimum), dtype=torch.float32)
+        self._tables = wait, take, gain
 
     def _taken(self, logits: Tensor) -> list[Tensor]:
         parts = torch.split(torch.sigmoid(logits), [len(met[0]) for met in self._met])
@@ -195,16 +178,19 @@ class RentalGame:
         ]
 
     def scores(self, logits: Tensor) -> Tensor:
-        wait, take, gain = self._tables
-        return torch.cat(self.tree.values(self._taken(logits), (wait, take, gain))) / self._best
+        return torch.cat(self.tree.values(self._taken(logits), self._tables)) / self._best
 
     def worst_ratio(self, logits: FloatArray) -> float:
         return self.tree.worst_ratio([x.numpy() for x in self._taken(torch.as_tensor(logits))])
 
 
+Game = SalesGame | ReserveGame | RentalGame
+
+
 def _network(inputs: Tensor, settings: PlaySettings) -> nn.Module:
     hidden = settings.hidden
-    return nn.Sequential(nn.Linear(inputs.shape[1], hidden), nn.Tanh(), nn.Linear(hidden, 1))
+    into = nn.Linear(inputs.shape[1], hidden)
+    return nn.Sequential(into, nn.Tanh(), nn.Linear(hidden, 1), nn.Flatten(0))
 
 
 def _places(count: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -72,25 +72,21 @@ class PricingProblem:
         is, (K, S), where -1 is for no room.
         """
         longest = max(kind.duration for kind in self.kinds)
-        first = np.zeros((len(self.capacity), longest + 1), dtype=np.int64)
-        found, number = [first], {first.tobytes(): 0}
-        following: list[list[int]] = []
+        nothing = Kind((0,) * len(self.capacity))
+        found = [np.zeros((len(self.capacity), longest + 1), dtype=np.int64)]
+        number = {found[0].tobytes(): 0}
+        following = []
         for used in found:  # which grows meanwhile
-            row = []
-            for kind in (None, *self.kinds):
+            for kind in (nothing, *self.kinds):
                 then = used.copy()
-                if kind is not None:
-                    then[:, kind.duration] += kind.need
-                    if np.any(then.sum(axis=1) > self.capacity):
-                        row.append(-1)
-                        continue
+                then[:, kind.duration] += kind.need
+                fits = (then.sum(axis=1) <= self.capacity).all()
                 then[:, 1:] = np.pad(then[:, 2:], ((0, 0), (0, min(longest, 1))))
-                if then.tobytes() not in number:
+                if fits and then.tobytes() not in number:
                     number[then.tobytes()] = len(found)
                     found.append(then)
-                row.append(number[then.tobytes()])
-            following.append(row)
-        table = np.array(following, dtype=np.int64).T
+                following.append(number[then.tobytes()] if fits else -1)
+        table = np.array(following).reshape(len(found), -1).T
         return np.array(found), table[0], table[1:]
 
     @cached_property
@@ -114,13 +110,6 @@ class PricingProblem:
         np.maximum.at(then, at_wait, best)
         np.maximum.at(then, at_take, best[..., fits] + self.value[request])
         return then
-
-    def optimum(self, requests: Sequence[int]) -> float:
-        """The value of the best choices for a sequence known beforehand, salvage included."""
-        best = self.nothing_known
-        for request in requests:
-            best = self.hindsight(best, request)
-        return float((best + self.closing).max())
 
     def score(self, value: float, optimum: float) -> float:
         """One over the ratio, in [0, 1]; 1 where there was nothing to get."""
@@ -162,33 +151,27 @@ def rentals(
 
 
 @bounded
-def k_max_search(spread: Spread, units: Count) -> float:
-    """Deterministic, forced sale at the lowest price: (phi - 1) / (w - 1) = (1 + w / k)^k.
+def k_search(spread: Spread, units: Count, *, buys: bool = False) -> float:
+    """Deterministic, what is left goes at the worst price.
 
-    Lorenz, Panagiotou, Steger: *Optimal algorithms for k-search with application in option
-    pricing*, Algorithmica 2009.
+    To sell, (phi - 1) / (w - 1) = (1 + w / k)^k; to buy, the same of 1 / phi and 1 / w. Lorenz,
+    Panagiotou, Steger: *Optimal algorithms for k-search with application in option pricing*,
+    Algorithmica 2009.
     """
-    return _root(
-        lambda w: math.log((spread - 1.0) / (w - 1.0)) - units * math.log1p(w / units), spread
-    )
+    power = -1.0 if buys else 1.0
 
+    def missed(w: float) -> float:
+        left, ratio = spread**power - 1.0, w**power
+        return math.log(left / (ratio - 1.0)) - units * math.log1p(ratio / units)
 
-@bounded
-def k_min_search(spread: Spread, units: Count) -> float:
-    """Deterministic, forced purchase at the highest: (1 - 1/phi)/(1 - 1/w) = (1 + 1/(k w))^k."""
-    return _root(
-        lambda w: (
-            math.log((1.0 - 1.0 / spread) / (1.0 - 1.0 / w)) - units * math.log1p(1.0 / (units * w))
-        ),
-        spread,
-    )
+    return float(brentq(missed, 1.0 + 1e-12, spread, xtol=1e-13))
 
 
 @bounded
 def one_way_trading(spread: Spread) -> float:
     """Any share at any price, or one unit and a randomised choice: 1 + W((phi - 1) / e), forced.
 
-    The limit of `k_max_search` for many units. El-Yaniv, Fiat, Karp, Turpin: *Optimal search and
+    The limit of `k_search` for many units. El-Yaniv, Fiat, Karp, Turpin: *Optimal search and
     one-way trading online algorithms*, Algorithmica 2001.
     """
     return 1.0 + float(lambertw((spread - 1.0) / math.e).real)
@@ -204,11 +187,6 @@ def fractional_knapsack(spread: Spread) -> float:
     return 1.0 + math.log(spread)
 
 
-def _root(function: Callable[[float], float], highest: float) -> float:
-    """Between 1 and phi, where the function falls through 0."""
-    return float(brentq(function, 1.0 + 1e-12, highest, xtol=1e-13))
-
-
 def worst_reserve_ratio(problem: PricingProblem, reserve: IntArray) -> float:
     """The worst ratio of `reserve` (N,), the worst level that is taken once z units are gone.
 
@@ -220,46 +198,45 @@ def worst_reserve_ratio(problem: PricingProblem, reserve: IntArray) -> float:
     refused on the way. Hindsight may split the last request it takes: with sizes that do not divide
     the capacity the ratio is an upper bound, otherwise exact.
     """
-    n, m = problem.capacity[0], len(problem.prices)
+    n, m, buys = problem.capacity[0], len(problem.prices), problem.buys
     sizes = [kind.need[0] for kind in problem.kinds]
-    last, step = (0, 1) if problem.buys else (m - 1, -1)  # level refused where nothing fits
-    refused: IntArray = np.full(n + 1, last)
-    refused[: n + 1 - max(sizes)] = reserve[: n + 1 - max(sizes)] + step
-    known = (refused >= 0) & (refused < m)
-    levels = np.unique(refused[known])
-    best = np.append(problem.prices[levels], problem.salvage)  # r; the last is: nothing refused
-    pick = np.minimum if problem.buys else np.maximum
+    # to buy: values below 0, levels from the worst price, the highest, on
+    prices, salvage = (
+        (-problem.prices[::-1], -problem.salvage) if buys else (problem.prices, problem.salvage)
+    )
+    least = m - 1 - reserve if buys else reserve
+    refused: IntArray = np.full(n + 1, m - 1)  # the best level that is; all where nothing fits
+    refused[: n + 1 - max(sizes)] = least[: n + 1 - max(sizes)] - 1
+    levels = np.unique(refused[refused >= 0])
+    best = np.append(prices[levels], salvage)  # r; the last is: nothing refused
     left = np.arange(n, -1, -1)[:, None]
     worst, improved = 1.0, True
     while improved:
         # by state: value of the rule and of hindsight, r not refused yet or refused, r
         got = np.full((n + 1, 2, 2, len(best)), np.nan)
         got[0, :, 0] = 0.0
+        factor = 1.0 / worst if buys else worst
         for z in range(n + 1):
-            said = levels >= refused[z] if problem.buys else levels <= refused[z]
-            here = np.where(np.append(said, True), got[z, :, 0], np.nan)
-            got[z, :, 1] = _worse(problem, worst, got[z, :, 1], here)
-            if z == n or not 0 <= reserve[z] < m:
+            here = np.where(np.append(levels <= refused[z], True), got[z, :, 0], np.nan)
+            got[z, :, 1] = _worse(factor, got[z, :, 1], here)
+            if z == n or least[z] == m:
                 continue
-            for level in {int(reserve[z]), 0} if problem.buys else {int(reserve[z])}:
-                price = problem.prices[level]
-                gain = np.stack([np.full_like(best, price), pick(price, best)])[:, None]
+            for level in {int(least[z]), m - 1} if buys else {int(least[z])}:
+                price = np.full_like(best, prices[level])
+                gain = np.stack([price, np.maximum(price, best)])[:, None]
                 for size in (size for size in sizes if z + size <= n):
-                    got[z + size] = _worse(problem, worst, got[z + size], got[z] + size * gain)
-        ends = (got[:, 0, 1] + left * problem.salvage, got[:, 1, 1] + left * best)
-        high, low = ends if problem.buys else ends[::-1]
+                    got[z + size] = _worse(factor, got[z + size], got[z] + size * gain)
+        own, hindsight = np.abs((got[:, 0, 1] + left * salvage, got[:, 1, 1] + left * best))
+        high, low = (own, hindsight) if buys else (hindsight, own)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = float(np.nanmax(np.where(high > 0.0, high / low, np.nan), initial=1.0))
         improved, worst = worst * (1.0 + 1e-12) < found < np.inf, max(found, worst)
     return worst
 
 
-def _worse(
-    problem: PricingProblem, ratio: float, first: FloatArray, second: FloatArray
-) -> FloatArray:
-    """Of two arrays (2, ...) of pairs the ones further beyond a ratio (Dinkelbach); nan: none."""
-    high, low = (0, 1) if problem.buys else (1, 0)
-    one, other = (pair[high] - ratio * pair[low] for pair in (first, second))
+def _worse(factor: float, first: FloatArray, second: FloatArray) -> FloatArray:
+    """Of two arrays (2, ...) of pairs those further beyond a ratio (Dinkelbach); nan: none."""
+    one, other = (hindsight - factor * own for own, hindsight in (first, second))
     return np.where((other > one) | np.isnan(one), second, first)
 
 

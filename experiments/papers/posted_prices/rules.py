@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -37,17 +38,13 @@ def reservation_prices(problem: PricingProblem) -> tuple[FloatArray, float]:
         bidding in keyword auctions and online knapsack problems*, WINE 2008 (nothing forced).
     """
     n, low, high = problem.capacity[0], problem.prices[0], problem.prices[-1]
+    least, end = (0.0, low) if problem.buys else (low, high)
 
     def prices(w: float) -> FloatArray:
-        factor, total, found = (1.0 / w if problem.buys else w) / n, 0.0, np.zeros(n + 1)
+        factor, found = (1.0 / w if problem.buys else w) / n, list[float]()
         for unit in range(n + 1):
-            found[unit] = factor * (total + (n - unit) * problem.salvage)
-            if not problem.buys:
-                found[unit] = max(low, found[unit])
-            total += found[unit]
-        return found
-
-    end = low if problem.buys else high
+            found.append(max(least, factor * (sum(found) + (n - unit) * problem.salvage)))
+        return np.array(found)
 
     def beyond(w: float) -> float:
         return float(np.log(prices(w)[-1] / end))
@@ -79,44 +76,40 @@ def rental_rules(tree: RequestTree) -> dict[str, list[list[FloatArray]]]:
     low, high = problem.prices[0], problem.prices[-1]
     used = problem.states[0].sum(axis=(1, 2)) / sum(problem.capacity)  # (S,)
 
-    def taken(least: FloatArray) -> list[FloatArray]:
+    def taken(least: Any) -> list[FloatArray]:
         chance = (price >= least * (1.0 - 1e-9)).astype(np.float64)
-        return [np.repeat(chance[None], len(seen), axis=0) for seen in tree.reachable]
+        return [np.broadcast_to(chance, (len(seen), *tree.fits.shape)) for seen in tree.reachable]
 
     return {
-        "greedy": [taken(np.full_like(used, low))],
-        "fixed": [taken(np.full_like(used, np.sqrt(low * high)))],
+        "greedy": [taken(low)],
+        "fixed": [taken(np.sqrt(low * high))],
         "utilised": [taken(low * (high / low) ** used)],
-        "random": [taken(np.full_like(used, level)) for level in problem.prices],
+        "random": [*map(taken, problem.prices)],
     }
 
 
 def best_sales(problem: PricingProblem) -> tuple[FloatArray, float]:
     """The shares (m,) to sell at each new highest level, and their ratio: the least on this grid.
 
+    To have p_j / w at every level j, as late as possible is best: at the first level that salvage
+    is too little for what is missing, then (p_j - p_(j-1)) / (p_j - salvage) / w. All shares make
+    one at the largest w = 1 + (1 - salvage / p_i) sum_(j > i) (p_j - p_(j-1)) / (p_j - salvage).
+
     Guarantees:
-        Optimal among all randomised rules for one unit, and for units without end: a program with
-        a row for every level at which prices may stop rising.
+        Optimal among all randomised rules for one unit, and for units without end.
 
     Source:
         Own; the game is that of El-Yaniv, Fiat, Karp, Turpin: *Optimal search and one-way trading
         online algorithms*, Algorithmica 2001.
     """
-    m, prices, salvage = len(problem.prices), problem.prices, problem.salvage
-    program = LinearProgram()
-    score = program.add_columns(1, cost=-1.0)
-    share, own = program.add_columns(m), program.add_columns(m, lower=-np.inf)
-    program.add_row([(share, 1.0)], upper=1.0)
-    program.add_row([(own[:1], 1.0), (share[:1], salvage - prices[0])], lower=0.0, upper=0.0)
-    program.add_rows(
-        m - 1,
-        [(own[1:], 1.0), (own[:-1], -1.0), (share[1:], (salvage - prices[1:])[:, None])],
-        lower=0.0,
-        upper=0.0,
-    )
-    program.add_rows(m, [(own, 1.0), (np.repeat(score, m), -prices[:, None])], lower=-salvage)
-    solution = np.array(_solved(program, 60.0))
-    return solution[share], float(1.0 / solution[score[0]])
+    prices, salvage = problem.prices, problem.salvage
+    share = np.append(0.0, np.diff(prices) / (prices[1:] - salvage))
+    ratios = 1.0 + (1.0 - salvage / prices) * (share.sum() - np.cumsum(share))
+    first = ratios.argmax()
+    share[: first + 1] = 0.0
+    share /= ratios[first]
+    share[first] = 1.0 - share.sum()
+    return share, float(ratios[first])
 
 
 def best_ratio(tree: RequestTree) -> float:
@@ -147,24 +140,12 @@ def best_ratio(tree: RequestTree) -> float:
             into = np.hstack([tree.wait.T, (tree.take[r] - tree.wait).T])  # (S, 2 S)
             columns = np.hstack([there, yes[:, r]])  # (nodes, 2 S)
             for s in range(states):
-                program.add_rows(
-                    nodes, [(then[:, r, s], 1.0), (columns, -into[s][None])], lower=0.0, upper=0.0
-                )
-            program.add_rows(
-                nodes,
-                [(after[:, r], 1.0), (own, -1.0), (yes[:, r], -tree.gain[r])],
-                lower=0.0,
-                upper=0.0,
-            )
+                arrives = [(then[:, r, s], 1.0), (columns, -into[s][None])]
+                program.add_rows(nodes, arrives, lower=0.0, upper=0.0)
+            earned = [(after[:, r], 1.0), (own, -1.0), (yes[:, r], -tree.gain[r])]
+            program.add_rows(nodes, earned, lower=0.0, upper=0.0)
         there, own = then.reshape(-1, states), after.ravel()
-        program.add_rows(
-            len(own), [(own, 1.0), (np.repeat(score, len(own)), -optimum[:, None])], lower=0.0
-        )
-    return float(1.0 / _solved(program, 120.0)[score[0]])
-
-
-def _solved(program: LinearProgram, seconds: float) -> list[float]:
-    solver = program.solver(time_limit=seconds)
+        program.add_rows(len(own), [(own, 1.0), (np.repeat(score, len(own)), -optimum)], lower=0.0)
+    solver = program.solver(time_limit=120.0)
     solver.run()
-    found: list[float] = solver.getSolution().col_value
-    return found
+    return float(1.0 / solver.getSolution().col_value[score[0]])

@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 
-from experiments.papers.posted_prices import problem as closed_forms
 from experiments.papers.posted_prices.env import TOY_RATIO, toy_environment
 from experiments.papers.posted_prices.learned import (
     PlaySettings,
@@ -18,6 +17,9 @@ from experiments.papers.posted_prices.learned import (
 )
 from experiments.papers.posted_prices.problem import (
     RequestTree,
+    fractional_knapsack,
+    k_search,
+    one_way_trading,
     price_search,
     rentals,
     worst_reserve_ratio,
@@ -61,17 +63,17 @@ def test_reservation_prices_promise_the_closed_forms_and_keep_them_on_a_grid() -
     for spread in (5.0, 50.0):
         for units in (1, 2, 5):
             prices, w = reservation_prices(price_search(spread, 2, units, buys=True))
-            assert w == pytest.approx(closed_forms.k_min_search(spread, units))
+            assert w == pytest.approx(k_search(spread, units, buys=True))
             problem = price_search(spread, 400, units)
             prices, w = reservation_prices(problem)
-            assert w == pytest.approx(closed_forms.k_max_search(spread, units))
+            assert w == pytest.approx(k_search(spread, units))
             found = worst_reserve_ratio(problem, reserve_levels(problem, prices))
             assert w * spread ** (-1 / 399) <= found <= w
             for name in ("greedy", "fixed"):
                 levels = reserve_levels(problem, RULES[name](problem))
                 assert found <= worst_reserve_ratio(problem, levels) * (1 + 1e-12)
-        for forced, form in ((True, closed_forms.one_way_trading),
-                             (False, closed_forms.fractional_knapsack)):  # fmt: skip
+        for forced, form in ((True, one_way_trading),
+                             (False, fractional_knapsack)):  # fmt: skip
             w = reservation_prices(price_search(spread, 2, 2000, forced=forced))[1]
             assert form(spread) < w < form(spread) * 1.01
 
@@ -82,7 +84,7 @@ def test_to_buy_a_lucky_purchase_breaks_the_promise_of_reservation_prices() -> N
     levels = reserve_levels(problem, prices)
     refused = int(levels[1]) + 1
     paid = problem.prices[0] + 20.0  # the cheapest at once, then nothing until the end
-    best = problem.optimum([0, refused, refused])
+    best = -problem.prices[0] - problem.prices[refused]
     assert -paid / best == pytest.approx(worst_reserve_ratio(problem, levels))
     assert -paid / best > 1.2 * w
 
@@ -90,15 +92,15 @@ def test_to_buy_a_lucky_purchase_breaks_the_promise_of_reservation_prices() -> N
 def test_no_deterministic_rule_beats_the_closed_form_or_the_toy() -> None:
     toy = toy_environment().problem
     assert best_deterministic_ratio(RequestTree(toy)) == pytest.approx(TOY_RATIO)
-    for buys, form in ((False, closed_forms.k_max_search), (True, closed_forms.k_min_search)):
+    for buys in (False, True):
         tree = RequestTree(price_search(4.0, 5, 2, buys=buys, rounds=4))
-        best, step = best_deterministic_ratio(tree), 4.0 ** (1 / 4)
-        assert form(4.0, 2) / step <= best <= form(4.0, 2)
+        best, w = best_deterministic_ratio(tree), k_search(4.0, 2, buys=buys)
+        assert w / 4.0 ** (1 / 4) <= best <= w
 
 
 def test_programs_approach_the_closed_forms_from_below() -> None:
-    for forced, form in ((True, closed_forms.one_way_trading),
-                         (False, closed_forms.fractional_knapsack)):  # fmt: skip
+    for forced, form in ((True, one_way_trading),
+                         (False, fractional_knapsack)):  # fmt: skip
         errors = []
         for levels in (40, 160):
             problem = price_search(20.0, levels, 1, forced=forced)
@@ -126,11 +128,11 @@ def test_on_a_tree_the_program_is_no_worse_than_any_rule() -> None:
 def test_two_networks_come_near_the_optimum_and_repeat_themselves() -> None:
     search = ReserveGame(price_search(20.0, 300, 2))
     untrained, learned = play(search, SETTINGS, 1)
-    optimum = closed_forms.k_max_search(20.0, 2)
+    optimum = k_search(20.0, 2)
     assert 0.99 * optimum < learned < 1.02 * optimum < untrained
     few = replace(SETTINGS, iterations=3)
     assert play(search, few, 1) == play(search, few, 1) != play(search, few, 2)
     trading = SalesGame(price_search(20.0, 100, 1), thresholds=False)
-    assert play(trading, SETTINGS, 0)[1] < 1.1 * closed_forms.one_way_trading(20.0)
+    assert play(trading, SETTINGS, 0)[1] < 1.1 * one_way_trading(20.0)
     knapsack = SalesGame(price_search(5.0, 100, 100, forced=False), thresholds=True)
-    assert play(knapsack, few, 0)[1] > closed_forms.fractional_knapsack(5.0)
+    assert play(knapsack, few, 0)[1] > fractional_knapsack(5.0)
