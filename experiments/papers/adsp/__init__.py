@@ -1,1 +1,1 @@
-"""ADSP: workers of unequal speed in virtual time, real gradients; rules for who commits when."""
+"""ADSP: workers of unequal speed in virtual time, real gradients; rules for when they commit."""

@@ -174,7 +174,7 @@ def train(  # noqa: PLR0915  the loop over events is one
 
 
 def violations(run: Training, workers: Workers, ahead: float) -> list[str]:
-    """What is wrong with the events of a run: their order, their delays, or who was ahead."""
+    """What is wrong with the events of a run: order, delays, or a worker too far ahead."""
     found = []
     made = np.zeros(len(workers.step_s), np.int64)
     pulled, last = [(0.0, 0)] * len(made), 0.0

@@ -26,7 +26,7 @@ class PricingEnv(AgentsEnv[Observation]):
 
     ## Description
     A PettingZoo `ParallelEnv` with two agents that take turns: the `adversary` chooses the next
-    request, or ends the episode; then the `rule` takes it or not. Who is not to move waits.
+    request, or ends the episode; then the `rule` takes it or not. The other one waits.
 
     ## Observation Space
     For both `features`, float32 in [0, 1]: whether a request is there, its place among the levels,
@@ -40,8 +40,8 @@ class PricingEnv(AgentsEnv[Observation]):
 
     ## Reward
     At the end, zero-sum: the rule gets value / hindsight (to buy: the inverse), the adversary minus
-    that; in `info` as `reward_score`. One unit, forced, prices 1, 2, 4: who takes 2 and is shown 4
-    afterwards gets 2 / 4 = 0.5.
+    that; in `info` as `reward_score`. One unit, forced, prices 1, 2, 4: a rule that takes 2 and is
+    shown 4 afterwards gets 2 / 4 = 0.5.
 
     ## Starting State
     Nothing is in use, no request is there. Nothing is random.

@@ -44,17 +44,17 @@ def test_parts_alone_left_out_and_together(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "fault"),
     [
         ("sequences=3", "config key 'sequences': it does not divide a batch of 10"),
         ("input=edges.txt", "edges.txt: record line 3: has 1 words, not node node"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    word: str, told: str, capsys: pytest.CaptureFixture[str]
+    word: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SMALL, word]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert told in err
+    assert fault in err
     assert len(err.strip().splitlines()) == 1
