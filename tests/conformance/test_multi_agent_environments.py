@@ -28,8 +28,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[], MultiAgentEnv]:
 
 
 def test_at_least_these_environments_are_there() -> None:
-    named = ("Joint", "JointToy", "ClusterParallel", "ClusterParallelToy", "AllocationParallel",
-             "Pricing", "PricingToy")  # fmt: skip
+    named = ("Joint", "JointToy", "ClusterParallel", "ClusterParallelToy", "AllocationParallel")
     assert {f"meshwright/{name}-v0" for name in named} <= set(PARALLEL)
 
 

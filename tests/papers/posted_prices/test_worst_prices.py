@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.papers.posted_prices.env import ADVERSARY, REFUSE, RULE, TAKE, WAIT, PricingEnv
+from envs import make_parallel
+from experiments.config.papers import register_environments
+from experiments.papers.posted_prices.env import ADVERSARY, REFUSE, RULE, TAKE, WAIT
 from experiments.papers.posted_prices.problem import (
     Kind,
     PricingProblem,
@@ -151,7 +154,9 @@ def test_the_worst_case_of_a_random_reserve_is_that_of_all_sequences(
 
 def test_a_tree_has_the_values_and_scores_that_playing_has() -> None:
     tree, rng = RequestTree(rentals(4.0, 2, rounds=2)), np.random.default_rng(0)
-    problem, env = tree.problem, PricingEnv(tree.problem)
+    problem = tree.problem
+    register_environments()
+    env: Any = make_parallel("meshwright/Pricing-v0", problem=problem)
     taken = [rng.integers(0, 2, (len(x), *tree.fits.shape)).astype(float) for x in tree.reachable]
     values, q = tree.values(taken), problem.requests
     for requests in itertools.product(range(q), repeat=2):
