@@ -33,13 +33,13 @@ Told = Callable[[str], None]  # a line: what begins to be compiled, and how long
 SHORT_S = 1.0  # seconds of compiling that nothing is said of
 STILL_S = 10.0  # between two lines that say that it goes on, where no run says so
 SAID = "MESHWRIGHT_COMPILES"  # of the environment: subjects told of, for processes of one run too
-FLOORS = {"envs", "models", "agents", "meshwright"}
+FLOORS = {"envs", "models", "agents", "experiments", "meshwright"}
 STEP, CLUSTER = "the simulator of a training step", "the cluster simulator"
 ROOMS = {  # by the rooms of the house
     **dict.fromkeys(("cluster", "durations", "interference", "rllib"), CLUSTER),
     **dict.fromkeys(("bandwidth", "graphs", "hybrid", "joint", "partition", "pipeline",
                      "placement", "step"), STEP),
-    **dict.fromkeys(("coflows", "network", "synchronisation"), "the network simulator"),
+    **dict.fromkeys(("network", "synchronisation"), "the network simulator"),
 }  # fmt: skip
 
 

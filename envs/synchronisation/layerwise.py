@@ -16,7 +16,7 @@ import polars as pl
 
 from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
-from envs.synchronisation.switch_aggregation import ELEMENT
+from envs.synchronisation.plan import ELEMENT
 from envs.text_table import RowChecks, read_table
 
 PICOSECOND = 1e-12

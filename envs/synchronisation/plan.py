@@ -21,6 +21,7 @@ from envs.arrays import BoolArray, FloatArray
 from envs.errors import InputError
 from envs.synchronisation.link_graph import LinkGraph
 
+ELEMENT = 4  # bytes of an element of a vector
 Way = tuple[int, ...]  # vertices from a sender to a receiver, both included
 
 

@@ -54,10 +54,8 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "forest": "agents.synchronisation.forest:Forest",
         "halving_doubling": "agents.synchronisation.classical:HalvingDoubling",
         "hierarchical": "agents.synchronisation.classical:Hierarchical",
-        "omnireduce": "agents.synchronisation.in_network:OmniReduce",
         "parameter_server": "agents.synchronisation.classical:ParameterServer",
         "ring": "agents.synchronisation.classical:Ring",
-        "switchml": "agents.synchronisation.in_network:SwitchMl",
         # schedulers of a cluster
         "afs": (
             "agents.cluster.rounds:RoundBasedPolicy "

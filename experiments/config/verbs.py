@@ -35,11 +35,7 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
          "env=cluster"),
         ("compare", "cluster.evaluate_cluster:CompareConfig:compare", "env=policies"),
         ("packing", "cluster.packing:PackingConfig:packing", "env=packing"),
-        ("tenants", "network.coflow_runs:TenantsConfig:tenants", "tenants=?*"),
         ("flows", "network.flows:FlowsConfig:flows", "flows=?*"),
-        ("coflows", "network.coflow_runs:CoflowsConfig:coflows", "env=coflows"),
-        ("aggregation", "network.aggregation_tables:AggregationConfig:aggregation",
-         "env=aggregation"),
     ),
     "train": (
         ("train_one_problem", "learning.one_problem:TrainConfig:train_step", "task=one_problem"),
@@ -92,7 +88,6 @@ ALIASES: Mapping[str, tuple[str, str]] = {
     **{name: (verb, word) for x in PAPERS for name, (verb, _, word) in x.commands.items()},
     "allocate": ("plan", "env=allocation"),
     "claims": ("report", "of=claims"),
-    "coflows": ("evaluate", "env=coflows"),
     "compare": ("evaluate", "env=policies"),
     "dynamic": ("plan", "problem=dynamic"),
     "packing": ("evaluate", "env=packing"),
@@ -160,11 +155,13 @@ def _job(verb: str, config: str, named: str, words: str = "") -> Job:
 
 
 def _jobs() -> Iterator[Job]:
-    for verb, rows in _JOBS.items():
-        yield from (_job(verb, *row) for row in rows)
-    for paper in PAPERS:
-        for config, (verb, named, words) in {**paper.commands, **paper.jobs}.items():
-            yield _job(verb, config, f"papers.{paper.folder.name}.{named}", words)
+    for verb, (own, *others) in _JOBS.items():
+        yield _job(verb, *own)
+        for paper in PAPERS:  # before others, whose words may mean any option
+            for config, (of, named, words) in {**paper.jobs, **paper.commands}.items():
+                if of == verb:
+                    yield _job(verb, config, f"papers.{paper.folder.name}.{named}", words)
+        yield from (_job(verb, *row) for row in others)
 
 
 JOBS: Mapping[str, Job] = {job.config: job for job in _jobs()}

@@ -1,1 +1,1 @@
-"""What the apps of gradient synchronisation and of coflows do."""
+"""What the commands of gradient synchronisation and of flows do."""

@@ -25,11 +25,10 @@ from envs.errors import InputError, require_one_of
 from envs.files import check_file
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import LinkGraph, links_of_topology, residual
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem
+from envs.synchronisation.plan import ELEMENT, SynchronisationPlan, SynchronisationProblem
 from envs.synchronisation.playing import Played, play
 from envs.synchronisation.published import uneven
-from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
-from envs.synchronisation.switch_aggregation import ELEMENT
+from envs.synchronisation.sparsity import Pattern, blocks_of, drawn_blocks
 from envs.units import parse_bytes, parse_seconds, read_quantity
 from experiments.config.config_source import SHIPPED, options_in
 from experiments.config.targets import build, build_as, no_such_thing
@@ -83,34 +82,6 @@ def _array(path: str, workers: int) -> FloatArray:
     if len(values) != workers or values.shape[1] < 1:
         raise InputError(f"holds {values.shape}, and {workers} take part", file=path)
     return values.astype(np.float64)
-
-
-def embedding_gradients(
-    workers: int, seed: int, vocabulary: int = 5000, width: int = 64
-) -> FloatArray:
-    """(W, E) of a table of words, of which few stand in a batch, and of two layers after it."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(seed)
-    embedding = nn.Embedding(vocabulary, width)
-    head = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 10))
-    parameters = [*embedding.parameters(), *head.parameters()]
-    rows = []
-    for _ in range(workers):
-        words = (torch.rand(16, 8) ** 4 * vocabulary).long()  # some words are in most batches
-        loss = nn.functional.cross_entropy(
-            head(embedding(words).mean(dim=1)), torch.randint(10, (16,))
-        )
-        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]).numpy())
-    return np.stack(rows).astype(np.float64)
-
-
-def largest_entries(values: FloatArray, share: float) -> FloatArray:
-    """(W, E) each worker's largest `share` of its entries; zero elsewhere."""
-    kept = max(1, round(share * values.shape[1]))
-    least = np.sort(np.abs(values), axis=1)[:, -kept]
-    return np.where(np.abs(values) >= least[:, None], values, 0.0)
 
 
 OTHERS: dict[str, Synchroniser] = {

@@ -107,7 +107,7 @@ FAULTS = (
         "coflows",
         "On what earlier coflows leave, the flows of a coflow get rates at which all end together.",
         "The rates are those of empty ports, as far as there is room.",
-        "envs",
+        "experiments/papers/coinnetflow",
         "needed = max(needed, load[c, p] / room[p])",
         "needed = max(needed, load[c, p] / capacity)",
     ),

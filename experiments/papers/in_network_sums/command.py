@@ -1,7 +1,7 @@
 """Sums inside the network: the published figures of SwitchML and OmniReduce, computed again.
 
-python -m experiments.evaluate env=aggregation
-python -m experiments.evaluate env=aggregation layers=layers.csv workers=8
+meshwright evaluate env=aggregation
+meshwright evaluate env=aggregation layers=layers.csv workers=8
 
 `layers` is a file of measured layers, found below MESHWRIGHT_DATA where it is set.
 """
@@ -17,9 +17,8 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from agents.synchronisation.classical import ParameterServer, Ring
-from agents.synchronisation.in_network import OmniReduce
 from agents.synchronisation.ways import Synchroniser, latency_of
-from envs.arrays import BoolArray
+from envs.arrays import BoolArray, FloatArray
 from envs.bounds import Count, NonNegative, Positive
 from envs.synchronisation.layerwise import (
     Collective,
@@ -30,8 +29,9 @@ from envs.synchronisation.layerwise import (
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import SynchronisationProblem
 from envs.synchronisation.playing import seconds_of
-from envs.synchronisation.sparse_aggregation import Pattern, blocks_of, drawn_blocks
-from envs.synchronisation.switch_aggregation import (
+from envs.synchronisation.sparsity import Pattern, blocks_of, drawn_blocks
+from experiments.papers.in_network_sums.planners import OmniReduce
+from experiments.papers.in_network_sums.switchml import (
     Faults,
     SlotPool,
     SwitchTree,
@@ -39,7 +39,6 @@ from envs.synchronisation.switch_aggregation import (
     sum_floats,
     time_sum,
 )
-from experiments.network.synchronising import embedding_gradients, largest_entries
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 
@@ -251,3 +250,31 @@ def integers(asked: AggregationConfig) -> list[Row]:
             "bound": float(np.linalg.norm(bound)) / norm,
         })  # fmt: skip
     return rows
+
+
+def embedding_gradients(
+    workers: int, seed: int, vocabulary: int = 5000, width: int = 64
+) -> FloatArray:
+    """(W, E) of a table of words, of which few stand in a batch, and of two layers after it."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    embedding = nn.Embedding(vocabulary, width)
+    head = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 10))
+    parameters = [*embedding.parameters(), *head.parameters()]
+    rows = []
+    for _ in range(workers):
+        words = (torch.rand(16, 8) ** 4 * vocabulary).long()  # some words are in most batches
+        loss = nn.functional.cross_entropy(
+            head(embedding(words).mean(dim=1)), torch.randint(10, (16,))
+        )
+        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]).numpy())
+    return np.stack(rows).astype(np.float64)
+
+
+def largest_entries(values: FloatArray, share: float) -> FloatArray:
+    """(W, E) each worker's largest `share` of its entries; zero elsewhere."""
+    kept = max(1, round(share * values.shape[1]))
+    least = np.sort(np.abs(values), axis=1)[:, -kept]
+    return np.where(np.abs(values) >= least[:, None], values, 0.0)

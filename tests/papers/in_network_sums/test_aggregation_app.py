@@ -1,4 +1,4 @@
-"""`experiments.evaluate env=aggregation`, and sparse vectors in `experiments.synchronise`."""
+"""`meshwright evaluate env=aggregation`, and OmniReduce in `meshwright synchronise`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 
 from envs.files import read_json
 from experiments.command_line import run_job
-from experiments.network.synchronising import sparse_blocks
 from experiments.synchronise import main as synchronise
-from tests.refusal import refusal
 
 LAYERS = "gpu,model,layer,elements,forward_ps,backward_ps,update_ps\nx,toy,0,9999,10,10,10\n"
 
@@ -56,21 +54,3 @@ def test_omnireduce_sends_the_blocks_of_a_file_of_gradients(work: Path) -> None:
     assert found["of_optimum"] < 1
     (warning,) = found["warnings"]
     assert "best dense plan" in warning
-
-
-@pytest.mark.parametrize(
-    ("sparsity", "told"),
-    [
-        ({"block": 16}, "give block, density and pattern, or block and gradients"),
-        ({"block": 15, "gradients": "x.npy"}, "15 is no multiple of 4 bytes"),
-        ({"block": 16, "gradients": "layers.csv"}, "layers.csv: is no array of numpy"),
-        ({"block": 16, "density": 2, "pattern": "random"}, "'sparsity.density': 2 is no share"),
-        ({"block": 16, "density": 1, "pattern": "x"}, "'x' is none of random, overlapping"),
-    ],
-)
-def test_sparsity_that_makes_no_sense_is_refused(
-    sparsity: dict[str, object], told: str, work: Path
-) -> None:
-    assert work.is_dir()
-    with refusal(told):
-        sparse_blocks(sparsity, 8, 1e6, 0)

@@ -24,6 +24,8 @@ from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.compilation import compiled
 from envs.errors import InputError
 from envs.heap import pop, push
+from envs.synchronisation.plan import ELEMENT
+from envs.synchronisation.sparsity import in_blocks
 
 SMALLEST = -1022  # the exponent of a packet of zeros: below those of all others
 
@@ -38,14 +40,6 @@ def largest_integer(workers: int, bits: int) -> int:
     if found < 1:
         raise InputError(f"{bits} bits cannot hold the sum of {workers} workers", field="bits")
     return found
-
-
-def in_blocks(values: FloatArray, size: int) -> FloatArray:
-    """(n, B, size) vectors (n, E), of which zeros fill up the last blocks."""
-    workers, length = values.shape
-    padded = np.zeros((workers, -(-length // size) * size))
-    padded[:, :length] = values
-    return padded.reshape(workers, -1, size)
 
 
 def exponents(values: FloatArray, elements: int) -> IntArray:
@@ -78,7 +72,6 @@ def error_bound(values: FloatArray, elements: int, bits: int) -> FloatArray:
 
 # Of a packet: preamble 8, Ethernet 14, IP 20, UDP 8, SwitchML 16, check sequence 4, gap 12.
 HEADERS = 82  # bytes
-ELEMENT = 4  # bytes of an element of a gradient
 _NONE = -1
 _UP, _DOWN, _TIMER, _START, _KINDS = 0, 1, 2, 3, 4
 

@@ -7,15 +7,14 @@ Deep Learning*, SIGCOMM 2021.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
-from envs.errors import InputError
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem
-from envs.synchronisation.switch_aggregation import ELEMENT, HEADERS, in_blocks
+from envs.synchronisation.plan import ELEMENT, SynchronisationPlan, SynchronisationProblem
+from envs.synchronisation.sparsity import blocks_of, in_blocks
+from experiments.papers.in_network_sums.switchml import HEADERS
 
 NEXT = 4  # bytes of the index of a block
 
@@ -68,45 +67,6 @@ class Traffic:
     def received(self) -> FloatArray:
         """(A,) bytes from an aggregator to each worker."""
         return self.sums * (self.block_bytes + NEXT) + self.answers * float(HEADERS)
-
-
-def blocks_of(values: FloatArray, block: int) -> BoolArray:
-    """(n, B) the bitmaps of (n, E) vectors: which blocks are not all zero."""
-    return np.asarray(in_blocks(values, block).any(axis=2))
-
-
-class Pattern(Enum):
-    """Which blocks the workers have beside each other."""
-
-    RANDOM = "random"  # each its own, drawn without the others
-    OVERLAPPING = "overlapping"  # all the same
-    DISJOINT = "disjoint"  # none twice
-
-
-def drawn_blocks(
-    pattern: Pattern, workers: int, blocks: int, density: float, seed: int
-) -> BoolArray:
-    """(n, B) round(B `density`) blocks of each worker; disjoint ones at most B // n.
-
-    Raises:
-        InputError: workers cannot have such a share of the blocks to themselves.
-    """
-    rng = np.random.default_rng(seed)
-    each = round(blocks * density)
-    if pattern is Pattern.DISJOINT:
-        if density * workers > 1.0:
-            fault = f"{workers} workers cannot have {density:g} of the blocks each to themselves"
-            raise InputError(fault, field="density")
-        each = min(each, blocks // workers)
-    found = np.zeros((workers, blocks), dtype=np.bool_)
-    order = rng.permutation(blocks)
-    for worker in range(workers):
-        if pattern is Pattern.RANDOM:
-            order = rng.permutation(blocks)
-        found[worker, order[:each]] = True
-        if pattern is Pattern.DISJOINT:
-            order = order[each:]
-    return found
 
 
 def traffic(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from envs.synchronisation.switch_aggregation import (
+from envs.synchronisation.layerwise import JITTER, read_layered_models, training_seconds
+from experiments.config.config_source import SHIPPED_CONFIGS
+from experiments.papers.in_network_sums.command import embedding_gradients
+from experiments.papers.in_network_sums.switchml import (
     HEADERS,
     Faults,
     SlotPool,
@@ -19,7 +24,6 @@ from envs.synchronisation.switch_aggregation import (
     sum_integers,
     time_sum,
 )
-from experiments.network.synchronising import embedding_gradients
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -110,3 +114,24 @@ def test_what_cannot_be_summed_is_refused() -> None:
         sum_floats(SlotPool(exponents=True), tree, np.array([[1.0], [np.inf]]))
     with refusal("8 bits cannot hold the sum of 128 workers"):
         largest_integer(128, 8)
+
+
+def over_switches(gbps: float, sizes: np.ndarray) -> np.ndarray:
+    return SlotPool().seconds(sizes, gbps * 1.25e8, 1e-6)
+
+
+def test_dedicated_jobs_take_what_the_published_simulator_says(data: Path) -> None:
+    models = read_layered_models(data / "network/switchml/layers.csv", "a100_match_v100_bs")
+    published = SHIPPED_CONFIGS.node("aggregation")["published"]
+    assert set(published) == set(models)
+    for name, model in models.items():
+        for count, known in zip((1, 10), published[name], strict=True):
+            found = training_seconds(
+                model, lambda sizes: over_switches(10.0, sizes), count, 2, JITTER, range(20)
+            )
+            assert found.mean() == pytest.approx(known, rel=0.02), name
+    # At 100 Gb/s a comment in the simulator's configuration knows BERT, on links without latency.
+    found = training_seconds(
+        models["bert"], lambda sizes: over_switches(100.0, sizes), 1, 2, JITTER, range(20)
+    )
+    assert found.mean() == pytest.approx(0.143306406924, rel=0.02)

@@ -32,10 +32,16 @@ from pathlib import Path
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
-from envs.coflows.simulation import CoflowProblem, CoflowTimes, coflow_problem, play_madd, switch_of
 from envs.errors import InputError
 from envs.files import read_content
 from envs.memory import require_memory
+from experiments.papers.coinnetflow.simulation import (
+    CoflowProblem,
+    CoflowTimes,
+    coflow_problem,
+    play_madd,
+    switch_of,
+)
 
 MB_PER_MS = 0.125  # 1 Gb/s
 _LARGEST = 2**20  # ports, and coflows of a file

@@ -19,8 +19,8 @@ from envs.synchronisation.plan import (
     Tree,
     Way,
 )
-from envs.synchronisation.sparse_aggregation import StreamedPlan, Streaming
-from envs.synchronisation.switch_aggregation import SlotPool
+from experiments.papers.in_network_sums.omnireduce import StreamedPlan, Streaming
+from experiments.papers.in_network_sums.switchml import SlotPool
 
 _MESSAGES = 20_000  # of a plan, at most, where packets are more
 

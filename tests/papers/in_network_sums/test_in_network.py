@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.synchronisation.in_network import SwitchMl
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import Primitive, SynchronisationProblem
 from envs.synchronisation.playing import play
+from experiments.papers.in_network_sums.planners import SwitchMl
 
 RATE, LATENCY, SIZE = 1.25e9, 1e-6, 1e8
 

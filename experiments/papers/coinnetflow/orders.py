@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
-from envs.coflows.simulation import CoflowProblem, Order
-from envs.coflows.tenants import Ranks, Tenancy
 from envs.compilation import unchecked
+from experiments.papers.coinnetflow.simulation import CoflowProblem, Order
+from experiments.papers.coinnetflow.tenants import Ranks, Tenancy
 
 
 @unchecked

@@ -8,22 +8,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from agents.synchronisation.in_network import OmniReduce
 from envs.synchronisation.plan import SynchronisationProblem
-from envs.synchronisation.sparse_aggregation import (
+from envs.synchronisation.sparsity import Pattern, blocks_of, drawn_blocks
+from experiments.papers.in_network_sums.command import embedding_gradients, largest_entries
+from experiments.papers.in_network_sums.omnireduce import (
     NEXT,
-    Pattern,
     Streaming,
     Traffic,
-    blocks_of,
-    drawn_blocks,
     stream,
     traffic,
 )
-from envs.synchronisation.switch_aggregation import HEADERS
-from experiments.network.synchronising import embedding_gradients, largest_entries
+from experiments.papers.in_network_sums.planners import OmniReduce
+from experiments.papers.in_network_sums.switchml import HEADERS
 from tests.envs.synchronisation.made_networks import star
-from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
 
@@ -106,8 +103,3 @@ def test_colocated_aggregators_send_sums_over_the_links_of_workers() -> None:
     found = OmniReduce(dedicated=True).solve(problem)
     assert found.solution is None
     assert "neither takes part nor forwards" in found.reason
-
-
-def test_workers_cannot_have_more_blocks_to_themselves_than_there_are() -> None:
-    with refusal(r"density.*3 workers cannot have 0\.4"):
-        drawn_blocks(Pattern.DISJOINT, 3, 10, 0.4, 0)

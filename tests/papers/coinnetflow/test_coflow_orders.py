@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.coflows.orders import ORDERS, bssi, lower_bound
-from envs.coflows.simulation import CoflowProblem, FloatArray, IntArray, simulate, simulate_fair
-from envs.coflows.trace import read_coflows
-from tests.envs.coflows.test_coflow_simulation import problems
+from experiments.papers.coinnetflow.orders import ORDERS, bssi, lower_bound
+from experiments.papers.coinnetflow.simulation import (
+    CoflowProblem,
+    FloatArray,
+    IntArray,
+    simulate,
+    simulate_fair,
+)
+from experiments.papers.coinnetflow.trace import read_coflows
+from tests.papers.coinnetflow.test_coflow_simulation import problems
 from tests.strength import examples
 
 

@@ -1,7 +1,7 @@
 """Coflows under an order of priorities beside a proved bound; or jobs that share in-network sums.
 
-python -m experiments.coflows input=FB2010-1Hr-150-0.txt.gz agent=bssi rates=madd json=true
-python -m experiments.coflows tenants=300 layers=layers.csv
+meshwright coflows input=FB2010-1Hr-150-0.txt.gz agent=bssi rates=madd json=true
+meshwright coflows tenants=300 layers=layers.csv
 
 With `tenants=<jobs>` training jobs on racks run under every scheduler.
 """
@@ -18,7 +18,11 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, MinLen
 
-from agents.coflows.orders import (
+from envs.arrays import FloatArray
+from envs.bounds import Count, NonNegative, Positive, Share
+from envs.errors import InputError, require_one_of
+from envs.synchronisation.layerwise import LayeredModel, read_layered_models
+from experiments.papers.coinnetflow.orders import (
     BASELINES,
     CLAIRVOYANT,
     FAIR,
@@ -28,13 +32,20 @@ from agents.coflows.orders import (
     fair,
     lower_bound,
 )
-from envs.arrays import FloatArray
-from envs.bounds import Count, NonNegative, Positive, Share
-from envs.coflows.simulation import CoflowProblem, CoflowTimes, Rates, simulate, simulate_fair
-from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
-from envs.coflows.trace import CoflowTrace, quantised, read_coflows, simulate_coflowsim
-from envs.errors import InputError, require_one_of
-from envs.synchronisation.layerwise import LayeredModel, read_layered_models
+from experiments.papers.coinnetflow.simulation import (
+    CoflowProblem,
+    CoflowTimes,
+    Rates,
+    simulate,
+    simulate_fair,
+)
+from experiments.papers.coinnetflow.tenants import Racks, Sending, Tenant, play_tenants
+from experiments.papers.coinnetflow.trace import (
+    CoflowTrace,
+    quantised,
+    read_coflows,
+    simulate_coflowsim,
+)
 from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
 

@@ -9,10 +9,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agents.coflows.orders import ORDERS
-from envs.coflows.simulation import CoflowProblem, coflow_problem, simulate, simulate_fair
-from envs.coflows.trace import java_doubles, quantised, read_coflows, simulate_coflowsim
-from tests.envs.coflows import reference_coflows as reference
+from experiments.papers.coinnetflow.orders import ORDERS
+from experiments.papers.coinnetflow.simulation import (
+    CoflowProblem,
+    coflow_problem,
+    simulate,
+    simulate_fair,
+)
+from experiments.papers.coinnetflow.trace import (
+    java_doubles,
+    quantised,
+    read_coflows,
+    simulate_coflowsim,
+)
+from tests.papers.coinnetflow import reference_coflows as reference
 from tests.refusal import refusal
 from tests.strength import examples
 

@@ -1,4 +1,4 @@
-"""`experiments.coflows`, from the command line to the result file."""
+"""`meshwright coflows`, from the command line to the result file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.coflows import main
+from experiments.run.app import main_of
 
+main = main_of("coflows")
 BENCHMARK = "3 2\n1 0 1 0 2 1:2.0 2:2.0\n2 8 1 0 1 1:1.0\n"
 UPWS = "3 2\n0 9 2 1 2 0 1 2 0 2 2\n1 10 1 1 1 0 1 1\n"
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from envs.coflows.simulation import CoflowProblem, Order
+from experiments.papers.coinnetflow.simulation import CoflowProblem, Order
 
 Left = dict[int, Fraction]
 Rate = dict[int, Fraction]

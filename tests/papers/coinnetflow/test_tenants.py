@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 
-from agents.coflows.orders import BASELINES, WEIGHTINGS, CoInNetFlow, fair
-from envs.coflows.tenants import Racks, Sending, Tenant, play_tenants
 from envs.synchronisation.layerwise import LayeredModel, training_seconds
+from experiments.papers.coinnetflow.orders import BASELINES, WEIGHTINGS, CoInNetFlow, fair
+from experiments.papers.coinnetflow.tenants import Racks, Sending, Tenant, play_tenants
 from tests.strength import examples
 
 RATE = 1e6  # bytes/s
