@@ -120,6 +120,24 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "time", clock)
 
 
+@pytest.fixture
+def says_only_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine no run says that it still runs, or that it compiles."""
+    from envs import compilation
+    from experiments.run import one_run
+
+    monkeypatch.setattr(one_run, "SILENT_S", 3600.0)
+    monkeypatch.setattr(compilation, "SHORT_S", 3600.0)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_only_what_it_finds: None) -> Path:
+    """The working folder, empty; nothing of the tests' command line is written down."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["app"])
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of published graphs, traces and oracles named by MESHWRIGHT_DATA."""

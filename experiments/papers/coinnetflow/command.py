@@ -8,18 +8,17 @@ With `tenants=<jobs>` training jobs on racks run under every scheduler.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, MinLen
 
-from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, Share
+from envs.compilation import clock
 from envs.errors import InputError, require_one_of
 from envs.synchronisation.layerwise import LayeredModel, read_layered_models
 from experiments.papers.coinnetflow.orders import (
@@ -28,24 +27,13 @@ from experiments.papers.coinnetflow.orders import (
     FAIR,
     ORDERS,
     WEIGHTINGS,
-    CoInNetFlow,
+    coinnetflow,
     fair,
     lower_bound,
 )
-from experiments.papers.coinnetflow.simulation import (
-    CoflowProblem,
-    CoflowTimes,
-    Rates,
-    simulate,
-    simulate_fair,
-)
+from experiments.papers.coinnetflow.simulation import RATES, simulate, simulate_fair
 from experiments.papers.coinnetflow.tenants import Racks, Sending, Tenant, play_tenants
-from experiments.papers.coinnetflow.trace import (
-    CoflowTrace,
-    quantised,
-    read_coflows,
-    simulate_coflowsim,
-)
+from experiments.papers.coinnetflow.trace import COFLOWSIM, read_coflows, simulate_coflowsim
 from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
 
@@ -60,16 +48,20 @@ class CoflowsConfig:
     # fifo, sebf, scf, ncf, lcf, bssi: an order; fair: max-min fair flows, without one
     agent: str = "bssi"
     # madd: a coflow's flows end together; greedy: flow after flow gets all it can
-    rates: Rates = "madd"
-    # online: coflows arrive; offline: all are there; coflowsim: as that program; null: by
-    # form
+    rates: Literal["madd", "greedy"] = "madd"
+    # online: coflows arrive; offline: all are there; coflowsim: as that program; null: by form
     semantics: Literal["offline", "online", "coflowsim"] | None = None
     coflows: Count | None = None  # of the file, the first so many; null: all
     seed: int
     json: bool
 
     def __post_init__(self) -> None:
-        require_one_of(self.agent, (*ORDERS, FAIR), file="config key 'agent'")
+        as_that = self.semantics == "coflowsim"
+        require_one_of(
+            self.agent, COFLOWSIM if as_that else [*ORDERS, FAIR], file="config key 'agent'"
+        )
+        if as_that and self.rates != "madd":
+            raise InputError("config key 'rates': CoflowSim has madd only")
 
 
 def coflows(config: CoflowsConfig, run: Run) -> Result:
@@ -78,11 +70,19 @@ def coflows(config: CoflowsConfig, run: Run) -> Result:
     trace = read_coflows(path)
     if config.coflows is not None:
         trace = trace.first(config.coflows)
-    semantics = config.semantics or ("offline" if trace.shuffles is None else "online")
-    _replayed(config, trace.first(1), semantics)  # whose kernels are compiled, or read, here
-    start = time.perf_counter()
-    problem, times = _replayed(config, trace, semantics)
-    simulated = time.perf_counter()
+    semantics = config.semantics or ("online" if trace.benchmark else "offline")
+    if semantics == "coflowsim" and not trace.benchmark:
+        fault = "CoflowSim reads coflows with mappers and reducers, this file has flows"
+        raise InputError(f"config key 'semantics': {fault}")
+    problem = trace.problem.offline() if semantics == "offline" else trace.problem
+    start = clock()
+    if semantics == "coflowsim":
+        problem, times = simulate_coflowsim(trace, config.agent)
+    elif config.agent == FAIR:
+        times = simulate_fair(problem)
+    else:
+        times = simulate(problem, ORDERS[config.agent], RATES[config.rates])
+    seconds = clock() - start
     total, bound = float(times.completion.sum()), lower_bound(problem)
     values: dict[str, object] = {
         "coflows": problem.num_coflows,
@@ -97,29 +97,12 @@ def coflows(config: CoflowsConfig, run: Run) -> Result:
         "lower_bound_ms": min(bound, total),  # they are equal where the schedule is optimal
         "gap": total / bound - 1.0 if bound > 0.0 else 0.0,
         "events": times.events,
-        "simulation_seconds": simulated - start,
+        "simulation_seconds": seconds,
     }
     return Result(values, run.provenance.with_files(path), SHOWN)
 
 
-def _replayed(
-    config: CoflowsConfig, trace: CoflowTrace, semantics: str
-) -> tuple[CoflowProblem, CoflowTimes]:
-    if semantics == "coflowsim":
-        if config.rates != "madd":
-            raise InputError("config key 'rates': CoflowSim has madd only")
-        try:
-            found = quantised(trace)
-            return found.problem, simulate_coflowsim(found, trace.arrival, config.agent)
-        except InputError as error:
-            raise InputError(f"config key '{error.field}': {error.message}") from error
-    problem = trace.problem.offline() if semantics == "offline" else trace.problem
-    if config.agent == FAIR:
-        return problem, simulate_fair(problem)
-    return problem, simulate(problem, ORDERS[config.agent], config.rates)
-
-
-REFERENCES = ("fifo", "fair")
+REFERENCES, FRONT = ("fifo", FAIR), "front"
 COLUMNS: Columns = {
     "scheduler": "{scheduler}",
     "median": "{median:.3f}",
@@ -157,115 +140,91 @@ class TenantsConfig:
     compressed: Share = 0.5  # share of the sending jobs, the last by priority, whose tensors are
     # after front: weightings
     schedulers: Annotated[Sequence[str], MinLen(1)] = (
-        "fifo",
-        "fair",
-        "smallest",
-        "front",
-        "none",
-        "layer",
-        "remaining",
-        "idle",
-        "clairvoyant",
-    )
+        "fifo", "fair", "smallest", "front", "none", "layer", "remaining", "idle", "clairvoyant",
+    )  # fmt: skip
     runs: Count = 5  # with seeds seed, seed + 1, ...
     seed: int
     json: bool
 
+    def __post_init__(self) -> None:
+        if min(self.workers) < 1 or max(self.workers) > self.racks * self.slots:
+            raise InputError("config key 'workers': a job has 1 to racks x slots of them")
+        if not 1 <= self.iterations[0] <= self.iterations[-1]:
+            raise InputError("config key 'iterations': the first is the least, the second the most")
+        known = [*BASELINES, FRONT, *WEIGHTINGS]
+        if not set(REFERENCES) <= set(self.schedulers) <= set(known):
+            names = f"names of {', '.join(known)}, with {' and '.join(REFERENCES)} among them"
+            raise InputError(f"config key 'schedulers': these are {names}")
+
 
 def tenants(config: TenantsConfig, run: Run) -> Result:
     """Every scheduler on the same jobs; run r draws them and their places with `seed` + r."""
-    low, high = config.iterations[0], config.iterations[-1]
-    if min(config.workers) < 1 or max(config.workers) > config.racks * config.slots:
-        raise InputError("config key 'workers': a job has 1 to racks x slots of them")
-    if not 1 <= low <= high:
-        raise InputError("config key 'iterations': the first is the least, the second the most")
     models = read_layered_models(Path(config.layers), config.gpu)
     nic, port = config.nic_gbps * 1e9 / 8.0, config.port_gbps * 1e9 / 8.0
-    cluster = Racks(config.racks, config.slots, nic, port)
-    schedulers = _schedulers(config)
-    rack = Racks(1, 1, nic, nic)
-    orders = [Sending(fair, front, config.chunk_bytes) for front in (False, True)]
+    cluster, rack = Racks(config.racks, config.slots, nic, port), Racks(1, 1, nic, nic)
+    n, chunk = config.tenants, config.chunk_bytes
+    small = (config.compression, config.compressed)
+    known = {
+        **{name: Sending(ranks, False, chunk) for name, ranks in BASELINES.items()},
+        FRONT: Sending(fair, True, chunk),
+        **{name: Sending(coinnetflow(x), True, chunk, *small) for name, x in WEIGHTINGS.items()},
+    }
 
     @cache
-    def alone(name: str, iterations: int) -> float:
+    def alone(model: LayeredModel, iterations: int) -> float:
         """Seconds of a job by itself, held back by its NICs only, in the better of both orders."""
-        job = [Tenant(models[name], 1, iterations, 0.0)]
-        return min(
-            float(play_tenants(job, rack, order, np.random.default_rng(0))[1][0])
-            for order in orders
-        )
+        job, rng = [Tenant(model, 1, iterations, 0.0)], np.random.default_rng(0)
+        played = (play_tenants(job, rack, known[name], rng) for name in (FAIR, FRONT))
+        return min(float(end[0]) for _, end in played)
 
-    found: dict[str, list[FloatArray]] = {name: [] for name in schedulers}
-    seconds = dict.fromkeys(schedulers, 0.0)
-    for seed in range(config.seed, config.seed + config.runs):
-        jobs = _drawn(config, models, np.random.default_rng(seed))
-        dedicated = np.array([alone(job.model.name, job.iterations) for job in jobs])
-        for name, sending in schedulers.items():
-            start = time.perf_counter()
-            begin, end = play_tenants(jobs, cluster, sending, np.random.default_rng(seed))
-            seconds[name] += time.perf_counter() - start
-            found[name].append((end - begin) / dedicated)
-    rows = {name: _row(own, found) for name, own in found.items()}
-    best = min(rows.keys() - {CLAIRVOYANT}, key=lambda name: (rows[name]["median"], name))
-    title = f"{config.tenants} jobs on {config.racks} racks, {config.runs} runs"
-    shown = [{**row, "scheduler": name, "seconds": seconds[name]} for name, row in rows.items()]
-    table = Table.of("Inflation of tenants", COLUMNS, shown, NOTE)
-    write_tables(run, title, [table], run.provenance)
+    inflation = {name: np.zeros((config.runs, n)) for name in config.schedulers}
+    seconds = dict.fromkeys(inflation, 0.0)
+    for r, seed in enumerate(range(config.seed, config.seed + config.runs)):
+        rng = np.random.default_rng(seed)
+        columns = (
+            np.cumsum(rng.exponential(config.arrival_s, n)) if config.arrival_s else np.zeros(n),
+            rng.choice(sorted(models), n),
+            rng.choice(config.workers, n),
+            rng.integers(config.iterations[0], config.iterations[-1] + 1, n),
+        )
+        jobs = [
+            Tenant(models[name], workers, iterations, start)
+            for start, name, workers, iterations in zip(*(x.tolist() for x in columns), strict=True)
+        ]
+        dedicated = np.array([alone(job.model, job.iterations) for job in jobs])
+        for name, inflated in inflation.items():
+            start = clock()
+            begin, end = play_tenants(jobs, cluster, known[name], np.random.default_rng(seed))
+            seconds[name] += clock() - start
+            inflated[r] = (end - begin) / dedicated
+    medians = {name: np.median(inflated, axis=1) for name, inflated in inflation.items()}
+    rows = list[dict[str, Any]]()
+    for name, inflated in inflation.items():
+        median = float(medians[name].mean())
+        row: dict[str, Any] = {
+            "scheduler": name, "median": median, "low": float(medians[name].min()),
+            "high": float(medians[name].max()), "mean": float(inflated.mean(axis=1).mean()),
+            "p95": float(np.quantile(inflated, 0.95, axis=1).mean()), "seconds": seconds[name],
+        }  # fmt: skip
+        for other in REFERENCES:  # an inflation falls by what it comes nearer to 1
+            above = float(medians[other].mean()) - 1.0
+            fall = 1.0 - (median - 1.0) / above if above > 0.0 else 0.0
+            row[f"fall_from_{other}_percent"] = 100.0 * fall
+        rows.append(row)
+    best = min(
+        (row for row in rows if row["scheduler"] != CLAIRVOYANT),
+        key=lambda row: (row["median"], row["scheduler"]),
+    )
+    title = f"{n} jobs on {config.racks} racks, {config.runs} runs"
+    write_tables(
+        run, title, [Table.of("Inflation of tenants", COLUMNS, rows, NOTE)], run.provenance
+    )
     values: dict[str, object] = {
-        "tenants": config.tenants,
-        "schedulers": [{"scheduler": name, **row} for name, row in rows.items()],
-        "least": best,
-        "least_median_inflation": rows[best]["median"],
-        "fall_from_fifo_percent": rows[best]["fall_from_fifo_percent"],
-        "fall_from_fair_percent": rows[best]["fall_from_fair_percent"],
+        "tenants": n,
+        "schedulers": rows,
+        "least": best["scheduler"],
+        "least_median_inflation": best["median"],
+        **{key: best[key] for key in TENANTS_SHOWN[2:]},
         "seconds": sum(seconds.values()),
     }
     return Result(values, run.provenance.with_files(config.layers), TENANTS_SHOWN)
-
-
-def _schedulers(config: TenantsConfig) -> dict[str, Sending]:
-    """The baselines send gradients as they come, whole; `front` has front tensors alone."""
-    chunk = config.chunk_bytes
-    found = {name: Sending(ranks, False, chunk) for name, ranks in BASELINES.items()}
-    found["front"] = Sending(fair, True, chunk)
-    small = (config.compression, config.compressed)
-    for weighting in WEIGHTINGS:
-        found[weighting] = Sending(CoInNetFlow(weighting), True, chunk, *small)
-    unknown = [name for name in config.schedulers if name not in found]
-    if unknown or not set(REFERENCES) <= set(config.schedulers):
-        told = f"names of {', '.join(found)}, with {' and '.join(REFERENCES)} among them"
-        raise InputError(f"config key 'schedulers': these are {told}")
-    return {name: found[name] for name in config.schedulers}
-
-
-def _drawn(
-    config: TenantsConfig, models: Mapping[str, LayeredModel], rng: np.random.Generator
-) -> list[Tenant]:
-    names, n = sorted(models), config.tenants
-    arrival = np.cumsum(rng.exponential(config.arrival_s, n)) if config.arrival_s else np.zeros(n)
-    columns = (
-        rng.choice(names, n),
-        rng.choice(config.workers, n),
-        rng.integers(config.iterations[0], config.iterations[-1] + 1, n),
-    )
-    return [
-        Tenant(models[name], int(workers), int(iterations), float(start))
-        for name, workers, iterations, start in zip(*columns, arrival, strict=True)
-    ]
-
-
-def _row(own: list[FloatArray], found: Mapping[str, list[FloatArray]]) -> dict[str, float]:
-    """Over the runs; an inflation falls by what it comes nearer to 1, in per cent."""
-    medians = np.array([np.median(x) for x in own])
-    row = {
-        "median": float(medians.mean()),
-        "low": float(medians.min()),
-        "high": float(medians.max()),
-        "mean": float(np.mean([x.mean() for x in own])),
-        "p95": float(np.mean([np.quantile(x, 0.95) for x in own])),
-    }
-    for name in REFERENCES:
-        above = float(np.mean([np.median(x) for x in found[name]])) - 1.0
-        fall = 1.0 - (row["median"] - 1.0) / above if above > 0.0 else 0.0
-        row[f"fall_from_{name}_percent"] = 100.0 * fall
-    return row

@@ -1,13 +1,14 @@
-"""Orders of coflows by name."""
+"""Orders of coflows, priorities of jobs that share a network, and a bound for every schedule."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked
@@ -26,54 +27,27 @@ def bssi(times: FloatArray, weight: FloatArray) -> tuple[IntArray, float]:
     of the weighted sum of completion times of every schedule, preemptive or not.
     """
     n, ports = times.shape
-    residue = weight.copy()
     load, square = np.zeros(ports), np.zeros(ports)
     for c in range(n):
         load += times[c]
         square += times[c] ** 2
-    waiting = np.arange(n)
-    order = np.zeros(n, np.int64)
-    bound = 0.0
+    residue, waiting = weight.copy(), np.ones(n, np.bool_)
+    order, bound = np.zeros(n, np.int64), 0.0
     for last in range(n - 1, -1, -1):
         b = np.argmax(load)
-        chosen, least = 0, np.inf
-        for k in range(last + 1):
-            d = times[waiting[k], b]
-            if d > 0.0 and residue[waiting[k]] / d < least:
-                least, chosen = residue[waiting[k]] / d, k
-        c = waiting[chosen]
+        chosen, least = np.argmax(waiting), np.inf
+        for c in range(n):
+            d = times[c, b]
+            if waiting[c] and d > 0.0 and residue[c] / d < least:
+                chosen, least = c, residue[c] / d
         if least < np.inf:
             bound += least * (square[b] + load[b] ** 2) / 2.0
-            for k in range(last + 1):
-                residue[waiting[k]] = max(residue[waiting[k]] - least * times[waiting[k], b], 0.0)
-        for k in range(chosen, last):
-            waiting[k] = waiting[k + 1]
-        order[last] = c
-        load -= times[c]
-        square -= times[c] ** 2
-        if last > 0:  # free of what subtraction leaves
-            load = np.maximum(load, 0.0)
-            square = np.maximum(square, 0.0)
+            residue = np.maximum(residue - least * times[:, b], 0.0)
+        waiting[chosen], order[last] = False, chosen
+        # At least 0, in spite of what subtraction leaves.
+        load = np.maximum(load - times[chosen], 0.0)
+        square = np.maximum(square - times[chosen] ** 2, 0.0)
     return order, bound
-
-
-@dataclass(frozen=True)
-class Bssi:
-    """Sincronia's order of the coflows that are there, by what they have left.
-
-    Guarantees:
-        Offline, with any rates that keep the order and leave no port idle needlessly (`greedy`),
-        the sum of completion times is at most four times the optimum.
-
-    Source:
-        Agarwal, Rajakrishnan, Narayan, Agarwal, Shmoys, Vahdat: *Sincronia: Near-Optimal Network
-        Design for Coflows*, SIGCOMM 2018, algorithm 1; online it is run again at every arrival.
-    """
-
-    def __call__(self, problem: CoflowProblem, active: IntArray, load: FloatArray) -> IntArray:
-        order, _ = bssi(load[active] / problem.rate, np.ones(len(active)))
-        found: IntArray = active[order]
-        return found
 
 
 def lower_bound(problem: CoflowProblem) -> float:
@@ -104,134 +78,122 @@ def _srpt(arrival: FloatArray, time: FloatArray) -> float:
     waiting: list[float] = []
     total, now = 0.0, 0.0
     order = np.argsort(arrival, kind="stable")
-    starts = arrival[order].tolist()
-    for start, length, until in zip(
-        starts, time[order].tolist(), [*starts[1:], math.inf], strict=False
-    ):
+    starts = [*arrival[order].tolist(), math.inf]
+    for start, until, length in zip(starts, starts[1:], time[order].tolist(), strict=False):
         now = max(now, start)
         total -= start
         heapq.heappush(waiting, length)
         while waiting and now < until:
-            shortest = heapq.heappop(waiting)
-            if now + shortest > until:
-                heapq.heappush(waiting, shortest - (until - now))
-                now = until
+            end = now + heapq.heappop(waiting)
+            now = min(end, until)
+            if end > until:
+                heapq.heappush(waiting, end - until)
             else:
-                now += shortest
-                total += now
+                total += end
     return total
 
 
-@dataclass(frozen=True)
-class Ascending:
+def sincronia(problem: CoflowProblem, active: IntArray, load: FloatArray) -> IntArray:
+    """The order of `bssi` for the coflows that are there, by what they have left.
+
+    Offline, with any rates that keep the order and leave no port idle needlessly (`greedy`), the
+    sum of completion times is at most four times the optimum.
+
+    Agarwal, Rajakrishnan, Narayan, Agarwal, Shmoys, Vahdat: *Sincronia: Near-Optimal Network Design
+    for Coflows*, SIGCOMM 2018, algorithm 1; online it is run again at every arrival.
+    """
+    order, _ = bssi(load[active] / problem.rate, np.ones(len(active)))
+    found: IntArray = active[order]
+    return found
+
+
+def ascending(key: Callable[[CoflowProblem, IntArray, FloatArray], NDArray[Any]]) -> Order:
     """The coflow with the smallest `key` first; ties go by arrival, then by place in the file.
 
-    `key` is of the problem, the coflows that are there, and what all have left at every port.
+    `key` is of the problem, the coflows that are there, and what all have left at every port. Least
+    completion times where all coflows share one port and it is what they have left there.
 
-    Guarantees:
-        Least completion times where all coflows share one port and the key is what they have left
-        there; none otherwise.
-
-    Source:
-        Chowdhury, Zhong, Stoica: *Efficient Coflow Scheduling with Varys*, SIGCOMM 2014, section
-        4.1: first in first out, smallest effective bottleneck, shortest (by its largest flow) and
-        narrowest coflow first; and CoflowSim's least coflow (in all) first.
+    Chowdhury, Zhong, Stoica: *Efficient Coflow Scheduling with Varys*, SIGCOMM 2014, section 4.1:
+    first in first out, smallest effective bottleneck, shortest (by its largest flow) and narrowest
+    coflow first; and CoflowSim's least coflow (in all) first.
     """
-
-    key: Callable[[CoflowProblem, IntArray, FloatArray], FloatArray | IntArray]
-
-    def __call__(self, problem: CoflowProblem, active: IntArray, load: FloatArray) -> IntArray:
-        found: IntArray = active[np.argsort(self.key(problem, active, load), kind="stable")]
-        return found
+    return lambda problem, active, load: active[
+        np.argsort(key(problem, active, load), kind="stable")
+    ]
 
 
 ORDERS: Mapping[str, Order] = {
-    "fifo": Ascending(lambda problem, active, _: problem.arrival[active]),
-    "sebf": Ascending(lambda _, active, load: load[active].max(axis=1)),
-    "scf": Ascending(lambda problem, active, _: problem.longest[active]),
-    "ncf": Ascending(lambda problem, active, _: problem.width[active]),
-    "lcf": Ascending(lambda _, active, load: load[active].sum(axis=1)),
-    "bssi": Bssi(),
+    "fifo": ascending(lambda problem, active, _: problem.arrival[active]),
+    "sebf": ascending(lambda _, active, load: load[active].max(axis=1)),
+    "scf": ascending(lambda problem, active, _: problem.longest[active]),
+    "ncf": ascending(lambda problem, active, _: problem.width[active]),
+    "lcf": ascending(lambda _, active, load: load[active].sum(axis=1)),
+    "bssi": sincronia,
 }
 FAIR = "fair"  # has no order
 
 
-CLAIRVOYANT = "clairvoyant"
-UNTOUCHED = 1e-9  # the weight of a tensor of which nothing was sent: such ones go by their size
-WEIGHTINGS = ("none", "layer", "remaining", "idle", CLAIRVOYANT)
-
-
 def fair(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
     """All alike: max-min fair."""
-    return np.zeros(len(senders), dtype=np.int64)
+    return np.zeros(len(senders), np.int64)
 
 
-def fifo(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
-    """The gradient that was there first."""
-    return _ranked(state.ready[senders, state.current[senders]])
+def least(amounts: Callable[[Tenancy], FloatArray]) -> Ranks:
+    """The gradient of the least amount first; `amounts` (J, L) are of the state."""
+    return lambda state, senders, _: np.argsort(
+        np.argsort(amounts(state)[senders, state.current[senders]], kind="stable")
+    )
 
 
-def smallest(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
-    """The gradient with the least left, as SEBF would: it has as much at each of its ports."""
-    return _ranked(state.left[senders, state.current[senders]])
+# Of jobs j that send, the layers that they send, and the clock.
+Weighting = Callable[[Tenancy, IntArray, IntArray, float], FloatArray]
 
 
-def _ranked(key: FloatArray) -> IntArray:
-    rank: IntArray = np.argsort(np.argsort(key, kind="stable"))
-    return rank
-
-
-@dataclass(frozen=True)
-class CoInNetFlow:
+def coinnetflow(weighting: Weighting) -> Ranks:
     """Sincronia's order of the jobs' front tensors at the racks' ports, as strict priorities.
 
-    Jobs weigh, by `weighting`: `none` 1; `layer` more, the sooner the forward pass needs the
-    tensor; `remaining` one less the part of the tensor that is left; `idle` the share of its time
-    that the job has waited. `clairvoyant` is a yardstick: one over the bytes that the job has yet
-    to sum until it ends, for which its iterations must be known.
+    BSSI's factor of 4 is of one front tensor each: of training jobs nothing is guaranteed.
 
-    Guarantees:
-        None for training jobs: BSSI's factor of 4 is of one front tensor each.
-
-    Source:
-        Ho, *Efficient and Scalable Deep Learning Through In-Network Aggregation*, dissertation,
-        KAUST 2023, reconstructed from its outline. `remaining` is its formula; the others are this
-        project's.
+    Ho, *Efficient and Scalable Deep Learning Through In-Network Aggregation*, dissertation, KAUST
+    2023, reconstructed from its outline.
     """
 
-    weighting: str = "none"
-
-    def __call__(self, state: Tenancy, senders: IntArray, clock: float) -> IntArray:
-        layer = state.current[senders]
-        ports = state.links[senders, :-1]
-        rows, columns = np.nonzero(ports >= 0)
+    def ranks(state: Tenancy, senders: IntArray, clock: float) -> IntArray:
+        layer, links = state.current[senders], state.links[senders]
+        times = np.zeros((len(senders), state.racks))
+        rows, columns = np.nonzero(links < state.racks)
+        times[rows, links[rows, columns]] = state.left[senders, layer][rows]
         if not len(rows):
-            return np.zeros(len(senders), dtype=np.int64)
-        used = ports[rows, columns]
-        times = np.zeros((len(senders), int(used.max()) + 1))
-        times[rows, used] = state.left[senders, layer][rows]
-        order, _ = bssi(times, self._weights(state, senders, layer, clock))
-        rank: IntArray = np.argsort(order)
-        return rank
+            return fair(state, senders, clock)
+        order, _ = bssi(times, weighting(state, senders, layer, clock))
+        found: IntArray = np.argsort(order)
+        return found
 
-    def _weights(
-        self, state: Tenancy, senders: IntArray, layer: IntArray, clock: float
-    ) -> FloatArray:
-        if self.weighting == "layer":
-            weight: FloatArray = 1.0 - layer / state.layers[senders]
-            return weight
-        if self.weighting == "remaining":
-            rest: FloatArray = state.left[senders, layer] / state.size[senders, layer]
-            return 1.0 - rest + UNTOUCHED
-        if self.weighting == CLAIRVOYANT:
-            whole = state.size[senders].sum(axis=1)
-            ahead: FloatArray = state.iterations[senders] * whole + state.left[senders].sum(axis=1)
-            return 1.0 / ahead
-        if self.weighting == "idle":
-            waiting = np.isinf(state.busy[senders]) * (clock - state.since[senders])
-            share: FloatArray = 1e-3 + (state.idle[senders] + waiting) / max(clock, 1e-9)
-            return share
-        return np.ones(len(senders))
+    return ranks
 
 
-BASELINES: Mapping[str, Ranks] = {"fifo": fifo, "fair": fair, "smallest": smallest}
+CLAIRVOYANT = "clairvoyant"
+# The gradients of a job in the order of backward passes, whole; between jobs:
+BASELINES: Mapping[str, Ranks] = {
+    "fifo": least(lambda state: state.ready),
+    "fair": fair,
+    # As SEBF would: what is left is as much at each port of the job.
+    "smallest": least(lambda state: state.left),
+}
+# Those of `coinnetflow`. `remaining` is its author's, and tensors of which nothing was sent go by
+# their size; the others are this project's. `clairvoyant` is a yardstick: for the bytes that a job
+# has yet to sum until it ends, its iterations must be known.
+WEIGHTINGS: Mapping[str, Weighting] = {
+    "none": lambda _, j, layer, clock: np.ones(len(j)),
+    "layer": lambda state, j, layer, _: 1.0 - layer / state.layers[j],
+    "remaining": lambda state, j, layer, _: (
+        1.0 - state.left[j, layer] / state.size[j, layer] + 1e-9
+    ),
+    "idle": lambda state, j, _, clock: (
+        (state.idle[j] + np.isinf(state.busy[j]) * (clock - state.since[j])) / max(clock, 1e-9)
+        + 1e-3
+    ),
+    CLAIRVOYANT: lambda state, j, *_: (
+        1.0 / (state.iterations[j] * state.size[j].sum(axis=1) + state.left[j].sum(axis=1))
+    ),
+}

@@ -11,17 +11,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
 from envs.compilation import unchecked
 from envs.network.fluid import simulate_flows, single_paths
+
+Flows = tuple[IntArray, IntArray, FloatArray]  # of one coflow: sources, destinations, sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +31,13 @@ class CoflowProblem:
 
     Sizes and times are in the units of the file, rates in sizes per time: MB and ms in the
     coflow-benchmark trace, units and time units in Sincronia's. Flows ascend by coflow, destination
-    and source.
+    and source. Ingress ports are 0 to N - 1, egress ports N to 2 N - 1.
     """
 
     ports: int  # N on each side
     rate: float  # of every port
     arrival: FloatArray  # (n,)
-    flow_ptr: (
-        IntArray  # (n + 1,) the flows of c: flow_ptr[c]:flow_ptr[c + 1], by (destination, source)
-    )
+    flow_ptr: IntArray  # (n + 1,) the flows of c: flow_ptr[c]:flow_ptr[c + 1]
     source: IntArray  # (F,) ingress port
     destination: IntArray  # (F,) egress port
     size: FloatArray  # (F,) positive
@@ -55,26 +54,23 @@ class CoflowProblem:
 
     @cached_property
     def loads(self) -> FloatArray:
-        """(n, 2 N) the size of each coflow at each ingress, then each egress port."""
-        n, ports = self.num_coflows, self.ports
-        first = 2 * ports * self.coflow
-        loads = np.zeros(2 * n * ports)
-        np.add.at(loads, first + self.source, self.size)
-        np.add.at(loads, first + ports + self.destination, self.size)
-        return loads.reshape(n, 2 * ports)
+        """(n, 2 N) the size of each coflow at each port."""
+        loads = np.zeros((self.num_coflows, 2 * self.ports))
+        for port in (self.source, self.destination):
+            np.add.at(loads, (self.coflow, port), self.size)
+        return loads
 
     @cached_property
     def alone(self) -> FloatArray:
         """(n,) the time of each coflow if nothing else were sent: that of its busiest port."""
-        found: FloatArray = self.loads.max(axis=1, initial=0.0) / self.rate
+        found: FloatArray = self.loads.max(axis=1) / self.rate
         return found
 
     @cached_property
     def width(self) -> IntArray:
         """(n,) the smaller of the numbers of its sources and destinations."""
-        used = np.zeros((2, self.num_coflows, self.ports), dtype=np.bool_)
-        used[0, self.coflow, self.source] = used[1, self.coflow, self.destination] = True
-        found: IntArray = used.sum(axis=2).min(axis=0)
+        used = (self.loads > 0.0).reshape(self.num_coflows, 2, self.ports)
+        found: IntArray = used.sum(axis=2).min(axis=1)
         return found
 
     @cached_property
@@ -90,40 +86,28 @@ class CoflowProblem:
 
 
 def coflow_problem(
-    ports: int,
-    rate: float,
-    arrival: FloatArray,
-    rows: list[tuple[IntArray, IntArray, FloatArray]],
+    ports: int, rate: float, arrival: FloatArray, flows: Iterable[Flows]
 ) -> CoflowProblem:
-    """Of a row (sources, destinations, sizes) for each coflow.
+    """Of the flows of each coflow; their ports count from 0 on both sides.
 
     Several flows of a coflow between the same ports are one, of their sizes' sum; flows of size 0
-    are dropped. A coflow's flows stand by destination, then by source.
+    are dropped.
     """
-    kept = [_added(ports, *row) for row in rows]
-    ptr = np.cumsum([0, *(len(size) for _, _, size in kept)])
-    source, destination, size = (np.concatenate([*column]) for column in zip(*kept, strict=True))
-    return CoflowProblem(ports, rate, arrival, ptr.astype(np.int64), source, destination, size)
+    sources, destinations, sizes = zip(*flows, strict=True)
+    coflow = np.repeat(np.arange(len(arrival)), [len(size) for size in sizes])
+    key = (coflow * ports + np.concatenate(destinations)) * ports + np.concatenate(sources)
+    key, own = np.unique(key, return_inverse=True)
+    size = np.bincount(own, np.concatenate(sizes), len(key))
+    key, size = key[size > 0.0], size[size > 0.0]
+    ptr = np.searchsorted(key, np.arange(len(arrival) + 1) * ports**2)
+    return CoflowProblem(ports, rate, arrival, ptr, key % ports, key // ports % ports + ports, size)
 
 
-def _added(
-    ports: int, source: IntArray, destination: IntArray, size: FloatArray
-) -> tuple[IntArray, IntArray, FloatArray]:
-    pair, own = np.unique(destination * ports + source, return_inverse=True)
-    total = np.zeros(len(pair))
-    np.add.at(total, own, size)
-    there = total > 0.0
-    return pair[there] % ports, pair[there] // ports, total[there]
-
-
-Rates = Literal["madd", "greedy"]
 # The coflows that are there, (k,), by priority: of the problem, those coflows by arrival, and
-# (n, 2 N) what every coflow has left at every ingress, then every egress port.
+# (n, 2 N) what every coflow has left at every port.
 Order = Callable[[CoflowProblem, IntArray, FloatArray], IntArray]
 
-_DRAINED = 1e-9  # of what it has just sent: a flow with less left has ended
 _NO_BITS = 1e-3 / (8.0 * 1_048_576.0 * 1024.0)  # MB/ms: CoflowSim's least rate, 1e-3 bit/s
-_BITS = 60  # ports in a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,14 +119,11 @@ class CoflowTimes:
 
 
 class Switch(NamedTuple):
-    """What changes while coflows are sent. A run is the flows of a coflow to one destination."""
+    """The flows, and what changes while they are sent."""
 
-    source: IntArray  # (F,) as in the problem
-    runs: IntArray  # (n + 1,) the runs of coflow c are runs[c]:runs[c + 1]
-    destination: IntArray  # (R,)
-    start: IntArray  # (R,) where its flows begin
-    end: IntArray  # (R,) and its live ones end: live[start[r]:end[r]]
-    live: IntArray  # (F,) flows with something left, those of a run side by side
+    ptr: IntArray  # (n + 1,) as in the problem
+    source: IntArray  # (F,)
+    destination: IntArray  # (F,)
     left: FloatArray  # (F,)
     rate: FloatArray  # (F,)
     load: FloatArray  # (n, 2 N) left at every port, up to date where an order is asked for
@@ -151,52 +132,39 @@ class Switch(NamedTuple):
 
 def switch_of(problem: CoflowProblem) -> Switch:
     """Before anything is sent."""
-    flows = len(problem.size)
-    key = problem.coflow * problem.ports + problem.destination
-    start = np.flatnonzero(np.diff(key, prepend=-1))
-    runs = np.searchsorted(problem.coflow[start], np.arange(problem.num_coflows + 1))
     return Switch(
-        source=problem.source,
-        runs=runs,
-        destination=problem.destination[start],
-        start=start,
-        end=np.append(start, flows)[1:],
-        live=np.arange(flows),
-        left=problem.size.copy(),
-        rate=np.zeros(flows),
-        load=problem.loads.copy(),
-        finish=np.where(np.diff(runs) == 0, problem.arrival, np.inf),
-    )
+        problem.flow_ptr, problem.source, problem.destination, problem.size.copy(),
+        np.zeros(len(problem.size)), problem.loads.copy(),
+        np.where(np.diff(problem.flow_ptr) == 0, problem.arrival, np.inf),
+    )  # fmt: skip
 
 
-def simulate(problem: CoflowProblem, order: Order, rates: Rates = "madd") -> CoflowTimes:
+# What sends in an order, with ports of a rate, from one time to another; counts the events.
+Play = Callable[[IntArray, float, Switch, float, float], int]
+
+
+def simulate(problem: CoflowProblem, order: Order, play: Play) -> CoflowTimes:
     """Replays the coflows; the order is asked for whenever some arrive."""
     state, events = switch_of(problem), 0
-    instants, group = np.unique(problem.arrival, return_inverse=True)
-    coming = np.argsort(group, kind="stable")
-    groups = np.split(coming, np.cumsum(np.bincount(group))[:-1])
+    instants = np.unique(problem.arrival)
     active = np.zeros(0, np.int64)
-    for now, until, new in zip(instants, np.append(instants[1:], np.inf), groups, strict=True):
-        active = np.concatenate((active, new))
+    for now, until in zip(instants, np.append(instants[1:], np.inf), strict=True):
+        active = np.append(active, np.flatnonzero(problem.arrival == now))
         active = active[np.isinf(state.finish[active])]
-        ranked = order(problem, active, state.load)
-        if rates == "madd":
-            events += play_madd(ranked, problem.rate, state, now, until, 0.0, _DRAINED, np.zeros(0))
-        else:
-            events += play_greedy(ranked, problem.ports, problem.rate, state, now, until)
+        events += play(order(problem, active, state.load), problem.rate, state, now, until)
     return CoflowTimes(state.finish - problem.arrival, events)
 
 
 def simulate_fair(problem: CoflowProblem) -> CoflowTimes:
     """Every flow by itself, max-min fair."""
-    flows = len(problem.size)
-    links = np.stack((problem.source, problem.destination + problem.ports), axis=1)
+    links = np.stack((problem.source, problem.destination), axis=1)
     found = simulate_flows(
         np.full(2 * problem.ports, problem.rate),
         single_paths(
-            problem.arrival[problem.coflow], problem.size, 2 * np.arange(flows + 1), links.ravel()
+            problem.arrival[problem.coflow], problem.size, 2 * np.arange(len(links) + 1),
+            links.ravel(),
         ),
-    )
+    )  # fmt: skip
     completion = np.zeros(problem.num_coflows)
     np.maximum.at(completion, problem.coflow, found.completion)
     return CoflowTimes(completion, found.num_events)
@@ -210,80 +178,58 @@ def share_madd(
     state: Switch,
     zero: float,  # rates up to this are none
 ) -> None:
-    """Sets the rates of all live flows of the coflows in `order`."""
-    source, runs, destination, start, end, live, left, rate, load, _ = state
-    ports = load.shape[1] // 2
-    room, used = np.full(2 * ports, capacity), np.zeros(2 * ports)
+    """Sets the rates of all flows of the coflows in `order`."""
+    ptr, source, destination, left, rate, load, _ = state
+    room = np.full(load.shape[1], capacity)
     skipped = np.zeros(len(order), np.bool_)
-    any_skipped = False
-    for k in range(len(order)):
-        c = order[k]
+    for k, c in enumerate(order):
         needed = 0.0
-        for p in range(2 * ports):
+        for p in range(len(room)):
             if load[c, p] > 0.0:
                 if room[p] <= zero:
-                    skipped[k] = any_skipped = True
+                    skipped[k] = True
                     break
                 needed = max(needed, load[c, p] / room[p])
-        if skipped[k]:
-            for r in range(runs[c], runs[c + 1]):
-                for a in range(start[r], end[r]):
-                    rate[live[a]] = 0.0
-            continue
-        used[:] = 0.0
-        for r in range(runs[c], runs[c + 1]):
-            d, most = ports + destination[r], room[ports + destination[r]]
-            taken = 0.0
-            for a in range(start[r], end[r]):
-                f = live[a]
-                own = min(left[f] / needed, room[source[f]], most)
-                rate[f] = own
-                used[source[f]] += own
-                taken += own
-            used[d] = taken
+        used = np.zeros(len(room))
+        for f in range(ptr[c], ptr[c + 1]):
+            rate[f] = 0.0
+            if left[f] > 0.0 and not skipped[k]:
+                s, d = source[f], destination[f]
+                rate[f] = min(left[f] / needed, room[s], room[d])
+                used[s] += rate[f]
+                used[d] += rate[f]
         room -= used
-    if any_skipped:
+    if np.any(skipped):
         _share_fairly(order[skipped], room, state, zero)
-    for k in range(len(refill)):
-        for r in range(runs[refill[k]], runs[refill[k] + 1]):
-            most = room[ports + destination[r]]
-            for a in range(start[r], end[r]):
-                if most <= zero:
-                    break
-                f = live[a]
-                more = min(room[source[f]], most)
-                if more > zero:
-                    rate[f] += more
-                    room[source[f]] -= more
-                    most -= more
-            room[ports + destination[r]] = most
+    for c in refill:
+        for f in range(ptr[c], ptr[c + 1]):
+            s, d = source[f], destination[f]
+            more = min(room[s], room[d])
+            if left[f] > 0.0 and more > zero:
+                rate[f] += more
+                room[s] -= more
+                room[d] -= more
 
 
 @unchecked
 def _share_fairly(coflows: IntArray, room: FloatArray, state: Switch, zero: float) -> None:
     """Each flow gets the smaller of its equal parts of what its two ports have left."""
-    source, runs, destination, start, end, live, _, rate, _, _ = state
-    ports = len(room) // 2
-    count, used = np.zeros(2 * ports), np.zeros(2 * ports)
+    ptr, source, destination, left, rate, _, _ = state
+    count, used = np.zeros(len(room)), np.zeros(len(room))
     for counting in (True, False):
         for c in coflows:
-            for r in range(runs[c], runs[c + 1]):
-                d = ports + destination[r]
-                if room[d] <= zero:
+            for f in range(ptr[c], ptr[c + 1]):
+                s, d = source[f], destination[f]
+                if left[f] == 0.0 or min(room[s], room[d]) <= zero:
                     continue
-                for a in range(start[r], end[r]):
-                    s = source[live[a]]
-                    if room[s] <= zero:
-                        continue
-                    if counting:
-                        count[s] += 1.0
-                        count[d] += 1.0
-                    else:
-                        own = min(room[s] / count[s], room[d] / count[d])
-                        own = own if own > zero else 0.0
-                        rate[live[a]] = own
-                        used[s] += own
-                        used[d] += own
+                if counting:
+                    count[s] += 1.0
+                    count[d] += 1.0
+                else:
+                    own = min(room[s] / count[s], room[d] / count[d])
+                    rate[f] = own if own > zero else 0.0
+                    used[s] += rate[f]
+                    used[d] += rate[f]
     room -= used
 
 
@@ -299,171 +245,103 @@ def play_madd(
     due: FloatArray,  # (n,) filling up goes by what is left till then, in whole ms; (0,): by order
 ) -> int:
     """Sends from `now` to `until`, or until `order` is done; returns the number of events."""
-    source, runs, destination, start, end, live, left, rate, load, finish = state
-    ports = load.shape[1] // 2
+    ptr, source, destination, left, rate, load, finish = state
     events, begun = 0, now  # when the last quantum began
-    order = order.copy()
     zero = _NO_BITS if quantum > 0.0 else 1e-12 * capacity
     while len(order) and now < until:
         refill = order
         if len(due):
-            key = np.zeros(len(order))
-            for k in range(len(order)):
-                key[k] = np.trunc(due[order[k]] - begun)
-            refill = order[np.argsort(key, kind="mergesort")]
+            refill = order[np.argsort(np.trunc(due[order] - begun), kind="mergesort")]
         share_madd(order, refill, capacity, state, zero)
         events += 1
         step = until - now
         for c in order:
-            step = _departure(c, step, quantum, drained, state)
+            longest = 0.0
+            for f in range(ptr[c], ptr[c + 1]):
+                if left[f] > 0.0 and quantum > 0.0:
+                    quanta = np.ceil((left[f] - drained) / (rate[f] * quantum))
+                    longest = max(longest, quanta * quantum)
+                elif left[f] > 0.0:
+                    longest = max(longest, left[f] / rate[f])
+            step = min(step, longest)
         now += step
         begun = now - quantum
-        kept = 0
         for c in order:
             load[c] = 0.0
-            for r in range(runs[c], runs[c + 1]):
-                slot, total = start[r], 0.0
-                for a in range(start[r], end[r]):
-                    f = live[a]
-                    sent = rate[f] * step
-                    rest = left[f] - sent
-                    if rest > (drained if quantum > 0.0 else drained * sent):
-                        left[f] = rest
-                        live[slot] = f
-                        slot += 1
-                        total += rest
-                        load[c, source[f]] += rest
-                    else:
-                        left[f] = 0.0
-                end[r] = slot
-                load[c, ports + destination[r]] = total
+            for f in range(ptr[c], ptr[c + 1]):
+                sent = rate[f] * step
+                left[f] -= sent
+                if left[f] > (drained if quantum > 0.0 else drained * sent):
+                    load[c, source[f]] += left[f]
+                    load[c, destination[f]] += left[f]
+                else:
+                    left[f] = 0.0
             if np.all(load[c] == 0.0):
                 finish[c] = now
-            else:
-                order[kept] = c
-                kept += 1
-        order = order[:kept]
+        order = order[finish[order] == np.inf]
     return events
 
 
 @unchecked
-def _departure(c: int, step: float, quantum: float, drained: float, state: Switch) -> float:
-    """The time until coflow c ends at its rates, if that is before `step`."""
-    longest = 0.0
-    for r in range(state.runs[c], state.runs[c + 1]):
-        for a in range(state.start[r], state.end[r]):
-            f = state.live[a]
-            left, rate = state.left[f], state.rate[f]
-            if left > longest * rate:
-                if left >= step * rate + drained:
-                    return step
-                if quantum > 0.0:
-                    longest = max(longest, np.ceil((left - drained) / (rate * quantum)) * quantum)
-                else:
-                    longest = left / rate
-    return min(longest, step)
-
-
-@unchecked
-def play_greedy(
-    order: IntArray, ports: int, capacity: float, state: Switch, now: float, until: float
-) -> int:
+def play_greedy(order: IntArray, capacity: float, state: Switch, now: float, until: float) -> int:
     """As `play_madd`: all ports have one rate, so that a flow gets all of it or nothing.
 
-    What is sent by runs before the first in which a flow ends stays as it is.
+    What is sent by coflows before the first of which a flow ends stays as it is.
     """
-    source, runs, destination, start, end, live, left, _, load, finish = state
-    words = (ports + _BITS - 1) // _BITS
-    chain = np.zeros(np.sum(runs[order + 1] - runs[order]), np.int64)  # runs by priority
-    owner = np.zeros(len(chain), np.int64)
-    mask = np.zeros((len(chain), words), np.int64)  # sources of its live flows
-    place = np.zeros((len(order), ports), np.int64)  # of a coflow's run to a destination
-    wanted = np.zeros((len(order), words), np.int64)  # destinations of its live flows
-    waiting = np.zeros(len(chain), np.int64)  # live flows
-    n = 0
-    for k in range(len(order)):
-        for r in range(runs[order[k]], runs[order[k] + 1]):
-            if end[r] == start[r]:
-                continue
-            chain[n], owner[n], place[k, destination[r]] = r, k, n
-            wanted[k, destination[r] // _BITS] |= 1 << (destination[r] % _BITS)
-            waiting[n] = end[r] - start[r]
-            for a in range(start[r], end[r]):
-                s = source[live[a]]
-                mask[n, s // _BITS] |= 1 << (s % _BITS)
-            n += 1
-    free_in, free_out = np.zeros(words, np.int64), np.zeros(words, np.int64)
-    for w in range(words):
-        free_in[w] = free_out[w] = (1 << min(_BITS, ports - w * _BITS)) - 1
-    sent, by = np.zeros(ports, np.int64), np.zeros(ports, np.int64)  # flows, and their runs
-    ends = np.zeros(ports)  # when they will have drained, from `now` on
+    ptr, source, destination, left, _, load, finish = state
+    free = np.ones(load.shape[1], np.bool_)
+    waiting = np.zeros(len(order), np.int64)  # flows with something left
+    run = np.full((len(order), len(free)), len(left))  # the first flow to each destination
+    for k, c in enumerate(order):
+        for f in range(ptr[c + 1] - 1, ptr[c] - 1, -1):
+            if left[f] > 0.0:
+                waiting[k] += 1
+                run[k, destination[f]] = f
+    sent, by = np.zeros(len(free), np.int64), np.zeros(len(free), np.int64)  # flows, and whose
+    ends = np.zeros(len(free))  # when they will have drained, from `now` on
     flows, first, events, elapsed = 0, 0, 0, 0.0
     while elapsed < until - now:
+        idle = np.flatnonzero(free)
         for k in range(first, len(order)):
-            for v in range(words):
-                able = wanted[k, v] & free_out[v]
-                while able:
-                    out = able & -able
-                    able ^= out
-                    m = place[k, v * _BITS + math.frexp(float(out))[1] - 1]
-                    for w in range(words):
-                        both = mask[m, w] & free_in[w]
-                        if both:
-                            bit = both & -both
-                            free_in[w] ^= bit
-                            free_out[v] ^= out
-                            s = w * _BITS + math.frexp(float(bit))[1] - 1
-                            r = chain[m]
-                            stop = start[r + 1] if r + 1 < len(start) else len(source)
-                            sent[flows] = start[r] + np.searchsorted(source[start[r] : stop], s)
-                            by[flows] = m
-                            ends[flows] = elapsed + left[sent[flows]] / capacity
-                            flows += 1
-                            break
+            for d in idle:
+                for f in range(run[k, d], ptr[order[k] + 1] if free[d] else 0):
+                    if destination[f] != d:
+                        break
+                    if left[f] > 0.0 and free[source[f]]:
+                        free[source[f]] = free[d] = False
+                        sent[flows], by[flows], ends[flows] = f, k, elapsed + left[f] / capacity
+                        flows += 1
+                        break
         if flows == 0:
             break
         events += 1
         elapsed = min(until - now, ends[:flows].min())
         soon = elapsed * (1.0 + 1e-13)
-        changed = n
-        for j in range(flows):
-            if ends[j] <= soon:
-                changed = min(changed, by[j])
-        if elapsed == until - now:
-            changed = 0
+        first = 0 if elapsed == until - now else by[:flows][ends[:flows] <= soon].min()
         kept = 0
         for j in range(flows):
-            f, m = sent[j], by[j]
-            if m < changed:
-                sent[kept], by[kept], ends[kept] = f, m, ends[j]
+            f = sent[j]
+            if by[j] < first:
+                sent[kept], by[kept], ends[kept] = f, by[j], ends[j]
                 kept += 1
                 continue
-            d = destination[chain[m]]
-            in_word, in_bit = source[f] // _BITS, 1 << (source[f] % _BITS)
-            out_word, out_bit = d // _BITS, 1 << (d % _BITS)
-            free_in[in_word] |= in_bit
-            free_out[out_word] |= out_bit
-            left[f] = (ends[j] - elapsed) * capacity if ends[j] > soon else 0.0
-            if left[f] == 0.0:
-                mask[m, in_word] ^= in_bit
-                waiting[m] -= 1
-                if waiting[m] == 0:
-                    k = owner[m]
-                    wanted[k, out_word] ^= out_bit
-                    if not np.any(wanted[k]):
-                        finish[order[k]] = now + elapsed
+            free[source[f]] = free[destination[f]] = True
+            left[f] = (ends[j] - elapsed) * capacity
+            if ends[j] <= soon:
+                left[f] = 0.0
+                waiting[by[j]] -= 1
+                if waiting[by[j]] == 0:
+                    finish[order[by[j]]], run[by[j]] = now + elapsed, len(left)
         flows = kept
-        first = owner[changed] if changed < n else len(order)
-    load[order] = 0.0
-    for m in range(n):  # what is left, for the next call
-        r, c = chain[m], order[owner[m]]
-        slot = start[r]
-        for a in range(start[r], end[r]):
-            f = live[a]
-            if left[f] > 0.0:
-                live[slot] = f
-                slot += 1
-                load[c, source[f]] += left[f]
-                load[c, ports + destination[r]] += left[f]
-        end[r] = slot
+    for c in order:  # what is left, for the next order
+        load[c] = 0.0
+        for f in range(ptr[c], ptr[c + 1]):
+            load[c, source[f]] += left[f]
+            load[c, destination[f]] += left[f]
     return events
+
+
+RATES: Mapping[str, Play] = {
+    "madd": lambda *given: play_madd(*given, 0.0, 1e-9, np.zeros(0)),
+    "greedy": play_greedy,
+}

@@ -19,11 +19,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
-from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
-from envs.compilation import unchecked
+from envs.compilation import unchecked, unchecked_inner
 from envs.network.max_min import Filling, fill, filling
 from envs.synchronisation.layerwise import LayeredModel
 
@@ -51,25 +50,25 @@ class Tenant:
 
 
 class Tenancy(NamedTuple):
-    """The state of J jobs of up to L layers; a position is a forward pass, then a backward pass."""
+    """The state of J jobs of up to L layers; pass p of l layers is of layer p or 2 l - 1 - p."""
 
+    racks: int  # links 0 to racks - 1 are their ports
+    links: IntArray  # (J, K) the job's ports, and NICs of its own where it has fewer
     layers: IntArray  # (J,)
     size: FloatArray  # (J, L) bytes
-    forward: FloatArray  # (J, L) s
-    backward: FloatArray  # (J, L) s
     update: FloatArray  # (J, L) s
-    links: IntArray  # (J, K) the job's ports, -1 where it has fewer, and a link of its own
-    iterations: IntArray  # (J,) that are left
-    position: IntArray  # (J,)
-    busy: FloatArray  # (J,) when it has been computed; inf: waits, or does not run
+    took: FloatArray  # (J, 2 L) s of passes: all forward, then all backward
     due: FloatArray  # (J, L) when a layer is updated; inf: its gradient is under way
     left: FloatArray  # (J, L) bytes of its gradient
     ready: FloatArray  # (J, L) when the gradient was there
-    current: IntArray  # (J,) the layer that is sent, -1: none
-    stop: FloatArray  # (J,) bytes of it left when another may go first
+    stop: FloatArray  # (J,) bytes of the tensor that is sent left when another may go first
     since: FloatArray  # (J,) s, when it began to wait
     idle: FloatArray  # (J,) s that it has waited
+    busy: FloatArray  # (J,) when its pass ends; inf: waits, or does not run
     end: FloatArray  # (J,) s; inf before
+    iterations: IntArray  # (J,) that are left
+    position: IntArray  # (J,) its pass
+    current: IntArray  # (J,) the layer that is sent, -1: none
 
 
 # The jobs that send, (k,), to their priorities, the smallest first: of the state and the clock.
@@ -83,28 +82,22 @@ class Sending:
     ranks: Ranks
     front: bool  # front tensors; otherwise in the order of backward passes
     chunk: float  # bytes after which another tensor may go first
-    compression: float = 1.0  # bytes of a tensor over those of it when it is compressed:
-    compressed: float = (
-        0.0  # this share of the sending jobs, those of least priority, where sent first
-    )
+    compression: float = 1.0  # how many times smaller tensors are sent
+    compressed: float = 0.0  # of this share of the jobs, those of least priority
 
 
 def play_tenants(
     jobs: Sequence[Tenant], cluster: Racks, sending: Sending, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """(J,) s when each job began and ended; they wait for slots, which are drawn at random."""
-    n = len(jobs)
-    state = _tenancy(jobs, cluster.racks)
-    capacity = np.full(cluster.racks + n, cluster.nic)
+    n, state = len(jobs), _tenancy(jobs, cluster.racks)
+    capacity = np.full(cluster.racks + state.links.size, cluster.nic)
     capacity[: cluster.racks] = cluster.port
     work = filling(len(capacity), state.links.size)
-    free = np.repeat(np.arange(cluster.racks), cluster.slots)
-    held: dict[int, IntArray] = {}
-    begin = np.full(n, np.inf)
+    free, held = np.repeat(np.arange(cluster.racks), cluster.slots), dict[int, IntArray]()
+    begin, clock, priority = np.full(n, np.inf), 0.0, np.zeros(n, np.int64)
     line = sorted(range(n), key=lambda j: jobs[j].arrival)
-    clock, priority = 0.0, np.zeros(n, np.int64)
     fresh, whole = state.size > 0.0, state.size.copy()
-    running = np.zeros(0, np.int64)
     while line or held:
         while line and jobs[line[0]].arrival <= clock and jobs[line[0]].workers <= len(free):
             j = line.pop(0)
@@ -114,22 +107,28 @@ def play_tenants(
             if len(racks) > 1:
                 state.links[j, : len(racks)] = racks
             begin[j] = clock
-            state.position[j], state.busy[j] = 0, clock + state.forward[j, 0]
-            running = np.append(running, j)
+            state.busy[j] = clock + state.took[j, 0]
+        running = np.array([*held], np.int64)
         senders = running[state.current[running] >= 0]
         if len(senders):
             priority[senders] = sending.ranks(state, senders, clock)
-            if sending.compression > 1.0:
-                _compress(state, senders, priority[senders], sending, fresh)
+            senders = senders[np.argsort(priority[senders], kind="stable")]
+        if len(senders) and sending.compression > 1.0:
+            # Of the jobs of least priority those tensors shrink of which nothing was sent.
+            late = senders[int(np.ceil(len(senders) * (1.0 - sending.compressed))) :]
+            at = late, state.current[late]
+            shrinks = fresh[at] & (state.left[at] == state.size[at])
+            for held_bytes in (state.left, state.size):
+                held_bytes[at] /= np.where(shrinks, sending.compression, 1.0)
+            fresh[senders, state.current[senders]] = False
         until = jobs[line[0]].arrival if line else np.inf
         until = until if until > clock else np.inf  # it waits for slots
         clock = advance(
-            state, running, priority, capacity, work, clock, until, sending.front, sending.chunk
-        )
-        ended = state.end[running] < np.inf
-        if ended.any():
-            free = np.concatenate([free, *(held.pop(int(j)) for j in running[ended])])
-            running = running[~ended]
+            state, running, senders, priority, capacity, work, clock, until, sending.front,
+            sending.chunk,
+        )  # fmt: skip
+        for j in running[state.end[running] < np.inf].tolist():
+            free = np.append(free, held.pop(j))
         if sending.compression > 1.0:
             summed = (state.left == 0.0) & (whole > 0.0)
             fresh |= summed
@@ -137,46 +136,20 @@ def play_tenants(
     return begin, state.end
 
 
-def _compress(
-    state: Tenancy,
-    senders: IntArray,
-    priority: IntArray,
-    sending: Sending,
-    fresh: NDArray[np.bool_],
-) -> None:
-    """Tensors of which nothing was sent shrink, where their jobs come late."""
-    late = senders[np.argsort(priority, kind="stable")]
-    late = late[int(np.ceil(len(late) * (1.0 - sending.compressed))) :]
-    layer = state.current[late]
-    first = fresh[late, layer] & (state.left[late, layer] == state.size[late, layer])
-    for held in (state.left, state.size):
-        held[late[first], layer[first]] /= sending.compression
-    fresh[senders, state.current[senders]] = False
-
-
 def _tenancy(jobs: Sequence[Tenant], racks: int) -> Tenancy:
     n, most = len(jobs), max(job.model.num_layers for job in jobs)
-    ports = min(racks, max(job.workers for job in jobs))
-    table = np.zeros((4, n, most))
+    size, update = np.zeros((2, n, most))
+    took = np.zeros((n, 2 * most))
     for j, job in enumerate(jobs):
         own = job.model
-        table[:, j, : own.num_layers] = own.sizes, own.forward, own.backward, own.update
-    links = np.full((n, ports + 1), -1)
-    links[:, -1] = racks + np.arange(n)
+        size[j, : own.num_layers], update[j, : own.num_layers] = own.sizes, own.update
+        took[j, : 2 * own.num_layers] = np.append(own.forward, own.backward[::-1])
+    width = 1 + min(racks, max(job.workers for job in jobs))
     return Tenancy(
-        layers=np.array([job.model.num_layers for job in jobs]),
-        size=table[0], forward=table[1], backward=table[2], update=table[3], links=links,
-        iterations=np.array([job.iterations for job in jobs]),
-        position=np.zeros(n, np.int64),
-        busy=np.full(n, np.inf),
-        due=np.zeros((n, most)),
-        left=np.zeros((n, most)),
-        ready=np.zeros((n, most)),
-        current=np.full(n, -1),
-        stop=np.zeros(n),
-        since=np.zeros(n),
-        idle=np.zeros(n),
-        end=np.full(n, np.inf),
+        racks, racks + np.arange(n * width).reshape(n, width),
+        np.array([job.model.num_layers for job in jobs]), size, update, took,
+        *np.zeros((3, n, most)), *np.zeros((3, n)), *np.full((2, n), np.inf),
+        np.array([job.iterations for job in jobs]), np.zeros(n, np.int64), np.full(n, -1),
     )  # fmt: skip
 
 
@@ -184,6 +157,7 @@ def _tenancy(jobs: Sequence[Tenant], racks: int) -> Tenancy:
 def advance(
     state: Tenancy,
     running: IntArray,
+    senders: IntArray,  # by priority
     priority: IntArray,
     capacity: FloatArray,
     work: Filling,
@@ -193,92 +167,82 @@ def advance(
     chunk: float,
 ) -> float:
     """Plays until `until`, until other tensors are sent, or a job ends; returns the time."""
-    senders = running[state.current[running] >= 0]
-    senders = senders[np.argsort(priority[senders], kind="mergesort")]
-    sending = len(senders)
-    rate = np.zeros(sending)
-    if sending:
-        ptr = np.zeros(sending + 1, np.int64)
-        links = np.zeros(sending * state.links.shape[1], np.int64)
-        for k in range(sending):
-            ptr[k + 1] = ptr[k]
-            for link in state.links[senders[k]]:
-                if link >= 0:
-                    links[ptr[k + 1]] = link
-                    ptr[k + 1] += 1
-        fill(
-            np.arange(sending), sending, ptr, links, np.ones(sending), priority[senders], capacity,
-            rate, work,
-        )  # fmt: skip
+    jobs, width = state.links.shape
+    rate = np.zeros(jobs)
+    fill(
+        senders, len(senders), np.arange(jobs + 1) * width, state.links.ravel(), np.ones(jobs),
+        priority, capacity, rate, work,
+    )  # fmt: skip
     changed = False
     while not changed and now < until:
         at = until
         for j in running:
             at = min(at, state.busy[j])
-        for k in range(sending):
-            j = senders[k]
-            at = min(at, now + (state.left[j, state.current[j]] - state.stop[j]) / rate[k])
-        for k in range(sending):
-            j, layer = senders[k], state.current[senders[k]]
-            rest = (state.left[j, layer] - state.stop[j]) / rate[k]
+        for j in senders:
+            at = min(at, now + (state.left[j, state.current[j]] - state.stop[j]) / rate[j])
+        for j in senders:
+            layer = state.current[j]
+            rest = (state.left[j, layer] - state.stop[j]) / rate[j]
             if now + rest > at * (1.0 + 1e-14):  # later, and not by rounding
-                state.left[j, layer] -= rate[k] * (at - now)
+                state.left[j, layer] -= rate[j] * (at - now)
                 continue
             state.left[j, layer] = state.stop[j]
             changed = True
             if state.stop[j] == 0.0:
                 state.due[j, layer] = at + state.update[j, layer]
                 if state.position[j] == layer and state.busy[j] == np.inf:
-                    state.idle[j] += state.due[j, layer] - state.since[j]
-                    state.busy[j] = state.due[j, layer] + state.forward[j, layer]
+                    _begin(j, state.since[j], state)
             _choose(j, front, state)
             if state.iterations[j] == 0 and state.current[j] < 0:
                 state.end[j] = state.due[j].max()
         now = at
         for j in running:
             if state.busy[j] <= now:
-                changed |= _compute(j, now, front, chunk, state)
+                changed |= _pass_ends(j, now, front, chunk, state)
     return now
 
 
-@unchecked
+@unchecked_inner
 def _choose(j: int, front: bool, state: Tenancy) -> None:
     """The next tensor of job j, of those that are ready."""
+    waiting = np.flatnonzero(state.left[j] > 0.0)
     state.current[j], state.stop[j] = -1, 0.0
-    for k in range(state.layers[j]):
-        layer = k if front else state.layers[j] - 1 - k
-        if state.left[j, layer] > 0.0:
-            state.current[j] = layer
-            return
+    if len(waiting):
+        state.current[j] = waiting[0 if front else -1]
 
 
-@unchecked
-def _compute(j: int, now: float, front: bool, chunk: float, state: Tenancy) -> bool:
-    """A pass of job j has ended: what follows; whether another tensor is sent now."""
-    layers, position = state.layers[j], state.position[j]
+@unchecked_inner
+def _begin(j: int, at: float, state: Tenancy) -> None:
+    """The next pass of job j, which is free from `at` on; a forward pass waits for its update."""
+    position, start = state.position[j], at
+    if position < state.layers[j]:
+        start = max(at, state.due[j, position])
+    state.busy[j] = start + state.took[j, position]
+    if start < np.inf:
+        state.idle[j] += start - at
+    else:
+        state.since[j] = at
+
+
+@unchecked_inner
+def _pass_ends(j: int, now: float, front: bool, chunk: float, state: Tenancy) -> bool:
+    """What follows when a pass of job j has ended; whether another tensor is sent now."""
+    layers, position, current = state.layers[j], state.position[j], state.current[j]
     started = False
     if position >= layers:  # a backward pass
         layer = 2 * layers - 1 - position
         state.left[j, layer], state.due[j, layer] = state.size[j, layer], np.inf
         state.ready[j, layer] = now
-        current = state.current[j]
         if current < 0:
             _choose(j, front, state)
             started = True
         elif front:
             state.stop[j] = np.floor(state.left[j, current] / chunk) * chunk
-    state.position[j] = position = (position + 1) % (2 * layers)
-    state.busy[j] = np.inf
-    if position == 0:
+    state.position[j] = (position + 1) % (2 * layers)
+    if state.position[j] == 0:
         state.iterations[j] -= 1
-        if state.iterations[j] == 0:
-            state.position[j] = -1
-            return started
-    if position >= layers:
-        state.busy[j] = now + state.backward[j, 2 * layers - 1 - position]
-    elif state.due[j, position] < np.inf:
-        state.idle[j] += max(state.due[j, position] - now, 0.0)
-        state.busy[j] = max(now, state.due[j, position]) + state.forward[j, position]
+    if state.iterations[j] > 0:
+        _begin(j, now, state)
     else:
-        state.since[j] = now
+        state.position[j], state.busy[j] = -1, np.inf
     return started

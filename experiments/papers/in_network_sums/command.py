@@ -8,8 +8,9 @@ meshwright evaluate env=aggregation layers=layers.csv workers=8
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from annotated_types import Ge, MinLen
 
 from agents.synchronisation.classical import ParameterServer, Ring
 from agents.synchronisation.ways import Synchroniser, latency_of
-from envs.arrays import BoolArray, FloatArray
+from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive
 from envs.synchronisation.layerwise import (
     Collective,
@@ -36,17 +37,18 @@ from experiments.papers.in_network_sums.switchml import (
     SlotPool,
     SwitchTree,
     error_bound,
-    sum_floats,
+    sum_vectors,
     time_sum,
 )
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 
+Models = Mapping[str, LayeredModel]
 Row = dict[str, float | str]
 SHOWN = ("largest_difference", "over_ring", "over_server", "largest_difference_ms")
 GBPS, LATENCY, POOL = 1.25e8, 1e-6, SlotPool()  # bytes/s; seconds of a link
 PUBLISHED_GBPS, PUBLISHED_ITERATIONS, PUBLISHED_WORKERS = 10.0, (1, 10), 2
-MACHINES, SPARSE_GBPS, SPARSE_BYTES, BLOCK = 8, 100.0, 104_857_600.0, 1024
+MACHINES, SPARSE_GBPS, SPARSE_BYTES, BLOCK = 8, 100.0, 104_857_600, 1024
 
 
 @dataclass(kw_only=True)
@@ -107,11 +109,11 @@ def aggregation(config: AggregationConfig, run: Run) -> Result:
     """All tables; differences from what is published where the conditions are those."""
     models = read_layered_models(Path(config.layers), config.gpu)
     rows = {
-        "dedicated": dedicated(models, config),
-        "speed_ups": speed_ups(models, config),
-        "sparse": sparse_sums(config),
-        "losses": losses(config),
-        "integers": integers(config),
+        "dedicated": [*dedicated(models, config)],
+        "speed_ups": [*speed_ups(models, config)],
+        "sparse": [*sparse_sums(config)],
+        "losses": [*losses(config)],
+        "integers": [*integers(config)],
     }
     provenance = run.provenance.with_files(config.layers)
     tables = [Table.plain(title, own, 6) for title, own in rows.items()]
@@ -129,7 +131,7 @@ def machines(workers: int, servers: int, gbps: float) -> LinkGraph:
     names = [f"w{i}" for i in range(workers)] + [f"s{i}" for i in range(servers)]
     vertices = [VertexSpec(name, name[0] == "w", True, False) for name in names]
     vertices.append(VertexSpec("switch", False, False, True))
-    ends = [ways for name in names for ways in ((name, "switch"), ("switch", name))]
+    ends = [way for name in names for way in ((name, "switch"), ("switch", name))]
     return graph_of("machines", vertices, [(*way, gbps * GBPS, LATENCY) for way in ends])
 
 
@@ -143,113 +145,101 @@ def through_links(agent: Synchroniser, network: LinkGraph) -> Collective:
     problem = SynchronisationProblem(network, 1e8)
     plan = agent.solve(problem).solution
     assert plan is not None
-    wire = POOL.packet / (4 * POOL.elements)
-    per_byte = plan.busiest_seconds(problem) / problem.size * wire
+    per_byte = plan.busiest_seconds(problem) / problem.size * (POOL.packet / POOL.payload)
     latency = latency_of(network, plan.trees)
     return lambda sizes: latency + sizes * per_byte
 
 
-def dedicated(models: Mapping[str, LayeredModel], asked: AggregationConfig) -> list[Row]:
-    """Seconds of training alone with SwitchML, by model, rate and iterations."""
-    rows: list[Row] = []
-    for gbps in asked.gbps:
-        same = gbps == PUBLISHED_GBPS and asked.workers == PUBLISHED_WORKERS
-        for name, model in models.items():
-            for count in asked.iterations:
-                seconds = asked.mean_seconds(model, switches(gbps), count, asked.workers)
-                row: Row = {"model": name, "gbps": gbps, "iterations": count, "seconds": seconds}
-                if same and count in PUBLISHED_ITERATIONS and name in asked.published:
-                    known = asked.published[name][PUBLISHED_ITERATIONS.index(count)]
-                    row |= {"published": known, "difference": seconds / known - 1.0}
-                rows.append(row)
-    return rows
+def dedicated(models: Models, config: AggregationConfig) -> Iterator[Row]:
+    """Seconds of training alone with SwitchML, by rate, model and iterations."""
+    for gbps, (name, model), count in product(config.gbps, models.items(), config.iterations):
+        seconds = config.mean_seconds(model, switches(gbps), count, config.workers)
+        row: Row = {"model": name, "gbps": gbps, "iterations": count, "seconds": seconds}
+        same = (gbps, config.workers) == (PUBLISHED_GBPS, PUBLISHED_WORKERS)
+        if same and count in PUBLISHED_ITERATIONS and name in config.published:
+            known = config.published[name][PUBLISHED_ITERATIONS.index(count)]
+            row |= {"published": known, "difference": seconds / known - 1.0}
+        yield row
 
 
-def speed_ups(models: Mapping[str, LayeredModel], asked: AggregationConfig) -> list[Row]:
+def speed_ups(models: Models, config: AggregationConfig) -> Iterator[Row]:
     """Ten iterations with a ring, a parameter server or one on every worker over SwitchML's."""
-    rows: list[Row] = []
-    for gbps in asked.gbps:
-        network = machines(asked.many_workers, 1, gbps)
+    for gbps in config.gbps:
+        network = machines(config.many_workers, 1, gbps)
         others = {
             "over_ring": through_links(Ring(), network),
             "over_server": through_links(ParameterServer(dedicated=True), network),
             "over_sharded": through_links(ParameterServer(dedicated=False), network),
         }
         for name, model in models.items():
-            own = asked.mean_seconds(model, switches(gbps), 10, asked.many_workers)
-            row: Row = {"model": name, "gbps": gbps, "seconds": own}
-            for key, collective in others.items():
-                row[key] = asked.mean_seconds(model, collective, 10, asked.many_workers) / own
-            rows.append(row)
-    return rows
+            own, *slower = (
+                config.mean_seconds(model, collective, 10, config.many_workers)
+                for collective in (switches(gbps), *others.values())
+            )
+            ratios = {key: seconds / own for key, seconds in zip(others, slower, strict=True)}
+            yield {"model": name, "gbps": gbps, "seconds": own, **ratios}
 
 
-def sparse_sums(asked: AggregationConfig) -> list[Row]:
+def sparse_sums(config: AggregationConfig) -> Iterator[Row]:
     """Milliseconds of OmniReduce by sparsity, and for gradients of a small model."""
-    count = int(SPARSE_BYTES) // BLOCK
-    cases: list[tuple[str, BoolArray, Row]] = []
-    for percent, known in asked.sparse:
+    count, cases = SPARSE_BYTES // BLOCK, []
+    for percent, known in config.sparse:
         density = 1.0 - percent / 100.0
         for pattern in Pattern:
             if pattern is not Pattern.DISJOINT or density * MACHINES <= 1.0:
-                drawn = drawn_blocks(pattern, MACHINES, count, density, asked.seed)
-                published: Row = {"published_ms": known} if pattern is Pattern.RANDOM else {}
+                drawn = drawn_blocks(pattern, MACHINES, count, density, config.seed)
+                published = {"published_ms": known} if pattern is Pattern.RANDOM else {}
                 cases.append((pattern.value, drawn, published))
-    found = embedding_gradients(MACHINES, asked.seed)
+    found = embedding_gradients(MACHINES, config.seed)
     for name, values in (("embedding", found), ("top 1 %", largest_entries(found, 0.01))):
         cases.append((name, blocks_of(values, BLOCK // 4), {}))
     network = machines(MACHINES, MACHINES, SPARSE_GBPS)
-    rows: list[Row] = []
     for name, blocks, published in cases:
         problem = SynchronisationProblem(network, float(blocks.shape[1] * BLOCK), blocks=blocks)
         result = OmniReduce(dedicated=True).solve(problem)
         assert result.solution is not None
-        seconds = seconds_of(problem, result.solution)
+        ms = 1e3 * seconds_of(problem, result.solution)
         row: Row = {
             "blocks": name,
             "sparsity": 100.0 * float(1.0 - blocks.mean()),
             "union": float(blocks.any(axis=0).mean()),
-            "ms": 1e3 * seconds,
+            "ms": ms,
             "sent_bytes": result.figures["sent_bytes"],
             **published,
         }
         if published:
-            row["difference_ms"] = 1e3 * seconds - float(published["published_ms"])
-        rows.append(row)
-    return rows
+            row["difference_ms"] = ms - published["published_ms"]
+        yield row
 
 
-def losses(asked: AggregationConfig) -> list[Row]:
+def losses(config: AggregationConfig) -> Iterator[Row]:
     """A sum of 10 MB packet by packet at the first rate, in one rack and in two."""
-    rows: list[Row] = []
-    rate, size = asked.gbps[0] * GBPS, 1e7
-    for racks in ([asked.many_workers], [asked.many_workers // 2, -(-asked.many_workers // 2)]):
-        for loss in (0.0, 1e-4, 1e-3, 1e-2):
-            faults = Faults(loss, seed=asked.seed)
-            found = time_sum(POOL, SwitchTree.racks(racks, rate, LATENCY), size, faults)
-            closed = float(POOL.seconds(size, rate, LATENCY, len(racks)))
-            rows.append({
-                "racks": len(racks), "loss": loss, "ms": 1e3 * found.seconds,
-                "closed_form_ms": 1e3 * closed, "sent_again": found.again,
-            })  # fmt: skip
-    return rows
+    rate, size, half = config.gbps[0] * GBPS, 1e7, config.many_workers // 2
+    for racks, loss in product(
+        ([config.many_workers], [half, config.many_workers - half]), (0.0, 1e-4, 1e-3, 1e-2)
+    ):
+        faults = Faults(loss, seed=config.seed)
+        found = time_sum(POOL, SwitchTree.racks(racks, rate, LATENCY), size, faults)
+        closed = float(POOL.seconds(size, rate, LATENCY, len(racks)))
+        yield {
+            "racks": len(racks), "loss": loss, "ms": 1e3 * found.seconds,
+            "closed_form_ms": 1e3 * closed, "sent_again": found.again,
+        }  # fmt: skip
 
 
-def integers(asked: AggregationConfig) -> list[Row]:
+def integers(config: AggregationConfig) -> Iterator[Row]:
     """Gradients of a small model summed in block floating point: the error, and its bound."""
-    values = embedding_gradients(asked.many_workers, asked.seed, 500)
-    tree, exact = SwitchTree.racks([asked.many_workers], GBPS, LATENCY), values.sum(axis=0)
-    rows: list[Row] = []
+    values = embedding_gradients(config.many_workers, config.seed, 500)
+    tree, exact = SwitchTree.racks([config.many_workers], GBPS, LATENCY), values.sum(axis=0)
+    norm = float(np.linalg.norm(exact))
     for bits in (8, 16, 32):
         pool = SlotPool(bits=bits, exponents=True)
-        found = sum_floats(pool, tree, values)
-        bound, norm = error_bound(values, pool.elements, bits), float(np.linalg.norm(exact))
-        rows.append({
+        found, bound = sum_vectors(pool, tree, values), error_bound(values, pool.elements, bits)
+        yield {
             "bits": bits, "largest_sum": found.largest,
             "relative_error": float(np.linalg.norm(found.result[0] - exact)) / norm,
             "bound": float(np.linalg.norm(bound)) / norm,
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip
 
 
 def embedding_gradients(

@@ -77,26 +77,26 @@ def traffic(
     In round r a stream's packets hold the r-th of the blocks that any worker has, in every column.
     """
     workers, length = blocks.shape
-    streams = aggregators * streaming.streams
-    columns = streams * streaming.columns
-    rows = -(-length // columns)
-    flat = np.zeros((workers, rows * columns), dtype=np.bool_)
-    flat[:, :length] = blocks
-    flat[:, : min(length, columns)] = True  # the first row
-    own = flat.reshape(workers, rows, streams, streaming.columns)
+    columns = aggregators * streaming.streams * streaming.columns
+    flat = in_blocks(blocks, columns).astype(np.bool_)
+    flat[:, 0, :length] = True  # the first row
+    own = flat.reshape(workers, flat.shape[1], -1, streaming.columns)
     union = own.any(axis=0)
     turn = np.cumsum(union, axis=0) - 1  # (rows, streams, columns)
     # A worker sends a packet in a round in which it has a block of any column.
     worker, row, stream, column = np.nonzero(own)
-    packets = np.zeros((workers, streams, rows), dtype=np.bool_)
-    packets[worker, stream, turn[row, stream, column]] = True
-    per = (workers, streaming.streams, aggregators)
+    packets = np.zeros_like(own[..., 0])
+    packets[worker, turn[row, stream, column], stream] = True
+
+    def by_aggregator(count: IntArray) -> IntArray:
+        return count.reshape(*count.shape[:-1], -1, aggregators).sum(axis=-2)
+
     return Traffic(
         block_bytes,
-        own.sum(axis=(1, 3)).reshape(per).sum(axis=1),
-        packets.sum(axis=2).reshape(per).sum(axis=1),
-        union.sum(axis=(0, 2)).reshape(per[1:]).sum(axis=0),
-        union.sum(axis=0).max(axis=1).reshape(per[1:]).sum(axis=0),
+        by_aggregator(own.sum(axis=(1, 3))),
+        by_aggregator(packets.sum(axis=1)),
+        by_aggregator(union.sum(axis=(0, 2))),
+        by_aggregator(union.sum(axis=0).max(axis=1)),
     )
 
 
@@ -113,9 +113,12 @@ def stream(
     bitmap = blocks_of(values, streaming.block)
     size = bitmap.shape[1]
     streams = aggregators * streaming.streams
-    columns = streams * streaming.columns
-    result = np.zeros_like(held)
-    sent = np.zeros((4, workers, aggregators), dtype=np.int64)
+    columns, result = streams * streaming.columns, np.zeros_like(held)
+    sent = Traffic(
+        float(streaming.block * ELEMENT),
+        *np.zeros((2, workers, aggregators), np.int64),
+        *np.zeros((2, aggregators), np.int64),
+    )
     rng = np.random.default_rng(seed)
     for number in range(streams):
         aggregator = number % aggregators
@@ -129,14 +132,15 @@ def stream(
                 for column in packet:
                     sums[column] += held[worker, due[column]]
                     said[column][worker] = _next(bitmap[worker], due[column], columns)
-                sent[:2, worker, aggregator] += len(packet), bool(packet)
+                sent.blocks[worker, aggregator] += len(packet)
+                sent.packets[worker, aggregator] += bool(packet)
             for column, block in due.items():
                 result[:, block] = sums[column]
-            sent[2:, :, aggregator] += np.array([[len(due)], [1]])
+            sent.sums[aggregator] += len(due)
+            sent.answers[aggregator] += 1
             least = {column: int(said[column].min()) for column in due}
             due = {column: block for column, block in least.items() if block < size}
-    done = result.reshape(workers, -1)[:, :length]
-    return done, Traffic(float(streaming.block * ELEMENT), sent[0], sent[1], sent[2, 0], sent[3, 0])
+    return result.reshape(workers, -1)[:, :length], sent
 
 
 def _next(bitmap: BoolArray, block: int, columns: int) -> int:

@@ -49,54 +49,50 @@ class SwitchMl(Synchroniser):
     def _solve(
         self, problem: SynchronisationProblem, budget: Budget
     ) -> Result[SynchronisationPlan]:
-        network = problem.network
+        network, primitive = problem.network, problem.primitive
         switches = np.flatnonzero(network.sums & ~network.participant & network.forwards).tolist()
         trees: list[Tree] = []
         if not switches:
             reason = "no switch of the network can add: aggregation=true"
-        elif problem.primitive is not Primitive.ALL_REDUCE:
-            reason = f"SwitchML does not {problem.primitive.value}"
+        elif primitive is not Primitive.ALL_REDUCE:
+            reason = f"SwitchML does not {primitive.value}"
         else:
             reason = "no switch that adds is joined with all participants"
             trees += self._trees(problem, switches)
         if not trees:
             return Result(None, "infeasible", reason=reason)
         chosen, used = blended(problem, [(tree,) for tree in trees])
-        payload = float(4 * self.pool.elements)
         ways = sum(len(tree.reduce) + len(tree.broadcast) for tree in chosen)
-        plan = SynchronisationPlan(
-            "SwitchML", chosen, max(payload, problem.size * ways / _MESSAGES)
-        )
+        chunk = max(self.pool.payload, problem.size * ways / _MESSAGES)
         figures = {
             "switches": float(used),
             "packets": float(self.pool.packets(problem.size)),
-            "wire_bytes_per_byte": self.pool.packet / payload,
+            "wire_bytes_per_byte": self.pool.packet / self.pool.payload,
             "switch_memory_bytes": float(self.pool.memory),
         }
+        plan = SynchronisationPlan("SwitchML", chosen, chunk)
         return Result(plan, "feasible", figures=figures)
 
     def _trees(self, problem: SynchronisationProblem, switches: list[int]) -> Iterator[Tree]:
         network, participants = problem.network, problem.network.participants
         ways = Ways(network, (*participants, *switches))
         groups = ways.groups()
-        several = range(max(map(len, groups))) if 1 < len(groups) < len(participants) else ()
-        for root, table in product(switches, ways.tables[:1]):  # shortest ways never part again
-            for turn in (None, *several):
-                leader = {
-                    v: v if turn is None else group[turn % len(group)]
-                    for group in groups
-                    for v in group
-                }
-                up: dict[int, Way] = {}
-                for vertex, first in leader.items():
-                    way = table.get((vertex, root if vertex == first else first), ())
-                    ends = [i for i, at in enumerate(way) if network.sums[at]]
-                    for i, j in pairwise(ends):
-                        up.setdefault(way[i], way[i : j + 1])
-                down = tuple(way[::-1] for way in up.values())
-                tree = Tree(root, Fraction(1), tuple(up.values()), down)
-                if not SynchronisationPlan("", (tree,)).violations(problem):
-                    yield tree
+        leaders = [{v: v for group in groups for v in group}]
+        if 1 < len(groups) < len(participants):
+            for turn in range(max(map(len, groups))):
+                leaders.append({v: group[turn % len(group)] for group in groups for v in group})
+        for root, leader in product(switches, leaders):
+            up: dict[int, Way] = {}
+            for vertex, first in leader.items():
+                # Shortest ways never part again.
+                way = ways.tables[0].get((vertex, root if vertex == first else first), ())
+                ends = [i for i, at in enumerate(way) if network.sums[at]]
+                for i, j in pairwise(ends):
+                    up.setdefault(way[i], way[i : j + 1])
+            down = tuple(way[::-1] for way in up.values())
+            tree = Tree(root, Fraction(1), tuple(up.values()), down)
+            if not SynchronisationPlan("", (tree,)).violations(problem):
+                yield tree
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,27 @@
 """SwitchML: sums formed packet by packet in the slots of switches, executed on vectors.
 
+Switches add integers only. Every worker sends, one packet ahead, the exponent of what comes next
+in a slot; the switch answers with the largest of all, by which all workers scale that packet: block
+floating point, in which no sum overflows.
+
 Sapio et al., *Scaling Distributed Machine Learning with In-Network Aggregation*, NSDI 2021.
-
-Block floating point: the integers of a packet share one exponent, and no sum of them overflows.
-
-Sapio et al., *Scaling Distributed Machine Learning with In-Network Aggregation*, NSDI 2021:
-switches add integers only. Every worker sends, one packet ahead, the exponent of what comes next
-in a slot; the switch answers with the largest of all, by which all workers scale that packet.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Positive, bounded
-from envs.compilation import compiled
 from envs.errors import InputError
-from envs.heap import pop, push
 from envs.synchronisation.plan import ELEMENT
 from envs.synchronisation.sparsity import in_blocks
 
@@ -49,11 +47,10 @@ def exponents(values: FloatArray, elements: int) -> IntArray:
         InputError: a value is not finite.
     """
     largest = np.abs(in_blocks(values, elements)).max(axis=2)
-    if not np.isfinite(largest).all():
-        worker = int(np.flatnonzero(~np.isfinite(largest).all(axis=1))[0])
+    for worker in np.flatnonzero(~np.isfinite(largest).all(axis=1)):
         raise InputError("holds a value that is not finite", record=f"gradient of worker {worker}")
-    found = np.frexp(largest)[1].astype(np.int64)
-    return np.where(largest > 0.0, np.maximum(found, SMALLEST), SMALLEST)
+    found = np.where(largest > 0.0, np.maximum(np.frexp(largest)[1], SMALLEST), SMALLEST)
+    return found.astype(np.int64)
 
 
 def error_bound(values: FloatArray, elements: int, bits: int) -> FloatArray:
@@ -72,8 +69,6 @@ def error_bound(values: FloatArray, elements: int, bits: int) -> FloatArray:
 
 # Of a packet: preamble 8, Ethernet 14, IP 20, UDP 8, SwitchML 16, check sequence 4, gap 12.
 HEADERS = 82  # bytes
-_NONE = -1
-_UP, _DOWN, _TIMER, _START, _KINDS = 0, 1, 2, 3, 4
 
 
 @bounded
@@ -108,8 +103,13 @@ class SlotPool:
 
     @property
     def elements(self) -> int:
-        """Of a gradient, in a packet."""
+        """Of a gradient, in a packet: integers of `bits`."""
         return int((self.packet - HEADERS) // (self.bits // 8))
+
+    @property
+    def payload(self) -> float:
+        """Bytes of a gradient, in a packet."""
+        return float(ELEMENT * self.elements)
 
     @property
     def memory(self) -> int:
@@ -118,7 +118,7 @@ class SlotPool:
 
     def chunks(self, size: FloatArray | float) -> FloatArray:
         """That a gradient of `size` bytes is cut into, a packet each."""
-        found: FloatArray = np.ceil(np.asarray(size) / (ELEMENT * self.elements))
+        found: FloatArray = np.ceil(np.asarray(size) / self.payload)
         return found
 
     def packets(self, size: FloatArray | float) -> FloatArray:
@@ -150,26 +150,25 @@ class SlotPool:
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SwitchTree:
-    """N nodes: `workers` of them first, then switches; every node but the root has a link up.
+    """`workers` first, then switches; every node but the last, the root, has a switch above.
 
-    A link carries its rate both ways at once.
+    All links are alike and carry their rate both ways at once.
     """
 
     workers: int
-    parent: IntArray  # (N,) switch above; -1: the root, the last node
-    rate: FloatArray  # (N,) bytes/s of the link up
-    latency: FloatArray  # (N,) seconds of the link up
+    parent: tuple[int, ...]  # switch above, -1: none
+    rate: float  # bytes/s
+    latency: float  # seconds
 
     @staticmethod
     def racks(workers: Sequence[int], rate: float, latency: float) -> SwitchTree:
         """`workers` on each rack's switch, and one above those; a single rack has none above."""
         total, count = sum(workers), len(workers)
         parent = [total + rack for rack, size in enumerate(workers) for _ in range(size)]
-        parent += [total + count] * count + [_NONE] if count > 1 else [_NONE]
-        n = len(parent)
-        return SwitchTree(total, np.array(parent), np.full(n, rate), np.full(n, latency))
+        parent += [total + count] * count * (count > 1)
+        return SwitchTree(total, (*parent, -1), rate, latency)
 
 
 @bounded
@@ -187,17 +186,17 @@ class Faults:
     late: tuple[NonNegative, ...] = ()  # (W,) seconds; all begin at 0 where it is empty
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SwitchRun:
-    """What an execution left."""
+    """What an execution leaves on W workers and N nodes."""
 
     result: FloatArray  # (W, E) what each worker has at the end
     finish: FloatArray  # (W,) seconds
     sent: IntArray  # (N,) packets that every node sent up
     answered: IntArray  # (N,) packets sent down to every node
-    again: int  # packets that workers sent again
-    lost: int
-    largest: int  # |sum| in any slot, before it could overflow
+    again: int = 0  # packets that workers sent again
+    lost: int = 0
+    largest: int = 0  # |sum| in any slot, before it could overflow
 
     @property
     def seconds(self) -> float:
@@ -205,227 +204,164 @@ class SwitchRun:
         return float(self.finish.max())
 
 
-def sum_integers(
-    pool: SlotPool, tree: SwitchTree, values: IntArray, faults: Faults | None = None
+def sum_vectors(
+    pool: SlotPool, tree: SwitchTree, values: FloatArray | IntArray, faults: Faults | None = None
 ) -> SwitchRun:
-    """Sum (W, E) integers modulo 2^32, as registers do."""
-    packets = -(-values.shape[1] // pool.elements)
-    shared = np.zeros((tree.workers, packets), dtype=np.int64)
-    return _execute(pool, tree, values.astype(np.float64), shared, 1, pool.elements, faults)
+    """Sum (W, E) values: in block floating point where packets carry exponents.
 
-
-def sum_floats(
-    pool: SlotPool, tree: SwitchTree, values: FloatArray, faults: Faults | None = None
-) -> SwitchRun:
-    """Sum (W, E) values in block floating point.
+    Else they are integers, summed modulo 2^32 as registers do.
 
     Raises:
-        InputError: packets carry no exponents, bits that cannot hold the sum, a value not finite.
+        InputError: fractions without exponents, bits that cannot hold the sum, a value not finite.
     """
-    if not pool.exponents:
+    blocks, factor = in_blocks(values, pool.elements), 1
+    own = np.zeros(blocks.shape[:2], np.int64)
+    if pool.exponents:
+        own, factor = exponents(values, pool.elements), largest_integer(tree.workers, pool.bits)
+    elif (blocks % 1.0 != 0.0).any():
         raise InputError("sums of fractions need packets with exponents", field="exponents")
-    own = exponents(values, pool.elements)
-    factor = largest_integer(tree.workers, pool.bits)
-    return _execute(pool, tree, values.astype(np.float64), own, factor, pool.elements, faults)
+    run = _execute(pool, tree, blocks, own, factor, faults or Faults())
+    run.result = run.result.reshape(tree.workers, -1)[:, : values.shape[1]]
+    return run
 
 
 def time_sum(
     pool: SlotPool, tree: SwitchTree, size: float, faults: Faults | None = None
 ) -> SwitchRun:
-    """As `sum_integers` of vectors of `size` bytes, of which only the packets are made."""
-    values = np.zeros((tree.workers, int(pool.chunks(size))))
-    return _execute(pool, tree, values, values.astype(np.int64), 1, 1, faults)
+    """As `sum_vectors` of `size` bytes, of which only the packets are made."""
+    blocks = np.zeros((tree.workers, int(pool.chunks(size)), 1))
+    own = np.zeros(blocks.shape[:2], np.int64)
+    return _execute(pool, tree, blocks, own, 1, faults or Faults())
 
 
-def _execute(
+@dataclass
+class _Register:
+    """One version of a slot in a switch."""
+
+    packet: int = -1
+    seen: set[int] = field(default_factory=set)  # nodes below of which the packet is in
+    count: int = 0  # of them, 0 again when all are
+    final: bool = False  # whether the sum is that of all workers
+    total: Any = 0  # 32-bit integers
+    ahead: int = 0  # the largest exponent of the slot's next packet
+
+
+_UP, _DOWN, _TIMER = 0, 1, 2
+Slot = tuple[int, int]  # of a worker; of a switch two for each, the versions
+
+
+def _execute(  # noqa: PLR0915 - one protocol
     pool: SlotPool,
     tree: SwitchTree,
-    values: FloatArray,
-    own: IntArray,
+    blocks: FloatArray,  # (W, C, elements)
+    own: IntArray,  # (W, C) their exponents
     factor: int,
-    elements: int,
-    faults: Faults | None,
+    faults: Faults,
 ) -> SwitchRun:
-    faults = Faults() if faults is None else faults
-    late = np.array(faults.late or (0.0,) * tree.workers)
-    slots = min(pool.slots, own.shape[1])
-    run = _simulate(
-        values, own, float(factor), tree.parent, pool.packet / tree.rate, tree.latency, late, slots,
-        elements, slots if pool.exponents else 0, faults.timeout, faults.loss, faults.seed,
-    )  # fmt: skip
-    result, finish, sent, answered, counts = run
-    return SwitchRun(result, finish, sent, answered, *(int(count) for count in counts))
-
-
-@compiled
-def _simulate(  # noqa: PLR0912, PLR0915 - one loop, compiled
-    values: FloatArray,  # (W, E)
-    own: IntArray,  # (W, C) exponent of every chunk
-    factor: float,
-    parent: IntArray,  # (N,)
-    serial: FloatArray,  # (N,) seconds that a packet takes on the link up
-    latency: FloatArray,  # (N,)
-    late: FloatArray,  # (W,)
-    slots: int,
-    elements: int,
-    lead: int,  # packets before the first chunk: those with exponents only
-    timeout: float,
-    loss: float,
-    seed: int,
-) -> tuple[FloatArray, FloatArray, IntArray, IntArray, IntArray]:
     """Packet q has slot q mod slots and version q // slots mod 2, and carries chunk q - lead."""
-    # Knuth's linear congruential generator MMIX, of which the high bits are drawn.
-    state, grow, step = (
-        np.uint64(seed),
-        np.uint64(6364136223846793005),
-        np.uint64(1442695040888963407),
-    )
-    lost_below = np.uint64(loss * 2.0**53)
-    workers, length = values.shape
-    nodes, chunks = len(parent), own.shape[1]
-    switches = nodes - workers
-    packets = chunks + lead
-    children = np.zeros(nodes, np.int64)
-    for node in range(nodes - 1):
-        children[parent[node]] += 1
-    # Of a link: when it is free. Of a worker: the packet it waits for in a slot, when to send it
-    # again, and whether a timer runs.
-    up, down = np.zeros(nodes), np.zeros(nodes)
-    pending = np.full((workers, slots), _NONE)
-    deadline = np.zeros((workers, slots))
-    timed = np.zeros((workers, slots), np.bool_)
-    left = np.full(workers, packets)
-    # Of a switch, slot and version: whose packets are in, how many, of which packet; the sum, the
-    # largest exponent, and whether that is the sum of all workers. `shared` is what answers said.
-    seen = np.zeros((nodes, slots, 2), np.bool_)
-    count = np.zeros((switches, slots, 2), np.int64)
-    holds = np.full((switches, slots, 2), _NONE)
-    final = np.zeros((switches, slots, 2), np.bool_)
-    total = np.zeros((switches, slots, 2, elements), np.int32)
-    ahead = np.zeros((switches, slots, 2), np.int64)
-    shared = np.zeros(packets + slots, np.int64)
-    result, finish = np.zeros((workers, length)), np.zeros(workers)
-    sent, answered = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-    counts = np.zeros(3, np.int64)  # sent again, lost, largest sum
-    room = 1024
-    time, event, size = np.zeros(room), np.zeros(room, np.int64), 0
-    for worker in range(workers):
-        size = push(time, event, size, late[worker], _START * nodes + worker)
-    while size > 0:
-        now, what = time[0], event[0]
-        size = pop(time, event, size)
-        if size + nodes + 2 * slots + 2 > room:
-            room = 2 * (room + nodes + slots)
-            grown, moved = np.zeros(room), np.zeros(room, np.int64)
-            grown[:size], moved[:size] = time[:size], event[:size]
-            time, event = grown, moved
-        q, kind = what // (_KINDS * nodes), what // nodes % _KINDS
-        node = what % nodes
-        slot, version = q % slots, q // slots % 2
-        # What follows: packets first <= p < end, sent by `node` up or by `above` down.
-        first, end, upward, downward, above, child = 0, 0, False, False, _NONE, _NONE
-        if kind == _START:
-            end, upward = min(slots, packets), True
-            for p in range(end):
-                pending[node, p] = p
-        elif kind == _TIMER:
-            if pending[node, slot] == _NONE:
-                timed[node, slot] = False
-            elif now < deadline[node, slot]:
-                at = deadline[node, slot]
-                size = push(time, event, size, at, what)
+    workers, chunks, elements = blocks.shape
+    slots, nodes, serial = min(pool.slots, chunks), len(tree.parent), pool.packet / tree.rate
+    lead = slots if pool.exponents else 0  # packets before the first chunk, of exponents only
+    below = [[c for c, above in enumerate(tree.parent) if above == node] for node in range(nodes)]
+    run = SwitchRun(np.zeros(blocks.shape), np.zeros(workers), *np.zeros((2, nodes), np.int64))
+    registers = defaultdict[Slot, _Register](_Register)
+    shared = defaultdict[int, int](int)  # by packet, the exponent that answers said
+    free = np.zeros((2, nodes))  # when each link is, up and down
+    # Of a worker: the packet that a slot waits for, and when to send it again if a timer runs.
+    pending, deadline, timed = dict[Slot, int](), dict[Slot, float](), set[Slot]()
+    events, draws = list[tuple[float, int, int, int]](), _mmix(faults.seed)
+
+    def move(now: float, kind: int, node: int, packet: int) -> float:
+        """A packet over the link above `node`; returns when it has left."""
+        left = free[kind, node] = max(now, free[kind, node]) + serial
+        (run.answered if kind == _DOWN else run.sent)[node] += 1
+        if next(draws) < faults.loss:
+            run.lost += 1
+        else:
+            heappush(events, (left + tree.latency, packet, kind, node))
+        return left
+
+    def send(now: float, node: int, packet: int) -> None:
+        left, slot = move(now, _UP, node, packet), (node, packet % slots)
+        if node < workers and faults.loss > 0.0:
+            deadline[slot] = left + faults.timeout
+            if slot not in timed:
+                timed.add(slot)
+                heappush(events, (deadline[slot], packet, _TIMER, node))
+
+    def arrive(now: float, node: int, packet: int) -> None:
+        """A packet of `node` at the switch above it."""
+        above, version, chunk = tree.parent[node], packet % (2 * slots), packet - lead
+        register, again = registers[above, version], node in registers[above, version].seen
+        if not again:
+            register.seen.add(node)
+            registers[above, (packet + slots) % (2 * slots)].seen.discard(node)
+            if register.count == 0:
+                register.packet, register.final, register.ahead = packet, False, SMALLEST
+                register.total = np.zeros(elements, np.int32)
+            if node >= workers:
+                added, ahead = registers[node, version].total, registers[node, version].ahead
             else:
-                first, end, upward = pending[node, slot], pending[node, slot] + 1, True
-                timed[node, slot] = False
-                counts[0] += 1
-        elif kind == _UP:
-            switch = parent[node]
-            s = switch - workers
-            if not seen[node, slot, version]:
-                seen[node, slot, version], seen[node, slot, 1 - version] = True, False
-                if count[s, slot, version] == 0:
-                    holds[s, slot, version], final[s, slot, version] = q, False
-                    ahead[s, slot, version] = -(1 << 62)
-                    total[s, slot, version, :] = 0
-                begin = (q - lead) * elements
-                if node < workers:
-                    follows = q + slots - lead
-                    if follows < chunks:
-                        ahead[s, slot, version] = max(ahead[s, slot, version], own[node, follows])
-                    for i in range(max(begin, 0), min(begin + elements, length)):
-                        scaled = np.rint(math.ldexp(values[node, i], -shared[q]) * factor)
-                        value = np.int64(total[s, slot, version, i - begin]) + np.int64(scaled)
-                        counts[2] = max(counts[2], abs(value))
-                        total[s, slot, version, i - begin] = np.int32(value)
-                else:
-                    c = node - workers
-                    ahead[s, slot, version] = max(ahead[s, slot, version], ahead[c, slot, version])
-                    for i in range(elements):
-                        value = np.int64(total[s, slot, version, i])
-                        value += np.int64(total[c, slot, version, i])
-                        counts[2] = max(counts[2], abs(value))
-                        total[s, slot, version, i] = np.int32(value)
-                count[s, slot, version] += 1
-                if count[s, slot, version] == children[switch]:
-                    count[s, slot, version] = 0
-                    if parent[switch] == _NONE:
-                        final[s, slot, version] = True
-                        if lead > 0:
-                            shared[q + slots] = ahead[s, slot, version]
-                        downward, above = True, switch
-                    else:
-                        node, upward = switch, True
-            elif holds[s, slot, version] == q and count[s, slot, version] == 0:
-                if final[s, slot, version]:  # the answer again, to this one
-                    downward, above, child = True, switch, node
-                else:
-                    node, upward = switch, True
-            if upward:
-                first, end = q, q + 1
-        elif node >= workers:  # an answer at a switch
-            s = node - workers
-            if holds[s, slot, version] == q:
-                if not final[s, slot, version]:
-                    total[s, slot, version, :] = total[parent[node] - workers, slot, version, :]
-                    final[s, slot, version] = True
-                downward, above = True, node
-        elif pending[node, slot] == q:  # an answer at a worker
-            begin, s = (q - lead) * elements, parent[node] - workers
-            for i in range(max(begin, 0), min(begin + elements, length)):
-                value = total[s, slot, version, i - begin] / factor
-                result[node, i] = math.ldexp(value, shared[q])
-            left[node] -= 1
-            finish[node] = now
-            pending[node, slot] = _NONE
-            if q + slots < packets:
-                pending[node, slot] = q + slots
-                first, end, upward = q + slots, q + slots + 1, True
-        if upward:
-            for p in range(first, end):
-                up[node] = max(now, up[node]) + serial[node]
-                sent[node] += 1
-                if node < workers and loss > 0.0:
-                    slot = p % slots
-                    deadline[node, slot] = up[node] + timeout
-                    if not timed[node, slot]:
-                        timed[node, slot] = True
-                        what = (p * _KINDS + _TIMER) * nodes + node
-                        size = push(time, event, size, deadline[node, slot], what)
-                state = state * grow + step
-                if state >> np.uint64(11) < lost_below:
-                    counts[1] += 1
-                else:
-                    what = (p * _KINDS + _UP) * nodes + node
-                    size = push(time, event, size, up[node] + latency[node], what)
-        if downward:
-            for c in range(nodes - 1):
-                if parent[c] == above and child in (_NONE, c):
-                    down[c] = max(now, down[c]) + serial[c]
-                    answered[c] += 1
-                    state = state * grow + step
-                    if state >> np.uint64(11) < lost_below:
-                        counts[1] += 1
-                    else:
-                        what = (q * _KINDS + _DOWN) * nodes + c
-                        size = push(time, event, size, down[c] + latency[c], what)
-    return result, finish, sent, answered, counts
+                added = np.zeros(elements)
+                if chunk >= 0:
+                    added = np.rint(np.ldexp(blocks[node, chunk], -shared[packet]) * factor)
+                ahead = int(own[node, chunk + slots]) if chunk + slots < chunks else SMALLEST
+            total = register.total + added.astype(np.int64)
+            run.largest = max(run.largest, int(np.abs(total).max()))
+            register.total, register.ahead = total.astype(np.int32), max(register.ahead, ahead)
+            register.count = (register.count + 1) % len(below[above])
+            if register.count == 0 and tree.parent[above] < 0:
+                register.final, shared[packet + slots] = True, register.ahead
+        if register.packet == packet and register.count == 0:  # all are in
+            if not register.final:
+                send(now, above, packet)
+            else:
+                for child in [node] if again else below[above]:
+                    move(now, _DOWN, child, packet)
+
+    def answer(now: float, node: int, packet: int) -> None:
+        """The sum of all workers at `node`, from the switch above it."""
+        above, version, slot = tree.parent[node], packet % (2 * slots), (node, packet % slots)
+        if node >= workers:
+            register = registers[node, version]
+            if register.packet == packet:
+                if not register.final:
+                    register.total, register.final = registers[above, version].total, True
+                for child in below[node]:
+                    move(now, _DOWN, child, packet)
+        elif pending.get(slot) == packet:
+            if packet >= lead:
+                total = registers[above, version].total
+                run.result[node, packet - lead] = np.ldexp(total / factor, shared[packet])
+            run.finish[node] = now
+            del pending[slot]
+            if packet + slots < lead + chunks:
+                pending[slot] = packet + slots
+                send(now, node, packet + slots)
+
+    for worker, late in enumerate(faults.late or [0.0] * workers):
+        for packet in range(slots):
+            pending[worker, packet] = packet
+            send(late, worker, packet)
+    while events:
+        now, packet, kind, node = heappop(events)
+        slot = node, packet % slots
+        if kind == _UP:
+            arrive(now, node, packet)
+        elif kind == _DOWN:
+            answer(now, node, packet)
+        elif slot in pending and now < deadline[slot]:
+            heappush(events, (deadline[slot], packet, _TIMER, node))
+        else:
+            timed.remove(slot)
+            if slot in pending:
+                run.again += 1
+                send(now, node, pending[slot])
+    return run
+
+
+def _mmix(state: int) -> Iterator[float]:
+    """Knuth's linear congruential generator MMIX: fractions of its high bits."""
+    while True:
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        yield (state >> 11) / 2.0**53

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 from envs.synchronisation.layerwise import LayeredModel, training_seconds
-from experiments.papers.coinnetflow.orders import BASELINES, WEIGHTINGS, CoInNetFlow, fair
+from experiments.papers.coinnetflow.orders import BASELINES, WEIGHTINGS, coinnetflow, fair
 from experiments.papers.coinnetflow.tenants import Racks, Sending, Tenant, play_tenants
 from tests.strength import examples
 
@@ -34,7 +34,7 @@ def tenants(draw: st.DrawFn) -> list[Tenant]:
 
 
 SENDINGS = [Sending(ranks, front, 2e5) for ranks in BASELINES.values() for front in (False, True)]
-SENDINGS += [Sending(CoInNetFlow(weighting), True, 2e5) for weighting in WEIGHTINGS]
+SENDINGS += [Sending(coinnetflow(weighting), True, 2e5) for weighting in WEIGHTINGS.values()]
 
 
 @examples(60)
@@ -80,9 +80,9 @@ def test_the_smaller_job_passes_through_a_shared_port_and_compression_shrinks_th
         name: play_tenants(jobs, cluster, sending, default_rng(0))[1]
         for name, sending in {
             "fair": Sending(fair, True, 1e5),
-            "bssi": Sending(CoInNetFlow(), True, 1e5),
-            "ahead": Sending(CoInNetFlow("clairvoyant"), True, 1e5),
-            "small": Sending(CoInNetFlow(), True, 1e5, 2.0, 0.5),
+            "bssi": Sending(coinnetflow(WEIGHTINGS["none"]), True, 1e5),
+            "ahead": Sending(coinnetflow(WEIGHTINGS["clairvoyant"]), True, 1e5),
+            "small": Sending(coinnetflow(WEIGHTINGS["none"]), True, 1e5, 2.0, 0.5),
         }.items()
     }
     assert found["fair"] == pytest.approx([0.2 + 1.1, 0.2 + 0.2], abs=2e-3)
@@ -92,7 +92,7 @@ def test_the_smaller_job_passes_through_a_shared_port_and_compression_shrinks_th
 
 
 def ends(jobs: list[Tenant], weighting: str, *small: float) -> list[float]:
-    sending = Sending(CoInNetFlow(weighting), True, 1e5, *small)
+    sending = Sending(coinnetflow(WEIGHTINGS[weighting]), True, 1e5, *small)
     return list(play_tenants(jobs, Racks(2, 12, RATE, RATE), sending, default_rng(0))[1])
 
 
