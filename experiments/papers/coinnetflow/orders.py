@@ -35,7 +35,7 @@ def bssi(times: FloatArray, weight: FloatArray) -> tuple[IntArray, float]:
     order, bound = np.zeros(n, np.int64), 0.0
     for last in range(n - 1, -1, -1):
         b = np.argmax(load)
-        chosen, least = np.argmax(waiting), np.inf
+        chosen, least = int(np.argmax(waiting)), np.inf
         for c in range(n):
             d = times[c, b]
             if waiting[c] and d > 0.0 and residue[c] / d < least:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from envs.arrays import FloatArray, IntArray
-from envs.compilation import unchecked
+from envs.compilation import unchecked, unchecked_inner
 from envs.network.fluid import simulate_flows, single_paths
 
 Flows = tuple[IntArray, IntArray, FloatArray]  # of one coflow: sources, destinations, sizes
@@ -97,7 +97,7 @@ def coflow_problem(
     coflow = np.repeat(np.arange(len(arrival)), [len(size) for size in sizes])
     key = (coflow * ports + np.concatenate(destinations)) * ports + np.concatenate(sources)
     key, own = np.unique(key, return_inverse=True)
-    size = np.bincount(own, np.concatenate(sizes), len(key))
+    size: FloatArray = np.bincount(own, np.concatenate(sizes), len(key))
     key, size = key[size > 0.0], size[size > 0.0]
     ptr = np.searchsorted(key, np.arange(len(arrival) + 1) * ports**2)
     return CoflowProblem(ports, rate, arrival, ptr, key % ports, key // ports % ports + ports, size)
@@ -170,8 +170,8 @@ def simulate_fair(problem: CoflowProblem) -> CoflowTimes:
     return CoflowTimes(completion, found.num_events)
 
 
-@unchecked
-def share_madd(
+@unchecked_inner
+def _share_madd(
     order: IntArray,  # (k,) coflows by priority
     refill: IntArray,  # (k,) coflows in the order of filling up
     capacity: float,
@@ -199,8 +199,24 @@ def share_madd(
                 used[s] += rate[f]
                 used[d] += rate[f]
         room -= used
-    if np.any(skipped):
-        _share_fairly(order[skipped], room, state, zero)
+    # Flows of those skipped get the smaller of their equal parts of what both their ports have.
+    able = [
+        f
+        for c in order[skipped]
+        for f in range(ptr[c], ptr[c + 1])
+        if left[f] > 0.0 and min(room[source[f]], room[destination[f]]) > zero
+    ]
+    count, used = np.zeros(len(room)), np.zeros(len(room))
+    for f in able:
+        count[source[f]] += 1.0
+        count[destination[f]] += 1.0
+    for f in able:
+        s, d = source[f], destination[f]
+        own = min(room[s] / count[s], room[d] / count[d])
+        rate[f] = own if own > zero else 0.0
+        used[s] += rate[f]
+        used[d] += rate[f]
+    room -= used
     for c in refill:
         for f in range(ptr[c], ptr[c + 1]):
             s, d = source[f], destination[f]
@@ -209,28 +225,6 @@ def share_madd(
                 rate[f] += more
                 room[s] -= more
                 room[d] -= more
-
-
-@unchecked
-def _share_fairly(coflows: IntArray, room: FloatArray, state: Switch, zero: float) -> None:
-    """Each flow gets the smaller of its equal parts of what its two ports have left."""
-    ptr, source, destination, left, rate, _, _ = state
-    count, used = np.zeros(len(room)), np.zeros(len(room))
-    for counting in (True, False):
-        for c in coflows:
-            for f in range(ptr[c], ptr[c + 1]):
-                s, d = source[f], destination[f]
-                if left[f] == 0.0 or min(room[s], room[d]) <= zero:
-                    continue
-                if counting:
-                    count[s] += 1.0
-                    count[d] += 1.0
-                else:
-                    own = min(room[s] / count[s], room[d] / count[d])
-                    rate[f] = own if own > zero else 0.0
-                    used[s] += rate[f]
-                    used[d] += rate[f]
-    room -= used
 
 
 @unchecked
@@ -252,7 +246,7 @@ def play_madd(
         refill = order
         if len(due):
             refill = order[np.argsort(np.trunc(due[order] - begun), kind="mergesort")]
-        share_madd(order, refill, capacity, state, zero)
+        _share_madd(order, refill, capacity, state, zero)
         events += 1
         step = until - now
         for c in order:

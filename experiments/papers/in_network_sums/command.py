@@ -219,7 +219,7 @@ def losses(config: AggregationConfig) -> Iterator[Row]:
         ([config.many_workers], [half, config.many_workers - half]), (0.0, 1e-4, 1e-3, 1e-2)
     ):
         faults = Faults(loss, seed=config.seed)
-        found = time_sum(POOL, SwitchTree.racks(racks, rate, LATENCY), size, faults)
+        found = time_sum(POOL, SwitchTree(racks, rate, LATENCY), size, faults)
         closed = float(POOL.seconds(size, rate, LATENCY, len(racks)))
         yield {
             "racks": len(racks), "loss": loss, "ms": 1e3 * found.seconds,
@@ -230,7 +230,7 @@ def losses(config: AggregationConfig) -> Iterator[Row]:
 def integers(config: AggregationConfig) -> Iterator[Row]:
     """Gradients of a small model summed in block floating point: the error, and its bound."""
     values = embedding_gradients(config.many_workers, config.seed, 500)
-    tree, exact = SwitchTree.racks([config.many_workers], GBPS, LATENCY), values.sum(axis=0)
+    tree, exact = SwitchTree([config.many_workers], GBPS, LATENCY), values.sum(axis=0)
     norm = float(np.linalg.norm(exact))
     for bits in (8, 16, 32):
         pool = SlotPool(bits=bits, exponents=True)

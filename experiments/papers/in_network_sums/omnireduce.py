@@ -78,7 +78,7 @@ def traffic(
     """
     workers, length = blocks.shape
     columns = aggregators * streaming.streams * streaming.columns
-    flat = in_blocks(blocks, columns).astype(np.bool_)
+    flat = in_blocks(blocks.astype(np.float64), columns).astype(np.bool_)
     flat[:, 0, :length] = True  # the first row
     own = flat.reshape(workers, flat.shape[1], -1, streaming.columns)
     union = own.any(axis=0)
@@ -89,7 +89,8 @@ def traffic(
     packets[worker, turn[row, stream, column], stream] = True
 
     def by_aggregator(count: IntArray) -> IntArray:
-        return count.reshape(*count.shape[:-1], -1, aggregators).sum(axis=-2)
+        total: IntArray = count.reshape(*count.shape[:-1], -1, aggregators).sum(axis=-2)
+        return total
 
     return Traffic(
         block_bytes,

@@ -14,13 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import product
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from envs.arrays import FloatArray, IntArray
-from envs.bounds import Count, NonNegative, Positive, bounded
+from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.synchronisation.plan import ELEMENT
 from envs.synchronisation.sparsity import in_blocks
@@ -152,29 +153,33 @@ class SlotPool:
 
 @dataclass(frozen=True)
 class SwitchTree:
-    """`workers` first, then switches; every node but the last, the root, has a switch above.
+    """Workers on a switch for each rack and, above several, one more; all links are alike.
 
-    All links are alike and carry their rate both ways at once.
+    Nodes are the workers, then the switches, the root last. A link carries its rate both ways at
+    once.
     """
 
-    workers: int
-    parent: tuple[int, ...]  # switch above, -1: none
+    racks: Sequence[int]  # workers of each
     rate: float  # bytes/s
     latency: float  # seconds
 
-    @staticmethod
-    def racks(workers: Sequence[int], rate: float, latency: float) -> SwitchTree:
-        """`workers` on each rack's switch, and one above those; a single rack has none above."""
-        total, count = sum(workers), len(workers)
-        parent = [total + rack for rack, size in enumerate(workers) for _ in range(size)]
-        parent += [total + count] * count * (count > 1)
-        return SwitchTree(total, (*parent, -1), rate, latency)
+    @property
+    def workers(self) -> int:
+        """W."""
+        return sum(self.racks)
+
+    @property
+    def parent(self) -> list[int]:
+        """(N,) the switch above each node, -1 above the root."""
+        found = [self.workers + rack for rack, size in enumerate(self.racks) for _ in range(size)]
+        count = len(self.racks)
+        return [*found, *[self.workers + count] * count * (count > 1), -1]
 
 
 @bounded
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on the way: lost packets, and workers that begin late.
+    """Lost packets.
 
     A worker sends a packet again `timeout` seconds after the last of it left, if its slot's sum has
     not come; without loss there is no timer.
@@ -183,7 +188,6 @@ class Faults:
     loss: Annotated[float, Ge(0.0), Lt(1.0)] = 0.0  # probability, on every link
     timeout: Positive = 1e-3
     seed: Annotated[int, Ge(0)] = 0
-    late: tuple[NonNegative, ...] = ()  # (W,) seconds; all begin at 0 where it is empty
 
 
 @dataclass(eq=False)
@@ -205,7 +209,7 @@ class SwitchRun:
 
 
 def sum_vectors(
-    pool: SlotPool, tree: SwitchTree, values: FloatArray | IntArray, faults: Faults | None = None
+    pool: SlotPool, tree: SwitchTree, values: FloatArray, faults: Faults | None = None
 ) -> SwitchRun:
     """Sum (W, E) values: in block floating point where packets carry exponents.
 
@@ -260,9 +264,10 @@ def _execute(  # noqa: PLR0915 - one protocol
 ) -> SwitchRun:
     """Packet q has slot q mod slots and version q // slots mod 2, and carries chunk q - lead."""
     workers, chunks, elements = blocks.shape
-    slots, nodes, serial = min(pool.slots, chunks), len(tree.parent), pool.packet / tree.rate
+    parent, slots, serial = tree.parent, min(pool.slots, chunks), pool.packet / tree.rate
+    nodes = len(parent)
     lead = slots if pool.exponents else 0  # packets before the first chunk, of exponents only
-    below = [[c for c, above in enumerate(tree.parent) if above == node] for node in range(nodes)]
+    below = [[c for c, above in enumerate(parent) if above == node] for node in range(nodes)]
     run = SwitchRun(np.zeros(blocks.shape), np.zeros(workers), *np.zeros((2, nodes), np.int64))
     registers = defaultdict[Slot, _Register](_Register)
     shared = defaultdict[int, int](int)  # by packet, the exponent that answers said
@@ -273,7 +278,7 @@ def _execute(  # noqa: PLR0915 - one protocol
 
     def move(now: float, kind: int, node: int, packet: int) -> float:
         """A packet over the link above `node`; returns when it has left."""
-        left = free[kind, node] = max(now, free[kind, node]) + serial
+        left = free[kind, node] = max(now, float(free[kind, node])) + serial
         (run.answered if kind == _DOWN else run.sent)[node] += 1
         if next(draws) < faults.loss:
             run.lost += 1
@@ -291,7 +296,7 @@ def _execute(  # noqa: PLR0915 - one protocol
 
     def arrive(now: float, node: int, packet: int) -> None:
         """A packet of `node` at the switch above it."""
-        above, version, chunk = tree.parent[node], packet % (2 * slots), packet - lead
+        above, version, chunk = parent[node], packet % (2 * slots), packet - lead
         register, again = registers[above, version], node in registers[above, version].seen
         if not again:
             register.seen.add(node)
@@ -310,7 +315,7 @@ def _execute(  # noqa: PLR0915 - one protocol
             run.largest = max(run.largest, int(np.abs(total).max()))
             register.total, register.ahead = total.astype(np.int32), max(register.ahead, ahead)
             register.count = (register.count + 1) % len(below[above])
-            if register.count == 0 and tree.parent[above] < 0:
+            if register.count == 0 and parent[above] < 0:
                 register.final, shared[packet + slots] = True, register.ahead
         if register.packet == packet and register.count == 0:  # all are in
             if not register.final:
@@ -321,7 +326,7 @@ def _execute(  # noqa: PLR0915 - one protocol
 
     def answer(now: float, node: int, packet: int) -> None:
         """The sum of all workers at `node`, from the switch above it."""
-        above, version, slot = tree.parent[node], packet % (2 * slots), (node, packet % slots)
+        above, version, slot = parent[node], packet % (2 * slots), (node, packet % slots)
         if node >= workers:
             register = registers[node, version]
             if register.packet == packet:
@@ -339,10 +344,9 @@ def _execute(  # noqa: PLR0915 - one protocol
                 pending[slot] = packet + slots
                 send(now, node, packet + slots)
 
-    for worker, late in enumerate(faults.late or [0.0] * workers):
-        for packet in range(slots):
-            pending[worker, packet] = packet
-            send(late, worker, packet)
+    for worker, packet in product(range(workers), range(slots)):
+        pending[worker, packet] = packet
+        send(0.0, worker, packet)
     while events:
         now, packet, kind, node = heappop(events)
         slot = node, packet % slots
