@@ -145,12 +145,13 @@ def _tenancy(jobs: Sequence[Tenant], racks: int) -> Tenancy:
         size[j, : own.num_layers], update[j, : own.num_layers] = own.sizes, own.update
         took[j, : 2 * own.num_layers] = np.append(own.forward, own.backward[::-1])
     width = 1 + min(racks, max(job.workers for job in jobs))
-    return Tenancy(
-        racks, racks + np.arange(n * width).reshape(n, width),
-        np.array([job.model.num_layers for job in jobs]), size, update, took,
-        *np.zeros((3, n, most)), *np.zeros((3, n)), *np.full((2, n), np.inf),
-        np.array([job.iterations for job in jobs]), np.zeros(n, np.int64), np.full(n, -1),
-    )  # fmt: skip
+    nics = racks + np.arange(n * width).reshape(n, width)
+    layers, iterations = np.array([(job.model.num_layers, job.iterations) for job in jobs]).T
+    others = [
+        *np.zeros((3, n, most)), *np.zeros((3, n)), *np.full((2, n), np.inf), iterations.copy(),
+        np.zeros(n, np.int64), np.full(n, -1),
+    ]  # fmt: skip
+    return Tenancy(racks, nics, layers.copy(), size, update, took, *others)
 
 
 @unchecked

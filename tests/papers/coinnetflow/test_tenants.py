@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,8 +35,14 @@ def tenants(draw: st.DrawFn) -> list[Tenant]:
     return draw(st.lists(job, min_size=1, max_size=5))
 
 
+def front(name: str, *small: float) -> Sending:
+    """Front tensors in chunks, with the priorities of a weighting, or max-min fair."""
+    ranks = coinnetflow(WEIGHTINGS[name]) if name in WEIGHTINGS else fair
+    return Sending(ranks, True, 1e5, *small)
+
+
 SENDINGS = [Sending(ranks, front, 2e5) for ranks in BASELINES.values() for front in (False, True)]
-SENDINGS += [Sending(coinnetflow(weighting), True, 2e5) for weighting in WEIGHTINGS.values()]
+SENDINGS += map(front, WEIGHTINGS)
 
 
 @examples(60)
@@ -42,15 +50,14 @@ SENDINGS += [Sending(coinnetflow(weighting), True, 2e5) for weighting in WEIGHTI
 def test_nothing_ends_sooner_than_its_computing_and_its_bytes_allow(
     jobs: list[Tenant], sending: Sending
 ) -> None:
-    cluster = Racks(2, 4, RATE, RATE)
-    begin, end = play_tenants(jobs, cluster, sending, default_rng(0))
+    begin, end = play_tenants(jobs, Racks(2, 4, RATE, RATE), sending, default_rng(0))
     for job, start, stop in zip(jobs, begin, end, strict=True):
         assert start >= job.arrival
         own = job.model
         computed = job.iterations * float((own.forward + own.backward).sum())
         moved = job.iterations * float(own.sizes.sum()) / RATE
         assert stop - start >= max(computed, moved) - 1e-6
-    # With a port that nobody shares, all is as in training with one collective at a time.
+    # With ports wide enough for all, it is as in training with one collective at a time.
     wide = Racks(2, 4, RATE, 1e9)
     begin, end = play_tenants(jobs, wide, Sending(fair, False, 2e5), default_rng(0))
     for job, took in zip(jobs, end - begin, strict=True):
@@ -58,55 +65,40 @@ def test_nothing_ends_sooner_than_its_computing_and_its_bytes_allow(
         assert took == pytest.approx(float(alone[0]), rel=1e-9)
 
 
+def ends(jobs: list[Tenant], sending: Sending, slots: int = 12) -> Any:
+    """Of jobs of 8 workers, which have some in each of two racks; to be compared with seconds."""
+    found = play_tenants(jobs, Racks(2, slots, RATE, RATE), sending, default_rng(0))[1]
+    return pytest.approx(found, abs=2e-3)
+
+
 def test_a_front_tensor_goes_first_at_the_next_chunk() -> None:
     """Layer 1 (2 MB) is ready at 0.2 s, layer 0 (0.4 MB) at 0.5 s, when 0.3 MB have been sent."""
-    two = model([(100_000, 1, 3), (500_000, 0, 1)])
-    jobs = [Tenant(two, 1, 2, 0.0)]
-    whole, front = (
-        play_tenants(jobs, Racks(1, 1, RATE, RATE), Sending(fair, f, 2e5), default_rng(0))
-        for f in (False, True)
-    )
+    jobs = [Tenant(model([(100_000, 1, 3), (500_000, 0, 1)]), 1, 2, 0.0)]
     # In order: both sums are there at 0.2 + 2.4 s, and the second iteration takes 0.1 + 2.5 s more.
-    assert whole[1][0] == pytest.approx(2.6 + 2 * 1e-3 + 0.1 + 0.1 + 2.4, abs=2e-3)
+    assert ends(jobs, Sending(fair, False, 2e5)) == [2.6 + 0.1 + 0.1 + 2.4 + 2e-3]
     # In front: layer 0 is sent from 0.6 s to 1.0 s, so that its forward pass is over by then.
-    assert front[1][0] == pytest.approx(2.6 + 1e-3 + 0.1 + 2.4 + 1e-3, abs=2e-3)
+    assert ends(jobs, Sending(fair, True, 2e5)) == [2.6 + 0.1 + 2.4 + 2e-3]
 
 
 def test_the_smaller_job_passes_through_a_shared_port_and_compression_shrinks_the_other() -> None:
     small, large = model([(25_000, 1, 1)]), model([(250_000, 1, 1)])
-    jobs = [Tenant(large, 8, 1, 0.0), Tenant(small, 8, 1, 0.0)]  # both have workers in each rack
-    cluster = Racks(2, 8, RATE, RATE)
-    found = {
-        name: play_tenants(jobs, cluster, sending, default_rng(0))[1]
-        for name, sending in {
-            "fair": Sending(fair, True, 1e5),
-            "bssi": Sending(coinnetflow(WEIGHTINGS["none"]), True, 1e5),
-            "ahead": Sending(coinnetflow(WEIGHTINGS["clairvoyant"]), True, 1e5),
-            "small": Sending(coinnetflow(WEIGHTINGS["none"]), True, 1e5, 2.0, 0.5),
-        }.items()
-    }
-    assert found["fair"] == pytest.approx([0.2 + 1.1, 0.2 + 0.2], abs=2e-3)
-    assert found["bssi"] == pytest.approx([0.2 + 1.1, 0.2 + 0.1], abs=2e-3)
-    assert found["ahead"] == pytest.approx(found["bssi"])
-    assert found["small"] == pytest.approx([0.2 + 0.6, 0.2 + 0.1], abs=2e-3)
-
-
-def ends(jobs: list[Tenant], weighting: str, *small: float) -> list[float]:
-    sending = Sending(coinnetflow(WEIGHTINGS[weighting]), True, 1e5, *small)
-    return list(play_tenants(jobs, Racks(2, 12, RATE, RATE), sending, default_rng(0))[1])
+    jobs = [Tenant(large, 8, 1, 0.0), Tenant(small, 8, 1, 0.0)]
+    assert ends(jobs, front("fair"), 8) == [0.2 + 1.1, 0.2 + 0.2]
+    for name in ("none", "clairvoyant"):
+        assert ends(jobs, front(name), 8) == [0.2 + 1.1, 0.2 + 0.1]
+    assert ends(jobs, front("none", 2.0, 0.5), 8) == [0.2 + 0.6, 0.2 + 0.1]
 
 
 def test_the_authors_weighting_finishes_what_was_begun_however_long_a_job_trains() -> None:
-    """A tensor of 1 MB is sent from 0.2 s on, one of 0.2 MB is ready at 0.8 s; 16 workers share."""
-    begun = model([(250_000, 1, 1)])
-    for iterations in (1, 3):  # of the job that was there first: nothing that the rule can see
-        jobs = [
-            Tenant(begun, 8, iterations, 0.0),
-            Tenant(model([(50_000, 1, 1)]), 8, 1, 0.6),
-        ]
-        assert ends(jobs, "remaining")[1] == pytest.approx(1.2 + 0.2, abs=2e-3)
-        assert ends(jobs, "none")[1] == pytest.approx(0.8 + 0.2, abs=2e-3)
-    jobs = [Tenant(begun, 8, 1, 0.0), Tenant(model([(250_000, 1, 1)]), 8, 1, 0.0)]
+    """A tensor of 1 MB is sent from 0.2 s on, one of 0.2 MB is ready at 0.8 s."""
+    begun, later = model([(250_000, 1, 1)]), Tenant(model([(50_000, 1, 1)]), 8, 1, 0.6)
+    assert ends([Tenant(begun, 8, 1, 0.0), later], front("remaining")) == [1.2, 1.2 + 0.2]
+    assert ends([Tenant(begun, 8, 1, 0.0), later], front("none")) == [1.2 + 0.2, 0.8 + 0.2]
+    # Of the first job's iterations the rule sees nothing.
+    many = Tenant(begun, 8, 3, 0.0)
+    assert ends([many, later], front("remaining")).expected[1] == pytest.approx(1.4, abs=2e-3)
     looking = Tenant(model([(1, 5, 5)]), 8, 1, 0.5)  # whose arrival has ranks made anew
-    alike = ends([*jobs, looking], "remaining", 4.0, 0.5)[:2]  # the one that waits is compressed
+    pair = [Tenant(begun, 8, 1, 0.0), Tenant(begun, 8, 1, 0.0)]
+    alike = ends([*pair, looking], front("remaining", 4.0, 0.5)).expected[:2]
+    # The one that waits is compressed.
     assert sorted(alike) == pytest.approx([0.2 + 1.0, 0.2 + 1.25], abs=2e-3)
