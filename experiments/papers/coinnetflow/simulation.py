@@ -97,7 +97,8 @@ def coflow_problem(
     coflow = np.repeat(np.arange(len(arrival)), [len(size) for size in sizes])
     key = (coflow * ports + np.concatenate(destinations)) * ports + np.concatenate(sources)
     key, own = np.unique(key, return_inverse=True)
-    size: FloatArray = np.bincount(own, np.concatenate(sizes), len(key))
+    size = np.zeros(len(key))
+    np.add.at(size, own, np.concatenate(sizes))
     key, size = key[size > 0.0], size[size > 0.0]
     ptr = np.searchsorted(key, np.arange(len(arrival) + 1) * ports**2)
     return CoflowProblem(ports, rate, arrival, ptr, key % ports, key // ports % ports + ports, size)
