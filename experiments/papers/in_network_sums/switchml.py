@@ -195,21 +195,16 @@ class SwitchRun:
     """What an execution leaves on W workers and N nodes."""
 
     result: FloatArray  # (W, E) what each worker has at the end
-    finish: FloatArray  # (W,) seconds
     sent: IntArray  # (N,) packets that every node sent up
     answered: IntArray  # (N,) packets sent down to every node
     again: int = 0  # packets that workers sent again
     lost: int = 0
     largest: int = 0  # |sum| in any slot, before it could overflow
-
-    @property
-    def seconds(self) -> float:
-        """Until the last worker has the whole sum."""
-        return float(self.finish.max())
+    seconds: float = 0.0  # until the last worker has the whole sum
 
 
 def sum_vectors(
-    pool: SlotPool, tree: SwitchTree, values: FloatArray, faults: Faults | None = None
+    pool: SlotPool, tree: SwitchTree, values: FloatArray, faults: Faults = Faults()
 ) -> SwitchRun:
     """Sum (W, E) values: in block floating point where packets carry exponents.
 
@@ -224,18 +219,16 @@ def sum_vectors(
         own, factor = exponents(values, pool.elements), largest_integer(tree.workers, pool.bits)
     elif (blocks % 1.0 != 0.0).any():
         raise InputError("sums of fractions need packets with exponents", field="exponents")
-    run = _execute(pool, tree, blocks, own, factor, faults or Faults())
+    run = _execute(pool, tree, blocks, own, factor, faults)
     run.result = run.result.reshape(tree.workers, -1)[:, : values.shape[1]]
     return run
 
 
-def time_sum(
-    pool: SlotPool, tree: SwitchTree, size: float, faults: Faults | None = None
-) -> SwitchRun:
+def time_sum(pool: SlotPool, tree: SwitchTree, size: float, faults: Faults = Faults()) -> SwitchRun:
     """As `sum_vectors` of `size` bytes, of which only the packets are made."""
     blocks = np.zeros((tree.workers, int(pool.chunks(size)), 1))
     own = np.zeros(blocks.shape[:2], np.int64)
-    return _execute(pool, tree, blocks, own, 1, faults or Faults())
+    return _execute(pool, tree, blocks, own, 1, faults)
 
 
 @dataclass
@@ -268,7 +261,7 @@ def _execute(  # noqa: PLR0915 - one protocol
     nodes = len(parent)
     lead = slots if pool.exponents else 0  # packets before the first chunk, of exponents only
     below = [[c for c, above in enumerate(parent) if above == node] for node in range(nodes)]
-    run = SwitchRun(np.zeros(blocks.shape), np.zeros(workers), *np.zeros((2, nodes), np.int64))
+    run = SwitchRun(np.zeros(blocks.shape), *np.zeros((2, nodes), np.int64))
     registers = defaultdict[Slot, _Register](_Register)
     shared = defaultdict[int, int](int)  # by packet, the exponent that answers said
     free = np.zeros((2, nodes))  # when each link is, up and down
@@ -338,7 +331,7 @@ def _execute(  # noqa: PLR0915 - one protocol
             if packet >= lead:
                 total = registers[above, version].total
                 run.result[node, packet - lead] = np.ldexp(total / factor, shared[packet])
-            run.finish[node] = now
+            run.seconds = now
             del pending[slot]
             if packet + slots < lead + chunks:
                 pending[slot] = packet + slots
