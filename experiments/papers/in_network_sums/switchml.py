@@ -79,7 +79,8 @@ class SlotPool:
 
     A worker has one packet in every slot: the answer that brings a slot's sum lets it send the next
     packet there, so that the window clocks itself. Each slot has two versions, used in turn: the
-    sum before stays until every worker is known to have it, and answers whoever asks again.
+    sum before stays until every worker is known to have it, and is sent again to a worker
+    that sends again.
 
     Args:
         packet: bytes on the wire, headers included; all packets are as large.

@@ -39,7 +39,7 @@ def test_all_tables_of_a_file(work: Path) -> None:
 
 def test_omnireduce_sends_the_blocks_of_a_file_of_gradients(work: Path) -> None:
     values = np.zeros((8, 8192), dtype=np.float32)
-    values[:, 7000] = 1.0  # in the same block of everybody
+    values[:, 7000] = 1.0  # in the same block of every worker
     np.save(work / "gradients.npy", values)
     words = "agent=omnireduce topology=dgx1 optimum=false hydra.run.dir=run"
     sparsity = "sparsity={block: 16, gradients: gradients.npy}"
