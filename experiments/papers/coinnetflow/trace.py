@@ -157,10 +157,8 @@ class _Line:
 
     def whole(self, field: str, least: int, most: int, word: str | None = None) -> int:
         word = self.word(field) if word is None else word
-        if not word.isdigit() or len(word) > 18:
-            raise self.error(field, f"{word!r} is not a whole number")
-        if not least <= int(word) <= most:
-            raise self.error(field, f"{word} is not between {least} and {most}")
+        if not (word.isdigit() and len(word) < 19 and least <= int(word) <= most):
+            raise self.error(field, f"{word!r} is no whole number from {least} to {most}")
         return int(word)
 
     def number(self, field: str, word: str | None = None) -> float:

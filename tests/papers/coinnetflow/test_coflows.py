@@ -159,13 +159,13 @@ BAD = {
     "3 2\n0 0 0 0 0\n": "line 1: field 'coflows': the header names 2 coflows, the file has 1",
     HEAD + "0 -1 0 0 0\n": "line 2: field 'arrival': '-1' is no number",
     HEAD + "0 nan 0 0 0\n": "'nan' is no number",
-    HEAD + "0 0 1 1 1 0 3 1\n": "line 2: field 'destination': 3 is not between 0 and 2",
+    HEAD + "0 0 1 1 1 0 3 1\n": "line 2: field 'destination': '3' is no whole number from 0 to 2",
     HEAD + "0 0 1 1 1 0 1 1_0\n": "line 2: field 'size': '1_0' is no number",
     HEAD + "0 0 2 1 1 0 1 1\n": "the line ends too early",
     HEAD + "\n0 0 1 1 1 0 1 1 7\n": "line 3: field 'end': 1 words too many",
     HEAD + "0 0 1 0 1 1:\n": "line 2: field 'megabytes': '' is no number",
     HEAD + "0 0 0 1 1:2\n": "field 'mappers': there are reducers, but no mapper",
-    HEAD + "0 0 999 0 1 1:2\n": "field 'mappers': 999 is not between 0 and 6",
+    HEAD + "0 0 999 0 1 1:2\n": "field 'mappers': '999' is no whole number from 0 to 6",
 }
 
 

@@ -16,7 +16,6 @@ from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import Primitive, SynchronisationProblem
 from envs.synchronisation.playing import play
 from experiments.config.config_source import SHIPPED_CONFIGS
-from experiments.papers.in_network_sums.command import embedding_gradients
 from experiments.papers.in_network_sums.planners import SwitchMl
 from experiments.papers.in_network_sums.switchml import (
     HEADERS,
@@ -80,24 +79,13 @@ def test_block_floating_point_never_overflows_and_errs_within_its_bound(
     spread = 10.0 ** rng.integers(-200, 200, shape[1]) * rng.choice([0.0, 1.0], shape[1])
     everyone = np.broadcast_to(rng.normal(size=shape[1]), shape)  # all at their largest at once
     values = (everyone if rng.random() < 0.5 else rng.standard_t(1, shape)) * spread
-    within_bounds(SlotPool(3, HEADERS + 32.0, bits, True), tree, values, Faults(loss, 1e-5, seed))
-
-
-@pytest.mark.parametrize("bits", [8, 16, 32])
-def test_gradients_of_a_model_are_summed_within_the_bound(bits: int) -> None:
-    values = embedding_gradients(6, seed=1, vocabulary=2000, width=32)
-    tree = SwitchTree([3, 3], 1e9, 1e-6)
-    within_bounds(SlotPool(64, 1500.0, bits, True), tree, values, Faults(0.01, 1e-3))
-
-
-def within_bounds(pool: SlotPool, tree: SwitchTree, values: np.ndarray, faults: Faults) -> None:
-    run = sum_vectors(pool, tree, values, faults)
-    bound = error_bound(values, pool.elements, pool.bits)
+    pool = SlotPool(3, HEADERS + 32.0, bits, True)
+    run = sum_vectors(pool, tree, values, Faults(loss, 1e-5, seed))
     slack = 1e-12 * np.abs(values).sum(axis=0)  # of doubles
+    bound = error_bound(values, pool.elements, bits)
     assert (np.abs(run.result - values.sum(axis=0)) <= bound + slack).all()
     assert (run.result == run.result[0]).all()
-    most = tree.workers * largest_integer(tree.workers, pool.bits)
-    assert run.largest <= most < 2 ** (pool.bits - 1)
+    assert run.largest <= tree.workers * largest_integer(tree.workers, bits) < 2 ** (bits - 1)
 
 
 def test_what_cannot_be_summed_is_refused() -> None:
