@@ -40,6 +40,7 @@ ROOMS = {  # by the rooms of the house
     **dict.fromkeys(("bandwidth", "graphs", "hybrid", "joint", "partition", "pipeline",
                      "placement", "step"), STEP),
     **dict.fromkeys(("network", "synchronisation"), "the network simulator"),
+    "papers": "the simulation of a paper",
 }  # fmt: skip
 
 
