@@ -296,7 +296,8 @@ def play_greedy(order: IntArray, capacity: float, state: Switch, now: float, unt
     ends = np.zeros(len(free))  # when they will have drained, from `now` on
     flows, first, events, elapsed = 0, 0, 0, 0.0
     while elapsed < until - now:
-        idle = np.flatnonzero(free)
+        egress = len(free) // 2
+        idle = egress + np.flatnonzero(free[egress:])
         for k in range(first, len(order)):
             for d in idle:
                 for f in range(run[k, d], ptr[order[k] + 1] if free[d] else 0):
