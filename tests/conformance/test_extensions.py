@@ -20,6 +20,7 @@ from envs.step.problem import StepProblem
 from examples.extend.planner.round_robin import RoundRobin
 from examples.extend.queue_policy.widest_first import WidestFirst
 from experiments.config.composing import check_command_line
+from experiments.studies.running import StudyConfig
 from tests.agents.cluster import test_further_policies as policies
 from tests.agents.cluster.further_policies import POLICIES
 from tests.agents.cluster.small_clusters import LowestNodes
