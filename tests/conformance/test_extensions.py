@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import yaml
-from experiments.study.running import StudyConfig
 from hypothesis import given
 
 from envs.step.problem import StepProblem
