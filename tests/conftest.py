@@ -31,7 +31,6 @@ settings.load_profile(strength.DAILY)
 QUICK = "not slow"
 # What is slow as a whole. Elsewhere a file or a test carries the mark itself.
 SLOW = (
-    "tests/agents/bandwidth/enforcement",
     "tests/agents/rllib",
     "tests/examples",
     "tests/experiments",

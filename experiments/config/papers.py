@@ -1,7 +1,8 @@
 """The papers: folders of `experiments/papers`, and the names and commands that each adds.
 
 A folder's `paper.yaml` is read, none of its modules is imported for it. Modules are named from the
-folder. To delete a folder takes its rows away, and nothing else.
+folder, those of a floor by their whole name. To delete a folder takes its rows away, and nothing
+else.
 
     commands:              # and other names of jobs: verb, module:dataclass:function, word
       price: [plan, "command:PriceConfig:price", env=pricing]
@@ -10,6 +11,7 @@ folder. To delete a folder takes its rows away, and nothing else.
     gymnasium: {Allocation-v0: "env:AllocationEnv"}
     pettingzoo: {Pricing-v0: "env:PricingEnv"}
     objects: ["problem:rentals"]        # what its configs may have made besides
+    help: {agent: "who decides"}        # what a new group is about, for `--help`
 
 Its folder `conf`, where it has one, adds configs as the shipped ones.
 """
@@ -22,7 +24,7 @@ from pathlib import Path
 
 import yaml
 
-from experiments.config.signatures import PREFIX
+from experiments.config.signatures import OURS, PREFIX
 
 FOLDER = Path(__file__).parents[1] / "papers"
 ROOM = __name__.rpartition(".config.")[0].removeprefix(PREFIX) + ".papers"
@@ -39,6 +41,7 @@ class Paper:
     gymnasium: Mapping[str, str] = field(default_factory=dict)
     pettingzoo: Mapping[str, str] = field(default_factory=dict)
     objects: tuple[str, ...] = ()
+    help: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def conf(self) -> Path:
@@ -46,8 +49,9 @@ class Paper:
         return self.folder / "conf"
 
     def named(self, row: str) -> str:
-        """What `module:name` of the folder is called in a checkout."""
-        return f"{ROOM}.{self.folder.name}.{row}"
+        """What `module:name` of the folder, or of a floor, is called in a checkout."""
+        of_floor = row.startswith(tuple(f"{floor}." for floor in OURS))
+        return row if of_floor else f"{ROOM}.{self.folder.name}.{row}"
 
     def row(self, row: str) -> str:
         """A row of a group, as those of the registry: `partial` before it, arguments behind."""

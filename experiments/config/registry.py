@@ -110,10 +110,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "synthesise": "experiments.cluster.trace_actions:Synthesise",
     },
     "expert": {"las": "agents.cluster.migrating.expert:MigrationExpert"},
-    "backend": {
-        "ovs": "agents.bandwidth.enforcement.backends:OpenVSwitch",
-        "tc": "agents.bandwidth.enforcement.backends:TrafficControl",
-    },
     "communication": {
         "allocated": "envs.step.allocated:Allocated",
         "fair": "envs.step.fair:Fair",
@@ -156,14 +152,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "one_f_one_b": "envs.step.order:OneFOneB",
         "topological": "envs.step.order:TopologicalOrder",
     },
-    "packing_rule": {
-        "best_fit": "agents.cluster.rules.fractional:BestFit",
-        "dot_product": "agents.cluster.rules.fractional:DotProduct",
-        "fgd": "agents.cluster.rules.fragmentation:FragmentationGradientDescent",
-        "first_fit": "agents.cluster.rules.fractional:FirstFit",
-        "gpu_packing": "agents.cluster.rules.fractional:GpuPacking",
-        "random_fit": "agents.cluster.rules.fractional:RandomFit",
-    },
     "placement": {
         "best_fit": "agents.cluster.rules.gangs:BestFit",
         "best_fit_fractional": "agents.cluster.rules.shared_gpus:SharedGpuPlacement",
@@ -201,10 +189,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "latency": "experiments.step.objectives:Latency",
         "makespan": "experiments.step.objectives:Makespan",
         "max_load": "experiments.step.objectives:MaxLoad",
-    },
-    "slots": {
-        "file": "envs.hybrid.slots:SlotFile",
-        "markov": "envs.hybrid.slots:GeneratedSlots",
     },
     "task": {"environment": "agents.rllib.environments:EnvironmentTask"},
     "topology": {
@@ -245,7 +229,6 @@ GROUP_HELP: Mapping[str, str] = {
     "action": "what to do",
     "expert": "whose action a cluster's environment shows",
     "agent": "who decides: a name, or anybody's class by its dotted name",
-    "backend": "what enforces the plan",
     "baselines": "planners on the same problem, in the table and the learning curve",
     "communication": "how transfers share the network; a plan with bandwidth brings its own",
     "cost": "how long operators and transfers take",
@@ -266,6 +249,7 @@ GROUP_HELP: Mapping[str, str] = {
     "trace": "the jobs: trace.path and trace.format, or trace.format=synthetic",
     "tracking": "where metrics go",
     "training": "how long it is learned, imitation, the evaluations",
+    **{group: words for paper in PAPERS for group, words in paper.help.items()},
 }
 
 

@@ -23,7 +23,6 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("schedule", "step.schedules:ScheduleConfig:schedule", "problem=schedule"),
         ("synchronise", "network.synchronising:SynchroniseConfig:synchronise",
          "problem=synchronisation"),
-        ("dynamic", "step.dynamic:DynamicConfig:dynamic", "problem=dynamic"),
         ("allocation_study", "cluster.allocating:StudyConfig:study", "study=?*"),
         ("allocate", "cluster.allocating:AllocateConfig:allocate", "env=allocation"),
     ),
@@ -34,7 +33,6 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("evaluate_cluster", "cluster.evaluate_cluster:EvaluateClusterConfig:evaluate_cluster",
          "env=cluster"),
         ("compare", "cluster.evaluate_cluster:CompareConfig:compare", "env=policies"),
-        ("packing", "cluster.packing:PackingConfig:packing", "env=packing"),
         ("flows", "network.flows:FlowsConfig:flows", "flows=?*"),
     ),
     "train": (
@@ -70,7 +68,6 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
     ),
     "export": (
         ("export", "learning.export_run:ExportConfig:export_run"),
-        ("enforce", "step.enforcing:EnforceConfig:enforce", "hosts=?*"),
         ("export_plan", "execution.exporting:ExportPlanConfig:export_plan", "plan=?*"),
     ),
     "serve": (("serve", "serving.serve:ServeConfig:serving"),),
@@ -89,8 +86,6 @@ ALIASES: Mapping[str, tuple[str, str]] = {
     "allocate": ("plan", "env=allocation"),
     "claims": ("report", "of=claims"),
     "compare": ("evaluate", "env=policies"),
-    "dynamic": ("plan", "problem=dynamic"),
-    "packing": ("evaluate", "env=packing"),
     "replay": ("evaluate", "env=cluster"),
     "synchronise": ("plan", "problem=synchronisation"),
 }

@@ -1,4 +1,4 @@
-"""Networks of real links: namespaces of this machine, veth cables, a token bucket each way."""
+"""Real links: namespaces of this machine, veth cables, token buckets, frames of TCP."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import networkx as nx
+from annotated_types import Ge, Le
 
+from envs.bounds import bounded
 from envs.errors import InputError
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import Way
@@ -32,6 +36,41 @@ SETTINGS = {
     "tcp_slow_start_after_idle": "0",
 }
 _CLONE_NEWNET = 0x40000000  # sched.h
+ETHERNET_HEADER = 14  # bytes: two addresses and the type, as the kernel counts a frame
+TCP_IP_HEADERS = 52  # bytes: IPv4 (20), TCP (20) and its timestamps (12)
+_LEAST_MTU = 576  # bytes every IPv4 link carries at least (RFC 791, section 3.1)
+
+
+@bounded
+@dataclass(frozen=True)
+class Framing:
+    """The frames of full TCP segments.
+
+    A plan's rates are shares of link capacities, that is of what the line carries. The line carries
+    `mtu` + 14 + `line_overhead` bytes for every `mtu` - 52 bytes of payload; the kernel and its
+    queues count `mtu` + 14 of them. With an MTU of 1500 that is 1514 bytes for 1448.
+
+    Args:
+        mtu: bytes of the largest IP packet.
+        line_overhead: bytes of a frame that the kernel does not count: 24 on Ethernet (preamble 8,
+            check sequence 4, gap 12; IEEE 802.3), 0 on virtual links.
+    """
+
+    mtu: Annotated[int, Ge(_LEAST_MTU), Le(65_535)]
+    line_overhead: Annotated[int, Ge(0), Le(1000)]
+
+    def kernel_rate(self, rate: float) -> float:
+        """Bytes/s that the kernel counts where the line carries `rate` bytes/s."""
+        frame = self.mtu + ETHERNET_HEADER
+        return rate * frame / (frame + self.line_overhead)
+
+    def payload_rate(self, rate: float) -> float:
+        """Bytes/s that programs exchange over TCP where the line carries `rate` bytes/s."""
+        return self.kernel_rate(rate) * (self.mtu - TCP_IP_HEADERS) / (self.mtu + ETHERNET_HEADER)
+
+    def kernel_bits(self, rate: float) -> int:
+        """Whole bit/s for a queue, rounded down to whole bytes/s; 0 below one byte/s."""
+        return 8 * int(self.kernel_rate(rate))
 
 
 def why_not(*programs: str) -> str:

@@ -18,12 +18,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge
 
-from agents.bandwidth.enforcement.hosts import Framing
 from envs.bounds import Count, Positive
 from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
 from envs.synchronisation.playing import play
 from envs.units import parse_bandwidth, parse_bytes, read_quantity
-from experiments.execution.namespaces import fewest_links, real_links
+from experiments.execution.namespaces import Framing, fewest_links, real_links
 from experiments.execution.processes import PLAN, run_processes
 from experiments.network.plan_file import read_plan, write_plan
 from experiments.reporting.tables import Table, write_tables

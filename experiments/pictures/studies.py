@@ -1,8 +1,7 @@
-"""Pictures of one study each: workers of jobs, changing workers, packing, trees of sums."""
+"""Pictures of one study each: workers of jobs, trees of sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agents.hybrid.lyapunov import Played
-from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.hybrid.batch_time import COSTS
+from envs.arrays import BoolArray, IntArray
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
 from experiments.pictures.style import (
@@ -23,9 +20,7 @@ from experiments.pictures.style import (
     ORANGE,
     SMALL,
     TEXT,
-    Panel,
     colour,
-    draw_curves,
     mixed_with_white,
     picture,
 )
@@ -41,56 +36,6 @@ def draw_workers(workers: IntArray, done: BoolArray, capacity: float, title: str
         base = base + row
     axes.axhline(capacity, **LIMIT)
     axes.set(xlabel="slot", ylabel="workers", xlim=(0, len(base)))
-    return figure
-
-
-def draw_dynamic(played: Mapping[str, Played], title: str) -> Figure:
-    """Three panels over the slots, a line per policy: time, rent so far, the queue of rent."""
-    rent, slots = COSTS.index("rent"), np.arange(1, 1 + len(next(iter(played.values())).seconds))
-    seconds = {name: (slots, own.seconds) for name, own in played.items()}
-    spent = {name: (slots, np.cumsum(own.spent[:, rent]) / slots) for name, own in played.items()}
-    queue = {name: (slots, own.queue[:, rent]) for name, own in played.items()}
-    below = {"yscale": "symlog", "ylim": (0.0, None), "xlabel": "slot"}
-    panels = [
-        Panel(seconds, {"yscale": "log", "ylabel": "batch time, s"}),
-        Panel(spent, {"ylabel": "mean rent so far / budget"}, level=1.0),
-        Panel(queue, {"ylabel": "queue of rent, budgets", **below}),
-    ]
-    return draw_curves(title, panels, 9.0, 7.0, drawstyle="steps-mid")
-
-
-NEAR_FULL = 80.0  # percent of the GPUs from which the second panel shows the curves
-
-
-def draw_packing(demand: FloatArray, rules: Mapping[str, FloatArray], title: str) -> Figure:
-    """The whole curves on the left, where the rules part on the right.
-
-    Args:
-        demand: (P,) percent of the cluster's GPUs asked for so far.
-        rules: by rule, (R, P) percent allocated in R runs; drawn are mean, least and most.
-        title: of the figure.
-    """
-    series = {
-        f"{rule}  {runs[:, -1].mean():.1f} %": (
-            demand, runs.mean(axis=0), runs.min(axis=0), runs.max(axis=0)
-        )
-        for rule, runs in rules.items()
-    }  # fmt: skip
-    near = NEAR_FULL if demand[-1] > NEAR_FULL else 0.0
-    panels = [
-        Panel(
-            series,
-            {
-                "xlim": (low, demand[-1]), "ylim": (low, 100.5),
-                "xlabel": "GPUs asked for so far (% of the cluster)",
-                "ylabel": "GPUs allocated (% of the cluster)",
-            },
-        )
-        for low in (0, near)
-    ]  # fmt: skip
-    figure = draw_curves(title, panels, 11, 5.0, 2)
-    for axes in figure.axes:
-        axes.plot(demand, np.minimum(demand, 100.0), **LIMIT)
     return figure
 
 

@@ -20,8 +20,6 @@ from experiments.config.verbs import JOBS
 
 TRACE = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 FAULTY = "job_id,submission_time,duration,num_gpu\na,0,10,1\nb,1,-4,1\nc,3,10,2\n"
-PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\na,1000,1024,1,500,\n"
-NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,{gpus},G2\n"
 
 
 def told(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
@@ -94,9 +92,6 @@ def content_of(folder: Path) -> Mapping[Path, bytes]:
 
 
 def write_traces(folder: Path) -> None:
-    """Files of jobs, of pods and of nodes, one of each at fault."""
+    """Files of jobs, one of them at fault."""
     (folder / "jobs.csv").write_text(TRACE)
     (folder / "faulty.csv").write_text(FAULTY)
-    (folder / "pods.csv").write_text(PODS)
-    (folder / "nodes.csv").write_text(NODES.format(gpus=4))
-    (folder / "bare.csv").write_text(NODES.format(gpus=0))

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from agents.cluster.checkpoint import CheckpointScheduler
 from agents.cluster.migrating.learned_priority import NAMES, WEIGHTS_KIND, read_weights
@@ -42,7 +41,6 @@ from experiments.command_line import run_job
 from experiments.config.composing import check_command_line
 from experiments.run.faults import fault_of as fault_of_run
 from experiments.run.provenance import Provenance
-from experiments.step.enforcing import read_hosts
 from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.plan_file import read_allocation, read_bandwidth, read_plan, write_plan
 from experiments.step.problem import topology_file
@@ -118,18 +116,6 @@ PHILLY_JSON = [
     }
     for number in range(2)
 ]  # fmt: skip
-HOSTS = {
-    "mtu": 1500, "line_overhead": 24,
-    "servers": {
-        f"node-{name}": {
-            "address": f"10.255.0.{number}",
-            "nics": {
-                f"server{number}/nic0": {"interface": "eth1", "address": f"10.0.0.{number}"}
-            },
-        }
-        for number, name in ((1, "a"), (2, "b"))
-    },
-}  # fmt: skip
 GAVEL = {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 12.0}}}
 FLOWS = "shard,arrival_ns,size_bytes,src,dst,n_hosts\n0,0,1000,0,1,3\n0,10,5000,1,2,3\n"
 WEIGHTS = {"kind": WEIGHTS_KIND, "weights": dict.fromkeys(NAMES, 1.0)}
@@ -201,7 +187,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     write_parquet(Trace.of("t", [0, 5, 9], [9, 8, 7], [1, 2, 4]), samples / "trace.parquet")
     texts = {
         "dnn.json": json.dumps(DNN_PARTITIONING), "pipedream.txt": PIPEDREAM,
-        "philly.json": json.dumps(PHILLY_JSON), "hosts.yaml": yaml.safe_dump(HOSTS),
+        "philly.json": json.dumps(PHILLY_JSON),
         "gavel.json": json.dumps(GAVEL), "flows.csv": FLOWS, "weights.json": json.dumps(WEIGHTS),
         "nodes.csv": "sn,cpu_milli,memory_mib,gpu,model\nn1,96000,1000,8,V100\nn2,9,9,0,\n",
         **{name: text for name, (text, _) in CSVS.items()},
@@ -238,7 +224,6 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         "philly.json": Target(samples / "philly.json", json_, lenient(PhillyJsonReader()), 2),
         "nodes": Target(samples / "nodes.csv", csv_, read_openb_nodes),
         "pods": Target(samples / "pods.csv", csv_, OpenbReader().read_requests),
-        "hosts": Target(samples / "hosts.yaml", yaml_, lambda path: read_hosts(str(path)), 2),
         "gavel": Target(samples / "gavel.json", json_, read_gavel, 2),
         "flows": Target(samples / "flows.csv", csv_, read_flow_file, 2),
         "weights": Target(samples / "weights.json", json_, read_weights),

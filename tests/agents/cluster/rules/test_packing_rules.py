@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from math import exp
 
-import numpy as np
 import pytest
 from fractional_cases import KINDS, Row, cluster_of, clusters, requests_of, rows
 from hypothesis import given
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 from slow_fragmentation import Job, Node, expected_fragments, popularity
 
-from agents.cluster.rules.bins import NOWHERE
+from agents.cluster.rules.bins import NOWHERE, Bins, requests_by_job, take
 from agents.cluster.rules.fractional import (
     BestFit,
     DotProduct,
@@ -21,12 +20,12 @@ from agents.cluster.rules.fractional import (
     FractionalRule,
     GpuPacking,
     RandomFit,
+    choose,
 )
 from agents.cluster.rules.fragmentation import FragmentationGradientDescent
-from agents.cluster.rules.packing import Packed, draw_arrivals, pack
-from envs.cluster.nodes import Cluster, ResourceRequests
+from envs.cluster.nodes import Cluster
 from tests.refusal import refusal
-from tests.strength import SEEDS, examples
+from tests.strength import examples
 
 FGD, FGD_EXACT = FragmentationGradientDescent(0.95, 100), FragmentationGradientDescent(1.0, 0)
 RULES: tuple[FractionalRule, ...] = (
@@ -34,8 +33,19 @@ RULES: tuple[FractionalRule, ...] = (
 )  # fmt: skip
 
 
-def packed(rule: FractionalRule, cluster: Cluster, workload: list[Row]) -> Packed:
-    return pack(rule, cluster, requests_of(workload), np.arange(len(workload)), default_rng(0))
+def packed(
+    rule: FractionalRule, cluster: Cluster, workload: list[Row], seed: int = 0
+) -> list[tuple[int, int]]:
+    """Node and GPU of each request, which come one after the other and stay where they fit."""
+    asked, bins, rng = requests_of(workload), Bins.empty(cluster), default_rng(seed)
+    requests, spots = requests_by_job(asked, cluster), list[tuple[int, int]]()
+    costs = rule.costs(cluster, bins, len(set(requests)), asked)
+    for request in requests:
+        spot = choose(rule, costs, bins, request, rng)
+        if spot is not None:
+            take(bins, *spot, request)
+        spots.append(spot or (NOWHERE, NOWHERE))
+    return spots
 
 
 class Nodes:
@@ -71,18 +81,12 @@ class Nodes:
 def test_nothing_is_allocated_twice_and_nothing_that_fits_is_refused(
     rule: FractionalRule, cluster: Cluster, workload: list[Row]
 ) -> None:
-    result, nodes = packed(rule, cluster, workload), Nodes(cluster)
-    capacity = cluster.num_gpus * 1000
-    for row, node, gpu, allocated in zip(
-        workload, result.node, result.gpu, result.allocated_milli, strict=True
-    ):
+    nodes = Nodes(cluster)
+    for row, (node, gpu) in zip(workload, packed(rule, cluster, workload), strict=True):
         if node == NOWHERE:
             assert not any(nodes.fits(n, row) for n in range(cluster.num_nodes))
         else:
-            nodes.take(int(node), int(gpu), row)
-        assert allocated == capacity - sum(map(sum, nodes.left))
-    assert result.failed == (result.node == NOWHERE).sum()
-    assert (result.arrived_milli == np.cumsum([row[2] * row[3] for row in workload])).all()
+            nodes.take(node, gpu, row)
 
 
 @examples(40)
@@ -91,7 +95,7 @@ def test_fgd_goes_where_the_definition_says(
     levels: int, cluster: Cluster, workload: list[Row]
 ) -> None:
     """Every placement is the first of the least increases, or of the best whole scores."""
-    result = packed(FragmentationGradientDescent(1.0, levels), cluster, workload)
+    spots = packed(FragmentationGradientDescent(1.0, levels), cluster, workload)
     names = [tuple(row[4].split("|")) if row[4] in KINDS else () for row in workload]
     jobs = [
         Job(row[0], row[3] if row[2] else 0, row[2], kinds)
@@ -99,7 +103,7 @@ def test_fgd_goes_where_the_definition_says(
     ]
     typical = popularity(jobs, Fraction(1))
     nodes = Nodes(cluster)
-    for row, node, gpu in zip(workload, result.node, result.gpu, strict=True):
+    for row, spot in zip(workload, spots, strict=True):
         costs: list[tuple[Fraction | int, int, int]] = []
         for n in range(cluster.num_nodes):
             if not nodes.fits(n, row):
@@ -112,8 +116,8 @@ def test_fgd_goes_where_the_definition_says(
                 cost = -int(levels / (1 + exp(float(rise) / 1000))) if levels else rise
                 costs.append((cost, n, slot))
         if costs:
-            assert min(costs)[1:] == (node, gpu)
-            nodes.take(int(node), int(gpu), row)
+            assert min(costs)[1:] == spot
+            nodes.take(*spot, row)
 
 
 def increase(nodes: Nodes, n: int, slot: int, row: Row, typical: dict[Job, Fraction]) -> Fraction:
@@ -138,20 +142,19 @@ def test_what_each_rule_prefers() -> None:
         "gpu_packing": ((1, 0), (1, 1)),  # a GPU in use; then a free GPU of a node in use
     }
     for rule in (FirstFit(), BestFit(), DotProduct(), GpuPacking()):
-        found = [packed(rule, cluster, [half, job]) for job in (fraction, whole)]
-        spots = tuple((int(result.node[1]), int(result.gpu[1])) for result in found)
+        spots = tuple(packed(rule, cluster, [half, job])[1] for job in (fraction, whole))
         assert spots == expected[rule.name], rule.name
 
 
 def test_gpu_packing_wakes_the_smallest_idle_node() -> None:
     cluster = cluster_of([(8000, 8192, gpus, "A") for gpus in (4, 2, 3)])
-    assert packed(GpuPacking(), cluster, [(0, 0, 1, 500, "")]).node.tolist() == [1]
+    assert packed(GpuPacking(), cluster, [(0, 0, 1, 500, "")])[0][0] == 1
 
 
 def test_best_fit_weighs_cores_and_gpus_alike() -> None:
     """Of 8 cores and 4 GPUs at most: node 0 keeps 1/2 + 1/2, node 1 keeps 3/4 + 0."""
     cluster = cluster_of([(4000, 0, 2, "A"), (6000, 0, 0, "A"), (8000, 0, 4, "A")])
-    assert packed(BestFit(), cluster, [(0, 0, 0, 1000, "")]).node.tolist() == [1]
+    assert packed(BestFit(), cluster, [(0, 0, 0, 1000, "")])[0][0] == 1
 
 
 @pytest.mark.parametrize(
@@ -169,45 +172,16 @@ def test_equal_scores_are_not_told_apart_by_rounding(
     for few, many in ((a, b), (b, a)):
         sizes = (few, many, (128_000, 8))
         cluster = cluster_of([(cores, 0, gpus, "A") for cores, gpus in sizes])
-        assert packed(rule, cluster, [job]).node.tolist() == [0]
+        assert packed(rule, cluster, [job])[0][0] == 0
 
 
 def test_random_fit_chooses_every_spot() -> None:
     cluster = cluster_of([(8000, 8192, 2, "A")] * 2)
-    workload = requests_of([(0, 0, 1, 500, "")])
-    spots = set()
-    for seed in range(60):
-        result = pack(RandomFit(), cluster, workload, np.array([0]), default_rng(seed))
-        spots.add((int(result.node[0]), int(result.gpu[0])))
+    half = [(0, 0, 1, 500, "")]
+    spots = {packed(RandomFit(), cluster, half, seed)[0] for seed in range(60)}
     assert spots == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
 def test_a_score_has_no_negative_number_of_levels() -> None:
     with refusal("score_levels"):
         FragmentationGradientDescent(0.95, -1)
-
-
-@given(SEEDS, st.sampled_from([0.01, 0.9, 1.3]))
-def test_arrivals_ask_for_the_load_and_not_for_a_job_more(seed: int, load: float) -> None:
-    cluster = cluster_of([(8000, 8192, 4, "A")] * 3)
-    workload = requests_of([(0, 0, 0, 1000, ""), (0, 0, 1, 330, ""), (0, 0, 4, 1000, "")])
-    arrivals = draw_arrivals(workload, cluster, load, default_rng(seed))
-    asked = workload.demand_milli[arrivals].sum()
-    assert load * 12_000 <= asked < load * 12_000 + 4000
-
-
-@pytest.mark.parametrize("load", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_load_is_positive_and_finite(load: float) -> None:
-    with refusal("load"):
-        draw_arrivals(
-            requests_of([(0, 0, 1, 500, "")]),
-            cluster_of([(0, 0, 1, "A")]),
-            load,
-            default_rng(0),
-        )
-
-
-def test_jobs_without_gpus_never_ask_for_a_load() -> None:
-    workload: ResourceRequests = requests_of([(1000, 0, 0, 1000, "")])
-    with refusal("no GPUs"):
-        draw_arrivals(workload, cluster_of([(0, 0, 1, "A")]), 1.3, default_rng(0))

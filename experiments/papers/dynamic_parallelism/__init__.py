@@ -1,0 +1,1 @@
+"""Dynamic data and model parallelism: groups of pipelines chosen anew as workers change."""

@@ -1,0 +1,281 @@
+"""Seconds and costs of one batch on workers in groups, each group a pipeline with a share of it.
+
+Reconstructed after Ling et al., "Joint Dynamic Data and Model Parallelism for Distributed Training
+of DNNs Over Heterogeneous Infrastructure", IEEE TPDS 2025, of which only the abstract was at hand.
+
+Group g takes e_g + a_g x_g seconds for x_g samples. a_g is the slowest of its stages and ports; e_g
+is what the first sample takes beyond it, and the synchronisation of gradients at the end. All that
+have a share end together at tau, so that tau = (B + sum e/a) / sum(1/a) over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from envs.arrays import FloatArray, IntArray, sums_before
+from envs.bounds import Count, Positive, bounded
+from envs.compilation import compiled, compiled_inner
+from experiments.papers.dynamic_parallelism.slots import Slots
+
+Groups = tuple[tuple[int, ...], ...]  # the workers of each group, in the order of its stages
+
+COSTS = ("rent", "traffic")  # of a batch: of the workers that take part; bytes over the network
+_CLOSE = 1e-12  # relative: not earlier
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """L layers in a row, timed on a device of speed 1."""
+
+    seconds: FloatArray  # (L,) forward and backward of one sample
+    cut_bytes: FloatArray  # (L + 1,) of one sample before each layer, back as many; 0 at the ends
+    gradient_bytes: FloatArray  # (L,)
+
+
+@bounded
+def transformer(
+    blocks: Count = 12,  # layers that are kept together
+    per_block: Count = 2,  # blocks of the model in each
+    hidden: Count = 1024,
+    sequence: Count = 512,  # tokens of a sample
+    flops: Positive = 5.0e13,  # reached by a worker of speed 1
+    number_bytes: Count = 2,  # of an activation or a gradient
+) -> Layers:
+    """`blocks` equal layers, each of `per_block` blocks of a transformer; a sample is a sequence.
+
+    A block is 24 s h^2 + 4 s^2 h FLOP forward, twice that backward, and 12 h^2 parameters
+    (Narayanan et al., SC 2021, section 5.1); `flops` are reached by the device of speed 1.
+    """
+    forward = per_block * (24.0 * sequence * hidden**2 + 4.0 * sequence**2 * hidden)
+    cut = np.full(blocks + 1, float(sequence * hidden * number_bytes))
+    cut[[0, -1]] = 0.0
+    gradient = np.full(blocks, per_block * 12.0 * hidden**2 * number_bytes)
+    return Layers(np.full(blocks, 3.0 * forward / flops), cut, gradient)
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What a slot is decided to be: groups, their stages, their shares of the batch."""
+
+    groups: Groups
+    ends: tuple[tuple[int, ...], ...]  # of each stage, the layer after its last
+    shares: tuple[float, ...]  # samples, sum B, not rounded
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A plan in a slot."""
+
+    plan: GroupPlan
+    seconds: float
+    cost: FloatArray  # (2,) as `COSTS`
+
+
+class BatchTime:
+    """Batches of `samples` samples in slot t; what was found once is kept."""
+
+    def __init__(self, layers: Layers, samples: float, slots: Slots, t: int) -> None:
+        self.layers, self.samples = layers, samples
+        self.speed, self.bandwidth, self.rent = slots.speed[t], slots.bandwidth[t], slots.rent[t]
+        self._below = [sums_before(x) for x in (layers.seconds, layers.gradient_bytes)]
+        self._fronts: dict[tuple[int, ...], tuple[FloatArray, IntArray]] = {}
+        self._best: dict[Groups, Batch] = {}
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.speed)
+
+    def best(self, groups: Groups) -> Batch:
+        """The fastest stages and shares of these groups, exactly.
+
+        A group that should get no samples is left out, and the others synchronise without it.
+        """
+        if groups not in self._best:
+            kept, found = groups, self._divided(groups)
+            while not all(found[2]):
+                kept = tuple(group for group, x in zip(kept, found[2], strict=True) if x)
+                found = self._divided(kept)
+            seconds, ends, share = found
+            plan = GroupPlan(kept, tuple(ends), tuple(share))
+            self._best[groups] = Batch(plan, seconds, self._cost(plan))
+        return self._best[groups]
+
+    def _divided(self, groups: Groups) -> tuple[float, list[tuple[int, ...]], list[float]]:
+        for group in groups:
+            if group not in self._fronts:
+                self._fronts[group] = self._front(group)
+        fronts = [self._fronts[group] for group in groups]
+        start = np.cumsum([0, *(len(label) for label, _ in fronts)])
+        label = np.concatenate([label for label, _ in fronts])
+        seconds, share, row = divided(label, start, _rings(len(groups)), self.samples)
+        ends = [tuple(end[k].tolist()) for (_, end), k in zip(fronts, row.tolist(), strict=True)]
+        return seconds, ends, share.tolist()
+
+    def _front(self, group: tuple[int, ...]) -> tuple[FloatArray, IntArray]:
+        room = 32
+        label, ends = front(self._row(group), room)
+        while not len(label):
+            room *= 2
+            label, ends = front(self._row(group), room)
+        return label, ends
+
+    def of(self, plan: GroupPlan) -> Batch:
+        """The same plan, made for another slot."""
+        seconds = 0.0
+        for group, ends, share in zip(plan.groups, plan.ends, plan.shares, strict=True):
+            row, first, slowest, fill, longest = self._row(group), 0, 0.0, 0.0, 0.0
+            for k, end in enumerate(ends):
+                own = stage(row, k, first, end)
+                slowest, fill, longest = max(slowest, own[0]), fill + own[1], max(longest, own[2])
+                first = end
+            fixed = fill - slowest + _rings(len(plan.groups)) * longest
+            seconds = max(seconds, fixed + slowest * share)
+        return Batch(plan, seconds, self._cost(plan))
+
+    def moving(self, before: GroupPlan, after: GroupPlan) -> float:
+        """Seconds until every worker has the parameters of its layers that it did not have."""
+        held = np.zeros((2, self.num_workers, len(self.layers.seconds)), dtype=np.bool_)
+        for now, plan in zip(held, (before, after), strict=True):
+            for group, ends in zip(plan.groups, plan.ends, strict=True):
+                for worker, first, end in zip(group, (0, *ends[:-1]), ends, strict=True):
+                    now[worker, first:end] = True
+        return float(((held[1] & ~held[0]) @ self.layers.gradient_bytes / self.bandwidth).max())
+
+    def _row(self, group: tuple[int, ...]) -> Row:
+        workers, (seconds, gradient) = list(group), self._below
+        cut = self.layers.cut_bytes
+        return Row(seconds, gradient, cut, self.speed[workers], self.bandwidth[workers])
+
+    def _cost(self, plan: GroupPlan) -> FloatArray:
+        rent = sum(float(self.rent[list(group)].sum()) for group in plan.groups)
+        traffic = 2.0 * (len(plan.groups) - 1) * float(self._below[1][-1])
+        for ends, share in zip(plan.ends, plan.shares, strict=True):
+            traffic += 2.0 * share * float(self.layers.cut_bytes[list(ends)].sum())
+        return np.array([rent, traffic])
+
+
+def _rings(groups: int) -> float:
+    """Bytes that a ring all-reduce sends out of each member, over twice the bytes reduced."""
+    return (groups - 1) / groups
+
+
+class Row(NamedTuple):
+    """The workers of a group in their order, and the layers that they divide."""
+
+    seconds: FloatArray  # (L + 1,) of all layers before each
+    gradient: FloatArray  # (L + 1,) bytes, likewise
+    cut: FloatArray  # (L + 1,) bytes of a sample before each
+    speed: FloatArray  # (K,)
+    port: FloatArray  # (K,) bytes/s
+
+
+@compiled
+def stage(row: Row, k: int, first: int, end: int) -> tuple[float, float, float]:
+    """Layers first..end-1 as the k-th stage of a group.
+
+    Returns:
+        Seconds of a sample in the slower of worker and port; of the first sample, with its way from
+        the stage before and back; of sending all gradients out twice.
+    """
+    cut, port = row.cut, row.port
+    compute = (row.seconds[end] - row.seconds[first]) / row.speed[k]
+    transfer = 2.0 * cut[first] / min(port[k - 1], port[k]) if k else 0.0
+    slower = max(compute, (cut[first] + cut[end]) / port[k])
+    return slower, compute + transfer, 2.0 * (row.gradient[end] - row.gradient[first]) / port[k]
+
+
+@compiled
+def front(row: Row, room: int) -> tuple[FloatArray, IntArray]:
+    """All cuts into stages but those that another is as good as in every respect.
+
+    A dynamic program over stages and layers that keeps the Pareto front of every state.
+
+    Returns:
+        (n, 3) slowest stage, fill, longest synchronisation; (n, K) the end of each stage. Empty
+        where a state has more than `room` that are worth keeping.
+    """
+    stages, layers = len(row.speed), len(row.cut) - 1
+    label = np.empty((stages, layers + 1, room, 3))
+    before = np.empty((stages, layers + 1, room, 2), dtype=np.int64)
+    count = np.zeros((stages, layers + 1), dtype=np.int64)
+    for k in range(stages):
+        for end in range(k + 1 if k + 1 < stages else layers, layers - (stages - 1 - k) + 1):
+            for first in range(k, end if k else 1):
+                a, e, y = stage(row, k, first, end)
+                for i in range(count[k - 1, first] if k else 1):
+                    new = (a, e, y)
+                    if k:
+                        old = label[k - 1, first, i]
+                        new = (max(a, old[0]), e + old[1], max(y, old[2]))
+                    size = _keep(label[k, end], before[k, end], count[k, end], new)
+                    if size < 0:
+                        continue
+                    if size == room:
+                        return label[0, 0, :0].copy(), before[0, 0, :0].copy()
+                    label[k, end, size] = new
+                    before[k, end, size] = first, i
+                    count[k, end] = size + 1
+    found = count[stages - 1, layers]
+    ends = np.empty((found, stages), dtype=np.int64)
+    for place in range(found):
+        end, i = layers, place
+        for k in range(stages - 1, -1, -1):
+            ends[place, k] = end
+            end, i = before[k, end, i]
+    return label[stages - 1, layers, :found].copy(), ends
+
+
+@compiled_inner
+def _keep(label: FloatArray, before: IntArray, count: int, new: tuple[float, float, float]) -> int:
+    """Drop labels that `new` is as good as; how many are left, -1 where one is as good as it."""
+    kept = 0
+    for j in range(count):
+        a, e, y = label[j]
+        if a <= new[0] and e <= new[1] and y <= new[2]:
+            return -1  # nothing has been dropped: that would be as good as what it is dropped for
+        if new[0] > a or new[1] > e or new[2] > y:
+            label[kept], before[kept] = label[j], before[j]
+            kept += 1
+    return kept
+
+
+@compiled
+def equal_end(per_sample: FloatArray, fixed: FloatArray, samples: float) -> float:
+    """tau = (B + sum e/a) / sum(1/a) over the groups with e < tau, the only ones with a share."""
+    tau = np.inf
+    while True:
+        load, rate = samples, 0.0
+        for g in range(len(fixed)):
+            if fixed[g] < tau:
+                load += fixed[g] / per_sample[g]
+                rate += 1.0 / per_sample[g]
+        if not load / rate < tau:
+            return tau
+        tau = load / rate  # of fewer groups: those left out ended later, so that it is earlier
+
+
+@compiled
+def divided(
+    label: FloatArray, start: IntArray, rings: float, samples: float
+) -> tuple[float, FloatArray, IntArray]:
+    """Least tau, shares, and the row of each group, whose rows of `label` begin at `start[g]`.
+
+    What groups finish by tau, each with its best row, is convex and piecewise linear in tau, so
+    that Newton's steps from above end at the tau at which it is `samples`.
+    """
+    groups = len(start) - 1
+    fixed = label[:, 1] - label[:, 0] + rings * label[:, 2]
+    row = np.zeros(groups, dtype=np.int64)
+    tau = np.inf
+    while True:
+        rows = start[:-1] + row
+        earlier = equal_end(label[rows, 0], fixed[rows], samples)
+        if not earlier < tau * (1.0 - _CLOSE):
+            return tau, np.maximum(0.0, (tau - fixed[rows]) / label[rows, 0]), row
+        tau = earlier
+        for g in range(groups):
+            own = slice(start[g], start[g + 1])
+            row[g] = np.argmax((tau - fixed[own]) / label[own, 0])

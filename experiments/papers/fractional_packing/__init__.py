@@ -1,0 +1,1 @@
+"""Jobs with fractions of GPUs packed on a cluster until no more fit."""
