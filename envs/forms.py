@@ -42,8 +42,8 @@ def read_form(
 
 
 def _place(where: tuple[Any, ...]) -> dict[str, Any]:
-    """`stages[2]` and `shards`, or the operator and `placement`."""
-    first, *rest = where or (None,)
+    """`stages[2]` and `shards`, or the operator and `placement`, of a wrong key as of its value."""
+    first, *rest = [key for key in where if key != "[key]"] or (None,)
     if rest and isinstance(rest[0], int):
         key = ".".join(map(str, rest[1:]))
         return {"record": f"{first}[{rest[0]}]", "field": key or str(first)}

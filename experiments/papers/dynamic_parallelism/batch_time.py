@@ -10,6 +10,7 @@ have a share end together at tau, so that tau = (B + sum e/a) / sum(1/a) over th
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,6 @@ import numpy as np
 from envs.arrays import FloatArray, IntArray, sums_before
 from envs.bounds import Count, Positive, bounded
 from envs.compilation import compiled, compiled_inner
-from experiments.papers.dynamic_parallelism.slots import Slots
 
 Groups = tuple[tuple[int, ...], ...]  # the workers of each group, in the order of its stages
 
@@ -56,105 +56,101 @@ def transformer(
     return Layers(np.full(blocks, 3.0 * forward / flops), cut, gradient)
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """What a slot is decided to be: groups, their stages, their shares of the batch."""
+class Pipeline(NamedTuple):
+    """A group, its stages and its share of the batch."""
 
-    groups: Groups
-    ends: tuple[tuple[int, ...], ...]  # of each stage, the layer after its last
-    shares: tuple[float, ...]  # samples, sum B, not rounded
+    workers: tuple[int, ...]
+    ends: tuple[int, ...]  # of each stage, the layer after its last
+    share: float  # samples, not rounded; those of a plan sum up to B
+
+
+Plan = tuple[Pipeline, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """A plan in a slot."""
 
-    plan: GroupPlan
+    plan: Plan
     seconds: float
     cost: FloatArray  # (2,) as `COSTS`
 
+    @property
+    def groups(self) -> Groups:
+        return tuple(pipeline.workers for pipeline in self.plan)
+
 
 class BatchTime:
-    """Batches of `samples` samples in slot t; what was found once is kept."""
+    """Batches of `samples` samples in a slot; what was found once is kept.
 
-    def __init__(self, layers: Layers, samples: float, slots: Slots, t: int) -> None:
+    Args:
+        layers: of the model.
+        samples: B.
+        slot: (W, 3) of `Slots`.
+    """
+
+    def __init__(self, layers: Layers, samples: float, slot: FloatArray) -> None:
         self.layers, self.samples = layers, samples
-        self.speed, self.bandwidth, self.rent = slots.speed[t], slots.bandwidth[t], slots.rent[t]
-        self._below = [sums_before(x) for x in (layers.seconds, layers.gradient_bytes)]
+        self.speed, self.bandwidth, self.rent = slot.T
+        self._below = sums_before(layers.seconds), sums_before(layers.gradient_bytes)
         self._fronts: dict[tuple[int, ...], tuple[FloatArray, IntArray]] = {}
         self._best: dict[Groups, Batch] = {}
-
-    @property
-    def num_workers(self) -> int:
-        return len(self.speed)
 
     def best(self, groups: Groups) -> Batch:
         """The fastest stages and shares of these groups, exactly.
 
         A group that should get no samples is left out, and the others synchronise without it.
         """
-        if groups not in self._best:
-            kept, found = groups, self._divided(groups)
-            while not all(found[2]):
-                kept = tuple(group for group, x in zip(kept, found[2], strict=True) if x)
-                found = self._divided(kept)
-            seconds, ends, share = found
-            plan = GroupPlan(kept, tuple(ends), tuple(share))
-            self._best[groups] = Batch(plan, seconds, self._cost(plan))
-        return self._best[groups]
-
-    def _divided(self, groups: Groups) -> tuple[float, list[tuple[int, ...]], list[float]]:
+        if groups in self._best:
+            return self._best[groups]
         for group in groups:
-            if group not in self._fronts:
-                self._fronts[group] = self._front(group)
-        fronts = [self._fronts[group] for group in groups]
-        start = np.cumsum([0, *(len(label) for label, _ in fronts)])
-        label = np.concatenate([label for label, _ in fronts])
-        seconds, share, row = divided(label, start, _rings(len(groups)), self.samples)
-        ends = [tuple(end[k].tolist()) for (_, end), k in zip(fronts, row.tolist(), strict=True)]
-        return seconds, ends, share.tolist()
+            room = 16
+            while group not in self._fronts or not len(self._fronts[group][0]):
+                room *= 2
+                self._fronts[group] = front(self._row(group), room)
+        labels, ends = zip(*(self._fronts[group] for group in groups), strict=True)
+        start = np.cumsum([0, *map(len, labels)])
+        seconds, share, row = divided(
+            np.concatenate(labels), start, _rings(len(groups)), self.samples
+        )
+        if all(share):
+            own = (tuple(e[k].tolist()) for e, k in zip(ends, row, strict=True))
+            plan = tuple(map(Pipeline, groups, own, share.tolist()))
+            found = Batch(plan, seconds, self._cost(plan))
+        else:
+            found = self.best(tuple(itertools.compress(groups, share)))
+        self._best[groups] = found
+        return found
 
-    def _front(self, group: tuple[int, ...]) -> tuple[FloatArray, IntArray]:
-        room = 32
-        label, ends = front(self._row(group), room)
-        while not len(label):
-            room *= 2
-            label, ends = front(self._row(group), room)
-        return label, ends
-
-    def of(self, plan: GroupPlan) -> Batch:
+    def of(self, plan: Plan) -> Batch:
         """The same plan, made for another slot."""
         seconds = 0.0
-        for group, ends, share in zip(plan.groups, plan.ends, plan.shares, strict=True):
-            row, first, slowest, fill, longest = self._row(group), 0, 0.0, 0.0, 0.0
-            for k, end in enumerate(ends):
-                own = stage(row, k, first, end)
-                slowest, fill, longest = max(slowest, own[0]), fill + own[1], max(longest, own[2])
-                first = end
-            fixed = fill - slowest + _rings(len(plan.groups)) * longest
-            seconds = max(seconds, fixed + slowest * share)
+        for group, ends, share in plan:
+            row, pieces = self._row(group), enumerate(itertools.pairwise((0, *ends)))
+            slower, fill, rings = zip(*(stage(row, k, *piece) for k, piece in pieces), strict=True)
+            fixed = sum(fill) - max(slower) + _rings(len(plan)) * max(rings)
+            seconds = max(seconds, fixed + max(slower) * share)
         return Batch(plan, seconds, self._cost(plan))
 
-    def moving(self, before: GroupPlan, after: GroupPlan) -> float:
+    def moving(self, before: Plan, after: Plan) -> float:
         """Seconds until every worker has the parameters of its layers that it did not have."""
-        held = np.zeros((2, self.num_workers, len(self.layers.seconds)), dtype=np.bool_)
+        held = np.zeros((2, len(self.speed), len(self.layers.seconds)), dtype=np.bool_)
         for now, plan in zip(held, (before, after), strict=True):
-            for group, ends in zip(plan.groups, plan.ends, strict=True):
-                for worker, first, end in zip(group, (0, *ends[:-1]), ends, strict=True):
+            for group, ends, _ in plan:
+                for worker, (first, end) in zip(group, itertools.pairwise((0, *ends)), strict=True):
                     now[worker, first:end] = True
         return float(((held[1] & ~held[0]) @ self.layers.gradient_bytes / self.bandwidth).max())
 
     def _row(self, group: tuple[int, ...]) -> Row:
-        workers, (seconds, gradient) = list(group), self._below
-        cut = self.layers.cut_bytes
-        return Row(seconds, gradient, cut, self.speed[workers], self.bandwidth[workers])
+        own = list(group)
+        return Row(*self._below, self.layers.cut_bytes, self.speed[own], self.bandwidth[own])
 
-    def _cost(self, plan: GroupPlan) -> FloatArray:
-        rent = sum(float(self.rent[list(group)].sum()) for group in plan.groups)
-        traffic = 2.0 * (len(plan.groups) - 1) * float(self._below[1][-1])
-        for ends, share in zip(plan.ends, plan.shares, strict=True):
-            traffic += 2.0 * share * float(self.layers.cut_bytes[list(ends)].sum())
-        return np.array([rent, traffic])
+    def _cost(self, plan: Plan) -> FloatArray:
+        cost = np.array([0.0, 2.0 * (len(plan) - 1) * self._below[1][-1]])
+        for group, ends, share in plan:
+            sent = 2.0 * share * self.layers.cut_bytes[list(ends)].sum()
+            cost += self.rent[list(group)].sum(), sent
+        return cost
 
 
 def _rings(groups: int) -> float:
@@ -191,45 +187,40 @@ def stage(row: Row, k: int, first: int, end: int) -> tuple[float, float, float]:
 def front(row: Row, room: int) -> tuple[FloatArray, IntArray]:
     """All cuts into stages but those that another is as good as in every respect.
 
-    A dynamic program over stages and layers that keeps the Pareto front of every state.
+    A dynamic program over stages and layers that keeps the Pareto front of every state: what the
+    first k stages make of the layers before `end`.
 
     Returns:
         (n, 3) slowest stage, fill, longest synchronisation; (n, K) the end of each stage. Empty
         where a state has more than `room` that are worth keeping.
     """
     stages, layers = len(row.speed), len(row.cut) - 1
-    label = np.empty((stages, layers + 1, room, 3))
-    before = np.empty((stages, layers + 1, room, 2), dtype=np.int64)
-    count = np.zeros((stages, layers + 1), dtype=np.int64)
+    label = np.zeros((stages + 1, layers + 1, room, 3))
+    ends = np.zeros((stages + 1, layers + 1, room, stages), dtype=np.int64)
+    count = np.zeros((stages + 1, layers + 1), dtype=np.int64)
+    count[0, 0] = 1
     for k in range(stages):
-        for end in range(k + 1 if k + 1 < stages else layers, layers - (stages - 1 - k) + 1):
-            for first in range(k, end if k else 1):
+        left = stages - 1 - k
+        for end in range(k + 1 if left else layers, layers - left + 1):
+            for first in range(k, end):
                 a, e, y = stage(row, k, first, end)
-                for i in range(count[k - 1, first] if k else 1):
-                    new = (a, e, y)
-                    if k:
-                        old = label[k - 1, first, i]
-                        new = (max(a, old[0]), e + old[1], max(y, old[2]))
-                    size = _keep(label[k, end], before[k, end], count[k, end], new)
-                    if size < 0:
-                        continue
+                for i in range(count[k, first]):
+                    old = label[k, first, i]
+                    new = max(a, old[0]), e + old[1], max(y, old[2])
+                    size = _keep(label[k + 1, end], ends[k + 1, end], count[k + 1, end], new)
                     if size == room:
-                        return label[0, 0, :0].copy(), before[0, 0, :0].copy()
-                    label[k, end, size] = new
-                    before[k, end, size] = first, i
-                    count[k, end] = size + 1
-    found = count[stages - 1, layers]
-    ends = np.empty((found, stages), dtype=np.int64)
-    for place in range(found):
-        end, i = layers, place
-        for k in range(stages - 1, -1, -1):
-            ends[place, k] = end
-            end, i = before[k, end, i]
-    return label[stages - 1, layers, :found].copy(), ends
+                        return label[0, 0, :0].copy(), ends[0, 0, :0].copy()
+                    if size >= 0:
+                        label[k + 1, end, size] = new
+                        ends[k + 1, end, size] = ends[k, first, i]
+                        ends[k + 1, end, size, k] = end
+                        count[k + 1, end] = size + 1
+    found = count[stages, layers]
+    return label[stages, layers, :found].copy(), ends[stages, layers, :found].copy()
 
 
 @compiled_inner
-def _keep(label: FloatArray, before: IntArray, count: int, new: tuple[float, float, float]) -> int:
+def _keep(label: FloatArray, ends: IntArray, count: int, new: tuple[float, float, float]) -> int:
     """Drop labels that `new` is as good as; how many are left, -1 where one is as good as it."""
     kept = 0
     for j in range(count):
@@ -237,7 +228,7 @@ def _keep(label: FloatArray, before: IntArray, count: int, new: tuple[float, flo
         if a <= new[0] and e <= new[1] and y <= new[2]:
             return -1  # nothing has been dropped: that would be as good as what it is dropped for
         if new[0] > a or new[1] > e or new[2] > y:
-            label[kept], before[kept] = label[j], before[j]
+            label[kept], ends[kept] = label[j], ends[j]
             kept += 1
     return kept
 
@@ -266,9 +257,8 @@ def divided(
     What groups finish by tau, each with its best row, is convex and piecewise linear in tau, so
     that Newton's steps from above end at the tau at which it is `samples`.
     """
-    groups = len(start) - 1
     fixed = label[:, 1] - label[:, 0] + rings * label[:, 2]
-    row = np.zeros(groups, dtype=np.int64)
+    row = np.zeros(len(start) - 1, dtype=np.int64)
     tau = np.inf
     while True:
         rows = start[:-1] + row
@@ -276,6 +266,6 @@ def divided(
         if not earlier < tau * (1.0 - _CLOSE):
             return tau, np.maximum(0.0, (tau - fixed[rows]) / label[rows, 0]), row
         tau = earlier
-        for g in range(groups):
+        for g in range(len(row)):
             own = slice(start[g], start[g + 1])
             row[g] = np.argmax((tau - fixed[own]) / label[own, 0])

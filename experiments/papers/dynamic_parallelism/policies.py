@@ -22,8 +22,9 @@ from experiments.papers.dynamic_parallelism.batch_time import (
     COSTS,
     Batch,
     BatchTime,
-    GroupPlan,
     Groups,
+    Pipeline,
+    Plan,
 )
 
 FREE = np.zeros(len(COSTS))
@@ -44,22 +45,19 @@ def search(
     the limit, the least excess counts.
     """
 
-    def value(groups: Groups) -> tuple[float, float]:
+    workers, layers = len(batch.speed), len(batch.layers.seconds)
+
+    def value(groups: Groups, better: float = 0.0) -> tuple[float, float]:
         found = batch.best(groups)
         excess = max(0.0, float((found.cost / limit).max()) - 1.0 - _CLOSE)
-        return excess, found.seconds + float(price @ found.cost)
+        return excess, (found.seconds + float(price @ found.cost)) * (1.0 - better)
 
-    alone: Groups
-    best = alone = min((((worker,),) for worker in range(batch.num_workers)), key=value)
-    for groups in dict.fromkeys((alone, *starts)):
-        now, least, better = groups, value(groups), True
-        while better:
-            better = False
-            for other in neighbours(now, batch.num_workers, len(batch.layers.seconds)):
-                found = value(other)
-                if found < (least[0], least[1] * (1.0 - _CLOSE)):
-                    now, least, better = other, found, True
-                    break
+    best: Groups = min((((worker,),) for worker in range(workers)), key=value)
+    for start in dict.fromkeys((best, *starts)):
+        now, found = start, start
+        while found:
+            now, least = found, value(found, _CLOSE)
+            found = next((x for x in neighbours(now, workers, layers) if value(x) < least), ())
         best = min(best, now, key=value)
     return batch.best(best)
 
@@ -72,32 +70,31 @@ def neighbours(groups: Groups, workers: int, longest: int) -> Iterator[Groups]:
     for worker in range(workers):
         rest = tuple(left for group in groups if (left := tuple(w for w in group if w != worker)))
         if rest:
-            yield from {_sorted(rest)} - {groups}
-        for k, group in enumerate(rest):
+            yield from {_changed(rest)} - {groups}
+        for group in rest:
             for place in range(len(group) + 1 if len(group) < longest else 0):
-                yield _sorted((*rest[:k], (*group[:place], worker, *group[place:]), *rest[k + 1 :]))
-        yield _sorted((*rest, (worker,)))
+                yield _changed(rest, (group,), (*group[:place], worker, *group[place:]))
+        yield _changed(rest, (), (worker,))
     for one in groups:
-        others = tuple(group for group in groups if group != one)
-        for k, two in enumerate(others):
-            if len(one) + len(two) <= longest:
-                yield _sorted((*others[:k], one + two, *others[k + 1 :]))
+        for two in groups:
+            if two != one and len(one) + len(two) <= longest:
+                yield _changed(groups, (one, two), one + two)
         for place in range(1, len(one)):
-            yield _sorted((*others, one[:place], one[place:]))
-    for pair in itertools.combinations(range(workers), 2):
-        swapped = dict(zip(pair, pair[::-1], strict=True))
-        yield _sorted(tuple(tuple(swapped.get(w, w) for w in group) for group in groups))
+            yield _changed(groups, (one,), one[:place], one[place:])
+    for a, b in itertools.combinations(range(workers), 2):
+        swapped = {a: b, b: a}
+        yield _changed(tuple(tuple(swapped.get(w, w) for w in group) for group in groups))
 
 
-def _sorted(groups: Groups) -> Groups:
-    return tuple(sorted(groups))
+def _changed(groups: Groups, gone: Groups = (), *new: tuple[int, ...]) -> Groups:
+    return tuple(sorted({*groups, *new}.difference(gone)))
 
 
 # What a policy does with a slot, given the queues (K,) and the groups of the slot before, if any.
 Policy = Callable[[BatchTime, FloatArray, Sequence[Groups]], Batch]
 
 
-def static(plan: GroupPlan) -> Policy:
+def static(plan: Plan) -> Policy:
     """The same plan in every slot."""
     return lambda batch, queue, before: batch.of(plan)
 
@@ -122,12 +119,10 @@ def lyapunov(weight: float, scale: float, budget: FloatArray) -> Policy:
 class Played:
     """What a policy did in T slots."""
 
-    batches: tuple[Batch, ...]
+    batches: list[Batch]
     spent: FloatArray  # (T, K) budgets of a slot
     queue: FloatArray  # (T, K) budgets of a slot, after each
-    moving: (
-        FloatArray  # (T,) seconds to bring parameters to where they were not; in no batch's time
-    )
+    moving: list[float]  # (T,) seconds in which parameters get where they were not; in no batch
 
     @property
     def seconds(self) -> FloatArray:
@@ -138,42 +133,36 @@ class Played:
 def play(policy: Policy, slots: Sequence[BatchTime], budget: FloatArray) -> Played:
     """Let a policy decide slot after slot; `budget` (K,), inf where there is none."""
     queue = np.zeros(len(budget))
-    batches: list[Batch] = []
-    spent, queues, moving = [], [], []
+    batches, spent, queues, moving = list[Batch](), [], [], []
     for slot in slots:
-        before = [batch.plan for batch in batches[-1:]]
-        batch = policy(slot, queue, [plan.groups for plan in before])
-        moving.append(sum(slot.moving(plan, batch.plan) for plan in before))
+        before = batches[-1:]
+        batch = policy(slot, queue, [old.groups for old in before])
+        moved = (slot.moving(old.plan, batch.plan) for old in before if old.plan is not batch.plan)
+        moving.append(sum(moved))
+        batches.append(batch)
         spent.append(batch.cost / budget)
         queue = np.maximum(queue + spent[-1] - 1.0, 0.0)
         queues.append(queue)
-        batches.append(batch)
-    return Played(tuple(batches), np.array(spent), np.array(queues), np.array(moving))
+    return Played(batches, np.array(spent), np.array(queues), moving)
 
 
-def best_kept(
-    slots: Sequence[BatchTime], budget: FloatArray, played: Sequence[Played]
-) -> GroupPlan:
+def best_kept(slots: Sequence[BatchTime], budget: FloatArray, played: Iterable[Played]) -> Played:
     """Of all plans that any policy had in some slot, the one that should have been kept.
 
     Least average seconds, of those whose average costs keep to `budget`.
     """
-    plans = {batch.plan: None for own in played for batch in own.batches}
 
-    def kept(plan: GroupPlan) -> tuple[float, float]:
-        batches = [slot.of(plan) for slot in slots]
-        spent = np.mean([batch.cost / budget for batch in batches], axis=0)
-        return max(0.0, float(spent.max()) - 1.0), float(np.mean([b.seconds for b in batches]))
+    def excess(kept: Played) -> tuple[float, float]:
+        return max(0.0, float(kept.spent.mean(axis=0).max()) - 1.0), float(kept.seconds.mean())
 
-    return min(plans, key=kept)
+    plans = dict.fromkeys(batch.plan for own in played for batch in own.batches)
+    return min((play(static(plan), slots, budget) for plan in plans), key=excess)
 
 
-def even(batch: BatchTime) -> GroupPlan:
+def even(batch: BatchTime) -> Plan:
     """Plain data parallelism: every worker has all layers and an equal share."""
-    workers = range(batch.num_workers)
-    ends = ((len(batch.layers.seconds),),) * len(workers)
-    share = batch.samples / len(workers)
-    return GroupPlan(tuple((worker,) for worker in workers), ends, (share,) * len(workers))
+    workers, layers = len(batch.speed), len(batch.layers.seconds)
+    return tuple(Pipeline((w,), (layers,), batch.samples / workers) for w in range(workers))
 
 
 _ROUNDS = 30
@@ -181,54 +170,46 @@ _GAIN = 1e-5  # relative: what a further round has to bring
 _SECONDS = 60.0  # of HiGHS
 
 
-@dataclass(frozen=True, eq=False)
-class Clairvoyant:
+def clairvoyant(
+    slots: Sequence[BatchTime], budget: FloatArray, known: Iterable[Iterable[Batch]]
+) -> tuple[float, float]:
     """Least average seconds of slots whose plans are mixed, costs within the budget on average.
 
-    `bound` is what no policy that keeps to the budget is below, where the search found the best
-    plan at the final prices in every slot; otherwise it is an estimate of that.
-    """
-
-    seconds: float
-    bound: float
-
-
-def clairvoyant(
-    slots: Sequence[BatchTime], budget: FloatArray, known: Sequence[Sequence[Batch]]
-) -> Clairvoyant:
-    """Column generation: plans of each slot are added that pay at the prices of the program.
+    Column generation: plans of each slot are added that pay at the prices of the program.
 
     Args:
         slots: T of them.
         budget: (K,) of a slot on average, inf where there is none.
         known: plans of each slot to begin with, at least one.
 
+    Returns:
+        The seconds, and a bound: no policy that keeps to the budget is below it, where the search
+        found the best plan at the final prices in every slot; else it estimates that.
+
     Raises:
         InputError: the budgets are too small for any plans found.
     """
-    columns = [list(batches) for batches in known]
+    columns, limited = [list(batches) for batches in known], np.isfinite(budget)
     for _ in range(_ROUNDS):
         seconds, price, missing = _mixed(columns, budget)
+
+        def priced(batch: Batch, price: FloatArray = price) -> float:
+            return batch.seconds + float(price @ batch.cost)
+
         reduced = gained = 0.0
         for slot, batches in zip(slots, columns, strict=True):
-            old = min(batches, key=lambda batch: _priced(batch, price))
-            new = search(slot, (old.plan.groups,), price=price)
-            gain = _priced(old, price) - _priced(new, price)
-            reduced += _priced(old, price) - max(0.0, gain)
-            gained += max(0.0, gain)
-            if gain > 0.0:
+            old = min(batches, key=priced)
+            new = search(slot, (old.groups,), price=price)
+            gain = max(0.0, priced(old) - priced(new))
+            reduced += priced(old) - gain
+            gained += gain
+            if gain:
                 batches.append(new)
-        limited = np.isfinite(budget)
-        bound = reduced / len(slots) - float(price[limited] @ budget[limited])
         if gained <= _GAIN * abs(reduced):
             break
     if missing:
         raise InputError("no plans keep to the budgets on average", field="budget")
-    return Clairvoyant(seconds, bound)
-
-
-def _priced(batch: Batch, price: FloatArray) -> float:
-    return batch.seconds + float(price @ batch.cost)
+    return seconds, reduced / len(slots) - float(price[limited] @ budget[limited])
 
 
 def _mixed(
@@ -237,15 +218,12 @@ def _mixed(
     """Average seconds, the price of each cost, and whether a budget is exceeded all the same."""
     program, slots = LinearProgram(), len(columns)
     flat = [batch for batches in columns for batch in batches]
-    seconds = np.array([batch.seconds for batch in flat]) / slots
-    share = program.add_columns(len(flat), cost=seconds)
-    start = 0
     for batches in columns:
-        mine = share[start : start + len(batches)]
-        program.add_row([(mine, 1.0)], lower=1.0, upper=1.0)
-        start += len(batches)
-    limited = np.flatnonzero(np.isfinite(budget))
-    excess = program.add_columns(len(limited), cost=1e3 * seconds.max() * slots)
+        own = program.add_columns(len(batches), cost=[x.seconds / slots for x in batches])
+        program.add_row([(own, 1.0)], lower=1.0, upper=1.0)
+    share, limited = np.arange(len(flat)), np.flatnonzero(np.isfinite(budget))
+    dear = 1e3 * max(batch.seconds for batch in flat)
+    excess = program.add_columns(len(limited), cost=dear)
     for k, column in zip(limited, excess, strict=True):
         spent = np.array([batch.cost[k] for batch in flat]) / (slots * budget[k])
         program.add_row([(share, spent), (column, -1.0)], upper=1.0)

@@ -26,18 +26,15 @@ COLUMNS = ("slot", "worker", "speed", "bandwidth", "rent")
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """W workers in T slots; a slot is as long as one batch takes, and constant inside."""
+    """W workers in T slots; a slot is as long as one batch takes, and constant inside.
+
+    A worker has a speed, times that of the device on which the layers were timed; a bandwidth,
+    bytes/s of its port in each direction; and a rent, what it costs in a slot in which it takes
+    part.
+    """
 
     workers: tuple[str, ...]
-    speed: FloatArray  # (T, W) times that of the device on which the layers were timed
-    bandwidth: FloatArray  # (T, W) bytes/s of a worker's port, in each direction
-    rent: FloatArray  # (T, W) what a worker costs in a slot in which it takes part
-
-    @property
-    def mean(self) -> Slots:
-        """One slot of the means over time."""
-        arrays = (self.speed, self.bandwidth, self.rent)
-        return Slots(self.workers, *(array.mean(axis=0, keepdims=True) for array in arrays))
+    values: FloatArray  # (T, W, 3) speed, bandwidth, rent
 
 
 @runtime_checkable
@@ -97,7 +94,7 @@ class GeneratedSlots:
     """
 
     workers: Annotated[int, Ge(2)] = 6  # how many
-    slots: Count = 100  # packets on the way of each worker
+    slots: Count = 100  # how many
     # fastest over slowest, of speeds and, in an order of their own, of ports
     heterogeneity: Annotated[float, Ge(1.0), Lt(math.inf)] = 4.0
     bandwidth: Positive = 1250000000.0  # bytes/s of the fastest port
@@ -114,7 +111,8 @@ class GeneratedSlots:
         ports = self.bandwidth * rng.permutation(full)
         bandwidth = ports * self.bandwidth_change.factors(rng, *shape)
         rent = full * self.rent_change.factors(rng, *shape)
-        return Slots(tuple(f"worker{w}" for w in range(self.workers)), speed, bandwidth, rent)
+        names = tuple(f"worker{w}" for w in range(self.workers))
+        return Slots(names, np.stack([speed, bandwidth, rent], axis=2))
 
 
 @dataclass(frozen=True)
@@ -136,8 +134,8 @@ class SlotFile:
         del seed
         checks = RowChecks(read_table(self.path, COLUMNS))
         slot, worker = checks.whole("slot"), checks.text("worker")
-        values = [checks.numbers(name) for name in COLUMNS[2:]]
-        for name, column in zip(("speed", "bandwidth"), values, strict=False):
+        values = np.stack([checks.numbers(name) for name in COLUMNS[2:]], axis=1)
+        for name, column in zip(("speed", "bandwidth"), values.T, strict=False):
             checks.reject(column == 0.0, name, "is not positive")
         checks.unique("worker", pl.Series(slot).cast(pl.String) + " " + worker)
         checks.finish(strict=True)
@@ -147,9 +145,9 @@ class SlotFile:
             order = [row[t, name] for t in range(int(slot.max()) + 1) for name in workers]
         except KeyError as missing:
             t, name = missing.args[0]
-            told = f"{name!r} is missing"
-            raise InputError(told, file=self.path, record=f"slot {t}") from None
-        return Slots(workers, *(column[order].reshape(-1, len(workers)) for column in values))
+            fault = f"{name!r} is missing"
+            raise InputError(fault, file=self.path, record=f"slot {t}") from None
+        return Slots(workers, values[order].reshape(-1, len(workers), 3))
 
 
 def write_slots(slots: Slots, path: Path) -> None:
@@ -157,8 +155,7 @@ def write_slots(slots: Slots, path: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    table = np.stack([slots.speed, slots.bandwidth, slots.rent], axis=2).tolist()
-    for slot, rows in enumerate(table):
-        for worker, row in zip(slots.workers, rows, strict=True):
-            writer.writerow([slot, worker, *map(repr, row)])
+    for slot, rows in enumerate(slots.values.tolist()):
+        named = zip(slots.workers, rows, strict=True)
+        writer.writerows([slot, worker, *row] for worker, row in named)
     write_atomically(path, text.getvalue().encode())

@@ -1,5 +1,6 @@
-"""Policy routing: which link a connection takes to a server that several links lead to.
+"""Commands of a plan: queues of `tc` or Open vSwitch, and policy routing over several links.
 
+Names of interfaces and addresses are such as a shell takes for one word: `hosts` refuses others.
 A connection takes one link. Two rules choose it:
 
 * a socket bound to the address of a NIC sends through that NIC, whatever the destination;
@@ -11,8 +12,7 @@ What reaches a server's NIC address unbound goes through the plane of that addre
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Annotated
@@ -21,14 +21,15 @@ from annotated_types import Ge, Le
 
 from envs.bounds import Share, bounded
 from envs.errors import InputError
-from experiments.papers.enforcement.hosts import Host, HostNic, Lane, ServerPlan, Uplink
-from experiments.papers.enforcement.scripts import Script, attempt, command, comment
+from experiments.papers.enforcement.hosts import ServerPlan, Uplink
+from experiments.papers.enforcement.scripts import Script, attempt, comment
 
 MOST_WEIGHT = 256  # of a next hop
 _RESERVED = range(253, 256)  # tables default, main and local
-_TABLES = 2**31  # numbers of tables end below
-_MAIN_PRIORITY = 32_766  # of the rule that consults the main table
+_LAST_TABLE = 2**31 - 1
+_LAST_PRIORITY = 32_765  # the next rule consults the main table
 _HASH_POLICY = "/proc/sys/net/ipv4/fib_multipath_hash_policy"
+_CONF = "/proc/sys/net/ipv4/conf"
 
 
 @dataclass(frozen=True)
@@ -47,107 +48,96 @@ class PolicyRouting:
     first_priority: int = 4000
 
     def __post_init__(self) -> None:
-        self._check(1)
+        self._numbers(1)
 
-    def checks(self, plan: ServerPlan, device: Callable[[HostNic], str]) -> list[str]:
-        """What must hold before: addresses, reverse-path filters, the hash of ports."""
-        lines = [
-            f'[ -n "$(ip -4 -o addr show to {plan.host.address}/32)" ] || '
-            f"refuse 'this machine does not have the address {plan.host.address}'"
-        ]
-        for up in plan.uplinks:
-            lines += [
-                f'[ -n "$(ip -4 -o addr show dev {device(up.nic)} to {up.nic.address}/32)" ] || '
-                f"refuse '{device(up.nic)} does not have the address {up.nic.address}'",
-            ]
-            own, conf = device(up.nic), "/proc/sys/net/ipv4/conf"
-            lines += [  # the larger of the two settings counts: 1 is strict, 2 is loose
-                f'case "$(cat {conf}/all/rp_filter {conf}/{own}/rp_filter)" in *2*) ;; *1*) '
-                f"refuse 'strict reverse-path filter: sysctl -w net/ipv4/conf/{own}/rp_filter=2' "
-                ";; esac"
-            ]
-        if any(len(_weights(plan, host)) > 1 for host in plan.destinations):
-            lines.append(
-                f'[ "$(cat {_HASH_POLICY})" -eq 1 ] || '
-                "refuse 'ports do not choose links: sysctl -w net.ipv4.fib_multipath_hash_policy=1'"
-            )
-        return lines
+    def complete(self, script: Script, plan: ServerPlan, devices: Sequence[str]) -> None:
+        """Addresses, filters and the hash of ports are checked; tables come before their rules.
 
-    def apply(self, plan: ServerPlan, device: Callable[[HostNic], str]) -> list[str]:
-        """The tables, then the rules that consult them.
+        `devices` are what has the address of each NIC.
 
         Raises:
             InputError: the numbers of tables or rules reach those of the kernel.
         """
-        self._check(len(plan.uplinks) + 1)
-        lines: list[str] = []
-        for number, up in enumerate(plan.uplinks):
-            table = self.first_table + number
-            lines += ["", comment(f"Sockets bound to {up.nic.address} send through {up.name}.")]
-            for lane in up.lanes:
-                way = lane.destination.address, lane.gateway.address, device(up.nic), table
-                lines.append(command("ip -4 route replace {}/32 via {} dev {} table {}", *way))
-            lines.append(self._rule(number, f"from {up.nic.address}/32 "))
-        number = len(plan.uplinks)
-        lines += ["", comment("Other sockets: to each server by the rates of the plan.")]
-        for host in plan.destinations:
-            to = host.address, plan.host.address, self.first_table + number
-            hops = (
-                command("nexthop via {} dev {} weight {}", lane.gateway.address, device(up.nic), x)
-                for (up, lane), x in _weights(plan, host)
+        own, hops = plan.host.address, list(_hops(plan, devices))
+        numbers = self._numbers(len(devices) + 1)
+        rule, route = "ip -4 rule {} priority {} table {}", "ip -4 route replace {}/32 {}"
+        script.checks.append(
+            f'[ -n "$(ip -4 -o addr show to {own}/32)" ] || '
+            f"refuse 'this machine does not have the address {own}'"
+        )
+        for up, device, (table, priority) in zip(plan.uplinks, devices, numbers, strict=False):
+            address = up.nic.address
+            script.checks += [
+                f'[ -n "$(ip -4 -o addr show dev {device} to {address}/32)" ] || '
+                f"refuse '{device} does not have the address {address}'",
+                # the larger of the two settings counts: 1 is strict, 2 is loose
+                f'case "$(cat {_CONF}/all/rp_filter {_CONF}/{device}/rp_filter)" in *2*) ;; *1*) '
+                f"refuse 'strict reverse-path filter: "
+                f"sysctl -w net/ipv4/conf/{device}/rp_filter=2' ;; esac",
+            ]
+            script.apply += [
+                "",
+                comment(f"Sockets bound to {address} send through {up.name}."),
+                *(route.format(lane.destination.address,
+                               f"via {lane.gateway.address} dev {device} table {table}")
+                  for lane in up.lanes.values()),
+                rule.format(f"add from {address}/32", priority, table),
+            ]  # fmt: skip
+        table, priority = numbers[-1]
+        script.apply += [
+            "",
+            comment("Other sockets: to each server by the rates of the plan."),
+            *(route.format(address, f"src {own} table {table} {' '.join(ways)}")
+              for address, ways in hops),
+            rule.format("add", priority, table),
+        ]  # fmt: skip
+        if any(len(ways) > 1 for _, ways in hops):
+            script.checks.append(
+                f'[ "$(cat {_HASH_POLICY})" -eq 1 ] || '
+                "refuse 'ports do not choose links: sysctl -w net.ipv4.fib_multipath_hash_policy=1'"
             )
-            route = command("ip -4 route replace {}/32 src {} table {}", *to)
-            lines.append(" ".join([route, *hops]))
-        return [*lines, self._rule(number)]
+        script.clean.append(comment("The rules and tables of the plan."))
+        for table, priority in numbers:
+            script.clean += [
+                f"while {rule.format('del', priority, table)} 2>/dev/null; do :; done",
+                attempt(f"ip -4 route flush table {table}"),
+            ]
 
-    def clean(self, plan: ServerPlan) -> list[str]:
-        """Rules of our priority and table, then what the tables hold."""
-        lines = [comment("The rules and tables of the plan.")]
-        for number in range(len(plan.uplinks) + 1):
-            priority, table = self.first_priority + number, self.first_table + number
-            rule = f"ip -4 rule del priority {priority} table {table}"
-            lines.append(f"while {rule} 2>/dev/null; do :; done")
-            lines.append(attempt("ip -4 route flush table {}", table))
-        return lines
-
-    def _check(self, count: int) -> None:
-        """Refuse `count` tables and rules that are not all free."""
-        last = self.first_table + count - 1
-        if self.first_table < 1 or last >= _TABLES or self._reserved(last):
-            raise InputError(
-                f"{self.first_table} to {last} are not all free tables", field="first_table"
-            )
-        last = self.first_priority + count - 1
-        if self.first_priority < 1 or last >= _MAIN_PRIORITY:
-            raise InputError(
-                f"{self.first_priority} to {last} are not all in 1..{_MAIN_PRIORITY - 1}",
-                field="first_priority",
-            )
-
-    def _reserved(self, last: int) -> bool:
-        return self.first_table < _RESERVED.stop and last >= _RESERVED.start
-
-    def _rule(self, number: int, selector: str = "") -> str:
-        priority, table = self.first_priority + number, self.first_table + number
-        return f"ip -4 rule add {selector}priority {priority} table {table}"
+    def _numbers(self, count: int) -> Sequence[tuple[int, int]]:
+        """So many tables and priorities, all of which are free."""
+        tables = range(self.first_table, self.first_table + count)
+        priorities = range(self.first_priority, self.first_priority + count)
+        for field, own, last, taken in (
+            ("first_table", tables, _LAST_TABLE, _RESERVED),
+            ("first_priority", priorities, _LAST_PRIORITY, ()),
+        ):
+            if own[0] < 1 or own[-1] > last or set(own) & set(taken):
+                fault = f"{own[0]} to {own[-1]} are not all free numbers up to {last}"
+                raise InputError(fault, field=field)
+        return [*zip(tables, priorities, strict=True)]
 
 
-def _weights(plan: ServerPlan, host: Host) -> list[tuple[tuple[Uplink, Lane], int]]:
-    """The lanes that carry a plan's traffic to a server, and their shares as small integers.
+def _hops(plan: ServerPlan, devices: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """The address of each server, and the next hops of the plan's traffic to it, by their shares.
 
     A server that the plan gives no rate to is still reached: by its first lane. A lane far slower
     than the fastest one (half a weight) gets no connection that did not ask for it.
     """
-    lanes = plan.lanes_to(host)
-    given = [(up, lane) for up, lane in lanes if lane.bits(plan.framing) > 0]
-    if not given:
-        return [(lanes[0], 1)]
-    most = max(lane.rate for _, lane in given)
-    weights = [round(MOST_WEIGHT * lane.rate / most) for _, lane in given]
-    divisor = gcd(*weights)
-    return [
-        (pair, weight // divisor) for pair, weight in zip(given, weights, strict=True) if weight
-    ]
+    links = [(up.lanes, device) for up, device in zip(plan.uplinks, devices, strict=True)]
+    for number in sorted({number for lanes, _ in links for number in lanes}):
+        own = [(lanes[number], device) for lanes, device in links if number in lanes]
+        given = [pair for pair in own if pair[0].bits] or own[:1]
+        most = max(lane.rate for lane, _ in given)
+        weights = [round(MOST_WEIGHT * lane.rate / most) if most else 1 for lane, _ in given]
+        divisor = gcd(*weights)
+        yield (
+            own[0][0].destination.address,
+            [
+                f"nexthop via {lane.gateway.address} dev {device} weight {weight // divisor}"
+                for (lane, device), weight in zip(given, weights, strict=True)
+                if weight
+            ],
+        )
 
 
 @bounded
@@ -167,9 +157,14 @@ class Queues:
     burst_s: Share = 0.002
     least_burst: Annotated[int, Ge(1600), Le(2**24)] = 65536
 
-    def burst(self, bits: int) -> int:
-        """Bytes that a queue of `bits` bit/s may send at once."""
-        return max(self.least_burst, int(bits / 8 * self.burst_s))
+    def of(self, up: Uplink, rest: int) -> dict[int, tuple[int, int, int]]:
+        """Bit/s, burst in bytes and priority of each queue; number `rest` has what is not named."""
+        bits = {rest: int(up.bits * self.rest_share)}
+        bits |= {number: lane.bits for number, lane in up.lanes.items() if lane.bits}
+        return {
+            number: (own, max(self.least_burst, int(own / 8 * self.burst_s)), int(number != rest))
+            for number, own in bits.items()
+        }
 
 
 HANDLE = "4d57:"  # of the queue discipline; a clean-up touches no other
@@ -198,67 +193,45 @@ class TrafficControl(Queues):
 
     def script(self, plan: ServerPlan) -> Script:
         """What one server runs."""
-        apply, clean = [], [comment("Queue disciplines with the plan's handle, and all in them.")]
-        for up in plan.uplinks:
-            apply += self._queues(plan, up)
-            clean.append(attempt("tc qdisc del dev {} root handle {}", up.nic.interface, HANDLE))
-        return Script(
-            about=_ABOUT_TC,
-            programs=("ip", "tc"),
-            checks=self.routing.checks(plan, interface),
-            apply=[*apply, *self.routing.apply(plan, interface)],
-            clean=[*clean, *self.routing.clean(plan)],
-        )
+        script, devices = Script(_ABOUT_TC, ["ip", "tc"]), [up.nic.interface for up in plan.uplinks]
+        script.clean.append(comment("Queue disciplines with the plan's handle, and all in them."))
+        for up, device in zip(plan.uplinks, devices, strict=True):
+            script.apply += self._classes(up, device)
+            script.clean.append(attempt(f"tc qdisc del dev {device} root handle {HANDLE}"))
+        self.routing.complete(script, plan, devices)
+        return script
 
-    def _queues(self, plan: ServerPlan, up: Uplink) -> list[str]:
-        device = up.nic.interface
-        capacity = plan.framing.kernel_bits(up.capacity)
-        rest = int(capacity * self.rest_share)
+    def _classes(self, up: Uplink, device: str) -> list[str]:
+        classes = {
+            number: f"tc class add dev {device} parent {HANDLE} classid {HANDLE}{number:x} htb "
+            f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} prio {priority} "
+            f"quantum {self.quantum}"
+            for number, (bits, burst, priority) in self.of(up, _REST_CLASS).items()
+        }
+        filters = f"tc filter add dev {device} parent {HANDLE} protocol ip prio"
         lines = [
             "",
-            comment(f"{up.name} is {device}, {capacity} bit/s."),
-            command("tc qdisc replace dev {} root handle {} htb default {}", device, HANDLE,
-                    f"{_REST_CLASS:x}"),
+            comment(f"{up.name} is {device}, {up.bits} bit/s."),
+            f"tc qdisc replace dev {device} root handle {HANDLE} htb default {_REST_CLASS:x}",
             comment("Acknowledgements and what the plan does not name."),
-            *self._class(device, _REST_CLASS, rest, 0),
+            classes[_REST_CLASS],
             # An IPv4 header without options, TCP, and a total length below 128.
-            command(
-                "tc filter add dev {} parent {} protocol ip prio 1 u32 match u8 0x05 0x0f at 0 "
-                "match ip protocol 6 0xff match u16 0x0000 0xff80 at 2 flowid {}",
-                device, HANDLE, f"{HANDLE}{_REST_CLASS:x}",
-            ),
-        ]  # fmt: skip
-        for lane in up.lanes:
-            bits = lane.bits(plan.framing)
-            lines.append(comment(lane.about()))
-            if bits == 0:
-                continue
-            lines += self._class(device, lane.number, bits, 1)
-            for address in lane.destination.addresses:
-                flow = device, HANDLE, address, f"{HANDLE}{lane.number:x}"
-                lines.append(command(
-                    "tc filter add dev {} parent {} protocol ip prio 2 u32 match ip dst {}/32 "
-                    "flowid {}", *flow,
-                ))  # fmt: skip
+            f"{filters} 1 u32 match u8 0x05 0x0f at 0 match ip protocol 6 0xff "
+            f"match u16 0x0000 0xff80 at 2 flowid {HANDLE}{_REST_CLASS:x}",
+        ]
+        for number, lane in up.lanes.items():
+            lines.append(comment(lane.about))
+            if lane.bits:
+                lines.append(classes[number])
+                lines += (
+                    f"{filters} 2 u32 match ip dst {address}/32 flowid {HANDLE}{number:x}"
+                    for address in lane.destination.addresses
+                )
         return lines
-
-    def _class(self, device: str, minor: int, bits: int, priority: int) -> list[str]:
-        burst, own = self.burst(bits), f"{HANDLE}{minor:x}"
-        return [command(
-            "tc class add dev {} parent {} classid {} htb rate {}bit ceil {}bit burst {} cburst {} "
-            "prio {} quantum {}",
-            device, HANDLE, own, bits, bits, burst, burst, priority, self.quantum,
-        )]  # fmt: skip
-
-
-def interface(nic: HostNic) -> str:
-    """Where the addresses of a NIC are: on the NIC itself."""
-    return nic.interface
 
 
 COOKIE = "0x4d57"  # of our flows; a clean-up touches no other
 OWNER = "external-ids:meshwright"  # holds the interface in our rows of the switch's database
-_REST_QUEUE = 0  # the queue of everything the plan does not name
 _MOST_QUEUES = 61_440  # queue numbers of linux-htb end below
 _ABOUT_OVS = (
     "Enforces a bandwidth plan with Open vSwitch queues (linux-htb) and policy routing.",
@@ -290,69 +263,60 @@ class OpenVSwitch(Queues):
         Raises:
             InputError: a NIC is on no bridge, or there are more servers than queues.
         """
-        checks, apply, clean = [], [], []
+        script, switches = Script(_ABOUT_OVS, ["ip", "ovs-vsctl", "ovs-ofctl"]), list[str]()
         for up in plan.uplinks:
-            checks.append(
-                f'[ "$(ovs-vsctl get Bridge {bridge(up.nic)} datapath_type)" != netdev ] || '
-                f"refuse '{bridge(up.nic)} has the userspace datapath, which ignores set_queue'"
+            switch = up.nic.bridge
+            if switch is None:
+                raise InputError(f"{up.nic.interface} is on no Open vSwitch bridge", field="bridge")
+            switches.append(switch)
+            script.checks.append(
+                f'[ "$(ovs-vsctl get Bridge {switch} datapath_type)" != netdev ] || '
+                f"refuse '{switch} has the userspace datapath, which ignores set_queue'"
             )
-            apply += self._queues(plan, up)
-            clean += _clean(up)
-        return Script(
-            about=_ABOUT_OVS,
-            programs=("ip", "ovs-vsctl", "ovs-ofctl"),
-            checks=[*checks, *self.routing.checks(plan, bridge)],
-            apply=[*apply, *self.routing.apply(plan, bridge)],
-            clean=[*clean, *self.routing.clean(plan)],
-        )
+            script.apply += self._rows(up, switch)
+            script.clean += _clean(up.nic.interface, switch)
+        self.routing.complete(script, plan, switches)
+        return script
 
-    def _queues(self, plan: ServerPlan, up: Uplink) -> list[str]:
-        device, switch = up.nic.interface, bridge(up.nic)
-        capacity = plan.framing.kernel_bits(up.capacity)
-        given = [(lane, lane.bits(plan.framing)) for lane in up.lanes]
-        queues = {_REST_QUEUE: (int(capacity * self.rest_share), 0)}
-        queues |= {lane.number: (bits, 1) for lane, bits in given if bits}
+    def _rows(self, up: Uplink, switch: str) -> list[str]:
+        device, queues = up.nic.interface, self.of(up, 0)
         if max(queues) >= _MOST_QUEUES:
             raise InputError(f"Open vSwitch has no more than {_MOST_QUEUES} queues")
         mark = f"{OWNER}={device}"
-        words = ["ovs-vsctl", "--", "set", "Port", device, "qos=@plan"]
-        words += ["--", "--id=@plan", "create", "QoS", "type=linux-htb", mark]
-        words += [f"other-config:max-rate={capacity}"]
-        words += [f"queues:{number}=@queue{number}" for number in queues]
-        for number, (bits, priority) in queues.items():
-            burst = 8 * self.burst(bits)
-            words += ["--", f"--id=@queue{number}", "create", "Queue", mark]
-            words += [f"other-config:{key}-rate={bits}" for key in ("min", "max")]
-            words += [f"other-config:burst={burst}", f"other-config:priority={priority}"]
-        lines = ["", comment(f"{up.name} is {device} on {switch}, {capacity} bit/s."),
-                 _wrapped(shlex.join(words))]  # fmt: skip
-        for lane, bits in given:
-            lines.append(comment(lane.about()))
-            for address in lane.destination.addresses if bits else ():
-                match = f"priority={self.flow_priority},in_port=LOCAL,ip,nw_dst={address}"
-                flow = f"cookie={COOKIE},{match},actions=set_queue:{lane.number},normal"
-                lines.append(command("ovs-ofctl add-flow {} {}", switch, flow))
+        links = " ".join(f"queues:{number}=@queue{number}" for number in queues)
+        rows = [
+            "ovs-vsctl",
+            f"set Port {device} qos=@plan",
+            f"--id=@plan create QoS type=linux-htb {mark} other-config:max-rate={up.bits} {links}",
+        ]
+        rows += (
+            f"--id=@queue{number} create Queue {mark} other-config:min-rate={bits} "
+            f"other-config:max-rate={bits} other-config:burst={8 * burst} "
+            f"other-config:priority={priority}"
+            for number, (bits, burst, priority) in queues.items()
+        )
+        lines = [
+            "",
+            comment(f"{up.name} is {device} on {switch}, {up.bits} bit/s."),
+            " \\\n  -- ".join(rows) + " >/dev/null",  # it would print the rows' identifiers
+        ]
+        for number, lane in up.lanes.items():
+            lines.append(comment(lane.about))
+            lines += (
+                f"ovs-ofctl add-flow {switch} cookie={COOKIE},priority={self.flow_priority},"
+                f"in_port=LOCAL,ip,nw_dst={address},actions=set_queue:{number},normal"
+                for address in lane.destination.addresses
+                if lane.bits
+            )
         return lines
 
 
-def bridge(nic: HostNic) -> str:
-    """Where the addresses of a NIC are: on the local port of its bridge.
-
-    Raises:
-        InputError: the NIC is on no bridge.
-    """
-    if nic.bridge is None:
-        raise InputError(f"{nic.interface} is on no Open vSwitch bridge", field="bridge")
-    return nic.bridge
-
-
-def _clean(up: Uplink) -> list[str]:
+def _clean(device: str, switch: str) -> list[str]:
     """Our flows, then our rows of the database: first what refers to others."""
-    device = up.nic.interface
     find = f"ovs-vsctl --bare --columns=_uuid find %s {OWNER}={device}"
     return [
-        comment(f"Flows of the plan on {bridge(up.nic)}, queues of the plan on {device}."),
-        command("ovs-ofctl del-flows {} {}", bridge(up.nic), f"cookie={COOKIE}/-1"),
+        comment(f"Flows of the plan on {switch}, queues of the plan on {device}."),
+        f"ovs-ofctl del-flows {switch} cookie={COOKIE}/-1",
         f"for qos in $({find % 'QoS'}); do",
         '  for port in $(ovs-vsctl --bare --columns=name find Port "qos=$qos"); do',
         '    ovs-vsctl clear Port "$port" qos',
@@ -363,8 +327,3 @@ def _clean(up: Uplink) -> list[str]:
         '  ovs-vsctl destroy Queue "$queue"',
         "done",
     ]
-
-
-def _wrapped(line: str) -> str:
-    """One command over several lines, one for each row; it would print the rows' identifiers."""
-    return line.replace(" -- ", " \\\n  -- ") + " >/dev/null"

@@ -1,7 +1,7 @@
 """A bandwidth plan on real machines: scripts for tc or Open vSwitch, two for each server.
 
-python -m experiments.export plan=plan.json hosts=hosts.yaml graph=bert_base topology=planes_4x1
-python -m experiments.export plan=plan.json hosts=hosts.yaml graph=bert_base topology=planes_4x1 \\
+meshwright export plan=plan.json hosts=hosts.yaml graph=bert_base topology=planes_4x1
+meshwright export plan=plan.json hosts=hosts.yaml graph=bert_base topology=planes_4x1 \\
     backend=ovs
 
 The hosts file is YAML:
@@ -20,33 +20,28 @@ servers:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import MinLen
-from rich.console import Console
+from typing import Any
 
 from envs.errors import InputError, refused_in
-from envs.forms import Form, read_form
-from envs.hardware.network import Network
-from envs.step.plans import BandwidthAllocation
+from envs.forms import read_form
 from experiments.config.targets import build_as
 from experiments.config.yaml_files import yaml_document
-from experiments.execution.namespaces import Framing
-from experiments.papers.enforcement.hosts import Host, HostNic, Hosts, server_plans
-from experiments.papers.enforcement.scripts import Backend, enforcement_files
-from experiments.reporting.tables import console_table
+from experiments.papers.enforcement.hosts import Hosts, server_plans
+from experiments.papers.enforcement.scripts import Backend
+from experiments.reporting.tables import Table
 from experiments.run.artifacts import write_text
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import Provenance, file_hash
+from experiments.run.provenance import file_hash
 from experiments.step.plan_file import read_bandwidth, read_kept_plan
 from experiments.step.problem import ProblemConfig, order_rule_of
 
-COLUMNS = ("server", "interface", "to", "plan (bytes/s)", "payload (bytes/s)", "queue (bit/s)")
+COLUMNS = {
+    "server": "{server}", "interface": "{interface}", "to": "{to}",
+    "plan (bytes/s)": "{rate:.6g}", "payload (bytes/s)": "{payload_rate:.6g}",
+    "queue (bit/s)": "{queue_bits_per_second}",
+}  # fmt: skip
 SHOWN = ("plan", "hosts", "graph", "topology", "backend", "servers")
-_LONGEST_NAME = 200  # characters; file systems take 255 in the name of a file
 
 
 @dataclass(kw_only=True)
@@ -66,22 +61,47 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     backend = build_as(Backend, config.backend, "backend", "backend of a bandwidth plan")
     hosts = read_hosts(config.hosts)
     loaded = config.load()
-    problem = loaded.problem
+    problem, network = loaded.problem, loaded.problem.topology.network
     read_kept_plan(config.plan, problem, order_rule_of(config.order))
-    network = problem.topology.network
     allocation = read_bandwidth(config.plan, network)
     if allocation is None:
         raise InputError("is missing: the plan allocates none", file=config.plan, field="bandwidth")
     provenance = loaded.stamp_on(run.provenance).with_inputs(
         plan=file_hash(config.plan), hosts=file_hash(config.hosts)
     )
-    files = write_scripts(
-        run.folder, allocation, network, hosts, backend, provenance,
-        plan_file=config.plan, hosts_file=config.hosts,
-    )  # fmt: skip
-    lanes = lanes_of(allocation, network, hosts)
+    notes = [
+        "",
+        f"From {config.plan} and {config.hosts}.",
+        f"Version {provenance.package_version}, commit {provenance.git_commit}; SHA-256:",
+        *(f"  {name}: {digest}" for name, digest in provenance.inputs.items()),
+    ]
+    try:
+        plans = server_plans(allocation, network, hosts)
+        made = [backend.script(plan).files(plan.name, notes) for plan in plans]
+    except InputError as error:
+        place = config.plan if error.field == "bandwidth" else config.hosts
+        raise InputError(
+            error.message, file=place, record=error.record, field=error.field
+        ) from error
+    files = {run.folder / name: text for both in made for name, text in both.items()}
+    for path, text in files.items():
+        write_text(path, text)
+    lanes = [
+        {
+            "server": plan.name,
+            "interface": up.nic.interface,
+            "to": lane.to,
+            "channel": lane.channel,
+            "rate": lane.rate,
+            "payload_rate": hosts.framing.payload_rate(lane.rate),
+            "queue_bits_per_second": lane.bits,
+        }
+        for plan in plans
+        for up in plan.uplinks
+        for lane in up.lanes.values()
+    ]
     if not config.json:
-        print_lanes(run.console, lanes)
+        run.console.print(Table.of("", COLUMNS, lanes).rich(run.console.width))
     return Result(
         {
             "plan": config.plan,
@@ -89,30 +109,13 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
             "graph": problem.graph.name,
             "topology": problem.topology.name,
             "backend": run.choice("backend", config.backend),
-            "servers": len({lane["server"] for lane in lanes}),
-            "files": files,
+            "servers": len(plans),
+            "files": [*map(str, files)],
             "lanes": lanes,
         },
         provenance,
         SHOWN,
     )
-
-
-class _Nic(Form):
-    interface: str
-    address: str
-    bridge: str | None = None
-
-
-class _Server(Form):
-    address: str
-    nics: Annotated[dict[str | int, _Nic], MinLen(1)]
-
-
-class _File(Form):
-    mtu: int
-    line_overhead: int
-    servers: Annotated[dict[str | int, _Server], MinLen(1)]
 
 
 def read_hosts(path: str) -> Hosts:
@@ -121,77 +124,5 @@ def read_hosts(path: str) -> Hosts:
     Raises:
         InputError: naming the file, the server or NIC, and the field that is wrong.
     """
-    document = read_form(_File, yaml_document(path), path)
-    hosts = []
-    for name, server in document.servers.items():
-        if len(str(name)) > _LONGEST_NAME:
-            fault = f"{str(name)[:20]!r}... has more than {_LONGEST_NAME} characters"
-            raise InputError(fault, file=path, field="servers")
-        nics = {}
-        for nic, given in server.nics.items():
-            with refused_in(path, f"{name}, {nic}"):
-                nics[str(nic)] = HostNic(**given.model_dump(exclude_unset=True))
-        with refused_in(path, name):
-            hosts.append(Host(str(name), server.address, nics))
     with refused_in(path):
-        return Hosts(Framing(document.mtu, document.line_overhead), tuple(hosts))
-
-
-def write_scripts(
-    folder: Path,
-    allocation: BandwidthAllocation,
-    network: Network,
-    hosts: Hosts,
-    backend: Backend,
-    provenance: Provenance,
-    *,
-    plan_file: str,
-    hosts_file: str,
-) -> list[str]:
-    """Write the files of every server; their paths."""
-    notes = [
-        "",
-        f"From {plan_file} and {hosts_file}.",
-        f"Version {provenance.package_version}, commit {provenance.git_commit}; SHA-256:",
-        *(f"  {name}: {digest}" for name, digest in provenance.inputs.items()),
-    ]
-    try:
-        files = enforcement_files(allocation, network, hosts, backend, notes)
-    except InputError as error:
-        place = plan_file if error.field == "bandwidth" else hosts_file
-        raise InputError(
-            error.message, file=place, record=error.record, field=error.field
-        ) from error
-    for file in files:
-        write_text(folder / file.name, file.text)
-    return [str(folder / file.name) for file in files]
-
-
-def lanes_of(
-    allocation: BandwidthAllocation, network: Network, hosts: Hosts
-) -> list[dict[str, object]]:
-    """What every server sends to whom, as the table and `result.json` show it."""
-    framing = hosts.framing
-    return [
-        {
-            "server": plan.host.name,
-            "interface": up.nic.interface,
-            "to": lane.destination.name,
-            "channel": lane.channel,
-            "rate": lane.rate,
-            "payload_rate": framing.payload_rate(lane.rate),
-            "queue_bits_per_second": lane.bits(framing),
-        }
-        for plan in server_plans(allocation, network, hosts)
-        for up in plan.uplinks
-        for lane in up.lanes
-    ]
-
-
-def print_lanes(console: Console, lanes: Sequence[dict[str, object]]) -> None:
-    """The same on a console."""
-    keys = ("server", "interface", "to", "rate", "payload_rate", "queue_bits_per_second")
-    table = console_table("", COLUMNS)
-    for lane in lanes:
-        table.add_row(*(f"{v:.6g}" if isinstance(v := lane[k], float) else str(v) for k in keys))
-    console.print(table)
+        return read_form(Hosts, yaml_document(path), path)

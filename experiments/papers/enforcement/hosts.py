@@ -1,67 +1,63 @@
-"""A plan seen from its machines: frames, addresses, and what each NIC sends to whom, how fast."""
+"""A plan seen from its machines: their names and addresses, and what each NIC sends to whom."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
+from typing import Annotated, Any, LiteralString
+
+from annotated_types import MinLen
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from envs.errors import InputError
+from envs.forms import Form
 from envs.hardware.network import Network
 from envs.step.plans import BandwidthAllocation
 from experiments.execution.namespaces import Framing
 
-_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,14}")  # the kernel's limit is 15 characters
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,14}")  # the kernel's limit is 15 characters
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # of files: 255 on most file systems
 
 
-@dataclass(frozen=True)
-class HostNic:
-    """A NIC on its machine.
-
-    Args:
-        interface: what the kernel calls it.
-        address: its IPv4 address; the NICs of a plane share a subnet.
-        bridge: the Open vSwitch bridge it is a port of; the address is then the bridge's.
-
-    Raises:
-        InputError: naming the field.
-    """
-
-    interface: str
-    address: str
-    bridge: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("interface", self.interface), ("bridge", self.bridge)):
-            if value is not None and not _INTERFACE.fullmatch(value):
-                raise InputError(f"{value!r} is no name of a network interface", field=name)
-        check_address(self.address)
+def _address(text: str) -> bool:
+    try:
+        own = IPv4Address(text)
+    except AddressValueError:
+        return False
+    return not (own.is_multicast or own.is_reserved or own.is_unspecified or own.is_loopback)
 
 
-@dataclass(frozen=True)
-class Host:
-    """A machine.
+def _checked(holds: Callable[[str], object], what: LiteralString) -> AfterValidator:
+    def checked(text: str) -> str:
+        if not holds(text):
+            raise PydanticCustomError("no_such_text", what)
+        return text
 
-    Args:
-        name: its files are called after it.
-        address: an IPv4 address of the machine itself, on its loopback: a connection to it may take
-            any NIC.
-        nics: its NICs, by their names in the topology.
+    return AfterValidator(checked)
 
-    Raises:
-        InputError: naming the field.
-    """
 
-    name: str
-    address: str
-    nics: Mapping[str, HostNic]
+Interface = Annotated[str, _checked(INTERFACE.fullmatch, "a name of a network interface")]
+Address = Annotated[str, _checked(_address, "an IPv4 address of one machine")]
+Key = Annotated[str, BeforeValidator(lambda key: str(key) if type(key) is int else key)]
+Name = Annotated[Key, _checked(_NAME.fullmatch, "a name of a machine, of 200 characters at most")]
 
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise InputError(f"{self.name!r} is no name of a machine", field="servers")
-        check_address(self.address)
+
+class HostNic(Form):
+    """A NIC on its machine; the NICs of a plane share a subnet."""
+
+    interface: Interface  # what the kernel calls it
+    address: Address
+    bridge: Interface | None = None  # its Open vSwitch bridge, which then has the address
+
+
+class Host(Form):
+    """A machine and its NICs, by their names in the topology."""
+
+    address: Address  # on its loopback: a connection to it may take any NIC
+    nics: Annotated[dict[Key, HostNic], MinLen(1)]
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -69,67 +65,37 @@ class Host:
         return (self.address, *(nic.address for nic in self.nics.values()))
 
 
-@dataclass(frozen=True)
-class Hosts:
-    """All machines of a plan and the frames on the links between them.
+class Hosts(Form):
+    """All machines of a plan by name, and the frames on the links between them.
 
     Raises:
-        InputError: an address or a NIC stands twice, or an interface twice on one machine.
+        InputError: an address or a NIC stands twice, or an interface twice on one
+            machine; as `Framing`.
     """
 
-    framing: Framing
-    hosts: tuple[Host, ...]
+    mtu: int
+    line_overhead: int
+    servers: Annotated[dict[Name, Host], MinLen(1)]
 
-    def __post_init__(self) -> None:
-        addresses: dict[str, str] = {}
-        homes: dict[str, str] = {}
-        for host in self.hosts:
-            for address in host.addresses:
-                if address in addresses:
-                    raise InputError(
-                        f"{address} is also an address of {addresses[address]!r}",
-                        record=host.name,
-                        field="address",
-                    )
-                addresses[address] = host.name
-            devices: set[str] = set()
-            for name, nic in host.nics.items():
-                if name in homes:
-                    raise InputError(
-                        f"{name!r} is also a NIC of {homes[name]!r}", record=host.name, field="nics"
-                    )
-                homes[name] = host.name
-                for device in filter(None, (nic.interface, nic.bridge)):
-                    if device in devices:
-                        raise InputError(
-                            f"{device!r} stands twice", record=host.name, field="interface"
-                        )
-                    devices.add(device)
+    @property
+    def framing(self) -> Framing:
+        """The frames of full TCP segments."""
+        return Framing(self.mtu, self.line_overhead)
 
-    def of_nic(self, name: str) -> Host:
-        """The machine that holds the NIC called `name` in the topology.
-
-        Raises:
-            InputError: none does.
-        """
-        for host in self.hosts:
-            if name in host.nics:
-                return host
-        raise InputError(f"no server has the NIC {name!r} of the topology", field="nics")
-
-
-def check_address(text: str) -> None:
-    """Refuse what is no IPv4 address of one machine.
-
-    Raises:
-        InputError: `text` is something else.
-    """
-    try:
-        address = IPv4Address(text)
-    except AddressValueError as error:
-        raise InputError(f"{text!r} is no IPv4 address", field="address") from error
-    if address.is_multicast or address.is_reserved or address.is_unspecified or address.is_loopback:
-        raise InputError(f"{text} is no address of one machine", field="address")
+    def model_post_init(self, _: Any) -> None:
+        """Hold each name against all others."""
+        Framing(self.mtu, self.line_overhead)  # refuses what is out of bounds
+        seen: dict[tuple[str, str], str] = {}
+        for name, host in self.servers.items():
+            pairs = [(nic.interface, nic.bridge) for nic in host.nics.values()]
+            devices = [f"{name}: {device}" for pair in pairs for device in pair if device]
+            named = {"address": host.addresses, "nics": host.nics, "interface": devices}
+            for field, words in named.items():
+                for word in words:
+                    if (field, word) in seen:
+                        fault = f"{word!r} stands twice, in {seen[field, word]!r} too"
+                        raise InputError(fault, record=name, field=field)
+                    seen[field, word] = name
 
 
 @dataclass(frozen=True)
@@ -137,52 +103,35 @@ class Lane:
     """A channel on its way out of a server."""
 
     channel: str  # its name in the network
-    number: int  # of the destination server, from 1: names classes and queues
+    to: str  # the machine
     destination: Host
     gateway: HostNic  # the destination's NIC on the same plane
     rate: float  # bytes/s on the line
+    bits: int  # whole bit/s that the kernel counts; 0 where the plan gives nothing
 
-    def bits(self, framing: Framing) -> int:
-        """Whole bit/s that the kernel counts; 0 where the plan gives nothing."""
-        return framing.kernel_bits(self.rate)
-
+    @property
     def about(self) -> str:
         """What the plan gives it, in a few words."""
-        return f"{self.channel}: {self.rate:.6g} bytes/s of the line to {self.destination.name}."
+        return f"{self.channel}: {self.rate:.6g} bytes/s of the line to {self.to}."
 
 
 @dataclass(frozen=True)
 class Uplink:
-    """A NIC of a server and the lanes that leave through it, by destination."""
+    """A NIC of a server and the lanes that leave through it."""
 
     name: str  # in the topology
     nic: HostNic
-    capacity: float  # bytes/s on the line
-    lanes: tuple[Lane, ...]
+    bits: int  # of its link, as those of lanes
+    lanes: dict[int, Lane]  # by the number of the server, from 1, that names classes and queues
 
 
 @dataclass(frozen=True)
 class ServerPlan:
     """What one server has to enforce."""
 
+    name: str
     host: Host
-    uplinks: tuple[Uplink, ...]
-    framing: Framing
-
-    def lanes_to(self, destination: Host) -> list[tuple[Uplink, Lane]]:
-        """All lanes to one server."""
-        return [
-            (up, lane)
-            for up in self.uplinks
-            for lane in up.lanes
-            if lane.destination == destination
-        ]
-
-    @property
-    def destinations(self) -> tuple[Host, ...]:
-        """The servers that lanes lead to, by number."""
-        found = {lane.number: lane.destination for up in self.uplinks for lane in up.lanes}
-        return tuple(found[number] for number in sorted(found))
+    uplinks: list[Uplink]
 
 
 def server_plans(
@@ -195,60 +144,38 @@ def server_plans(
             on several machines, or two channels lead from one NIC to one server: they differ in
             the switches between, and a server cannot choose between those.
     """
-    violations = allocation.violations(network)
-    if violations:
+    if violations := allocation.violations(network):
         raise InputError("; ".join(violations), field="bandwidth")
-    home = _homes(network, hosts)
-    uplinks: dict[int, dict[str, list[Lane]]] = {}
-    capacity: dict[str, float] = {}
-    seen: dict[tuple[str, int], str] = {}
+    bits, machines = hosts.framing.kernel_bits, hosts.servers
+    owner = {nic: name for name, host in machines.items() for nic in host.nics}
+    home, taken = dict[int, str](), dict[str, int]()
+
+    def machine(server: int, nic: str) -> str:
+        if nic not in owner:
+            raise InputError(f"no server has the NIC {nic!r} of the topology", field="nics")
+        name = owner[nic]
+        if home.setdefault(server, name) != name or taken.setdefault(name, server) != server:
+            fault = f"{nic!r} is not a NIC of the server it stands under in the topology"
+            raise InputError(fault, record=name, field="nics")
+        return name
+
+    uplinks: dict[int, dict[str, Uplink]] = {}
     for channel, name in enumerate(network.channel_names):
         source = int(network.channel_source[channel])
-        destination = int(network.channel_destination[channel])
-        nic = network.channel_source_nic[channel]
-        if (nic, destination) in seen:
+        target = int(network.channel_destination[channel])
+        near, far = network.channel_source_nic[channel], network.channel_destination_nic[channel]
+        own, other = machines[machine(source, near)], machines[machine(target, far)]
+        link, rate = network.links_of(channel)[0], float(allocation.rate[channel])
+        up = Uplink(near, own.nics[near], bits(float(network.link_capacity[link])), {})
+        lanes = uplinks.setdefault(source, {}).setdefault(near, up).lanes
+        if twin := lanes.get(target + 1):
             raise InputError(
-                f"channels {seen[nic, destination]!r} and {name!r} leave the same NIC for the same "
+                f"channels {twin.channel!r} and {name!r} leave the same NIC for the same "
                 "server: only the switches between could choose one of them",
                 field="bandwidth",
             )
-        seen[nic, destination] = name
-        capacity[nic] = float(network.link_capacity[network.links_of(channel)[0]])
-        target = home[destination]
-        far = target.nics[network.channel_destination_nic[channel]]
-        lane = Lane(name, destination + 1, target, far, float(allocation.rate[channel]))
-        uplinks.setdefault(source, {}).setdefault(nic, []).append(lane)
+        lanes[target + 1] = Lane(name, home[target], other, other.nics[far], rate, bits(rate))
     return [
-        ServerPlan(
-            home[server],
-            tuple(
-                Uplink(nic, home[server].nics[nic], capacity[nic], tuple(found[nic]))
-                for nic in found
-            ),
-            hosts.framing,
-        )
-        for server, found in sorted(uplinks.items())
+        ServerPlan(home[server], machines[home[server]], [*uplinks[server].values()])
+        for server in sorted(uplinks)
     ]
-
-
-def _homes(network: Network, hosts: Hosts) -> dict[int, Host]:
-    """The machine of every server that sends or receives."""
-    home: dict[int, Host] = {}
-    taken: dict[str, int] = {}
-    ends = (
-        (network.channel_source, network.channel_source_nic),
-        (network.channel_destination, network.channel_destination_nic),
-    )
-    for servers, nics in ends:
-        for server, nic in zip(servers.tolist(), nics, strict=True):
-            host = hosts.of_nic(nic)
-            if (
-                home.setdefault(server, host) != host
-                or taken.setdefault(host.name, server) != server
-            ):
-                raise InputError(
-                    f"{nic!r} is not a NIC of the server it stands under in the topology",
-                    record=host.name,
-                    field="nics",
-                )
-    return home

@@ -1,15 +1,16 @@
 """Packing rules for jobs with fractions of GPUs: what part of a cluster's GPUs each one fills.
 
-python -m experiments.packing pods=openb_pod_list_default.csv nodes=openb_node_list_gpu_node.csv
+meshwright packing pods=openb_pod_list_default.csv nodes=openb_node_list_gpu_node.csv
 
 Pods are drawn at random with replacement until they ask for `load` times the cluster's GPUs; they
-arrive one after the other, stay if they fit, and never leave (Weng et al., USENIX ATC 2023).
+arrive one after the other, stay if they fit, and never leave (Weng et al., USENIX ATC 2023,
+section 6.1).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,22 +18,24 @@ import numpy as np
 from annotated_types import MinLen
 from matplotlib.figure import Figure
 
-from agents.cluster.rules.fractional import FractionalRule
-from envs.arrays import FloatArray
-from envs.bounds import Count, Positive
+from agents.cluster.rules.bins import Bins, requests_by_job, take
+from agents.cluster.rules.fractional import FractionalRule, choose
+from envs.arrays import BoolArray, FloatArray, IntArray
+from envs.bounds import Count, Positive, bounded
+from envs.cluster.nodes import Cluster, ResourceRequests
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.errors import InputError
 from envs.memory import require_memory
 from experiments.config.targets import SEEDS, build_as
-from experiments.papers.fractional_packing.packing import Packed, draw_arrivals, pack
 from experiments.pictures.style import LIMIT, Panel, draw_curves
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 
 RUN_BYTES = 1e4  # of one: a generator, and the arrivals it draws
+ARRIVAL_BYTES = 100  # of one, drawn and packed
 PICTURE_FILE = "packing.png"
-CURVE_STEP = 1.0  # percent of demand between points of the curves
+NEAR_FULL = 80.0  # percent of the GPUs from which the second panel shows the curves
 COLUMNS = {
     "rule": "{rule}", "allocated": "{mean_allocation_percent:.2f} %",
     "sd": "{standard_deviation:.2f}", "least": "{least_allocation_percent:.2f} %",
@@ -66,26 +69,42 @@ def packing(config: PackingConfig, run: Run) -> Result:
     }
     pods, cluster = OpenbReader().read_requests(config.pods), read_openb_nodes(config.nodes)
     require_memory(RUN_BYTES * config.runs, f"{config.runs:,} runs", field="runs")
-    arrivals = [
-        draw_arrivals(pods, cluster, load, np.random.default_rng([seed, 0])) for seed in seeds
-    ]
-    demand = np.arange(0.0, 100 * load + CURVE_STEP / 2, CURVE_STEP)
-    rows, curves = [], {}
+    require_memory(RUN_BYTES * config.runs, f"{config.runs:,} runs", field="runs")
+    arrivals = {
+        seed: draw_arrivals(pods, cluster, load, np.random.default_rng([seed, 0])) for seed in seeds
+    }
+    percent = 100 / (cluster.num_gpus * WHOLE_GPU)  # of the cluster, a thousandth of a GPU
+    demand = np.arange(0.0, 100 * load + 0.5, 1.0)  # percent at which curves are read off
+    rows, curves = list[dict[str, Any]](), dict[str, FloatArray]()
     for name, rule in rules.items():
-        began = time.perf_counter()
-        packed = [
-            pack(rule, cluster, pods, jobs, np.random.default_rng([seed, 1]))
-            for seed, jobs in zip(seeds, arrivals, strict=True)
-        ]
-        curves[name], record = filled(packed, demand, 100 / (cluster.num_gpus * WHOLE_GPU))
-        rows.append({"rule": name, **record, "seconds": time.perf_counter() - began})
+        began, filled, final, failed = time.perf_counter(), [], [], []
+        for seed, jobs in arrivals.items():
+            fitted = pack(rule, cluster, pods, jobs, np.random.default_rng([seed, 1]))
+            asked = pods.demand_milli[jobs]
+            allocated = np.cumsum(np.where(fitted, asked, 0)) * percent
+            arrived = np.searchsorted(np.cumsum(asked) * percent, demand + 1e-9, side="right")
+            filled.append(np.concatenate([[0.0], allocated])[arrived])
+            final.append(allocated[-1])
+            failed.append(100 * np.sum(~fitted) / len(jobs))
+        curves[name] = np.array(filled)
+        rows.append({
+            "rule": name,
+            "mean_allocation_percent": float(np.mean(final)),
+            "standard_deviation": float(np.std(final, ddof=1)) if len(seeds) > 1 else float("nan"),
+            "least_allocation_percent": float(min(final)),
+            "most_allocation_percent": float(max(final)),
+            "allocation_percent": final,
+            "mean_failed_percent": float(np.mean(failed)),
+            "curve_percent": curves[name].mean(axis=0),
+            "seconds": time.perf_counter() - began,
+        })  # fmt: skip
     provenance = run.provenance.with_files(config.pods, config.nodes)
     title = (
         f"{pods.name} on {cluster.name}: {cluster.num_nodes:,} nodes, "
         f"{cluster.num_gpus:,} GPUs, demand {100 * load:g} %"
     )
     columns = COLUMNS if config.runs > 1 else {**COLUMNS, "sd": ""}
-    figures = {PICTURE_FILE: draw_packing(demand, curves, title)}
+    figures = {PICTURE_FILE: _picture(demand, curves, title)}
     write_tables(run, title, [Table.of("Rules", columns, rows)], provenance, figures=figures)
     return Result(
         {
@@ -93,7 +112,7 @@ def packing(config: PackingConfig, run: Run) -> Result:
             "gpus": cluster.num_gpus,
             "pods": len(pods),
             "seeds": list(seeds),
-            "mean_arrivals": float(np.mean([len(jobs) for jobs in arrivals])),
+            "mean_arrivals": float(np.mean([len(jobs) for jobs in arrivals.values()])),
             "demand_percent": demand,
             "load": load,
             "rules": rows,
@@ -105,44 +124,51 @@ def packing(config: PackingConfig, run: Run) -> Result:
     )
 
 
-def filled(
-    runs: Sequence[Packed], demand: FloatArray, percent: float
-) -> tuple[FloatArray, dict[str, object]]:
-    """(R, P) percent of the GPUs allocated by demand, and the figures of one rule over R runs.
+@bounded
+def draw_arrivals(
+    workload: ResourceRequests, cluster: Cluster, load: Positive, rng: np.random.Generator
+) -> IntArray:
+    """Jobs drawn at random with replacement, until they ask for `load` times the cluster's GPUs.
 
-    Args:
-        runs: of the rule.
-        demand: (P,) percent of the cluster's GPUs at which the curves are read off.
-        percent: of the cluster that a thousandth of a GPU is.
+    Raises:
+        InputError: the cluster or the workload has no GPUs.
     """
-    curves = []
-    for packed in runs:
-        demanded = packed.arrived_milli * percent
-        arrived = np.searchsorted(demanded, demand + 1e-9, side="right")
-        curves.append(np.concatenate([[0.0], packed.allocated_milli * percent])[arrived])
-    final = np.array([packed.allocated_milli[-1] * percent for packed in runs])
-    record = {
-        "mean_allocation_percent": float(final.mean()),
-        "standard_deviation": float(np.std(final, ddof=1)) if len(final) > 1 else float("nan"),
-        "least_allocation_percent": float(final.min()),
-        "most_allocation_percent": float(final.max()),
-        "allocation_percent": final,
-        "mean_failed_percent": float(np.mean([100 * one.failed / len(one.jobs) for one in runs])),
-        "curve_percent": np.mean(curves, axis=0),
-    }
-    return np.array(curves), record
+    demand = workload.demand_milli
+    if not cluster.num_gpus:
+        raise InputError("nothing to pack on: no GPUs", file=cluster.name, field="gpus")
+    if not demand.any():
+        raise InputError("nothing to pack: no GPUs", file=workload.name, field="num_gpus")
+    wanted = load * cluster.num_gpus * WHOLE_GPU
+    require_memory(ARRIVAL_BYTES * wanted / demand.mean(), "so many arrivals", field="load")
+    drawn = rng.integers(len(workload), size=int(wanted / demand.mean()) + 1)
+    while demand[drawn].sum() < wanted:
+        drawn = np.concatenate([drawn, rng.integers(len(workload), size=len(drawn))])
+    enough = int(np.searchsorted(np.cumsum(demand[drawn]), wanted)) + 1
+    return rng.permutation(drawn[:enough])
 
 
-NEAR_FULL = 80.0  # percent of the GPUs from which the second panel shows the curves
+def pack(
+    rule: FractionalRule,
+    cluster: Cluster,
+    workload: ResourceRequests,
+    arrivals: IntArray,
+    rng: np.random.Generator,
+) -> BoolArray:
+    """(K,) which of the arrivals, numbers of jobs, fit on the empty cluster where `rule` says."""
+    bins, requests = Bins.empty(cluster), requests_by_job(workload, cluster)
+    costs = rule.costs(cluster, bins, len(set(requests)), workload)
+    fitted = np.zeros(len(arrivals), np.bool_)
+    for place, job in enumerate(arrivals.tolist()):
+        if spot := choose(rule, costs, bins, requests[job], rng):
+            take(bins, *spot, requests[job])
+            fitted[place] = True
+    return fitted
 
 
-def draw_packing(demand: FloatArray, rules: Mapping[str, FloatArray], title: str) -> Figure:
+def _picture(demand: FloatArray, rules: Mapping[str, FloatArray], title: str) -> Figure:
     """The whole curves on the left, where the rules part on the right.
 
-    Args:
-        demand: (P,) percent of the cluster's GPUs asked for so far.
-        rules: by rule, (R, P) percent allocated in R runs; drawn are mean, least and most.
-        title: of the figure.
+    Of each rule (R, P) percent in R runs: their mean, least and most.
     """
     series = {
         f"{rule}  {runs[:, -1].mean():.1f} %": (
@@ -151,17 +177,14 @@ def draw_packing(demand: FloatArray, rules: Mapping[str, FloatArray], title: str
         for rule, runs in rules.items()
     }  # fmt: skip
     near = NEAR_FULL if demand[-1] > NEAR_FULL else 0.0
+    labels = {
+        "xlabel": "GPUs asked for so far (% of the cluster)",
+        "ylabel": "GPUs allocated (% of the cluster)",
+    }
     panels = [
-        Panel(
-            series,
-            {
-                "xlim": (low, demand[-1]), "ylim": (low, 100.5),
-                "xlabel": "GPUs asked for so far (% of the cluster)",
-                "ylabel": "GPUs allocated (% of the cluster)",
-            },
-        )
+        Panel(series, {"xlim": (low, demand[-1]), "ylim": (low, 100.5), **labels})
         for low in (0, near)
-    ]  # fmt: skip
+    ]
     figure = draw_curves(title, panels, 11, 5.0, 2)
     for axes in figure.axes:
         axes.plot(demand, np.minimum(demand, 100.0), **LIMIT)

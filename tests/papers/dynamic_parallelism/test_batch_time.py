@@ -18,7 +18,6 @@ from experiments.papers.dynamic_parallelism.batch_time import (
     equal_end,
     transformer,
 )
-from experiments.papers.dynamic_parallelism.slots import Slots
 from tests.strength import trials
 
 FloatArray = NDArray[np.float64]
@@ -29,9 +28,7 @@ def random_batch(rng: Rng, workers: int, layers: int, samples: float = 40.0) -> 
     """Compute, ports and gradients of one order of magnitude, so that each decides sometimes."""
     cut = np.concatenate([[0.0], rng.uniform(0.0, 1.0, layers - 1), [0.0]])
     chain = Layers(rng.uniform(0.2, 2.0, layers), cut, rng.uniform(0.0, 60.0, layers))
-    names = tuple(f"w{w}" for w in range(workers))
-    one = [rng.uniform(0.3, 3.0, (1, workers)) for _ in range(3)]
-    return BatchTime(chain, samples, Slots(names, *one), 0)
+    return BatchTime(chain, samples, rng.uniform(0.3, 3.0, (workers, 3)))
 
 
 def terms(batch: BatchTime, groups: Groups, ends: Sequence[tuple[int, ...]]) -> FloatArray:
@@ -94,39 +91,38 @@ def test_stages_and_shares_are_the_best_there_are() -> None:
         split = int(rng.integers(1, 5))
         groups: Groups = (tuple(order[:split]), tuple(order[split:4]) or (order[4],))
         found = batch.best(groups)
-        kept = found.plan.groups
         least, at = fastest(batch, groups)
-        assert kept == tuple(itertools.compress(groups, at[:, 1] < least))
-        assert found.seconds == pytest.approx(fastest(batch, kept)[0], rel=1e-9)
-        left_out += len(kept) < 2
-        assert batch.of(found.plan).seconds == pytest.approx(found.seconds, rel=1e-9)
-        np.testing.assert_allclose(batch.of(found.plan).cost, found.cost)
-        assert sum(found.plan.shares) == pytest.approx(40.0)
-        own = terms(batch, found.plan.groups, found.plan.ends)
-        np.testing.assert_allclose(own[:, 1] + own[:, 0] * found.plan.shares, found.seconds)
+        assert found.groups == tuple(itertools.compress(groups, at[:, 1] < least))
+        assert found.seconds == pytest.approx(fastest(batch, found.groups)[0], rel=1e-9)
+        left_out += len(found.groups) < 2
+        again = batch.of(found.plan)
+        assert again.seconds == pytest.approx(found.seconds, rel=1e-9)
+        np.testing.assert_allclose(again.cost, found.cost)
+        _, ends, shares = zip(*found.plan, strict=True)
+        assert sum(shares) == pytest.approx(40.0)
+        own = terms(batch, found.groups, ends)
+        np.testing.assert_allclose(own[:, 1] + own[:, 0] * shares, found.seconds)
     assert left_out
 
 
-def test_a_group_that_is_too_slow_is_left_out_and_synchronises_with_nobody() -> None:
+def test_a_group_that_is_too_slow_is_left_out_and_synchronises_with_no_other() -> None:
     layers = Layers(np.ones(2), np.zeros(3), np.ones(2))
-    slots = Slots(("fast", "slow"), *(np.array([[1.0, x]]) for x in (1.0, 1e-3, 5.0)))
-    batch = BatchTime(layers, 10.0, slots, 0)
+    batch = BatchTime(layers, 10.0, np.array([[1.0, 1.0, 1.0], [1.0, 1e-3, 5.0]]))
     found = batch.best(((0,), (1,)))
-    assert found.plan.groups == batch.best(((1,), (0,))).plan.groups == ((0,),)
+    assert found.groups == batch.best(((1,), (0,))).groups == ((0,),)
     assert (found.seconds, *found.cost) == (20.0, 1.0, 0.0)
 
 
 def test_without_transfers_a_group_is_a_flow_shop() -> None:
     """Sample i leaves stage k no earlier than stage k - 1 has had it and stage k sample i - 1."""
-    rng = default_rng(2)
-    batch = random_batch(rng, 4, 6)
+    batch = random_batch(default_rng(2), 4, 6)
     batch.layers.cut_bytes[:] = 0.0
-    plan = batch.best(((2, 0, 3),)).plan
+    ((group, ends, _),) = plan = batch.best(((2, 0, 3),)).plan
     left = np.zeros(3)
     for _ in range(40):
         before, first = 0.0, 0
-        for k, end in enumerate(plan.ends[0]):
-            seconds = batch.layers.seconds[first:end].sum() / batch.speed[plan.groups[0][k]]
+        for k, end in enumerate(ends):
+            seconds = batch.layers.seconds[first:end].sum() / batch.speed[group[k]]
             left[k] = before = max(before, left[k]) + seconds
             first = end
     assert batch.of(plan).seconds == pytest.approx(left[-1])
@@ -134,17 +130,14 @@ def test_without_transfers_a_group_is_a_flow_shop() -> None:
 
 def test_costs_by_hand() -> None:
     layers = Layers(np.ones(3), np.array([0.0, 4.0, 6.0, 0.0]), np.array([1.0, 2.0, 3.0]))
-    ones = np.ones((1, 3))
-    batch = BatchTime(layers, 8.0, Slots(("a", "b", "c"), ones, 1e9 * ones, 2.0 * ones), 0)
+    batch = BatchTime(layers, 8.0, np.full((3, 3), [1.0, 1e9, 2.0]))
     found = batch.best(((0, 1), (2,)))
-    (first, second), ends = found.plan.shares, found.plan.ends[0]
+    (_, ends, first), (_, _, second) = found.plan
     assert first + second == pytest.approx(8.0)
-    activations = 2 * first * layers.cut_bytes[ends[0]]
-    assert found.cost == pytest.approx([6.0, activations + 2 * 6.0])
-    alone = batch.best(((2,),)).plan
-    assert batch.moving(alone, found.plan) == pytest.approx(
-        max(layers.gradient_bytes[: ends[0]].sum(), layers.gradient_bytes[ends[0] :].sum()) / 1e9
-    )
+    assert found.cost == pytest.approx([6.0, 2 * first * layers.cut_bytes[ends[0]] + 2 * 6.0])
+    alone, gradient = batch.best(((2,),)).plan, layers.gradient_bytes
+    more = max(gradient[: ends[0]].sum(), gradient[ends[0] :].sum())
+    assert batch.moving(alone, found.plan) == pytest.approx(more / 1e9)
     assert batch.moving(found.plan, alone) == 0.0
 
 

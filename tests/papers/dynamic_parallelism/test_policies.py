@@ -21,7 +21,6 @@ from experiments.papers.dynamic_parallelism.batch_time import (
     transformer,
 )
 from experiments.papers.dynamic_parallelism.policies import (
-    FREE,
     UNLIMITED,
     Policy,
     best_kept,
@@ -34,7 +33,7 @@ from experiments.papers.dynamic_parallelism.policies import (
     search,
     static,
 )
-from experiments.papers.dynamic_parallelism.slots import GeneratedSlots, Markov, Slots
+from experiments.papers.dynamic_parallelism.slots import GeneratedSlots, Markov
 from tests.agents.hybrid.planning import divisions, needs_oracles, oracle
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples, trials
@@ -46,18 +45,18 @@ FloatArray = NDArray[np.float64]
 @pytest.mark.slow
 def test_played_slots_have_the_figures_of_the_oracle() -> None:
     """An action is a worker of that rent who takes that time alone: ports too slow for two."""
-    told = oracle("lyapunov")
-    table = np.array([actions for _, actions in told["states"]])
+    given = oracle("lyapunov")
+    table = np.array([actions for _, actions in given["states"]])
     time = table[..., 0] + 1e-9 * np.arange(3)  # among equals the first
-    slots = Slots(("first", "second", "third"), 1 / time, 1e-9 * time, table[..., 1])
+    slots = np.stack([1 / time, 1e-9 * time, table[..., 1]], axis=2)
     layers = Layers(np.ones(1), np.zeros(2), np.ones(1))
-    states = [BatchTime(layers, 1.0, slots, t) for t in range(3)]
+    states = [BatchTime(layers, 1.0, slot) for slot in slots]
     rng = random.Random(7)
     draws = np.array([rng.random() for _ in range(400_000)])
     drawn = [states[t] for t in ((draws >= 0.5).astype(int) + (draws >= 0.8)).tolist()]
-    limit = told["budget"]
+    limit = given["budget"]
     budget = np.array([limit, np.inf])
-    for row in told["results"][: trials(9, 1)]:
+    for row in given["results"][: trials(9, 1)]:
         policy = lyapunov(row["V"], limit**2, budget)  # queues and costs count in budgets there
 
         @cache  # queues that differ by rounding are one
@@ -74,8 +73,7 @@ def test_played_slots_have_the_figures_of_the_oracle() -> None:
 def slots_of(workers: int, slots: int, bandwidth: float, seed: int) -> list[BatchTime]:
     change = Markov((1.0, 0.5, 0.2), 0.8)
     drawn = GeneratedSlots(workers, slots, 4.0, bandwidth, change, change, change).draw(seed)
-    layers = transformer(6, 4, 1024, 512, 5e13, 2)
-    return [BatchTime(layers, 256.0, drawn, t) for t in range(slots)]
+    return [BatchTime(transformer(6, 4), 256.0, slot) for slot in drawn.values]
 
 
 def all_groups(workers: int) -> list[Groups]:
@@ -102,7 +100,7 @@ def test_the_search_finds_what_there_is() -> None:
             found = search(batch, price=price)
             values = [b.seconds + price @ b.cost for b in batches]
             gaps.append((found.seconds + price @ found.cost) / min(values) - 1.0)
-            assert set(neighbours(found.plan.groups, 4, 6)) < set(every)
+            assert set(neighbours(found.groups, 4, 6)) < set(every)
             limit = np.median([b.cost for b in batches], axis=0)
             within = [b.seconds for b in batches if (b.cost <= limit).all()]
             kept = search(batch, limit=limit)
@@ -114,10 +112,11 @@ def test_the_search_finds_what_there_is() -> None:
 
 def least(slots: list[BatchTime], budget: FloatArray) -> float:
     """The program over all groupings, solved by another solver's interface."""
-    every = [[batch.best(groups) for groups in all_groups(batch.num_workers)] for batch in slots]
-    seconds = np.concatenate([[b.seconds for b in batches] for batches in every]) / len(slots)
-    spent = np.concatenate([[b.cost / budget for b in batches] for batches in every]) / len(slots)
-    one = np.kron(np.eye(len(slots)), np.ones(len(every[0])))
+    groups = all_groups(len(slots[0].speed))
+    every = [batch.best(one) for batch in slots for one in groups]
+    seconds = np.array([b.seconds for b in every]) / len(slots)
+    spent = np.array([b.cost / budget for b in every]) / len(slots)
+    one = np.kron(np.eye(len(slots)), np.ones(len(groups)))
     found = linprog(seconds, spent.T, np.ones(2), one, np.ones(len(slots)), method="highs")
     return float(found.fun)
 
@@ -138,11 +137,10 @@ def test_costs_are_within_the_budget_and_the_last_queue(
 
 def test_policies_side_by_side() -> None:
     slots = slots_of(3, 30, 1.25e9, 4)
-    mean = slots[0]
-    budget = search(mean).cost * [0.7, 0.8]
-    kept = search(mean, limit=budget)
+    budget = search(slots[0]).cost * [0.7, 0.8]
+    kept = search(slots[0], limit=budget)
     policies: dict[str, Policy] = {
-        "even": static(even(mean)),
+        "even": static(even(slots[0])),
         "static": static(kept.plan),
         "greedy": greedy(UNLIMITED),
         "within": greedy(budget),
@@ -157,22 +155,20 @@ def test_policies_side_by_side() -> None:
     assert means["greedy"] == min(means.values())
     assert means["careless"] == pytest.approx(means["greedy"], rel=1e-6)
     assert means["greedy"] < means["lyapunov"] < means["static"] < means["even"]
-    best = best_kept(slots, budget, list(played.values()))
-    assert np.mean([batch.of(best).seconds for batch in slots]) <= means["static"]
-    known = [[own.batches[t] for own in played.values()] for t in range(len(slots))]
-    found = clairvoyant(slots, budget, known)
-    assert found.seconds == pytest.approx(least(slots, budget), rel=1e-4)
-    assert found.bound <= found.seconds * (1 + 1e-9)
-    assert found.bound == pytest.approx(found.seconds, rel=1e-4)
+    assert best_kept(slots, budget, played.values()).seconds.mean() <= means["static"]
+    known = zip(*(own.batches for own in played.values()), strict=True)
+    seconds, bound = clairvoyant(slots, budget, known)
+    assert seconds == pytest.approx(least(slots, budget), rel=1e-4)
+    assert seconds * (1 - 1e-4) <= bound <= seconds * (1 + 1e-9)
     for own in played.values():
         if (own.spent.mean(axis=0) <= 1.0).all():
-            assert found.seconds <= own.seconds.mean() * (1 + 1e-9)
+            assert seconds <= own.seconds.mean() * (1 + 1e-9)
 
 
 def test_budgets_that_nothing_keeps_to() -> None:
     slots = slots_of(2, 5, 1e9, 0)
-    known = [[search(batch, price=FREE)] for batch in slots]
+    known = [[search(batch)] for batch in slots]
     with refusal("no plans keep to the budgets"):
         clairvoyant(slots, np.array([1e-3, np.inf]), known)
-    found = clairvoyant(slots, UNLIMITED, known)
-    assert found.seconds == pytest.approx(np.mean([own.seconds for (own,) in known]))
+    seconds, _ = clairvoyant(slots, UNLIMITED, known)
+    assert seconds == pytest.approx(np.mean([own.seconds for (own,) in known]))

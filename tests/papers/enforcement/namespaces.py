@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from experiments.execution.namespaces import bucket, namespaces, run
+from experiments.execution.namespaces import bucket, ip, namespaces, run
 
+BRIDGE = "link add name {0} type bridge forward_delay 0\nlink set {0} up"
 PRIORITY = -10  # niceness of what runs on a server: links wait for no core
 
 
@@ -50,34 +51,27 @@ def cluster(servers: int, planes: int, rate: float) -> Iterator[Cluster]:
     """Servers joined by cables of `rate` bytes/s each way; all is removed at the end."""
     with namespaces(servers + 1) as (wires, *names):
         made = Cluster(tuple(names), wires, planes)
-        for plane in range(planes):
-            _bridge(wires, f"plane{plane}")
-            for server in range(servers):
-                _cable(made, server, plane, rate)
+        ip(wires, "\n".join(BRIDGE.format(f"plane{plane}") for plane in range(planes)))
         for server, name in enumerate(names):
-            run("ip", "-n", name, "addr", "add", f"{made.address(server)}/32", "dev", "lo")
-            settings = ("tcp_congestion_control=reno", "fib_multipath_hash_policy=1")
-            for setting in settings:
+            for plane in range(planes):
+                _cable(made, server, plane, rate)
+            ip(name, f"addr add {made.address(server)}/32 dev lo")
+            for setting in ("tcp_congestion_control=reno", "fib_multipath_hash_policy=1"):
                 made.run(server, "sysctl", "-qw", f"net.ipv4.{setting}")
         yield made
 
 
 def _cable(made: Cluster, server: int, plane: int, rate: float) -> None:
     """NIC - near end - small bridge - far end - plane, with a bucket at either inner end."""
-    name, wires = made.servers[server], made.wires
+    name, wires, nic = made.servers[server], made.wires, f"nic{plane}"
     near, up, down, box = (f"{kind}{plane}{server}" for kind in ("near", "up", "down", "box"))
-    nic = f"nic{plane}"
-    run("ip", "-n", name, "link", "add", nic, "type", "veth", "peer", near, "netns", wires)
-    run("ip", "-n", wires, "link", "add", up, "type", "veth", "peer", "name", down)
-    _bridge(wires, box)
-    for end, bridge in ((near, box), (up, box), (down, f"plane{plane}")):
-        run("ip", "-n", wires, "link", "set", end, "master", bridge, "up")
+    ip(name, f"link add {nic} type veth peer {near} netns {wires}")
+    masters = {near: box, up: box, down: f"plane{plane}"}
+    ip(wires, "\n".join([
+        f"link add {up} type veth peer name {down}",
+        BRIDGE.format(box),
+        *(f"link set {end} master {bridge} up" for end, bridge in masters.items()),
+    ]))  # fmt: skip
     for end in (near, up):
         run("tc", "-n", wires, "qdisc", "add", "dev", end, "root", *bucket(rate))
-    run("ip", "-n", name, "link", "set", nic, "up")
-    run("ip", "-n", name, "addr", "add", f"{made.address(server, plane)}/24", "dev", nic)
-
-
-def _bridge(wires: str, name: str) -> None:
-    run("ip", "-n", wires, "link", "add", name, "type", "bridge", "forward_delay", "0")
-    run("ip", "-n", wires, "link", "set", name, "up")
+    ip(name, f"link set {nic} up\naddr add {made.address(server, plane)}/24 dev {nic}")

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from namespaces import Cluster, cluster
 from numpy.typing import NDArray
-from three_servers import PLANES, SERVERS, backend_of, machines, network_of, rates
+from three_servers import PLANES, SERVERS, files, machines, network_of, plans, rates
 
 from envs.network.fluid import ring_seconds
 from envs.step.allocated import uniform_allocation
 from envs.step.plans import BandwidthAllocation
 from experiments.execution.namespaces import remove_leftovers, why_not
-from experiments.papers.enforcement.scripts import enforcement_files
 from tests.refusal import refusal
 
+pytestmark = pytest.mark.slow
 LINK = 25e6  # bytes/s of a cable: 200 Mb/s
 NETWORK = network_of(LINK)
 HOSTS = machines(line_overhead=0)  # a veth cable carries what the kernel counts
@@ -58,9 +58,8 @@ def links() -> Iterator[Cluster]:
 
 def write(rate: NDArray[np.float64], folder: Path) -> None:
     """The files of a plan."""
-    allocation = BandwidthAllocation(rate)
-    for file in enforcement_files(allocation, NETWORK, HOSTS, backend_of("tc")):
-        (folder / file.name).write_text(file.text)
+    for name, text in files("tc", plans(rate, NETWORK, HOSTS)).items():
+        (folder / name).write_text(text)
 
 
 def apply(links: Cluster, rate: NDArray[np.float64], folder: Path) -> None:

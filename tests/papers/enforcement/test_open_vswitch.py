@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from open_vswitch_double import database
 from recorded_shell import calls
-from three_servers import LINK, backend_of, files, machines, network_of, rates
+from three_servers import NETWORK, files, machines, plans, rates
 
 from envs.files import read_json
-from envs.step.plans import BandwidthAllocation
 from experiments.papers.enforcement.hosts import Hosts
-from experiments.papers.enforcement.scripts import enforcement_files
 from tests.refusal import refusal
 
-NETWORK = network_of(LINK)
-PLAN = {(0, 1): (750_000.5, 250_000.0), (0, 2): (200_000.0, 0.0)}
+pytestmark = pytest.mark.slow
+TEXTS = files("ovs", plans(rates(NETWORK, {(0, 1): (750_000.5, 250_000.0), (0, 2): (2e5, 0.0)})))
+APPLY, CLEAN = TEXTS["node0.apply.sh"], TEXTS["node0.clean.sh"]
 DOUBLE = Path(__file__).with_name("open_vswitch_double.py")
 
 
@@ -41,16 +39,13 @@ def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state
 
 
-def state_after(switch: Path, *texts: str) -> dict[str, Any]:
-    for text in texts:
-        calls(switch.parent, text)
-    found = read_json(switch)
-    assert isinstance(found, dict)
-    return found
+def state_after(switch: Path, text: str) -> dict[str, Any]:
+    calls(switch.parent, text)
+    return {**read_json(switch), "made": 0}
 
 
 def test_every_destination_gets_a_queue_on_every_port(switch: Path) -> None:
-    found = state_after(switch, files("ovs", PLAN)["node0.apply.sh"])
+    found = state_after(switch, APPLY)
     qos = found["QoS"][found["Port"]["nic0"]["qos"]]
     assert (qos["type"], qos["other-config:max-rate"]) == ("linux-htb", "8000000")
     queues = {key[7:]: found["Queue"][row] for key, row in qos.items() if key[:7] == "queues:"}
@@ -69,53 +64,45 @@ def test_every_destination_gets_a_queue_on_every_port(switch: Path) -> None:
 
 
 def test_applied_twice_is_as_applied_once_and_the_clean_up_leaves_nothing(switch: Path) -> None:
-    apply, clean = files("ovs", PLAN)["node0.apply.sh"], files("ovs", PLAN)["node0.clean.sh"]
-    before = {**read_json(switch), "made": 0}
-    once = state_after(switch, apply)
-    twice = state_after(switch, apply)
+    once, twice = state_after(switch, APPLY), state_after(switch, APPLY)
     for table in ("QoS", "Queue", "flows"):
         assert len(once[table]) == len(twice[table])
-    assert {**state_after(switch, clean), "made": 0} == before
-    assert {**state_after(switch, clean), "made": 0} == before
+    for _ in range(2):
+        assert state_after(switch, CLEAN) == database()
 
 
-def test_queues_of_a_port_that_somebody_else_set_stay(switch: Path) -> None:
-    texts = files("ovs", PLAN)
-    found = state_after(switch, texts["node0.apply.sh"])
+def test_queues_of_a_port_that_another_program_set_stay(switch: Path) -> None:
+    found = state_after(switch, APPLY)
     found["Port"]["nic0"]["qos"] = "of another"
     switch.write_text(json.dumps(found))
-    after = state_after(switch, texts["node0.clean.sh"])
+    after = state_after(switch, CLEAN)
     assert after["Port"]["nic0"]["qos"] == "of another"
     assert after["QoS"] == {}
 
 
 def test_the_userspace_datapath_is_refused(switch: Path) -> None:
-    text = files("ovs", PLAN)["node0.apply.sh"]
-    assert "userspace datapath" in text.split("set -eu")[0]
+    assert "userspace datapath" in APPLY.split("set -eu")[0]
     state = database()
     state["Bridge"]["br1"]["datapath_type"] = "netdev"
     switch.write_text(json.dumps(state))
-    calls(switch.parent, text, expected=1)
+    calls(switch.parent, APPLY, expected=1)
     assert read_json(switch) == state
 
 
 def test_routes_lead_through_the_bridges(switch: Path) -> None:
-    made = calls(switch.parent, files("ovs", PLAN)["node0.apply.sh"])
+    made = calls(switch.parent, APPLY)
     devices = {words[words.index("dev") + 1] for words in made if "dev" in words}
     assert devices == {"br0", "br1"}
 
 
 def test_a_nic_on_no_bridge_is_refused() -> None:
-    hosts = machines()
-    nics = {name: replace(nic, bridge=None) for name, nic in hosts.hosts[1].nics.items()}
-    bare = Hosts(
-        hosts.framing, (hosts.hosts[0], replace(hosts.hosts[1], nics=nics), hosts.hosts[2])
-    )
-    allocation = BandwidthAllocation(rates(NETWORK, PLAN))
+    document = machines().model_dump()
+    document["servers"]["node1"]["nics"]["server1/nic0"]["bridge"] = None
+    own = plans(np.zeros(12), hosts=Hosts.model_validate(document))
     with refusal("field 'bridge': nic0 is on no Open vSwitch bridge"):
-        enforcement_files(allocation, NETWORK, bare, backend_of("ovs"))
+        files("ovs", own)
 
 
 def test_a_shell_reads_every_file() -> None:
-    for text in files("ovs", PLAN).values():
-        subprocess.run(["sh", "-n"], input=text, text=True, check=True, env={**os.environ})
+    for text in TEXTS.values():
+        subprocess.run(["sh", "-n"], input=text, text=True, check=True)

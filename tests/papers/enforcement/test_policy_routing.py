@@ -7,31 +7,31 @@ from pathlib import Path
 
 import pytest
 from recorded_shell import ANSWERS, calls
-from three_servers import LINK, Pipes, machines, network_of, rates
+from three_servers import LINK, NETWORK, Pipes, plans, rates
 
-from envs.step.plans import BandwidthAllocation
-from experiments.papers.enforcement.backends import PolicyRouting, interface
-from experiments.papers.enforcement.hosts import ServerPlan, server_plans
+from experiments.papers.enforcement.backends import PolicyRouting
+from experiments.papers.enforcement.scripts import Script
 from tests.refusal import refusal
 
-NETWORK = network_of(LINK)
-ROUTING = PolicyRouting(first_table=700, first_priority=800)
+pytestmark = pytest.mark.slow
 
 
-def plan_of(pipes: Pipes) -> ServerPlan:
-    """The plan of server 0."""
-    return server_plans(BandwidthAllocation(rates(NETWORK, pipes)), NETWORK, machines())[0]
+def routed(pipes: Pipes, table: int = 700, priority: int = 800) -> Script:
+    """What server 0 does for a plan."""
+    script = Script("", "")
+    plan = plans(rates(NETWORK, pipes))[0]
+    PolicyRouting(table, priority).complete(script, plan, ["nic0", "nic1"])
+    return script
 
 
-def commands(plan: ServerPlan) -> list[str]:
-    lines = ROUTING.apply(plan, interface)
-    assert all(shlex.join(shlex.split(line)) == line for line in lines if line[:1] not in ("", "#"))
-    return [line for line in lines if line and not line.startswith("#")]
+def commands(pipes: Pipes) -> list[str]:
+    lines = [line for line in routed(pipes).apply if line[:1] not in ("", "#")]
+    assert all(shlex.join(shlex.split(line)) == line for line in lines)
+    return lines
 
 
 def test_a_socket_bound_to_a_nic_reaches_every_server_through_it() -> None:
-    lines = commands(plan_of({(0, 1): (LINK, LINK)}))
-    assert lines[:6] == [
+    assert commands({(0, 1): (LINK, LINK)})[:6] == [
         "ip -4 route replace 10.255.0.2/32 via 10.0.0.2 dev nic0 table 700",
         "ip -4 route replace 10.255.0.3/32 via 10.0.0.3 dev nic0 table 700",
         "ip -4 rule add from 10.0.0.1/32 priority 800 table 700",
@@ -56,15 +56,14 @@ def test_a_socket_bound_to_a_nic_reaches_every_server_through_it() -> None:
 def test_other_sockets_share_the_links_by_their_rates(
     given: tuple[float, float], hops: list[str]
 ) -> None:
-    lines = commands(plan_of({(0, 1): given}))
+    lines = commands({(0, 1): given})
     wanted = " ".join(f"nexthop via 10.{hop[3]}.0.2 dev {hop}" for hop in hops)
     assert lines[6] == f"ip -4 route replace 10.255.0.2/32 src 10.255.0.1 table 702 {wanted}"
     assert lines[8] == "ip -4 rule add priority 802 table 702"
 
 
 def test_the_hash_of_ports_is_asked_for_where_a_pipe_has_two_links() -> None:
-    two = "\n".join(ROUTING.checks(plan_of({(0, 1): (1e3, 1e3)}), interface))
-    one = "\n".join(ROUTING.checks(plan_of({(0, 1): (1e3, 0.0)}), interface))
+    two, one = ("\n".join(routed({(0, 1): (1e3, rate)}).checks) for rate in (1e3, 0.0))
     assert "fib_multipath_hash_policy" in two
     assert "fib_multipath_hash_policy" not in one
     for text in (one, two):
@@ -73,7 +72,7 @@ def test_the_hash_of_ports_is_asked_for_where_a_pipe_has_two_links() -> None:
 
 
 def test_the_clean_up_names_every_rule_and_table() -> None:
-    text = "\n".join(ROUTING.clean(plan_of({})))
+    text = "\n".join(routed({}).clean)
     for number in range(3):
         assert f"rule del priority {800 + number} table {700 + number}" in text
         assert f"route flush table {700 + number}" in text
@@ -86,7 +85,7 @@ def test_the_clean_up_names_every_rule_and_table() -> None:
 def test_a_strict_filter_of_reverse_paths_is_refused(
     tmp_path: Path, all_nics: int, nic: int, refused: bool
 ) -> None:
-    text = "refuse() { exit 1; }\n" + "\n".join(ROUTING.checks(plan_of({}), interface))
+    text = "refuse() { exit 1; }\n" + "\n".join(routed({}).checks)
     answers = {**ANSWERS, "cat /proc/sys/net/ipv4/conf": f"{all_nics}\n{nic}"}
     calls(tmp_path, text, answers, expected=int(refused))
 
@@ -96,16 +95,11 @@ def test_a_strict_filter_of_reverse_paths_is_refused(
     [
         (0, 1, "first_table"), (254, 1, "first_table"), (2**31, 1, "first_table"),
         (4000, 0, "first_priority"), (4000, 32_766, "first_priority"),
+        # and those that three more run into
+        (252, 4000, "first_table"), (2**31 - 2, 4000, "first_table"),
+        (4000, 32_764, "first_priority"),
     ],
 )  # fmt: skip
 def test_numbers_that_are_the_kernels_own_are_refused(table: int, priority: int, key: str) -> None:
     with refusal(key):
-        PolicyRouting(table, priority)
-
-
-@pytest.mark.parametrize(("table", "priority"), [(252, 4000), (4000, 32_764), (2**31 - 2, 4000)])
-def test_a_plan_may_not_run_into_the_kernels_own_numbers(table: int, priority: int) -> None:
-    routing = PolicyRouting(table, priority)
-    plan = plan_of({})
-    with refusal("first_"):
-        routing.apply(plan, interface)
+        routed({}, table, priority)

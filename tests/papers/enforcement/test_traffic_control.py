@@ -5,19 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_shell import calls
-from three_servers import LINK, backend_of, files, machines, network_of, rates
-
-from envs.step.plans import BandwidthAllocation
-from experiments.papers.enforcement.scripts import enforcement_files
-
-NETWORK = network_of(LINK)
+from three_servers import LINK, NETWORK, files, machines, network_of, plans, rates
 
 
+@pytest.mark.slow
 def test_a_server_runs_these_commands(tmp_path: Path) -> None:
-    texts = files("tc", {(0, 1): (750_000.5, 0.0)})
+    texts = files("tc", plans(rates(NETWORK, {(0, 1): (750_000.5, 0.0)})))
     made = [" ".join(words) for words in calls(tmp_path, texts["node0.apply.sh"])]
     assert [line for line in made if line.startswith("tc") and "nic0" in line] == [
         "tc qdisc del dev nic0 root handle 4d57:",
@@ -44,13 +41,13 @@ def test_a_server_runs_these_commands(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(0, LINK / 2), min_size=12, max_size=12), st.integers(0, 100))
 def test_classes_keep_to_the_plan_and_to_the_link(values: list[float], overhead: int) -> None:
-    allocation = BandwidthAllocation(np.array(values))
-    made = enforcement_files(allocation, NETWORK, machines(overhead), backend_of("tc"))
-    kernel = machines(overhead).framing.kernel_rate
-    for source, file in enumerate(made[::2]):
+    hosts = machines(overhead)
+    texts, kernel = files("tc", plans(np.array(values), hosts=hosts)), hosts.framing.kernel_rate
+    for source in range(3):
+        lines = texts[f"node{source}.apply.sh"].splitlines()
         for plane in range(2):
-            lines = [x for x in file.text.splitlines() if f"class add dev nic{plane} " in x]
-            found = {x.split("classid 4d57:")[1].split()[0]: bits(x) for x in lines[1:]}
+            rest, *own = [x for x in lines if f"class add dev nic{plane} " in x]
+            found = {x.split("classid 4d57:")[1].split()[0]: bits(x) for x in own}
             wanted = {}
             for destination in range(3):
                 for channel in NETWORK.channels_between(source, destination)[plane : plane + 1]:
@@ -60,7 +57,7 @@ def test_classes_keep_to_the_plan_and_to_the_link(values: list[float], overhead:
             assert found.keys() == wanted.keys()
             assert all(0 <= wanted[key] - found[key] < 8.001 for key in wanted)
             assert sum(found.values()) <= kernel(LINK) * 8 * (1 + 1e-9)
-            assert bits(lines[0]) == int(int(kernel(LINK)) * 8 * 0.03)
+            assert bits(rest) == int(int(kernel(LINK)) * 8 * 0.03)
 
 
 def bits(line: str) -> int:
@@ -71,6 +68,5 @@ def bits(line: str) -> int:
 
 def test_fast_classes_may_catch_up_on_a_late_timer() -> None:
     fast = network_of(3.125e9)
-    allocation = BandwidthAllocation(rates(fast, {(0, 1): (3.125e9, 0.0)}))
-    text = enforcement_files(allocation, fast, machines(), backend_of("tc"))[0].text
+    text = files("tc", plans(rates(fast, {(0, 1): (3.125e9, 0.0)}), fast))["node0.apply.sh"]
     assert "rate 25000000000bit ceil 25000000000bit burst 6250000 cburst 6250000" in text

@@ -13,9 +13,7 @@ from envs.hardware.servers import PcieServer
 from envs.step.plans import BandwidthAllocation
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build
-from experiments.execution.namespaces import Framing
-from experiments.papers.enforcement.hosts import Host, HostNic, Hosts
-from experiments.papers.enforcement.scripts import enforcement_files
+from experiments.papers.enforcement.hosts import Host, HostNic, Hosts, ServerPlan, server_plans
 
 SERVERS, PLANES = 3, 2
 LINK = 1e6  # bytes/s
@@ -23,28 +21,32 @@ LINK = 1e6  # bytes/s
 Pipes = dict[tuple[int, int], tuple[float, ...]]
 
 
-def network_of(rate: float, servers: int = SERVERS) -> Network:
+def network_of(rate: float) -> Network:
     """The network, with links of `rate` bytes/s each way."""
     pcie = {"medium": "PCIe", "bandwidth": "15GB/s", "latency": "2us"}
-    server = PcieServer("V100-16GB", 1, pcie, 1, PLANES)
     cable = {"medium": "cable", "bandwidth": rate, "latency": "50us"}
-    return planes("links", server, servers, cable).network
+    server = PcieServer("V100-16GB", 1, pcie, 1, PLANES)
+    return planes("links", server, SERVERS, cable).network
+
+
+NETWORK = network_of(LINK)
 
 
 def machines(line_overhead: int = 0) -> Hosts:
     """Machine s is `node<s>`, NIC p is `nic<p>` on bridge `br<p>`."""
-    hosts = [
-        Host(
-            f"node{s}",
-            f"10.255.0.{s + 1}",
-            {
-                f"server{s}/nic{p}": HostNic(f"nic{p}", f"10.{p}.0.{s + 1}", f"br{p}")
-                for p in range(PLANES)
-            },
+
+    def nic(server: int, plane: int) -> HostNic:
+        address = f"10.{plane}.0.{server + 1}"
+        return HostNic(interface=f"nic{plane}", address=address, bridge=f"br{plane}")
+
+    hosts = {
+        f"node{s}": Host(
+            address=f"10.255.0.{s + 1}",
+            nics={f"server{s}/nic{p}": nic(s, p) for p in range(PLANES)},
         )
         for s in range(SERVERS)
-    ]
-    return Hosts(Framing(1500, line_overhead), tuple(hosts))
+    }
+    return Hosts(mtu=1500, line_overhead=line_overhead, servers=hosts)
 
 
 def rates(network: Network, pipes: Pipes) -> NDArray[Any]:
@@ -55,14 +57,15 @@ def rates(network: Network, pipes: Pipes) -> NDArray[Any]:
     return found
 
 
-def backend_of(option: str, **changed: object) -> Any:
-    """An option of the group `backend`."""
-    return build({**SHIPPED_CONFIGS.node(f"backend/{option}"), **changed})
+def plans(
+    rate: NDArray[Any], network: Network = NETWORK, hosts: Hosts | None = None
+) -> list[ServerPlan]:
+    return server_plans(BandwidthAllocation(rate), network, hosts or machines())
 
 
-def files(option: str, pipes: Pipes) -> dict[str, str]:
-    """The text of every file of a plan over links of `LINK`."""
-    network = network_of(LINK)
-    allocation = BandwidthAllocation(rates(network, pipes))
-    made = enforcement_files(allocation, network, machines(), backend_of(option))
-    return {file.name: file.text for file in made}
+def files(option: str, own: list[ServerPlan]) -> dict[str, str]:
+    """The text of every file of plans, by an option of the group `backend`."""
+    backend = build(SHIPPED_CONFIGS.node(f"backend/{option}"))
+    return {
+        name: text for plan in own for name, text in backend.script(plan).files(plan.name).items()
+    }
