@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from envs.files import read_json
-from experiments.papers.dynamic_parallelism.slots import SlotFile
 from experiments.command_line import main_of
+from experiments.papers.dynamic_parallelism.slots import SlotFile
 
 SMALL = ["slots.workers=3", "slots.slots=8", "layers.blocks=4", "seeds=2", "bootstrap=50"]
 main = main_of("dynamic")

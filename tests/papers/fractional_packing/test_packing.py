@@ -17,9 +17,9 @@ from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from envs.cluster.nodes import Cluster
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.files import read_json
+from experiments.command_line import main_of
 from experiments.config.composing import typed
 from experiments.papers.fractional_packing.command import PackingConfig, draw_arrivals, pack
-from experiments.command_line import main_of
 from tests.agents.cluster.rules.fractional_cases import Row, cluster_of, clusters, requests_of, rows
 from tests.experiments.refusals import option_refused, run_refused
 from tests.refusal import refusal
