@@ -234,38 +234,28 @@ def _keep(label: FloatArray, ends: IntArray, count: int, new: tuple[float, float
 
 
 @compiled
-def equal_end(per_sample: FloatArray, fixed: FloatArray, samples: float) -> float:
-    """tau = (B + sum e/a) / sum(1/a) over the groups with e < tau, the only ones with a share."""
-    tau = np.inf
-    while True:
-        load, rate = samples, 0.0
-        for g in range(len(fixed)):
-            if fixed[g] < tau:
-                load += fixed[g] / per_sample[g]
-                rate += 1.0 / per_sample[g]
-        if not load / rate < tau:
-            return tau
-        tau = load / rate  # of fewer groups: those left out ended later, so that it is earlier
-
-
-@compiled
 def divided(
     label: FloatArray, start: IntArray, rings: float, samples: float
 ) -> tuple[float, FloatArray, IntArray]:
     """Least tau, shares, and the row of each group, whose rows of `label` begin at `start[g]`.
 
     What groups finish by tau, each with its best row, is convex and piecewise linear in tau, so
-    that Newton's steps from above end at the tau at which it is `samples`.
+    that Newton's steps from above end at the tau at which it is `samples`: each is tau =
+    (B + sum e/a) / sum(1/a) over the groups with e < tau, the only ones with a share.
     """
     fixed = label[:, 1] - label[:, 0] + rings * label[:, 2]
-    row = np.zeros(len(start) - 1, dtype=np.int64)
+    rows = start[:-1].copy()
     tau = np.inf
     while True:
-        rows = start[:-1] + row
-        earlier = equal_end(label[rows, 0], fixed[rows], samples)
-        if not earlier < tau * (1.0 - _CLOSE):
-            return tau, np.maximum(0.0, (tau - fixed[rows]) / label[rows, 0]), row
-        tau = earlier
-        for g in range(len(row)):
+        load, rate = samples, 0.0
+        for row in rows:
+            if fixed[row] < tau:
+                load += fixed[row] / label[row, 0]
+                rate += 1.0 / label[row, 0]
+        if not load / rate < tau * (1.0 - _CLOSE):
+            share = np.maximum(0.0, (tau - fixed[rows]) / label[rows, 0])
+            return tau, share, rows - start[:-1]
+        tau = load / rate
+        for g in range(len(rows)):
             own = slice(start[g], start[g + 1])
-            row[g] = np.argmax((tau - fixed[own]) / label[own, 0])
+            rows[g] = start[g] + np.argmax((tau - fixed[own]) / label[own, 0])

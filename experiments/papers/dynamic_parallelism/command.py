@@ -9,13 +9,14 @@ The run folder receives the slots of the first seed, slots.csv, which slots=file
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from envs.arrays import FloatArray
 from envs.bounds import Count, Positive
 from envs.errors import InputError
 from experiments.config.targets import SEEDS, build_as
@@ -34,10 +35,10 @@ from experiments.papers.dynamic_parallelism.policies import (
     static,
 )
 from experiments.papers.dynamic_parallelism.slots import Slots, SlotSource, write_slots
-from experiments.pictures.style import Panel, draw_curves
+from experiments.pictures.style import Panel, Series, draw_curves
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
-from experiments.run.statistics import Interval, bootstrap
+from experiments.run.statistics import bootstrap
 
 BASE, OURS, PROGRAM = "static", "lyapunov", "clairvoyant"
 SLOTS_FILE, PICTURE_FILE = "slots.csv", "dynamic.png"
@@ -85,13 +86,13 @@ def dynamic(config: DynamicConfig, run: Run) -> Result:
     source = build_as(SlotSource, config.slots, "slots", "source of slots")
     drawn = [source.draw(config.seed + n) for n in range(config.seeds)]
     found = [_one_seed(config, layers, slots) for slots in drawn]
-    first, rows = drawn[0], _rows(found, config.bootstrap, config.seed)
+    first, (rows, cells) = drawn[0], _rows(found, config.bootstrap, config.seed)
     reduction = next(row["reduction_percent"] for row in rows if row["policy"] == OURS)
     title = (
         f"{len(first.workers)} workers in {len(first.values)} slots, {config.seeds} "
         f"seeds: {OURS} takes {reduction:.1f} % less time than {BASE}"
     )
-    table = Table.plain("Policies", [_cells(row) for row in rows], 4)
+    table = Table.plain("Policies", cells, 4)
     figures = {PICTURE_FILE: _picture(found[0][0], title)}
     write_tables(run, title, [table], run.provenance, figures=figures)
     write_slots(first, run.folder / SLOTS_FILE)
@@ -134,54 +135,54 @@ def _one_seed(config: DynamicConfig, layers: Layers, slots: Slots) -> OneSeed:
     return played, clairvoyant(times, budget, known)
 
 
-def _rows(found: Sequence[OneSeed], samples: int, seed: int) -> list[dict[str, Any]]:
-    """What `result.json` says of each policy, and of the program; ratios with their interval."""
+Records = list[dict[str, Any]]
+
+
+def _rows(found: Sequence[OneSeed], samples: int, seed: int) -> tuple[Records, Records]:
+    """What `result.json` and the table say of each policy, and of the program, over the seeds."""
     base = np.array([played[BASE].seconds.mean() for played, _ in found])
-    rows = []
+    rows, cells = Records(), Records()
     for name in (*found[0][0], PROGRAM):
         own = [played[name] for played, _ in found if name != PROGRAM]
         seconds = [x.seconds.mean() for x in own] or [least for _, (least, _) in found]
         ratio = bootstrap((np.array(seconds) / base)[:, None], samples, seed)
-        row: dict[str, Any] = {
+        mean = float(np.mean(seconds))
+        rows.append({
             "policy": name,
-            "mean_batch_s": float(np.mean(seconds)),
+            "mean_batch_s": mean,
             f"over_{BASE}": asdict(ratio),
             "reduction_percent": 100.0 * (1.0 - ratio.mean),
-        }
+        })  # fmt: skip
+        cells.append({"policy": name, "batch time, s": mean, f"over {BASE}": ratio.text()})
         if own:
-            spent = np.mean([played.spent.mean(axis=0) for played in own], axis=0).tolist()
-            row["cost_over_budget"] = dict(zip(COSTS, spent, strict=True))
-            row["largest_queue"] = max(float(played.queue.max()) for played in own)
-            row["mean_moving_s"] = float(np.mean([np.mean(played.moving) for played in own]))
-        rows.append(row)
-    return rows
-
-
-def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the table."""
-    numbers = {
-        **row.get("cost_over_budget", dict.fromkeys(COSTS)),
-        "largest queue": row.get("largest_queue"),
-        "moving, s": row.get("mean_moving_s"),
-    }
-    return {
-        "policy": row["policy"],
-        "batch time, s": f"{row['mean_batch_s']:.4g}",
-        f"over {BASE}": Interval(**row[f"over_{BASE}"]).text(),
-        **{key: "" if number is None else f"{number:.3f}" for key, number in numbers.items()},
-    }
+            spent = np.mean([x.spent.mean(axis=0) for x in own], axis=0).tolist()
+            cost = dict(zip(COSTS, spent, strict=True))
+            queue = max(float(x.queue.max()) for x in own)
+            moving = float(np.mean([np.mean(x.moving) for x in own]))
+            rows[-1] |= {
+                "cost_over_budget": cost, "largest_queue": queue, "mean_moving_s": moving,
+            }  # fmt: skip
+            cells[-1] |= {**cost, "largest queue": queue, "moving, s": moving}
+    return rows, cells
 
 
 def _picture(played: Mapping[str, Played], title: str) -> Figure:
     """Three panels over the slots, a line per policy: time, rent so far, the queue of rent."""
     rent, slots = COSTS.index("rent"), np.arange(1, 1 + len(played[BASE].batches))
-    seconds = {name: (slots, own.seconds) for name, own in played.items()}
-    spent = {name: (slots, np.cumsum(own.spent[:, rent]) / slots) for name, own in played.items()}
-    queue = {name: (slots, own.queue[:, rent]) for name, own in played.items()}
+
+    def series(of: Callable[[Played], FloatArray]) -> Series:
+        return {name: (slots, of(own)) for name, own in played.items()}
+
     below = {"yscale": "symlog", "ylim": (0.0, None), "xlabel": "slot"}
     panels = [
-        Panel(seconds, {"yscale": "log", "ylabel": "batch time, s"}),
-        Panel(spent, {"ylabel": "mean rent so far / budget"}, level=1.0),
-        Panel(queue, {"ylabel": "queue of rent, budgets", **below}),
+        Panel(series(lambda own: own.seconds), {"yscale": "log", "ylabel": "batch time, s"}),
+        Panel(
+            series(lambda own: np.cumsum(own.spent[:, rent]) / slots),
+            {"ylabel": "mean rent so far / budget"},
+            level=1.0,
+        ),
+        Panel(
+            series(lambda own: own.queue[:, rent]), {"ylabel": "queue of rent, budgets", **below}
+        ),
     ]
     return draw_curves(title, panels, 9.0, 7.0, drawstyle="steps-mid")

@@ -70,7 +70,7 @@ def neighbours(groups: Groups, workers: int, longest: int) -> Iterator[Groups]:
     for worker in range(workers):
         rest = tuple(left for group in groups if (left := tuple(w for w in group if w != worker)))
         if rest:
-            yield from {_changed(rest)} - {groups}
+            yield _changed(rest)
         for group in rest:
             for place in range(len(group) + 1 if len(group) < longest else 0):
                 yield _changed(rest, (group,), (*group[:place], worker, *group[place:]))
