@@ -60,7 +60,6 @@ class PolicyRouting:
         """
         own, hops = plan.host.address, list(_hops(plan, devices))
         numbers = self._numbers(len(devices) + 1)
-        rule, route = "ip -4 rule {} priority {} table {}", "ip -4 route replace {}/32 {}"
         script.checks.append(
             f'[ -n "$(ip -4 -o addr show to {own}/32)" ] || '
             f"refuse 'this machine does not have the address {own}'"
@@ -78,18 +77,18 @@ class PolicyRouting:
             script.apply += [
                 "",
                 comment(f"Sockets bound to {address} send through {up.name}."),
-                *(route.format(lane.destination.address,
-                               f"via {lane.gateway.address} dev {device} table {table}")
+                *(f"ip -4 route replace {lane.destination.address}/32 "
+                  f"via {lane.gateway.address} dev {device} table {table}"
                   for lane in up.lanes.values()),
-                rule.format(f"add from {address}/32", priority, table),
+                f"ip -4 rule add from {address}/32 priority {priority} table {table}",
             ]  # fmt: skip
         table, priority = numbers[-1]
         script.apply += [
             "",
             comment("Other sockets: to each server by the rates of the plan."),
-            *(route.format(address, f"src {own} table {table} {' '.join(ways)}")
+            *(f"ip -4 route replace {address}/32 src {own} table {table} {' '.join(ways)}"
               for address, ways in hops),
-            rule.format("add", priority, table),
+            f"ip -4 rule add priority {priority} table {table}",
         ]  # fmt: skip
         if any(len(ways) > 1 for _, ways in hops):
             script.checks.append(
@@ -99,7 +98,7 @@ class PolicyRouting:
         script.clean.append(comment("The rules and tables of the plan."))
         for table, priority in numbers:
             script.clean += [
-                f"while {rule.format('del', priority, table)} 2>/dev/null; do :; done",
+                f"while ip -4 rule del priority {priority} table {table} 2>/dev/null; do :; done",
                 attempt(f"ip -4 route flush table {table}"),
             ]
 
