@@ -44,7 +44,6 @@ def search(
     It goes downhill from each of `starts` and from the best worker alone. Where nothing keeps to
     the limit, the least excess counts.
     """
-
     workers, layers = len(batch.speed), len(batch.layers.seconds)
 
     def value(groups: Groups, better: float = 0.0) -> tuple[float, float]:
@@ -120,14 +119,10 @@ class Played:
     """What a policy did in T slots."""
 
     batches: list[Batch]
+    seconds: FloatArray  # (T,) of them
     spent: FloatArray  # (T, K) budgets of a slot
     queue: FloatArray  # (T, K) budgets of a slot, after each
     moving: list[float]  # (T,) seconds in which parameters get where they were not; in no batch
-
-    @property
-    def seconds(self) -> FloatArray:
-        """(T,) of the batches."""
-        return np.array([batch.seconds for batch in self.batches])
 
 
 def play(policy: Policy, slots: Sequence[BatchTime], budget: FloatArray) -> Played:
@@ -143,7 +138,8 @@ def play(policy: Policy, slots: Sequence[BatchTime], budget: FloatArray) -> Play
         spent.append(batch.cost / budget)
         queue = np.maximum(queue + spent[-1] - 1.0, 0.0)
         queues.append(queue)
-    return Played(batches, np.array(spent), np.array(queues), moving)
+    seconds = np.array([batch.seconds for batch in batches])
+    return Played(batches, seconds, np.array(spent), np.array(queues), moving)
 
 
 def best_kept(slots: Sequence[BatchTime], budget: FloatArray, played: Iterable[Played]) -> Played:

@@ -107,12 +107,13 @@ class GeneratedSlots:
         rng = np.random.default_rng(seed)
         full = np.geomspace(1.0, 1.0 / self.heterogeneity, self.workers)
         shape = self.slots, self.workers
-        speed = full * self.speed_change.factors(rng, *shape)
-        ports = self.bandwidth * rng.permutation(full)
-        bandwidth = ports * self.bandwidth_change.factors(rng, *shape)
-        rent = full * self.rent_change.factors(rng, *shape)
+        values = [
+            full * self.speed_change.factors(rng, *shape),
+            self.bandwidth * rng.permutation(full) * self.bandwidth_change.factors(rng, *shape),
+            full * self.rent_change.factors(rng, *shape),
+        ]
         names = tuple(f"worker{w}" for w in range(self.workers))
-        return Slots(names, np.stack([speed, bandwidth, rent], axis=2))
+        return Slots(names, np.stack(values, axis=2))
 
 
 @dataclass(frozen=True)
