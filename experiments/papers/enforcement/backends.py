@@ -77,9 +77,9 @@ class PolicyRouting:
             script.apply += [
                 "",
                 comment(f"Sockets bound to {address} send through {up.name}."),
-                *(f"ip -4 route replace {lane.destination.address}/32 "
-                  f"via {lane.gateway.address} dev {device} table {table}"
-                  for lane in up.lanes.values()),
+                *(f"ip -4 route replace {channel.destination.address}/32 "
+                  f"via {channel.gateway.address} dev {device} table {table}"
+                  for channel in up.channels.values()),
                 f"ip -4 rule add from {address}/32 priority {priority} table {table}",
             ]  # fmt: skip
         table, priority = numbers[-1]
@@ -119,21 +119,21 @@ class PolicyRouting:
 def _hops(plan: ServerPlan, devices: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """The address of each server, and the next hops of the plan's traffic to it, by their shares.
 
-    A server that the plan gives no rate to is still reached: by its first lane. A lane far slower
-    than the fastest one (half a weight) gets no connection that did not ask for it.
+    A server that the plan gives no rate to is still reached: by its first channel. A channel far
+    slower than the fastest one (half a weight) gets no connection that did not ask for it.
     """
-    links = [(up.lanes, device) for up, device in zip(plan.uplinks, devices, strict=True)]
-    for number in sorted({number for lanes, _ in links for number in lanes}):
-        own = [(lanes[number], device) for lanes, device in links if number in lanes]
+    links = [(up.channels, device) for up, device in zip(plan.uplinks, devices, strict=True)]
+    for number in sorted({number for channels, _ in links for number in channels}):
+        own = [(channels[number], device) for channels, device in links if number in channels]
         given = [pair for pair in own if pair[0].bits] or own[:1]
-        most = max(lane.rate for lane, _ in given)
-        weights = [round(MOST_WEIGHT * lane.rate / most) if most else 1 for lane, _ in given]
+        most = max(channel.rate for channel, _ in given)
+        weights = [round(MOST_WEIGHT * channel.rate / most) if most else 1 for channel, _ in given]
         divisor = gcd(*weights)
         yield (
             own[0][0].destination.address,
             [
-                f"nexthop via {lane.gateway.address} dev {device} weight {weight // divisor}"
-                for (lane, device), weight in zip(given, weights, strict=True)
+                f"nexthop via {channel.gateway.address} dev {device} weight {weight // divisor}"
+                for (channel, device), weight in zip(given, weights, strict=True)
                 if weight
             ],
         )
@@ -159,7 +159,7 @@ class Queues:
     def of(self, up: Uplink, rest: int) -> dict[int, tuple[int, int, int]]:
         """Bit/s, burst in bytes and priority of each queue; number `rest` has what is not named."""
         bits = {rest: int(up.bits * self.rest_share)}
-        bits |= {number: lane.bits for number, lane in up.lanes.items() if lane.bits}
+        bits |= {number: channel.bits for number, channel in up.channels.items() if channel.bits}
         return {
             number: (own, max(self.least_burst, int(own / 8 * self.burst_s)), int(number != rest))
             for number, own in bits.items()
@@ -218,13 +218,13 @@ class TrafficControl(Queues):
             f"{filters} 1 u32 match u8 0x05 0x0f at 0 match ip protocol 6 0xff "
             f"match u16 0x0000 0xff80 at 2 flowid {HANDLE}{_REST_CLASS:x}",
         ]
-        for number, lane in up.lanes.items():
-            lines.append(comment(lane.about))
-            if lane.bits:
+        for number, channel in up.channels.items():
+            lines.append(comment(channel.about))
+            if channel.bits:
                 lines.append(classes[number])
                 lines += (
                     f"{filters} 2 u32 match ip dst {address}/32 flowid {HANDLE}{number:x}"
-                    for address in lane.destination.addresses
+                    for address in channel.destination.addresses
                 )
         return lines
 
@@ -299,13 +299,13 @@ class OpenVSwitch(Queues):
             comment(f"{up.name} is {device} on {switch}, {up.bits} bit/s."),
             " \\\n  -- ".join(rows) + " >/dev/null",  # it would print the rows' identifiers
         ]
-        for number, lane in up.lanes.items():
-            lines.append(comment(lane.about))
+        for number, channel in up.channels.items():
+            lines.append(comment(channel.about))
             lines += (
                 f"ovs-ofctl add-flow {switch} cookie={COOKIE},priority={self.flow_priority},"
                 f"in_port=LOCAL,ip,nw_dst={address},actions=set_queue:{number},normal"
-                for address in lane.destination.addresses
-                if lane.bits
+                for address in channel.destination.addresses
+                if channel.bits
             )
         return lines
 

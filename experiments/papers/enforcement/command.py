@@ -86,22 +86,22 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
     files = {run.folder / name: text for both in made for name, text in both.items()}
     for path, text in files.items():
         write_text(path, text)
-    lanes = [
+    channels = [
         {
             "server": plan.name,
             "interface": up.nic.interface,
-            "to": lane.to,
-            "channel": lane.channel,
-            "rate": lane.rate,
-            "payload_rate": hosts.framing.payload_rate(lane.rate),
-            "queue_bits_per_second": lane.bits,
+            "to": channel.to,
+            "channel": channel.name,
+            "rate": channel.rate,
+            "payload_rate": hosts.framing.payload_rate(channel.rate),
+            "queue_bits_per_second": channel.bits,
         }
         for plan in plans
         for up in plan.uplinks
-        for lane in up.lanes.values()
+        for channel in up.channels.values()
     ]
     if not config.json:
-        run.console.print(Table.of("", COLUMNS, lanes).rich(run.console.width))
+        run.console.print(Table.of("", COLUMNS, channels).rich(run.console.width))
     return Result(
         {
             "plan": config.plan,
@@ -111,7 +111,7 @@ def enforce(config: EnforceConfig, run: Run) -> Result:
             "backend": run.choice("backend", config.backend),
             "servers": len(plans),
             "files": [*map(str, files)],
-            "lanes": lanes,
+            "lanes": channels,
         },
         provenance,
         SHOWN,

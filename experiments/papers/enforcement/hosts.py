@@ -99,10 +99,10 @@ class Hosts(Form):
 
 
 @dataclass(frozen=True)
-class Lane:
-    """A channel on its way out of a server."""
+class Channel:
+    """A channel of the network on its way out of a server."""
 
-    channel: str  # its name in the network
+    name: str
     to: str  # the machine
     destination: Host
     gateway: HostNic  # the destination's NIC on the same plane
@@ -112,17 +112,17 @@ class Lane:
     @property
     def about(self) -> str:
         """What the plan gives it, in a few words."""
-        return f"{self.channel}: {self.rate:.6g} bytes/s of the line to {self.to}."
+        return f"{self.name}: {self.rate:.6g} bytes/s of the line to {self.to}."
 
 
 @dataclass(frozen=True)
 class Uplink:
-    """A NIC of a server and the lanes that leave through it."""
+    """A NIC of a server and the channels that leave through it."""
 
     name: str  # in the topology
     nic: HostNic
-    bits: int  # of its link, as those of lanes
-    lanes: dict[int, Lane]  # by the number of the server, from 1, that names classes and queues
+    bits: int  # of its link, as those of channels
+    channels: dict[int, Channel]  # by the server's number from 1, which names classes and queues
 
 
 @dataclass(frozen=True)
@@ -160,21 +160,22 @@ def server_plans(
         return name
 
     uplinks: dict[int, dict[str, Uplink]] = {}
-    for channel, name in enumerate(network.channel_names):
-        source = int(network.channel_source[channel])
-        target = int(network.channel_destination[channel])
-        near, far = network.channel_source_nic[channel], network.channel_destination_nic[channel]
+    for index, name in enumerate(network.channel_names):
+        source = int(network.channel_source[index])
+        target = int(network.channel_destination[index])
+        near, far = network.channel_source_nic[index], network.channel_destination_nic[index]
         own, other = machines[machine(source, near)], machines[machine(target, far)]
-        link, rate = network.links_of(channel)[0], float(allocation.rate[channel])
+        link, rate = network.links_of(index)[0], float(allocation.rate[index])
         up = Uplink(near, own.nics[near], bits(float(network.link_capacity[link])), {})
-        lanes = uplinks.setdefault(source, {}).setdefault(near, up).lanes
-        if twin := lanes.get(target + 1):
+        channels = uplinks.setdefault(source, {}).setdefault(near, up).channels
+        if twin := channels.get(target + 1):
             raise InputError(
-                f"channels {twin.channel!r} and {name!r} leave the same NIC for the same "
+                f"channels {twin.name!r} and {name!r} leave the same NIC for the same "
                 "server: only the switches between could choose one of them",
                 field="bandwidth",
             )
-        lanes[target + 1] = Lane(name, home[target], other, other.nics[far], rate, bits(rate))
+        gateway = other.nics[far]
+        channels[target + 1] = Channel(name, home[target], other, gateway, rate, bits(rate))
     return [
         ServerPlan(home[server], machines[home[server]], [*uplinks[server].values()])
         for server in sorted(uplinks)

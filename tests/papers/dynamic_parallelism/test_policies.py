@@ -44,7 +44,7 @@ FloatArray = NDArray[np.float64]
 @needs_oracles
 @pytest.mark.slow
 def test_played_slots_have_the_figures_of_the_oracle() -> None:
-    """An action is a worker of that rent who takes that time alone: ports too slow for two."""
+    """An action is a worker of that rent and time alone: ports are too slow for two."""
     given = oracle("lyapunov")
     table = np.array([actions for _, actions in given["states"]])
     time = table[..., 0] + 1e-9 * np.arange(3)  # among equals the first

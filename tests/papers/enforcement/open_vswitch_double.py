@@ -16,7 +16,7 @@ Database = dict[str, Any]
 
 
 def database() -> Database:
-    """Two ports, each on a bridge of the kernel datapath; a queue of somebody else."""
+    """Two ports, each on a bridge of the kernel datapath; a queue of another program."""
     return {
         "Bridge": {f"br{p}": {"datapath_type": "system"} for p in range(2)},
         "Port": {f"nic{p}": {"name": f"nic{p}", "qos": None} for p in range(2)},

@@ -53,7 +53,7 @@ def calls(
         capture_output=True,
         text=True,
         check=False,
-        # A shell cannot trap what it was told to ignore, as jobs in the background are.
+        # A shell cannot trap what it ignores from its start, as jobs in the background are.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert done.returncode == expected, done.stderr

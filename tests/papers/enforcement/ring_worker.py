@@ -1,4 +1,4 @@
-"""One rank of a gloo all-reduce, told on standard input how many bytes to reduce.
+"""One rank of a gloo all-reduce, which reads from standard input how many bytes to reduce.
 
 python ring_worker.py <rank> <ranks> <address of rank 0> <port> <interface,interface,...>
 

@@ -40,7 +40,7 @@ def test_payload_of_full_segments() -> None:
 
 
 @given(st.lists(st.floats(0, LINK / 2), min_size=12, max_size=12))
-def test_every_channel_is_one_lane_of_its_server(values: list[float]) -> None:
+def test_every_channel_leaves_its_server_once(values: list[float]) -> None:
     found = plans(np.array(values))
     assert [plan.name for plan in found] == ["node0", "node1", "node2"]
     pipes = np.zeros((SERVERS, SERVERS))
@@ -48,10 +48,10 @@ def test_every_channel_is_one_lane_of_its_server(values: list[float]) -> None:
         assert [up.name for up in plan.uplinks] == [f"server{source}/nic{p}" for p in range(PLANES)]
         for plane, up in enumerate(plan.uplinks):
             assert up.bits == 8 * LINK
-            for number, lane in up.lanes.items():
-                pipes[source, number - 1] += lane.rate
-                assert lane.gateway.address == f"10.{plane}.0.{number}"
-                assert lane.destination.address == f"10.255.0.{number}"
+            for number, channel in up.channels.items():
+                pipes[source, number - 1] += channel.rate
+                assert channel.gateway.address == f"10.{plane}.0.{number}"
+                assert channel.destination.address == f"10.255.0.{number}"
     assert np.allclose(pipes, BandwidthAllocation(np.array(values)).pipes(NETWORK))
 
 
