@@ -20,7 +20,6 @@ PARALLEL: dict[str, str] = {
         "JointToy": "joint.env:toy_environment",
         "ClusterParallel": "cluster.environment.parallel_env:ClusterParallelEnv",
         "ClusterParallelToy": "cluster.environment.parallel_env:toy_environment",
-        "AllocationParallel": "cluster.allocation.parallel_env:AllocationParallelEnv",
     }.items()
 }
 
@@ -36,7 +35,6 @@ for _name, _entry in {
     "Cluster": "cluster.environment.env:ClusterEnv",
     "ClusterPreemptive": "cluster.environment.env:preemptive_environment",
     "ClusterToy": "cluster.environment.env:toy_environment",
-    "Allocation": "cluster.allocation.env:AllocationEnv",
 }.items():
     gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"{__name__}.{_entry}")
 

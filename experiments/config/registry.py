@@ -122,10 +122,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "tabulated": "envs.cost:TabulatedCost",
     },
     "env": {
-        "allocation": "partial envs.cluster.allocation.env:AllocationEnv",
-        "allocation_parallel": (
-            "partial envs.cluster.allocation.parallel_env:AllocationParallelEnv"
-        ),
         "bandwidth": "envs.bandwidth.env:BandwidthEnv.of_plan",
         "bandwidth_toy": "envs.bandwidth.env:toy_environment",
         "placement_toy": "envs.placement.env:toy_environment",

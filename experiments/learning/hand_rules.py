@@ -9,7 +9,6 @@ import numpy as np
 from scipy.stats import gmean
 
 from agents.bandwidth.rules import ProportionalShares, SquareRootShares, UniformShares
-from agents.cluster.allocation.baselines import BASELINES
 from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.priorities import AttainedServiceClasses, RemainingTime
 from agents.cluster.teachers import FirstFit, ShortestFit
@@ -20,7 +19,6 @@ from agents.rllib.task import RLTask
 from agents.solver import UNLIMITED
 from agents.step.problems import BandwidthPlanning, StepPlanning
 from envs.bandwidth.env import BandwidthEnv
-from envs.cluster.allocation.parallel_env import AllocationParallelEnv
 from envs.cluster.environment.parallel_env import ClusterParallelEnv
 from envs.joint.env import JointEnv
 from envs.placement.env import PlacementEnv
@@ -52,6 +50,9 @@ def _objectives(task: EnvironmentTask, number: int) -> dict[str, float]:
     for kind, objective, rules in RULES:
         if isinstance(inner, kind) and task.info == objective:
             return dict(rules(env, inner, number))
+    if task.info == "worth" and hasattr(inner, "simple_rules"):
+        env.reset(number)
+        return {name: 1.0 / worth for name, worth in inner.simple_rules().items()}
     return {}
 
 
@@ -100,18 +101,9 @@ def _schedulers(env: EnvironmentRunnerEnv, inner: Any, seed: int) -> Iterator[tu
         yield name, env.objective()
 
 
-def _allocations(env: EnvironmentRunnerEnv, inner: Any, seed: int) -> Iterator[tuple[str, float]]:
-    """Online planners of malleable jobs."""
-    env.reset(seed)
-    problem = inner.episode.problem
-    for name, make in BASELINES.items():
-        yield name, 1.0 / make().solve(problem).value
-
-
 RULES: tuple[tuple[type, str, Callable[..., Iterator[tuple[str, float]]]], ...] = (
     (PlacementEnv, "step_time_s", _placements),
     (JointEnv, "step_time_s", _placements),
     (BandwidthEnv, "step_time_s", _shares),
     (ClusterParallelEnv, "cost", _schedulers),
-    (AllocationParallelEnv, "worth", _allocations),
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import gymnasium as gym
 
 from docs.entries import KNOWLEDGE, WITHOUT_CONFIG, entries, page, section
+from envs import PARALLEL
 from experiments.config.config_source import options
+from experiments.config.papers import register_environments
 from tests.paths import ROOT
 
 SOURCES = {
@@ -26,12 +26,10 @@ def test_each_name_has_its_page() -> None:
 
 
 def test_each_registered_environment_is_on_a_page() -> None:
-    importlib.import_module("envs")
+    register_environments()
     told = {entry.id for entry in entries() if entry.kind == "environment"}
     ids = {name for name in gym.registry if name.startswith("meshwright/")}
-    assert told == ids | {"AllocationParallel-v0"} | {
-        f"{name}{toy}-v0" for name in ("Joint", "ClusterParallel", "Pricing") for toy in ("", "Toy")
-    }
+    assert told == ids | {name.split("/")[1] for name in PARALLEL}
 
 
 def test_an_entry_says_what_it_knows_guarantees_and_comes_from() -> None:

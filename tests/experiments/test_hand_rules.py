@@ -29,7 +29,6 @@ from experiments.studies.running import PAGE_FILE
 IDS = {
     "PlacementToy": "step_time_s", "JointToy": "step_time_s", "BandwidthToy": "step_time_s",
     "BandwidthToyContinuous": "step_time_s", "ClusterToy": "cost", "ClusterParallelToy": "cost",
-    "Allocation": "worth",
 }  # fmt: skip
 
 

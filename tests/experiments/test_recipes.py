@@ -136,7 +136,7 @@ def test_a_run_that_is_resumed_is_of_the_app_whose_keys_its_config_has(tmp_path:
     ("task=problems", "train_problems"), ("env=labelled_problems", "train_problems"),
     ("task=one_problem graph=gpt2", "train_one_problem"), ("graph=gpt2", "train_one_problem"),
     ("task=environment", "train"), ("task=guess.task", "train"),
-    ("env=problems task=cluster", "train_cluster"), ("model=rule task=gains", "train_gains"),
+    ("env=problems task=cluster", "train_cluster"),
 ])  # fmt: skip
 def test_a_task_is_named_or_told_by_what_only_it_takes(words: str, job: str) -> None:
     assert job_of("train", words.split()) is JOBS[job]

@@ -235,7 +235,7 @@ FAULTS = (
         "malleable allocation",
         "What jobs take of a machine in a slot has to fit together.",
         "A plan is sound if each of them fits alone.",
-        "envs",
+        "experiments/papers/malleable_jobs",
         "taken += job.demand(workers[j], servers[j])",
         "taken = np.maximum(taken, job.demand(workers[j], servers[j]))",
     ),
@@ -396,7 +396,8 @@ FAULTS = (
 
 def first_tests(clone: Path, file: Path) -> Path:
     """The tests of the package of `file`: the nearest folder of the mirror that there is."""
-    folder = Path("tests") / file.relative_to(clone).parent
+    parts = file.relative_to(clone).parent.parts
+    folder = Path("tests", *parts[1 if parts[1:2] == ("papers",) else 0 :])
     while not any((clone / folder).rglob("test_*.py")):
         folder = folder.parent
     return folder

@@ -1,1 +1,0 @@
-"""Who gives workers to malleable jobs: exact, proved and usual."""

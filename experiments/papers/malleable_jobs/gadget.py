@@ -1,0 +1,261 @@
+"""GADGET: greedy over slots on the marginal utility, each slot by an LP over sizes and rounding."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from agents.cluster.rule_numbers import read_numbers
+from agents.linear_program import LinearProgram
+from agents.solver import Budget, Result
+from envs.arrays import FloatArray, IntArray
+from envs.bounds import Count, NonNegative, bounded
+from experiments.papers.malleable_jobs.problem import AllocationPlan, AllocationProblem
+from experiments.papers.malleable_jobs.sizes import Sizes, Slot, SlotBySlot
+
+Number = Annotated[float, Ge(-10.0), Le(10.0)]
+_LIMIT_S = 60.0  # of one slot's program
+_NEXT = 0.9  # of the workers for which there was no room: what is tried next
+
+
+@bounded
+@dataclass(frozen=True)
+class GainWeights:
+    """How a slot's gains are weighed against each other; as they stand here, GADGET's own.
+
+    Other weights are learned by `meshwright train task=gains`.
+    """
+
+    part: NonNegative = 1.0  # exponent of the part made of what is left
+    done: Number = 0.0  # log weight of what is done
+    slack: Number = 0.0  # of the part of the window left over, if every slot is like this one
+    wait: Number = 0.0  # exponent of the slots left, where work counts unfinished
+    partial: Number = 0.0  # log weight of such work
+
+
+OWN = GainWeights()
+
+
+def gains(
+    problem: AllocationProblem,
+    j: int,
+    now: int,
+    done: float,
+    made: FloatArray,
+    weights: GainWeights = OWN,
+) -> FloatArray:
+    """What progress `made` (C,) in slot `now` is worth to job j, of which a fraction is `done`.
+
+    To a job whose work counts unfinished: what its utility grows by. To others, which have it only
+    when they end, the part of what is left that is made of the utility they will have if every
+    slot from now on is like this one; 0 if they will not end in their window.
+    """
+    job, left = problem.jobs[j], problem.windows[j].stop - now
+    if job.utility.partial:
+        before = job.utility.of(min(done, 1.0))
+        weight = left**weights.wait * math.exp(weights.partial)
+        return np.array(
+            [weight * (job.utility.of(min(done + more, 1.0)) - before) for more in made]
+        )
+    rest = 1.0 - done
+    slots = np.ceil(rest / np.maximum(made, 1e-9) - 1e-9)
+    ending = slots <= left
+    worth = [
+        job.utility.at(int(now + more - job.arrival)) if ends else 0.0
+        for ends, more in zip(ending, slots, strict=True)
+    ]
+    part = np.minimum(made / rest, 1.0) ** weights.part
+    slack = np.where(ending, 1.0 - slots / left, 0.0)
+    found: FloatArray = np.array(worth) * part * np.exp(weights.done * done + weights.slack * slack)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """K sizes of the jobs of a slot, those of one job in a row, and what they are worth there."""
+
+    job: IntArray  # (K,)
+    workers: IntArray
+    servers: IntArray
+    gain: FloatArray  # (K,) positive
+    pace: FloatArray  # (K,) time of an iteration, of the job's shortest
+    demand: FloatArray  # (K, R) part of the capacity of all machines together
+    weights: GainWeights  # by which the gain is
+
+    @staticmethod
+    def of(slot: Slot, sizes: dict[int, Sizes], weights: GainWeights = OWN) -> Choices:
+        """Those that gain something."""
+        parts = []
+        for j in slot.active:
+            size = sizes[j]
+            done = float(slot.done[j])
+            gain = gains(slot.problem, j, slot.now, done, size.progress, weights)
+            pace = size.workers / size.progress
+            pace /= pace.min(initial=np.inf)
+            name = np.full(len(gain), j)
+            columns = (name, size.workers, size.servers, gain, pace, size.demand)
+            parts.append(np.column_stack(columns)[gain > 0.0])
+        table = np.concatenate(parts)
+        capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
+        j, w, p = table[:, :3].astype(np.int64).T
+        return Choices(j, w, p, table[:, 3], table[:, 4], table[:, 5:] / capacity, weights)
+
+    def starts(self) -> IntArray:
+        """The first choice of each job."""
+        first: IntArray = np.flatnonzero(np.diff(self.job, prepend=-1))
+        return first
+
+    def knapsack(
+        self, worth: FloatArray, exact: bool = False
+    ) -> tuple[FloatArray, FloatArray, float]:
+        """Shares (K,) of most worth, at most one a job, with prices (R,) and a proved bound.
+
+        The bound is the prices' dual value, so it holds however exact the solver was. Whole shares
+        come without prices.
+        """
+        first = self.starts()
+        count = np.diff(first, append=len(self.job))
+        program = LinearProgram()
+        share = program.add_columns(len(self.job), cost=-worth, upper=1.0, integer=exact)
+        at = np.arange(int(count.max()))
+        there = at < count[:, None]
+        program.add_rows(len(first), [(np.where(there, first[:, None] + at, 0), there)], upper=1.0)
+        rows = self.demand.T
+        program.add_rows(len(rows), [(np.broadcast_to(share, rows.shape), rows)], upper=1.0)
+        solver = program.solver(time_limit=_LIMIT_S)
+        solver.run()
+        solution = solver.getSolution()
+        found = np.clip(np.asarray(solution.col_value), 0.0, 1.0)
+        if exact:
+            return np.round(found), np.zeros(len(rows)), np.inf
+        prices = np.maximum(-np.asarray(solution.row_dual)[len(first) :], 0.0)
+        reduced = np.maximum.reduceat(worth - self.demand @ prices, first)
+        return found, prices, float(prices.sum() + np.maximum(reduced, 0.0).sum())
+
+
+def drawn(group: IntArray, share: FloatArray, chance: FloatArray) -> IntArray:
+    """At most one entry of each group: that whose part of the shares holds the group's chance.
+
+    `group` (N,) has equal numbers in a row, `chance` is in [0, 1) for each of them in that order.
+    """
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    count = np.diff(first, append=len(group))
+    until = np.cumsum(share)
+    until -= np.repeat(until[first] - share[first], count)
+    reached = np.flatnonzero(until > np.repeat(chance, count))
+    chosen: IntArray = reached[np.diff(group[reached], prepend=-1) != 0]
+    return chosen
+
+
+@bounded
+@dataclass
+class Gadget(SlotBySlot):
+    """GADGET: in every slot the sizes that add most utility, by an LP, `draws` roundings, repair.
+
+    A ring's embedding enters by the least that its size takes of machines and NICs. Chosen sizes
+    are placed, the largest first; what does not fit, and what is left, goes to the sizes with the
+    largest gain less price that do fit.
+
+    Guarantees:
+        Where the work of all jobs counts unfinished (`LogUtility`): no plan, be the future known,
+        is worth more than the utility plus the bounds of all slots' LPs. So
+        `guarantee` = alpha / (1 + alpha) of the optimum, if the slots gain alpha of their bounds
+        (docs/allocation.md). None for other utilities, nor for learned weights.
+
+    Source:
+        Yu et al., *GADGET: Online Resource Optimization for Scheduling Ring-All-Reduce Learning
+        Jobs*, INFOCOM 2022 (arXiv 2202.01158), reconstructed from its abstract.
+    """
+
+    draws: Count = 4
+    weights: str | Mapping[str, float] = field(default_factory=dict)  # or a file of them
+
+    def __post_init__(self) -> None:
+        told = self.weights
+        if isinstance(told, str):
+            hints = typing.get_type_hints(GainWeights, include_extras=True)
+            told = read_numbers(told, asdict(OWN), hints)
+        self._weights = GainWeights(**told)
+
+    def begin(self, problem: AllocationProblem, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._sizes: dict[int, Sizes] = {}
+        self._bounds = 0.0
+
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
+        result = super()._solve(problem, budget)
+        partial = all(job.utility.partial for job in problem.jobs)
+        if not partial or self._weights != OWN:
+            return result
+        most = result.value + self._bounds
+        return replace(result, bound=most, figures={"guarantee": result.value / most})
+
+    def fill(self, slot: Slot) -> None:
+        for j in slot.active:
+            if j not in self._sizes:
+                self._sizes[j] = Sizes.of(slot.problem, slot.problem.jobs[j])
+        choices = Choices.of(slot, self._sizes, self._weights)
+        if not len(choices.job):
+            return
+        share, prices, bound = choices.knapsack(choices.gain)
+        share = self.shares(choices, share)
+        best, jobs = -1.0, len(choices.starts())
+        draws = [np.full(jobs, 0.5), *self._rng.random((self.draws - 1, jobs))]
+        for chosen in {tuple(drawn(choices.job, share, chance)): None for chance in draws}:
+            trial = Slot(slot.problem, slot.now, slot.done)
+            sizes = [(choices.job[k], choices.workers[k], choices.servers[k]) for k in chosen]
+            worth = fitted(trial, choices, sizes, choices.gain - choices.demand @ prices)
+            if worth > best:
+                best, kept = worth, trial
+        slot.left, slot.made = kept.left, kept.made
+        slot.workers, slot.servers = kept.workers, kept.servers
+        self._bounds += bound
+
+    def shares(self, choices: Choices, relaxed: FloatArray) -> FloatArray:
+        """Shares (K,) of the choices; those of the relaxation are given."""
+        return relaxed
+
+
+def fitted(
+    slot: Slot, choices: Choices, chosen: Sequence[tuple[int, int, int]], score: FloatArray
+) -> float:
+    """Fills an empty slot: the `chosen` jobs, workers and servers that fit, the largest first.
+
+    Then the choices of the highest `score` (K,) that still fit. Returns what the slot gains.
+    """
+    worth = dict.fromkeys(map(int, slot.active), 0.0)
+
+    def attempt(j: int, workers: int, servers: int, least: float) -> bool:
+        found, made = slot.find(j, workers, servers)
+        if made <= 0.0:
+            return False
+        done, array = float(slot.done[j]), np.array([made])
+        more = gains(slot.problem, j, slot.now, done, array, choices.weights)[0]
+        if more <= least:
+            return False
+        slot.put(j, found)
+        worth[j] = float(more)
+        return True
+
+    for j, workers, servers in sorted(chosen, key=lambda size: -size[1]):
+        attempt(int(j), int(workers), int(servers), -1.0)
+    limit = dict.fromkeys(worth, np.inf)
+    capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
+    left = slot.left.sum(axis=0) / capacity
+    for k in np.argsort(-score, kind="stable"):
+        j = int(choices.job[k])
+        if choices.gain[k] <= worth[j] or choices.workers[k] > limit[j]:
+            continue
+        if not slot.made[j] and (choices.demand[k] > left + 1e-9).any():
+            continue
+        if attempt(j, int(choices.workers[k]), int(choices.servers[k]), worth[j]):
+            left = slot.left.sum(axis=0) / capacity
+        else:
+            limit[j] = _NEXT * choices.workers[k]
+    return sum(worth.values())

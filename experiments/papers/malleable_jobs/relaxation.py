@@ -1,0 +1,315 @@
+"""The linear relaxation of malleable jobs: what no plan can be worth more than.
+
+Machines are taken together: in a slot a job has shares of its levels, which sum to at most 1, and
+all jobs take at most what all machines have. A level is the best that a number of workers and
+servers can be: on one machine where one holds them, which takes no NIC, or else on the fewest
+machines that can hold them. Every plan is such a solution, and as fast in it or faster, because no
+speed model is faster on more machines, or takes less of their NICs. Where machines are alike, a
+fractional plan of every machine by itself could do no more. Shares of a job that end in a slot have
+all of their progress by then, each a whole plan of the job; a job whose partial work counts is
+worth its utility's value, which is concave.
+
+Resources are priced (Lagrange), which leaves each job by itself: at prices, the cheapest progress
+is by the lower hull of its levels' costs in each slot, cheapest pieces first. For any prices, the
+worth of the machines plus what every job gains at best is a bound. Columns, plans of one job each,
+go to a master program, whose duals are the next prices (Dantzig, Wolfe 1960), smoothed towards the
+best prices so far (Wentges 1997). What is returned as the bound is that of the best prices, so it
+is right however far the master has come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.sparse import csc_array
+
+from agents.linear_program import LinearProgram
+from envs.arrays import FloatArray, IntArray, sums_before
+from experiments.papers.malleable_jobs.problem import DONE, NIC, RESOURCES, AllocationProblem
+from experiments.papers.malleable_jobs.sizes import Sizes
+
+_COVER = 2e-3  # of progress, for which levels between others are left out
+_AT_ONCE = 1 << 22  # numbers, of ends of a job times its pieces
+_SMOOTH = 0.6  # weight of the best prices so far
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """A fractional plan: entry i has job `job[i]` at its level `level[i]` in `slot[i]`.
+
+    In every slot the shares of a job sum to at most 1, and demand times shares is within what the
+    machines have together. It is worth `value`; no plan is worth more than `bound`.
+    """
+
+    levels: tuple[Sizes, ...]  # of each job
+    job: IntArray  # (N,)
+    slot: IntArray  # (N,)
+    level: IntArray  # (N,) number in levels[job]
+    share: FloatArray  # (N,) in (0, 1]
+    value: float
+    bound: float
+
+
+def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2e-3) -> Relaxed:
+    """Until value and bound are within `gap` of each other, or for so many seconds."""
+    start = time.perf_counter()
+    levels = tuple(levels_of(problem, j) for j in range(len(problem.jobs)))
+    pricing, master = Pricing(problem, levels), _Master(problem)
+    best = np.zeros((problem.slots, len(RESOURCES)))
+    bound, prices, value = np.inf, best, 0.0
+    while True:
+        columns, gains = pricing.respond(prices)
+        found = float(gains.sum() + (prices * master.capacity).sum())
+        if found < bound:
+            bound, best = found, prices
+        value, duals = master.solve(columns)
+        if bound - value <= gap * bound or time.perf_counter() - start > time_limit:
+            break
+        smooth = _SMOOTH * best + (1.0 - _SMOOTH) * duals
+        prices = duals if np.allclose(smooth, prices) else smooth
+    return master.relaxed(levels, value, bound)
+
+
+def levels_of(problem: AllocationProblem, j: int) -> Sizes:
+    """Those of a job's `Sizes` that some prices could make the best, by ascending progress.
+
+    Left out are those of which a larger one has a share that is as good but for `_COVER` of the
+    progress, then those that two others cover as well; so much is added to what stays.
+    """
+    sizes = Sizes.of(problem, problem.jobs[j])
+    progress, demand = sizes.progress, sizes.demand
+    kept: list[int] = []
+    for i in np.argsort(-progress, kind="stable").tolist():
+        share = progress[i] / (progress[kept] * (1.0 + _COVER))
+        if not (share[:, None] * demand[kept] <= demand[i] * (1.0 + 1e-12)).all(axis=1).any():
+            kept.append(i)
+    apart, widest = demand[:, NIC] > 0.0, sizes.workers == sizes.workers.max(initial=0)
+    raised = progress * (1.0 + _COVER) ** 2
+    chosen: list[int] = []
+    for group in (apart & widest, apart & ~widest, ~apart):
+        own = sorted((i for i in kept if group[i]), key=lambda i: float(raised[i]))
+        chosen += [own[k] for k in _covering(raised[own], demand[own])]
+    order = sorted(chosen, key=lambda i: float(raised[i]))
+    return Sizes(sizes.workers[order], sizes.servers[order], raised[order], demand[order])
+
+
+def _covering(progress: FloatArray, demand: FloatArray) -> list[int]:
+    """Levels of which two, or one and idling, are as good in shares as any that is left out.
+
+    Progress ascends.
+    """
+    progress = np.concatenate([[0.0], progress])
+    demand = np.concatenate([np.zeros((1, demand.shape[1])), demand])
+    kept, i = [], 0
+    while i < len(progress) - 1:
+        k = i + 1
+        while k + 1 < len(progress):
+            between = slice(i + 1, k + 1)
+            needed = progress[between] / (1.0 + _COVER) - progress[i]
+            share = np.maximum(0.0, needed) / max(progress[k + 1] - progress[i], 1e-300)
+            mixed = demand[i] + share[:, None] * (demand[k + 1] - demand[i])
+            if (share > 1.0).any() or (mixed > demand[between] * (1.0 + 1e-12)).any():
+                break
+            k += 1
+        kept.append(k - 1)
+        i = k
+    return kept
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Plans of one job each, worth something: K of them with N entries in all."""
+
+    value: FloatArray  # (K,)
+    job: IntArray  # (K,)
+    column: IntArray  # (N,) of entries, ascending
+    slot: IntArray  # (N,)
+    level: IntArray  # (N,)
+    share: FloatArray  # (N,)
+    used: FloatArray  # (N, R)
+
+
+class Pricing:
+    """What each job would do at given prices of resources.
+
+    A row is a job in a slot of its window; number C of a row's levels is to idle.
+    """
+
+    def __init__(self, problem: AllocationProblem, levels: tuple[Sizes, ...]) -> None:
+        self._problem = problem
+        jobs = [j for j, window in enumerate(problem.windows) if levels[j] for _ in window]
+        self._job = np.array(jobs, np.int64)
+        self._slot = np.array([t for j, w in enumerate(problem.windows) if levels[j] for t in w])
+        most = max((len(some) for some in levels), default=0) + 1
+        self._progress = np.full((len(levels), most), -1.0)
+        self._demand = np.zeros((len(levels), most, len(RESOURCES)))
+        for j, some in enumerate(levels):
+            self._progress[j, : len(some) + 1] = [0.0, *some.progress]
+            self._demand[j, 1 : len(some) + 1] = some.demand
+        self._start = np.searchsorted(self._job, np.arange(len(levels) + 1))
+
+    def respond(self, prices: FloatArray) -> tuple[_Columns, FloatArray]:
+        """Each job's best plan at prices (T, R), and (J,) what it gains."""
+        corner, more, cost = self._pieces(prices, slice(None))
+        taken = np.zeros_like(more)
+        value, gain = np.zeros(len(self._start) - 1), np.zeros(len(self._start) - 1)
+        for j in range(len(value)):
+            own = slice(self._start[j], self._start[j + 1])
+            if own.start < own.stop:
+                taken[own], value[j], gain[j] = self._best(j, more[own], cost[own])
+        share = self._shares(corner, taken)
+        row, level = np.nonzero(share > 1e-12)
+        job = self._job[row]
+        chosen, column = np.unique(job, return_inverse=True)
+        shares = share[row, level]
+        used = shares[:, None] * self._demand[job, level]
+        return _Columns(
+            value[chosen], chosen, column, self._slot[row], level - 1, shares, used
+        ), gain
+
+    def alone(self, j: int, prices: FloatArray) -> list[tuple[int, int]]:
+        """Job j's best plan at prices, each slot rounded up: slots and numbers of levels."""
+        own = slice(self._start[j], self._start[j + 1])
+        if own.start == own.stop:
+            return []
+        corner, more, cost = self._pieces(prices, own)
+        share = self._shares(corner, self._best(j, more, cost)[0])
+        high = self._progress.shape[1] - 1 - np.argmax(share[:, ::-1] > 1e-9, axis=1)
+        some = share.max(axis=1) > 1e-9
+        return list(zip(self._slot[own][some].tolist(), (high[some] - 1).tolist(), strict=True))
+
+    def _shares(self, corner: IntArray, taken: FloatArray) -> FloatArray:
+        """(N, C) of levels: a share of a piece is less of its corner and more of the next."""
+        share = np.zeros((len(corner), self._progress.shape[1]))
+        rows = np.arange(len(corner))
+        for piece in range(taken.shape[1]):
+            share[rows, corner[:, piece]] -= taken[:, piece]
+            share[rows, corner[:, piece + 1]] += taken[:, piece]
+        share[:, 0] = 0.0
+        return share
+
+    def _pieces(self, prices: FloatArray, own: slice) -> tuple[IntArray, FloatArray, FloatArray]:
+        """The lower hulls of rows: (N, S + 1) corners, and (N, S) progress and cost a progress."""
+        progress = self._progress[self._job[own]]  # (N, C)
+        cost = np.einsum("nr,ncr->nc", prices[self._slot[own]], self._demand[self._job[own]])
+        corners, more, slopes = [np.zeros(len(progress), np.int64)], [], []
+        rows = np.arange(len(progress))  # of which the hull goes on
+        for _ in range(progress.shape[1] - 1):
+            at = corners[-1][rows, None]
+            ahead = progress[rows] - np.take_along_axis(progress[rows], at, 1)
+            rise = cost[rows] - np.take_along_axis(cost[rows], at, 1)
+            slope = np.divide(rise, ahead, out=np.full_like(rise, np.inf), where=ahead > 0.0)
+            low = slope.min(axis=1)
+            on = (slope <= low[:, None] * (1.0 + 1e-12)) & (ahead > 0.0)
+            to = np.argmax(np.where(on, progress[rows], -1.0), axis=1)
+            going = on.any(axis=1)
+            if not going.any():
+                break
+            rows, to, low = rows[going], to[going], low[going]
+            corners.append(corners[-1].copy())
+            corners[-1][rows] = to
+            more.append(np.zeros(len(progress)))
+            more[-1][rows] = progress[rows, to] - progress[rows, corners[-2][rows]]
+            slopes.append(np.full(len(progress), np.inf))
+            slopes[-1][rows] = low
+        shape = (len(progress), -1)
+        return (
+            np.array(corners).T,
+            np.array(more).T.reshape(shape),
+            np.array(slopes).T.reshape(shape),
+        )
+
+    def _best(self, j: int, more: FloatArray, slope: FloatArray) -> tuple[FloatArray, float, float]:
+        """What a job takes of the pieces (W, S) of its window, its value and its gain."""
+        job, window = self._problem.jobs[j], self._problem.windows[j]
+        order = np.argsort(slope, axis=None, kind="stable")
+        order = order[more.ravel()[order] > 0.0]
+        amount, price = more.ravel()[order], slope.ravel()[order]
+        taken, value, gain = np.zeros(more.size), 0.0, 0.0
+        if job.utility.partial:
+            until = sums_before(amount)
+            paid = sums_before(amount * price)
+            done = _highest(lambda f: job.utility.of(f) - float(np.interp(f, until, paid)),
+                            min(1.0, float(until[-1])))  # fmt: skip
+            value = job.utility.of(done)
+            gain = value - float(np.interp(done, until, paid))
+            taken[order] = np.clip((done - until[:-1]) / amount, 0.0, 1.0)
+        else:
+            rows = max(1, _AT_ONCE // max(len(order), 1))
+            for first in range(0, len(window), rows):  # slots in which it ends
+                ends = np.arange(first, min(first + rows, len(window)))
+                worth = np.array([job.utility.at(s + 1) for s in ends.tolist()])
+                there = amount * (order // more.shape[1] <= ends[:, None])
+                until = np.cumsum(there, axis=1)
+                part = np.clip(DONE - (until - there), 0.0, there)
+                gains = np.where(until[:, -1] >= DONE, worth - part @ price, -1.0)
+                end = int(np.argmax(gains))
+                if gains[end] > gain:
+                    value, gain = float(worth[end]), float(gains[end])
+                    taken[order] = part[end] / amount
+        return taken.reshape(more.shape), value, max(gain, 0.0)
+
+
+def _highest(function: Callable[[float], float], end: float) -> float:
+    """Where a concave function on [0, end] is highest."""
+    found = minimize_scalar(
+        lambda x: -function(x), bounds=(0.0, end), method="bounded", options={"xatol": 1e-12}
+    )
+    return max((0.0, float(found.x), end), key=function)
+
+
+class _Master:
+    """Shares of columns, worth the most within what the machines have together."""
+
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.capacity = np.tile(problem.capacity.sum(axis=0), (problem.slots, 1))  # (T, R)
+        self._scale = np.maximum(self.capacity[0], 1e-9)
+        program = LinearProgram()
+        program.add_columns(1, upper=0.0)
+        program.add_rows(self.capacity.size, [], upper=(self.capacity / self._scale).ravel())
+        program.add_rows(len(problem.jobs), [], upper=1.0)
+        self._solver = program.solver(time_limit=1e9)
+        self._rows = program.num_rows
+        self._columns: list[_Columns] = []
+
+    def solve(self, columns: _Columns) -> tuple[float, FloatArray]:
+        """The value with some columns more, and (T, R) duals."""
+        self._columns.append(columns)
+        resources, count = len(RESOURCES), len(columns.value)
+        row = (columns.slot[:, None] * resources + np.arange(resources)).ravel()
+        row = np.concatenate([row, self.capacity.size + columns.job])
+        column = np.concatenate([np.repeat(columns.column, resources), np.arange(count)])
+        entry = np.concatenate([(columns.used / self._scale).ravel(), np.ones(count)])
+        matrix = csc_array((entry, (row, column)), (self._rows, count))
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        self._solver.addCols(
+            count, -columns.value, np.zeros(count), np.ones(count), matrix.nnz,
+            matrix.indptr[:-1], matrix.indices, matrix.data,
+        )  # fmt: skip
+        self._solver.run()
+        duals = np.array(self._solver.getSolution().row_dual)[: self.capacity.size]
+        value = -self._solver.getInfo().objective_function_value
+        return value, np.maximum(-duals.reshape(self.capacity.shape), 0.0) / self._scale
+
+    def relaxed(self, levels: tuple[Sizes, ...], value: float, bound: float) -> Relaxed:
+        """What the master has found."""
+        chosen = np.array(self._solver.getSolution().col_value)[1:]
+        job, slot, level, share = [], [], [], []
+        first = 0
+        for columns in self._columns:
+            part = chosen[first : first + len(columns.value)]
+            first += len(part)
+            kept = part[columns.column] > 1e-9
+            job.append(columns.job[columns.column][kept])
+            slot.append(columns.slot[kept])
+            level.append(columns.level[kept])
+            share.append((part[columns.column] * columns.share)[kept])
+        keys = np.array([np.concatenate(k) for k in (job, slot, level)], np.int64)
+        found, where = np.unique(keys, axis=1, return_inverse=True)
+        total = np.bincount(where.ravel(), np.concatenate(share), found.shape[1])
+        return Relaxed(levels, found[0], found[1], found[2], np.minimum(total, 1.0), value, bound)

@@ -1,0 +1,135 @@
+"""Giving workers to malleable jobs as a task of the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+
+from agents.rllib.task import Array, RLTask, RunnerEnv, Step
+from envs.arrays import IntArray
+from experiments.papers.malleable_jobs.episode import CHOSEN
+from experiments.papers.malleable_jobs.parallel_env import AllocationParallelEnv
+from experiments.papers.malleable_jobs.problem import AllocationProblem
+from experiments.papers.malleable_jobs.sizes import AllocationSolver
+from models.export.checkpoint import ModelCard
+from models.export.pairs import export_pairs
+
+QUEUE = "queue"  # the module of all
+
+
+class AllocationRLTask(RLTask):
+    """The queues of an `AllocationParallelEnv` share one policy.
+
+    Args:
+        make: an environment to train in.
+        make_evaluation: one to be evaluated in.
+        teacher: whose plans are imitated; None: the rule's.
+    """
+
+    metrics: Sequence[str] = ("utility_share", "finished_share")
+    title, unit = "A policy that gives workers to malleable jobs", "worth at once / utility"
+    measure = "worths at once / utilities"
+
+    def __init__(
+        self,
+        make: Callable[[], AllocationParallelEnv],
+        make_evaluation: Callable[[], AllocationParallelEnv],
+        teacher: AllocationSolver | None = None,
+    ) -> None:
+        self.make, self.make_evaluation, self.env = make, make_evaluation, make()
+        self.plans = Plans()
+        self.agents = self.env.possible_agents
+        self.reference = self
+        self.teacher = teacher or self
+
+    def module_of(self, agent: str) -> str:
+        return QUEUE
+
+    def news(self, row: Mapping[str, float]) -> str:
+        return (
+            f"{row['charts/utility_share']:.1%} gained, best score "
+            f"{row['evaluation/best_score']:.4f}, {row['charts/SPS']:,.0f} decisions/s"
+        )
+
+    def export(self, policies: Mapping[str, Any], folder: Path, card: ModelCard) -> None:
+        (policy,) = policies.values()
+        export_pairs(policy, folder, card)
+
+    def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
+        return self.env.observation_space(agent), self.env.action_space(agent)
+
+    def make_env(self, index: int) -> AllocationRunnerEnv:
+        return AllocationRunnerEnv(self.make(), self.plans)
+
+    def make_evaluation_env(self, number: int) -> AllocationRunnerEnv:
+        return AllocationRunnerEnv(self.make_evaluation())
+
+
+class AllocationRunnerEnv(RunnerEnv):
+    """An episode is one problem.
+
+    Its objective is what all jobs are worth at once / the utility. Rewards are percents of the
+    former, the time is counted in slots.
+    """
+
+    def __init__(self, env: AllocationParallelEnv, plans: Plans | None = None) -> None:
+        self.env, self.plans = env, plans or Plans()
+
+    @property
+    def time(self) -> float:
+        return float(self.env.episode.slot)
+
+    def reset(self, seed: int, progress: float = 1.0, expert: Any = None) -> None:
+        self.env.reset(seed=seed)
+        problem = self.env.episode.problem
+        self.whole = sum(job.utility.at(1) for job in problem.jobs)
+        planned = isinstance(expert, AllocationSolver)
+        self.workers = self.plans.of(expert, problem) if planned else None
+
+    def observations(self) -> Sequence[Mapping[str, Array]]:
+        self.seen = list(self.env.observe().values())
+        return self.seen
+
+    def step(self, actions: Sequence[Any]) -> Step:
+        before = self.time
+        (terms, *_), over, _ = self.env.play([int(action) for action in actions])
+        reward = 100.0 * sum(terms.values()) / self.whole
+        elapsed = self.time - before
+        return Step([reward] * len(actions), elapsed, over, False)
+
+    def expert_action(self, agent: int) -> int:
+        """The rule's choice, or the first job that has fewer workers than in the expert's plan."""
+        seen, episode = self.seen[agent], self.env.episode
+        if self.workers is None:
+            return int(seen["pair"][:, CHOSEN].argmax())
+        given = self.workers[episode.slot]
+        for row, job in enumerate(self.env.shown(agent)):
+            at = episode.at.get(int(job))
+            if (0 if at is None else at[0].sum()) < given[job]:
+                return row
+        return len(seen["pair"]) - 1
+
+    def objective(self) -> float:
+        return self.whole / self.env.utility if self.env.utility > 0.0 else float("inf")
+
+    def metrics(self) -> Mapping[str, float]:
+        episode = self.env.episode
+        return {
+            "utility_share": self.env.utility / self.whole,
+            "finished_share": episode.finished / max(len(episode.done), 1),
+        }
+
+
+class Plans:
+    """The workers (T, J) of an expert's plan, for the environments of a group once."""
+
+    problem: AllocationProblem | None = None
+
+    def of(self, expert: AllocationSolver, problem: AllocationProblem) -> IntArray | None:
+        if problem is not self.problem:
+            plan = expert.solve(problem).solution
+            self.problem, self.given = problem, None if plan is None else plan.workers.sum(axis=2)
+        return self.given
