@@ -9,7 +9,7 @@ With `study=<instances>` every planner stands beside as many proved optima.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -23,20 +23,16 @@ from envs.cluster.workload.slicing import submitted_between
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError, require_one_of
 from experiments.cluster.trace_source import LoadedTrace, TraceConfig, load_trace
-from experiments.papers.malleable_jobs.baselines import (
-    BASELINES,
-    Fifo,
-)
-from experiments.papers.malleable_jobs.exact import ExactAllocation
-from experiments.papers.malleable_jobs.gadget import Gadget
+from experiments.papers.malleable_jobs.exact import CLOSE, ExactAllocation
+from experiments.papers.malleable_jobs.gadget import Smd
 from experiments.papers.malleable_jobs.generated import (
     SpeedName,
     UtilityName,
     Workers,
-    left_out,
     problem_of_trace,
     random_problem,
 )
+from experiments.papers.malleable_jobs.planners import PLANNERS, Draws, RandomisedRounding
 from experiments.papers.malleable_jobs.problem import (
     AllocationPlan,
     AllocationProblem,
@@ -45,22 +41,13 @@ from experiments.papers.malleable_jobs.problem import (
     play,
 )
 from experiments.papers.malleable_jobs.relaxation import relaxed
-from experiments.papers.malleable_jobs.rounding import Draws, RandomisedRounding
-from experiments.papers.malleable_jobs.sizes import AllocationSolver
-from experiments.papers.malleable_jobs.smd import Smd
+from experiments.papers.malleable_jobs.slots import AllocationSolver, Fifo
 from experiments.pictures.studies import draw_workers
 from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.statistics import bootstrap
 
-PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
-    **BASELINES,
-    "gadget": Gadget,
-    "rounding": RandomisedRounding,
-    "smd": Smd,
-    "exact": ExactAllocation,
-}
-ALL, RANDOM, TRACE = "all", "random", "trace"
+ALL = [name for name in PLANNERS if name != "exact"]
 PICTURE_FILE = "workers.png"
 COLUMNS: Columns = {
     "planner": "{planner}",
@@ -73,7 +60,33 @@ COLUMNS: Columns = {
 
 
 @dataclass(kw_only=True)
-class AllocateConfig:
+class ClusterConfig:
+    """What problems of both commands have."""
+
+    # of jobs: linear or sigmoid in the slot in which they end, log of what is done; mixed
+    utility: UtilityName = "mixed"
+    machines: Count
+    gpus: Workers = 8  # of a machine
+    growth: Workers = 4  # of a trace: most workers of a job, over the GPUs that it asks for
+    slots: Slots
+    slot_s: Positive = 1800.0  # seconds of a slot
+    bound_s: Positive  # seconds for a bound
+    trace: TraceConfig
+    seed: int
+    json: bool
+
+    def of_trace(
+        self, jobs: Trace, rng: np.random.Generator, speed: SpeedName
+    ) -> tuple[AllocationProblem, dict[str, int]]:
+        """Jobs of a trace made malleable, and how many are left out for which reason."""
+        return problem_of_trace(
+            jobs, rng, speed, self.utility, self.machines, self.slots,
+            gpus=self.gpus, slot_s=self.slot_s, growth=self.growth,
+        )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class AllocateConfig(ClusterConfig):
     """`conf/allocate.yaml`."""
 
     # a planner, or all but exact: fifo, equal_share, drf, tetris, optimus, primal_dual,
@@ -81,26 +94,15 @@ class AllocateConfig:
     agent: str = "all"
     problem: str = "random"  # random: drawn from the seed; trace: the jobs of trace, made malleable
     speed: SpeedName = "ring"  # ring, parameter_server, layered
-    # of jobs: linear or sigmoid in the slot in which they end, log of what is done; mixed
-    utility: UtilityName = "mixed"
     jobs: Jobs = 20  # of problem=random
-    machines: Count = 4
-    gpus: Workers = 8  # of a machine
     most_workers: Workers = 8  # of a job of problem=random
-    growth: Workers = 4  # of problem=trace: most workers of a job, over the GPUs that it asks for
+    machines: Count = 4
     slots: Slots = 40
-    slot_s: Positive = 1800.0  # seconds of a slot
     bound_s: Positive = 30.0  # seconds for the bound
-    trace: TraceConfig
-    seed: int
-    json: bool
 
     def __post_init__(self) -> None:
-        for key, value, known in (
-            ("agent", self.agent, (ALL, *PLANNERS)),
-            ("problem", self.problem, (RANDOM, TRACE)),
-        ):
-            require_one_of(value, known, file=f"config key '{key}'")
+        require_one_of(self.agent, ("all", *PLANNERS), file="config key 'agent'")
+        require_one_of(self.problem, ("random", "trace"), file="config key 'problem'")
 
 
 def allocate(config: AllocateConfig, run: Run) -> Result:
@@ -111,68 +113,51 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         provenance = provenance.with_inputs(**loaded.inputs)
         loaded.tell_changes(run.console)
     bound = relaxed(problem, config.bound_s).bound
-    names = [name for name in PLANNERS if name != "exact"]
-    found: dict[str, Found[AllocationPlan]] = {}
-    online: dict[str, bool] = {}
-    for name in names if config.agent == ALL else [config.agent]:
-        planner = PLANNERS[name]()
-        if isinstance(planner, Fifo) and config.problem == TRACE:
-            planner = Fifo(1.0 / config.growth)  # as the trace asks
-        found[name], online[name] = planner.solve(problem, Budget(seed=config.seed)), planner.online
-        bound = min(bound, found[name].bound)
-    documents: list[dict[str, Any]] = []
-    for name, result in found.items():
-        assert result.solution is not None
-        assert not problem.violations(result.solution)
-        done = int((play(problem, result.solution).finished < problem.slots).sum())
-        share = result.value / bound if bound > 0.0 else 1.0
-        documents.append(
-            {"planner": name, "status": result.status, "utility": result.value, "of_bound": share,
-             "done": done, "online": online[name], "seconds": result.seconds, **result.figures}
-        )  # fmt: skip
+    planners = {x: PLANNERS[x]() for x in (ALL if config.agent == "all" else [config.agent])}
+    if "fifo" in planners and loaded is not None:
+        planners["fifo"] = Fifo(1.0 / config.growth)  # as the trace asks
+    found = {x: _checked(x, one, problem, np.inf, config.seed) for x, one in planners.items()}
+    bound = min(bound, *(result.bound for _, result in found.values()))
+    documents: list[dict[str, Any]] = [
+        {
+            "planner": name,
+            "status": result.status,
+            "utility": result.value,
+            "of_bound": result.value / bound if bound > 0.0 else 1.0,
+            "done": int(play(problem, plan).finished.sum()),
+            "online": planners[name].online,
+            "seconds": result.seconds,
+            **result.figures,
+        }
+        for name, (plan, result) in found.items()
+    ]
     best = max(documents, key=lambda document: document["utility"])
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best['planner']}"
+    plan, _ = found[best["planner"]]
+    drawn = draw_workers(
+        plan.workers.sum(axis=2).T, play(problem, plan).finished, problem.total[0], title
+    )
     table = Table.of("Planners", COLUMNS, documents)
-    plan = found[best["planner"]].solution
-    assert plan is not None
-    ended, capacity = play(problem, plan).finished < problem.slots, problem.capacity[:, 0].sum()
-    drawn = draw_workers(plan.workers.sum(axis=2).T, ended, float(capacity), title)
     write_tables(run, title, [table], provenance, figures={PICTURE_FILE: drawn})
-    return Result(
-        {
-            **(loaded.counts() if loaded is not None else {}),
-            "jobs": len(problem.jobs),
-            "machines": problem.machines,
-            "slots": problem.slots,
-            "best": best["planner"],
-            "utility": best["utility"],
-            "upper_bound": bound,
-            "of_bound": best["of_bound"],
-            "planners": documents,
-            "picture": str(run.folder / PICTURE_FILE),
-        },
-        provenance,
-        ("utility", "upper_bound", "of_bound", "picture"),
-    )
-
-
-def _of_trace(
-    config: AllocateConfig | StudyConfig, jobs: Trace, rng: np.random.Generator, speed: SpeedName
-) -> tuple[AllocationProblem, Mapping[str, int]]:
-    """Jobs of a trace made malleable, and how many are left out for which reason."""
-    problem = problem_of_trace(
-        jobs, rng, speed, config.utility, config.machines, config.slots,
-        gpus=config.gpus, slot_s=config.slot_s, growth=config.growth,
-    )  # fmt: skip
-    return problem, left_out(
-        jobs, config.machines, config.slots, gpus=config.gpus, slot_s=config.slot_s
-    )
+    values = {
+        **(loaded.counts() if loaded is not None else {}),
+        "jobs": len(problem.jobs),
+        "machines": problem.machines,
+        "slots": problem.slots,
+        "best": best["planner"],
+        "utility": best["utility"],
+        "upper_bound": bound,
+        "of_bound": best["of_bound"],
+        "planners": documents,
+        "picture": str(run.folder / PICTURE_FILE),
+    }
+    return Result(values, provenance, ("utility", "upper_bound", "of_bound", "picture"))
 
 
 def _problem(config: AllocateConfig) -> tuple[AllocationProblem, LoadedTrace | None]:
     rng = np.random.default_rng(config.seed)
     try:
-        if config.problem == RANDOM:
+        if config.problem == "random":
             problem = random_problem(
                 rng, config.speed, config.utility, config.jobs, config.machines, config.slots,
                 gpus=config.gpus, most_workers=config.most_workers, slot_s=config.slot_s,
@@ -181,7 +166,7 @@ def _problem(config: AllocateConfig) -> tuple[AllocationProblem, LoadedTrace | N
         if config.trace.path is None:
             raise InputError("config key 'trace.path' is missing: give trace.path=<file>")
         loaded = load_trace(config.trace)
-        problem, others = _of_trace(config, loaded.trace, rng, config.speed)
+        problem, others = config.of_trace(loaded.trace, rng, config.speed)
         return problem, replace(loaded, left_out={**loaded.left_out, **others})
     except InputError as error:
         if error.file is None and error.record is None and error.field is not None:
@@ -193,7 +178,6 @@ OWN: Mapping[SpeedName, str] = {
     "ring": "gadget", "parameter_server": "rounding", "layered": "smd"
 }  # fmt: skip
 SCALES = (0.5, 0.7, 0.9, 1.0)  # of the rounding, beside the safe one
-_CLOSE = 1e-6  # what the optimum is proved to
 _DRAWS = 2_000
 Row = dict[str, object]
 
@@ -203,28 +187,21 @@ class BrokenGuaranteeError(Exception):
 
 
 @dataclass(kw_only=True)
-class StudyConfig:
-    """`conf/allocation_study.yaml`."""
+class StudyConfig(ClusterConfig):
+    """`conf/allocation_study.yaml`; random instances, and with a trace, windows of it."""
 
     study: Count  # random instances with a proved optimum
     windows: Count = 6  # of the trace, disjoint, evenly over it
     jobs: Jobs = 300  # of a window, evenly from those submitted in it
-    utility: UtilityName = "mixed"  # of the windows: linear, sigmoid, log, mixed
     machines: Count = 8
-    gpus: Workers = 8  # of a machine
-    growth: Workers = 4  # most workers of a job, over the GPUs that it asks for
     slots: Slots = 120
-    slot_s: Positive = 1800.0  # seconds of a slot
     bound_s: Positive = 8.0  # seconds for the bound of a window
-    trace: TraceConfig
-    seed: int
-    json: bool
 
 
 def study(config: StudyConfig, run: Run) -> Result:
     """Ratios to optima, violations of rounding, and with a trace, windows of it."""
     provenance, windows = run.provenance, []
-    planners = {name: make() for name, make in PLANNERS.items() if name != "exact"}
+    planners = {name: PLANNERS[name]() for name in ALL}
     planners["smd, exact"] = Smd(exact=True)
     ratios = beside_optima(config.study, config.seed, planners)
     if config.trace.path is not None:
@@ -239,14 +216,15 @@ def study(config: StudyConfig, run: Run) -> Result:
 
 def _checked(
     name: str, planner: AllocationSolver, problem: AllocationProblem, most: float, seed: int
-) -> Found[AllocationPlan]:
+) -> tuple[AllocationPlan, Found[AllocationPlan]]:
+    """A plan that is feasible, and worth no more than `most` and its planner's bound."""
     found = planner.solve(problem, Budget(seed=seed))
     assert found.solution is not None
     if wrong := problem.violations(found.solution):
         raise BrokenGuaranteeError(f"{name}: {'; '.join(wrong)}")
-    if found.value > min(most, found.bound) * (1.0 + _CLOSE):
+    if found.value > min(most, found.bound) * (1.0 + CLOSE):
         raise BrokenGuaranteeError(f"{name}: {found.value:g} is above a bound")
-    return found
+    return found.solution, found
 
 
 def beside_optima(instances: int, seed: int, planners: Mapping[str, AllocationSolver]) -> list[Row]:
@@ -263,22 +241,22 @@ def beside_optima(instances: int, seed: int, planners: Mapping[str, AllocationSo
         speed, utility = kinds[number % len(kinds)]
         rng = np.random.default_rng((seed, number))
         number += 1
-        problem = random_problem(rng, speed, utility, int(rng.integers(3, 6)), 2, 5)
+        problem = random_problem(rng, speed, utility, int(rng.integers(3, 6)))
         best = ExactAllocation().solve(problem)
         if best.status != "optimal" or best.value <= 0.0:
             continue
         proved += 1
         for name, planner in planners.items():
-            found = _checked(name, planner, problem, best.value, number)
+            _, found = _checked(name, planner, problem, best.value, number)
             ratio, least = found.value / best.value, found.figures.get("guarantee", 0.0)
-            if found.bound < best.value * (1.0 - _CLOSE) or ratio < least - _CLOSE:
+            if found.bound < best.value * (1.0 - CLOSE) or ratio < least - CLOSE:
                 raise BrokenGuaranteeError(f"{name}, seed {seed}, instance {number}: {ratio:g}")
             rows.append({"utility": utility, "planner": name, "ratio": ratio, "least": least})
     reached = pl.col("ratio")
     found_by = pl.DataFrame(rows).group_by("utility", "planner", maintain_order=True)
     table = found_by.agg(
         instances=pl.len(), mean=reached.mean(), worst=reached.min(),
-        optimal=(reached > 1.0 - _CLOSE).mean(), proved=pl.col("least").min(),
+        optimal=(reached > 1.0 - CLOSE).mean(), proved=pl.col("least").min(),
     )  # fmt: skip
     return table.to_dicts()
 
@@ -289,35 +267,29 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
     Raises:
         InputError: windows overlap, or no job of one fits.
     """
-    length = config.slots * config.slot_s
-    starts = trace.submit_s[
-        (2 * np.arange(config.windows) + 1) * len(trace) // (2 * config.windows)
-    ]
+    length, count = config.slots * config.slot_s, config.windows
+    starts = trace.submit_s[(2 * np.arange(count) + 1) * len(trace) // (2 * count)]
     if np.any(np.diff(starts, append=trace.submit_s[-1]) < length):
         raise InputError("config key 'windows': so many of the trace overlap")
-    own: dict[str, AllocationSolver] = {
-        "fifo": Fifo(1.0 / config.growth),
-        "rounding": RandomisedRounding(time_limit=config.bound_s),
-    }
-    names = (OWN[speed], "gadget", "fifo", "drf", "equal_share")
-    planners = {name: own.get(name) or PLANNERS[name]() for name in names}
-    worth = np.zeros((len(planners), config.windows))
-    bound, others = np.zeros(config.windows), 0
+    planners = {x: PLANNERS[x]() for x in (OWN[speed], "gadget", "fifo", "drf", "equal_share")}
+    planners["fifo"] = Fifo(1.0 / config.growth)
+    if "rounding" in planners:
+        planners["rounding"] = RandomisedRounding(time_limit=config.bound_s)
+    of_bound, others = np.zeros((len(planners), count)), 0
     for k, start in enumerate(starts):
         jobs = submitted_between(trace, float(start), float(start) + length)
         jobs = jobs.take(np.unique(np.linspace(0, len(jobs) - 1, config.jobs).astype(np.int64)))
-        rng = np.random.default_rng((config.seed, k))
-        problem, without = _of_trace(config, jobs, rng, speed)
+        problem, without = config.of_trace(jobs, np.random.default_rng((config.seed, k)), speed)
         others += sum(without.values())
-        bound[k] = relaxed(problem, config.bound_s).bound
+        bound = relaxed(problem, config.bound_s).bound
         for i, (name, planner) in enumerate(planners.items()):
-            worth[i, k] = _checked(name, planner, problem, bound[k], k).value
+            of_bound[i, k] = _checked(name, planner, problem, bound, k)[1].value / bound
     return [
-        {"speed": speed, "planner": name, "of_bound": float((worth[i] / bound).mean()),
-         "worst_of_bound": float((worth[i] / bound).min()),
-         "own over it": bootstrap((worth[0] / worth[i])[:, None], 10_000, 0).text(),
+        {"speed": speed, "planner": name, "of_bound": float(own.mean()),
+         "worst_of_bound": float(own.min()),
+         "own over it": bootstrap((of_bound[0] / own)[:, None], 10_000, 0).text(),
          "left_out_jobs": others}
-        for i, name in enumerate(planners)
+        for name, own in zip(planners, of_bound, strict=True)
     ]  # fmt: skip
 
 

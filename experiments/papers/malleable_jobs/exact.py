@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-import highspy
 import numpy as np
 
-from agents.linear_program import LinearProgram
+from agents.linear_program import LinearProgram, best_values
 from agents.solver import Budget, Result, Status
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
@@ -22,7 +21,7 @@ from experiments.papers.malleable_jobs.problem import (
     AllocationProblem,
     play,
 )
-from experiments.papers.malleable_jobs.sizes import AllocationSolver, Placement, outcome
+from experiments.papers.malleable_jobs.slots import AllocationSolver, outcome, unbeaten
 
 CLOSE = 1e-6  # of the value: bound and value that meet this closely are one
 _TOLERANCE = 1e-9
@@ -31,49 +30,37 @@ _STEP = 1e-6  # of a fraction, for the slope of a utility
 
 
 class Configuration(NamedTuple):
-    """Workers and servers on machines that no other is better than."""
+    """Workers and servers (2, M) on machines that no other is better than."""
 
-    placement: Placement
+    place: IntArray
     demand: FloatArray  # (M, R)
     progress: float  # in a slot
 
 
-def configurations(
-    problem: AllocationProblem, j: int, most: int = 20_000
-) -> tuple[Configuration, ...]:
+def configurations(problem: AllocationProblem, j: int, most: int = 20_000) -> list[Configuration]:
     """All ways to run job j in a slot but those that take no less, and are no faster, than another.
 
     Raises:
         InputError: there are more than `most` ways to look at.
     """
     job = problem.jobs[j]
-    worker, server = np.asarray(job.worker), np.asarray(job.server)
-    pairs = [
-        [
-            (w, p)
-            for w, p in product(range(job.most_workers + 1), range(job.most_servers + 1))
-            if np.all(w * worker + p * server <= held * (1.0 + 1e-9))
-        ]
-        for held in problem.capacity[:, :NIC]
-    ]
-    if np.prod([float(len(some)) for some in pairs]) > most:
+    pairs = np.array([*product(range(job.most_workers + 1), range(job.most_servers + 1))])
+    inner = job.inner(*pairs.T)
+    fits = [pairs[(inner <= held * (1.0 + 1e-9)).all(axis=1)] for held in problem.capacity[:, :NIC]]
+    if np.prod([float(len(some)) for some in fits]) > most:
         raise InputError(f"has more than {most} configurations: too many to prove", record=job.name)
     found = []
-    for way in product(*pairs):
-        workers, servers = np.array(way, np.int64).T
-        w, p = int(workers.sum()), int(servers.sum())
+    for way in product(*fits):
+        place = np.array(way).T
+        w, p = place.sum(axis=1)
         if not job.least_workers <= w <= job.most_workers or p > min(job.most_servers, w):
             continue
-        demand = job.demand(workers, servers)
-        progress = problem.progress(job, workers, servers)
+        demand, progress = job.demand(*place), problem.progress(job, *place)
         if progress > 0.0 and np.all(demand <= problem.capacity * (1.0 + 1e-9)):
-            found.append(Configuration((workers, servers), demand, progress))
-    found.sort(key=lambda one: (-one.progress, float(one.demand.sum())))
-    kept: list[Configuration] = []
-    for one in found:
-        if not any(np.all(other.demand <= one.demand) for other in kept):
-            kept.append(one)
-    return tuple(kept)
+            found.append(Configuration(place, demand, progress))
+    order = sorted(range(len(found)), key=lambda i: (-found[i].progress, found[i].demand.sum()))
+    demands = np.array([one.demand.ravel() for one in found])
+    return [found[i] for i in unbeaten(order, demands)]
 
 
 @bounded
@@ -99,13 +86,12 @@ class ExactAllocation(AllocationSolver):
     online = False
 
     def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
-        """The optimum, or the best plan that the time allows."""
         start, limit = time.perf_counter(), min(self.time_limit, budget.seconds)
         program = _Program(problem, self.most)
         best, value, bound, rounds = AllocationPlan.empty(problem), 0.0, np.inf, 0
         while (left := limit - (time.perf_counter() - start)) > 0.0:
             rounds += 1
-            plan, proved = program.solve(left, budget.seed or 0)
+            plan, proved = program.solved(left, budget.seed or 0)
             bound = min(bound, proved)
             if plan is None:
                 break
@@ -114,100 +100,80 @@ class ExactAllocation(AllocationSolver):
                 best, value = plan, played.utility
             if bound - value <= CLOSE * max(value, 1.0) or not program.refine(played.done[:, -1]):
                 break
-        proved_best = bound - value <= CLOSE * max(value, 1.0)
-        status: Status = "optimal" if proved_best else "limit"
+        status: Status = "optimal" if bound - value <= CLOSE * max(value, 1.0) else "limit"
         return outcome(problem, best, status, max(bound, value), rounds=float(rounds))
 
 
-class _Program:
+class _Program(LinearProgram):
+    """Which job runs as which of its configurations, slot by slot."""
+
     def __init__(self, problem: AllocationProblem, most: int) -> None:
-        self._problem = problem
-        self._ways = [configurations(problem, j, most) for j in range(len(problem.jobs))]
-        self._program = LinearProgram()
-        self._runs: list[IntArray] = []  # (W, C) of each job
-        self._worth: dict[int, tuple[int, IntArray, FloatArray]] = {}
+        super().__init__()
+        self.problem = problem
+        self.ways = [configurations(problem, j, most) for j in range(len(problem.jobs))]
+        self.runs: list[IntArray] = []  # (W, C) of each job
+        self.worth: dict[int, tuple[IntArray, FloatArray]] = {}  # its column, progress of its runs
         for j, job in enumerate(problem.jobs):
-            window, ways = problem.windows[j], self._ways[j]
-            runs = self._program.add_columns((len(window), len(ways)), upper=1.0, integer=True)
-            self._runs.append(runs)
-            if not len(ways):
+            window, ways = problem.windows[j], self.ways[j]
+            runs = self.add_columns((len(window), len(ways)), upper=1.0, integer=True)
+            self.runs.append(runs)
+            if not ways:
                 continue
-            self._program.add_rows(len(window), [(runs, 1.0)], upper=1.0)
-            progress = np.array([way.progress for way in ways])
-            made = np.broadcast_to(progress, runs.shape).ravel()
+            self.add_rows(len(window), [(runs, 1.0)], upper=1.0)
+            made = np.tile([way.progress for way in ways], (len(window), 1))
             if job.utility.partial:
-                top = job.utility.of(1.0)
-                worth = int(self._program.add_columns(1, cost=-1.0, upper=top)[0])
-                self._worth[j] = worth, runs.ravel(), made
-                for fraction in _TANGENTS:
-                    self._tangent(j, float(fraction))
-            else:
-                self._endings(j, runs, progress / DONE)
-        self._share()
-
-    def _endings(self, j: int, runs: IntArray, progress: FloatArray) -> None:
-        worth = np.array([self._problem.jobs[j].utility.at(s + 1) for s in range(len(runs))])
-        ends = self._program.add_columns(len(runs), cost=-worth, upper=1.0, integer=True)
-        self._program.add_row([(ends, 1.0)], upper=1.0)
-        for s in range(len(runs)):  # all of its progress is made before it ends
-            made = np.broadcast_to(np.minimum(progress, 1.0), (s + 1, len(progress)))
-            self._program.add_row(
-                [(ends[: s + 1], -1.0), (runs[: s + 1].ravel(), made.ravel())], lower=0.0
-            )
-
-    def _share(self) -> None:
-        """What all jobs take of a machine in a slot."""
-        problem = self._problem
+                self.worth[j] = self.add_columns(1, cost=-1.0, upper=job.utility.of(1.0)), made
+                for fraction in _TANGENTS.tolist():
+                    self._tangent(j, fraction)
+                continue
+            worth = np.array([job.utility.at(s + 1) for s in range(len(window))])
+            ends = self.add_columns(len(window), cost=-worth, upper=1.0, integer=True)
+            self.add_row([(ends, 1.0)], upper=1.0)
+            made = np.minimum(made / DONE, 1.0)
+            for s in range(1, len(window) + 1):  # all of its progress is made before it ends
+                self.add_row([(ends[:s], -1.0), (runs[:s], made[:s])], lower=0.0)
+        demands = [np.array([way.demand for way in ways]) for ways in self.ways]  # (C, M, R)
         for t in range(problem.slots):
-            there = [
-                (self._runs[j][window.index(t)], np.array([way.demand for way in self._ways[j]]))
-                for j, window in enumerate(problem.windows)
-                if t in window and len(self._ways[j])
-            ]
+            there = [j for j, window in enumerate(problem.windows) if t in window and self.ways[j]]
             if not there:
                 continue
-            columns = np.concatenate([runs for runs, _ in there])
-            demand = np.concatenate([taken for _, taken in there])  # (K, M, R)
-            most = sum(taken.max(axis=0) for _, taken in there)
-            for m, r in np.argwhere(most > problem.capacity):
+            columns = np.concatenate([self.runs[j][problem.windows[j].index(t)] for j in there])
+            demand = np.concatenate([demands[j] for j in there])
+            together = sum(demands[j].max(axis=0) for j in there)
+            for m, r in np.argwhere(together > problem.capacity):
                 held = float(problem.capacity[m, r])
                 scale = max(held, 1e-9)
-                self._program.add_row([(columns, demand[:, m, r] / scale)], upper=held / scale)
+                self.add_row([(columns, demand[:, m, r] / scale)], upper=held / scale)
 
     def _tangent(self, j: int, fraction: float) -> None:
         """Worth is at most the tangent at a fraction; the slope is by central differences."""
-        utility = self._problem.jobs[j].utility
+        utility, (worth, made) = self.problem.jobs[j].utility, self.worth[j]
         at = min(max(fraction, _STEP), 1.0 - _STEP)
         slope = (utility.of(at + _STEP) - utility.of(at - _STEP)) / (2.0 * _STEP)
-        worth, runs, made = self._worth[j]
-        self._program.add_row(
-            [([worth], 1.0), (runs, -slope * made)], upper=utility.of(at) - slope * at
+        self.add_row(
+            [(worth, 1.0), (self.runs[j], -slope * made)], upper=utility.of(at) - slope * at
         )
 
     def refine(self, done: FloatArray) -> bool:
         """Add tangents at the fractions done; False where no job has one."""
-        for j in self._worth:
+        for j in self.worth:
             self._tangent(j, float(done[j]))
-        return bool(self._worth)
+        return bool(self.worth)
 
-    def solve(self, time_limit: float, seed: int) -> tuple[AllocationPlan | None, float]:
+    def solved(self, time_limit: float, seed: int) -> tuple[AllocationPlan | None, float]:
         """A plan and the bound of the program as it is."""
-        problem = self._problem
-        plan = AllocationPlan.empty(problem)
-        if not any(runs.size for runs in self._runs):
+        plan = AllocationPlan.empty(self.problem)
+        if not any(self.ways):
             return plan, 0.0
-        solver = self._program.solver(time_limit=time_limit, seed=seed)
+        solver = self.solver(time_limit=time_limit, seed=seed)
         for option in ("mip_rel_gap", "mip_abs_gap"):
             solver.setOptionValue(option, CLOSE / 10.0)
         for option in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
             solver.setOptionValue(option, _TOLERANCE)
-        solver.run()
-        info = solver.getInfo()
-        bound = -info.mip_dual_bound
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        values, bound = best_values(solver), -solver.getInfo().mip_dual_bound
+        if values is None:
             return None, bound
-        chosen = np.array(solver.getSolution().col_value) > 0.5
-        for j, window in enumerate(problem.windows):
-            for s, c in np.argwhere(chosen[self._runs[j]]):
-                plan.workers[window[s], j], plan.servers[window[s], j] = self._ways[j][c].placement
+        for j, window in enumerate(self.problem.windows):
+            for s, c in np.argwhere(values[self.runs[j]] > 0.5):
+                plan.given[window[s], j] = self.ways[j][c].place
         return plan, bound

@@ -1,4 +1,4 @@
-"""GADGET: greedy over slots on the marginal utility, each slot by an LP over sizes and rounding."""
+"""GADGET and SMD: greedy over slots, each slot by a linear program over sizes, and rounding."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from agents.solver import Budget, Result
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from experiments.papers.malleable_jobs.problem import AllocationPlan, AllocationProblem
-from experiments.papers.malleable_jobs.sizes import Sizes, Slot, SlotBySlot
+from experiments.papers.malleable_jobs.slots import Sizes, Slot, SlotBySlot
 
 Number = Annotated[float, Ge(-10.0), Le(10.0)]
 _LIMIT_S = 60.0  # of one slot's program
 _NEXT = 0.9  # of the workers for which there was no room: what is tried next
+_FIXED = 1e-9  # of the parameters of a sum of ratios: what counts as a fixed point
 
 
 @bounded
@@ -42,21 +43,15 @@ class GainWeights:
 OWN = GainWeights()
 
 
-def gains(
-    problem: AllocationProblem,
-    j: int,
-    now: int,
-    done: float,
-    made: FloatArray,
-    weights: GainWeights = OWN,
-) -> FloatArray:
-    """What progress `made` (C,) in slot `now` is worth to job j, of which a fraction is `done`.
+def gains(slot: Slot, j: int, made: FloatArray, weights: GainWeights = OWN) -> FloatArray:
+    """What progress `made` (C,) in a slot is worth to job j.
 
     To a job whose work counts unfinished: what its utility grows by. To others, which have it only
     when they end, the part of what is left that is made of the utility they will have if every
     slot from now on is like this one; 0 if they will not end in their window.
     """
-    job, left = problem.jobs[j], problem.windows[j].stop - now
+    job, done = slot.problem.jobs[j], float(slot.done[j])
+    left = slot.problem.windows[j].stop - slot.now
     if job.utility.partial:
         before = job.utility.of(min(done, 1.0))
         weight = left**weights.wait * math.exp(weights.partial)
@@ -67,7 +62,7 @@ def gains(
     slots = np.ceil(rest / np.maximum(made, 1e-9) - 1e-9)
     ending = slots <= left
     worth = [
-        job.utility.at(int(now + more - job.arrival)) if ends else 0.0
+        job.utility.at(int(slot.now + more - job.arrival)) if ends else 0.0
         for ends, more in zip(ending, slots, strict=True)
     ]
     part = np.minimum(made / rest, 1.0) ** weights.part
@@ -89,22 +84,21 @@ class Choices:
     weights: GainWeights  # by which the gain is
 
     @staticmethod
-    def of(slot: Slot, sizes: dict[int, Sizes], weights: GainWeights = OWN) -> Choices:
+    def of(slot: Slot, sizes: Mapping[int, Sizes], weights: GainWeights = OWN) -> Choices:
         """Those that gain something."""
         parts = []
         for j in slot.active:
             size = sizes[j]
-            done = float(slot.done[j])
-            gain = gains(slot.problem, j, slot.now, done, size.progress, weights)
+            gain = gains(slot, j, size.progress, weights)
             pace = size.workers / size.progress
             pace /= pace.min(initial=np.inf)
             name = np.full(len(gain), j)
             columns = (name, size.workers, size.servers, gain, pace, size.demand)
             parts.append(np.column_stack(columns)[gain > 0.0])
         table = np.concatenate(parts)
-        capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
-        j, w, p = table[:, :3].astype(np.int64).T
-        return Choices(j, w, p, table[:, 3], table[:, 4], table[:, 5:] / capacity, weights)
+        job, workers, servers = table[:, :3].astype(np.int64).T
+        demand = table[:, 5:] / slot.problem.total
+        return Choices(job, workers, servers, table[:, 3], table[:, 4], demand, weights)
 
     def starts(self) -> IntArray:
         """The first choice of each job."""
@@ -166,7 +160,7 @@ class Gadget(SlotBySlot):
         Where the work of all jobs counts unfinished (`LogUtility`): no plan, be the future known,
         is worth more than the utility plus the bounds of all slots' LPs. So
         `guarantee` = alpha / (1 + alpha) of the optimum, if the slots gain alpha of their bounds
-        (docs/allocation.md). None for other utilities, nor for learned weights.
+        (page.md). None for other utilities, nor for learned weights.
 
     Source:
         Yu et al., *GADGET: Online Resource Optimization for Scheduling Ring-All-Reduce Learning
@@ -177,21 +171,20 @@ class Gadget(SlotBySlot):
     weights: str | Mapping[str, float] = field(default_factory=dict)  # or a file of them
 
     def __post_init__(self) -> None:
-        told = self.weights
-        if isinstance(told, str):
+        given = self.weights
+        if isinstance(given, str):
             hints = typing.get_type_hints(GainWeights, include_extras=True)
-            told = read_numbers(told, asdict(OWN), hints)
-        self._weights = GainWeights(**told)
+            given = read_numbers(given, asdict(OWN), hints)
+        self._weights = GainWeights(**given)
 
-    def begin(self, problem: AllocationProblem, seed: int) -> None:
+    def begin(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._sizes: dict[int, Sizes] = {}
         self._bounds = 0.0
 
     def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
         result = super()._solve(problem, budget)
-        partial = all(job.utility.partial for job in problem.jobs)
-        if not partial or self._weights != OWN:
+        if self._weights != OWN or not all(job.utility.partial for job in problem.jobs):
             return result
         most = result.value + self._bounds
         return replace(result, bound=most, figures={"guarantee": result.value / most})
@@ -205,7 +198,7 @@ class Gadget(SlotBySlot):
             return
         share, prices, bound = choices.knapsack(choices.gain)
         share = self.shares(choices, share)
-        best, jobs = -1.0, len(choices.starts())
+        best, kept, jobs = -1.0, slot, len(choices.starts())
         draws = [np.full(jobs, 0.5), *self._rng.random((self.draws - 1, jobs))]
         for chosen in {tuple(drawn(choices.job, share, chance)): None for chance in draws}:
             trial = Slot(slot.problem, slot.now, slot.done)
@@ -213,8 +206,7 @@ class Gadget(SlotBySlot):
             worth = fitted(trial, choices, sizes, choices.gain - choices.demand @ prices)
             if worth > best:
                 best, kept = worth, trial
-        slot.left, slot.made = kept.left, kept.made
-        slot.workers, slot.servers = kept.workers, kept.servers
+        vars(slot).update(vars(kept))
         self._bounds += bound
 
     def shares(self, choices: Choices, relaxed: FloatArray) -> FloatArray:
@@ -232,30 +224,88 @@ def fitted(
     worth = dict.fromkeys(map(int, slot.active), 0.0)
 
     def attempt(j: int, workers: int, servers: int, least: float) -> bool:
-        found, made = slot.find(j, workers, servers)
-        if made <= 0.0:
+        place, made = slot.find(j, workers, servers)
+        more = float(gains(slot, j, np.array([made]), choices.weights)[0]) if made > 0.0 else 0.0
+        if made <= 0.0 or more <= least:
             return False
-        done, array = float(slot.done[j]), np.array([made])
-        more = gains(slot.problem, j, slot.now, done, array, choices.weights)[0]
-        if more <= least:
-            return False
-        slot.put(j, found)
-        worth[j] = float(more)
+        slot.put(j, place, made)
+        worth[j] = more
         return True
 
     for j, workers, servers in sorted(chosen, key=lambda size: -size[1]):
         attempt(int(j), int(workers), int(servers), -1.0)
     limit = dict.fromkeys(worth, np.inf)
-    capacity = np.maximum(slot.problem.capacity.sum(axis=0), 1e-9)
-    left = slot.left.sum(axis=0) / capacity
+    left = slot.left.sum(axis=0) / slot.problem.total
     for k in np.argsort(-score, kind="stable"):
-        j = int(choices.job[k])
-        if choices.gain[k] <= worth[j] or choices.workers[k] > limit[j]:
+        j, workers = int(choices.job[k]), int(choices.workers[k])
+        if choices.gain[k] <= worth[j] or workers > limit[j]:
             continue
         if not slot.made[j] and (choices.demand[k] > left + 1e-9).any():
             continue
-        if attempt(j, int(choices.workers[k]), int(choices.servers[k]), worth[j]):
-            left = slot.left.sum(axis=0) / capacity
+        if attempt(j, workers, int(choices.servers[k]), worth[j]):
+            left = slot.left.sum(axis=0) / slot.problem.total
         else:
-            limit[j] = _NEXT * choices.workers[k]
+            limit[j] = _NEXT * workers
     return sum(worth.values())
+
+
+def sum_of_ratios(
+    choices: Choices, exact: bool = False, rounds: int = 20
+) -> tuple[FloatArray, float, bool]:
+    """Shares (K,) that make `sum of N / D` large, that sum, and whether they are a fixed point.
+
+    N = sum of share x gain x pace and D = sum of share x pace, per job, where a job that waits has
+    pace 1 and no gain: so a job with one size has its gain. With u = 1 / D and beta = N / D of the
+    last shares, the next are those of the knapsack with worth `u (N - beta D)`. Newton's step of
+    (beta, u) is halved when it does not bring the two sides of these equations closer. Of all
+    shares met, the best are returned.
+
+    At a fixed point of exact knapsacks, no choice of sizes has more than rho times its sum, where
+    rho is the largest ratio of a pace to that of the fixed point over the smallest one.
+    """
+    first = choices.starts()
+    owner = np.repeat(np.arange(len(first)), np.diff(first, append=len(choices.job)))
+    beta, u = np.zeros(len(first)), np.ones(len(first))
+    kept, most, step, apart = np.zeros(len(owner)), 0.0, 1.0, np.inf
+    gain, slower = choices.gain * choices.pace, choices.pace - 1.0
+    for _ in range(rounds):
+        share, _, _ = choices.knapsack(u[owner] * (gain - beta[owner] * slower), exact)
+        above = np.add.reduceat(share * choices.gain * choices.pace, first)
+        below = 1.0 + np.add.reduceat(share * slower, first)
+        ratios = float((above / below).sum())
+        if ratios > most:
+            kept, most = share, ratios
+        error = np.concatenate([(above - beta * below) / choices.gain.max(), 1.0 - u * below])
+        left = float(np.abs(error).max())
+        if left < _FIXED:
+            return kept, most, True
+        step = 1.0 if left < apart else step / 2.0
+        apart = left
+        beta, u = beta + step * (above / below - beta), u + step * (1.0 / below - u)
+    return kept, most, False
+
+
+@bounded
+@dataclass
+class Smd(Gadget):
+    """SMD: in every slot the sizes with the largest sum of ratios of gain, as far as they fit.
+
+    The knapsack over sizes and resources is relaxed and its shares are rounded, or, if `exact`, it
+    is solved in whole numbers.
+
+    Guarantees:
+        As `Gadget`, with the alpha of its own choices. A fixed point of exact knapsacks has at
+        least 1 / rho of the largest sum (`sum_of_ratios`); Newton's method may end at another.
+
+    Source:
+        Yu, Wu, Ji, Liu: *A Sum-of-Ratios Multi-Dimensional-Knapsack Decomposition for DNN Resource
+        Scheduling*, INFOCOM 2021 (arXiv 2105.13855), reconstructed from its abstract; parameters
+        after Jong, *An Efficient Global Optimization Algorithm for Nonlinear Sum-of-Ratios
+        Problem*, Optimization Online 2012, whose convexity does not hold for whole numbers.
+    """
+
+    exact: bool = False
+    rounds: Count = 8
+
+    def shares(self, choices: Choices, relaxed: FloatArray) -> FloatArray:
+        return sum_of_ratios(choices, self.exact, self.rounds)[0]

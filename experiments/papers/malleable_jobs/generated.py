@@ -1,32 +1,33 @@
-"""Malleable jobs by random numbers, or from a window of a trace of gangs; a toy."""
+"""Malleable jobs by random numbers, or from windows of a trace of gangs; a toy."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MinLen
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
+from envs.cluster.workload.slicing import at_most_gpus, to_offered_load
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
 from experiments.papers.malleable_jobs.problem import (
     AllocationProblem,
     Jobs,
-    MalleableJob,
-    Slots,
-    check_size,
-)
-from experiments.papers.malleable_jobs.speeds import (
     LayeredSpeed,
     LinearUtility,
     LogUtility,
+    MalleableJob,
     ParameterServerSpeed,
     RingSpeed,
     SigmoidUtility,
+    Slots,
     SpeedModel,
     Utility,
+    check_size,
 )
 
 SpeedName = Literal["ring", "parameter_server", "layered"]
@@ -66,11 +67,9 @@ def random_problem(
         window = int(rng.integers(2, max(2, slots - arrival) + 1))
         most = int(rng.integers(min(2, most_workers), most_workers + 1))
         busy = slot_s * window / 2.0 * rng.uniform(0.4, 1.5)
-        patience = (window / 2.0, window)
-        worth = _utility(rng, utility, patience)
-        made.append(
-            _job(rng, f"job{number}", speed, worth, (arrival, arrival + window), most, (most, busy))
-        )
+        worth = _utility(rng, utility, (window / 2.0, window))
+        until = (arrival, arrival + window)
+        made.append(_job(rng, f"job{number}", speed, worth, until, most, (most, busy)))
     return AllocationProblem(tuple(made), capacity, INSIDE, slots, slot_s)
 
 
@@ -86,74 +85,51 @@ def problem_of_trace(
     gpus: Workers = 8,
     slot_s: Positive = 1800.0,
     growth: Workers = 4,
-    slack: Annotated[float, Ge(1.0)] = 3.0,
-) -> AllocationProblem:
+) -> tuple[AllocationProblem, dict[str, int]]:
     """The jobs that a trace submits within `slots` slots of its first, made malleable.
 
     A job may have up to `growth` times the GPUs of its gang; its samples are those that the gang
-    trains in the job's duration. Its deadline is up to twice `slack` times that duration after its
-    arrival, and at least two slots. What the trace does not say, models, utilities and weights, is
-    drawn. `left_out` counts the jobs of which none is made.
+    trains in the job's duration. Its deadline is 2.25 to 6 times that duration after its arrival,
+    and at least two slots. What the trace does not say, models, utilities and weights, is drawn.
+    Also, by the first reason, how many jobs make none.
 
     Raises:
         InputError: no job is left, or a name is unknown.
     """
-    others = list(_reasons(trace, machines, slots, gpus, slot_s).values())
-    kept = np.flatnonzero(~np.any(others, axis=0))
-    check_size(slots, max(len(kept), 1), machines)
-    capacity = _machines(np.full(machines, gpus), np.full(machines, 4), np.full(machines, 50))
-    made = []
-    for number, job in zip(kept, trace.take(kept), strict=True):
-        gang = job.num_gpus
-        arrival = int((job.submit_s - trace.submit_s[0]) // slot_s)
-        takes = job.duration_s / slot_s
-        window = max(2, int(np.ceil(takes * slack * rng.uniform(0.75, 2.0))))
-        worth = _utility(rng, utility, (max(2.0, takes), float(window)))
-        most = min(gang * growth, machines * gpus)
-        until = (arrival, arrival + window)
-        name = f"{number}:{job.job_id}"
-        made.append(_job(rng, name, speed, worth, until, most, (gang, float(job.duration_s))))
-    if not made:
-        raise InputError("no job fits into the machines and slots", file=trace.name)
-    return AllocationProblem(tuple(made), capacity, INSIDE, slots, slot_s)
-
-
-def left_out(
-    trace: Trace, machines: int, slots: int, *, gpus: int, slot_s: float
-) -> dict[str, int]:
-    """How many jobs of a trace `problem_of_trace` makes no job of, by the first reason."""
-    reasons = _reasons(trace, machines, slots, gpus, slot_s)
-    return {reason: int(jobs.sum()) for reason, jobs in reasons.items() if jobs.any()}
-
-
-def _reasons(
-    trace: Trace, machines: int, slots: int, gpus: int, slot_s: float
-) -> dict[str, BoolArray]:
-    """(J,) the jobs that make no malleable ones, by why."""
     late = trace.submit_s - trace.submit_s[:1] >= slots * slot_s
-    return {
+    out: dict[str, BoolArray] = {
         f"slots={slots} of {slot_s:g} s": late,
         "no GPU": ~late & (trace.num_gpus == 0),
         f"machines={machines} of {gpus} GPUs": ~late & (trace.num_gpus > machines * gpus),
     }
+    kept = np.flatnonzero(~np.any(list(out.values()), axis=0))
+    check_size(slots, max(len(kept), 1), machines)
+    capacity = _machines(np.full(machines, gpus), np.full(machines, 4), np.full(machines, 50))
+    made = []
+    for number, job in zip(kept, trace.take(kept), strict=True):
+        gang, seconds = job.num_gpus, float(job.duration_s)
+        arrival = int((job.submit_s - trace.submit_s[0]) // slot_s)
+        takes = seconds / slot_s
+        window = max(2, int(np.ceil(takes * 3.0 * rng.uniform(0.75, 2.0))))
+        worth = _utility(rng, utility, (max(2.0, takes), float(window)))
+        most = min(gang * growth, machines * gpus)
+        until, name = (arrival, arrival + window), f"{number}:{job.job_id}"
+        made.append(_job(rng, name, speed, worth, until, most, (gang, seconds)))
+    if not made:
+        raise InputError("no job fits into the machines and slots", file=trace.name)
+    problem = AllocationProblem(tuple(made), capacity, INSIDE, slots, slot_s)
+    return problem, {reason: int(jobs.sum()) for reason, jobs in out.items() if jobs.any()}
 
 
 def _machines(gpus: IntArray, cores: IntArray, gigabits: IntArray) -> FloatArray:
     """(M, R), of GPUs, of cores of each GPU, of Gb/s."""
-    return np.column_stack([gpus, gpus * cores, gpus * 32.0 * _GIB, gigabits * 1.25e8]).astype(
-        np.float64
-    )
+    return np.column_stack([gpus, gpus * cores, gpus * 32.0 * _GIB, gigabits * 1.25e8])
 
 
 def _job(
-    rng: np.random.Generator,
-    name: str,
-    speed: SpeedName,
-    utility: Utility,
-    window: tuple[int, int],
-    most: int,
-    work: tuple[int, float],
-) -> MalleableJob:
+    rng: np.random.Generator, name: str, speed: SpeedName, utility: Utility,
+    window: tuple[int, int], most: int, work: tuple[int, float],
+) -> MalleableJob:  # fmt: skip
     """`work`: it trains in so many seconds with so many workers and as many servers, together."""
     batch, compute = int(2 ** rng.integers(4, 9)), float(rng.uniform(0.1, 0.8))
     gradient = float(np.exp(rng.uniform(np.log(5e7), np.log(2e9))))
@@ -163,10 +139,9 @@ def _job(
     elif speed == "parameter_server":
         model = ParameterServerSpeed(batch, compute, gradient)
     else:
-        layers = int(rng.integers(2, 6))
-        parts = rng.dirichlet(np.ones(layers), 2)
-        forward, backward = compute / 3.0 * parts[0], compute / 1.5 * parts[0]
-        model = LayeredSpeed(batch, *(tuple(p) for p in (forward, backward, gradient * parts[1])))
+        time, size = rng.dirichlet(np.ones(rng.integers(2, 6)), 2)
+        layers = (compute / 3.0 * time, compute / 1.5 * time, gradient * size)
+        model = LayeredSpeed(batch, *map(tuple, layers))
     servers = int(rng.integers(1, most + 1)) if model.needs_servers else 0
     worker = (1.0, float(rng.integers(2, 5)), float(rng.integers(8, 33)) * _GIB)
     server = (0.0, float(rng.integers(1, 4)), 8.0 * _GIB) if servers else (0.0, 0.0, 0.0)
@@ -192,21 +167,71 @@ def _utility(
     return LogUtility(weight, float(rng.uniform(0.05, 1.0)))
 
 
+@bounded
+@dataclass(eq=False)
+class TraceProblems:
+    """Consecutive jobs of a random trace from a random one on, made malleable.
+
+    Raises:
+        InputError: no trace has that many jobs.
+    """
+
+    traces: Sequence[Trace]  # their jobs; those with fewer than a window are left out
+    _: KW_ONLY
+    # models of speed, of which each problem has one
+    speeds: Annotated[Sequence[SpeedName], MinLen(1)] = ("ring", "parameter_server", "layered")
+    machines: tuple[int, int] = (4, 4)  # least and most of a problem, of `gpus` each
+    gpus: Count = 8  # of a machine
+    # least and most offered load that the window is stretched to, by the jobs' own GPUs
+    load: tuple[float, float] = (1.5, 4.0)
+    jobs: Count = 180  # of a window, before those that the slots do not reach are cut off
+    slots: Count = 60  # of a problem
+    slot_s: Positive = 1800.0  # seconds of a slot
+
+    def __post_init__(self) -> None:
+        fitting = [at_most_gpus(trace, self.machines[0] * self.gpus) for trace in self.traces]
+        self.traces = [trace for trace in fitting if len(trace) >= self.jobs]
+        if not self.traces:
+            most = max(map(len, fitting), default=0)
+            raise InputError(f"no trace has {self.jobs}, the most of them {most}", field="jobs")
+        self._last: tuple[Any, AllocationProblem, Any] | None = None
+
+    def __call__(self, rng: np.random.Generator) -> AllocationProblem:
+        """A problem; the one before again where the generator is where it was then."""
+        before = rng.bit_generator.state
+        if self._last is None or self._last[0] != before:
+            problem = self._drawn(rng)
+            self._last = before, problem, rng.bit_generator.state
+        rng.bit_generator.state = self._last[2]
+        return self._last[1]
+
+    def _drawn(self, rng: np.random.Generator) -> AllocationProblem:
+        trace = self.traces[int(rng.integers(len(self.traces)))]
+        machines = int(rng.integers(self.machines[0], self.machines[1] + 1))
+        first = int(rng.integers(len(trace) - self.jobs + 1))
+        window = trace.take(slice(first, first + self.jobs)).canonical()
+        window = to_offered_load(window, float(rng.uniform(*self.load)), machines * self.gpus)
+        speed = self.speeds[int(rng.integers(len(self.speeds)))]
+        return problem_of_trace(
+            window, rng, speed, machines=machines, slots=self.slots, gpus=self.gpus,
+            slot_s=self.slot_s,
+        )[0]  # fmt: skip
+
+
 TOY_OPTIMUM = 7.892789260714373  # tests try all plans
 
 
 def toy_problem(rng: np.random.Generator | None = None) -> AllocationProblem:
     """On three GPUs: a job that must begin at once, one that pays later, one that can wait."""
-
-    def job(name: str, first: int, last: int, slots: float, worth: Utility) -> MalleableJob:
-        speed = RingSpeed(1, 1.0, 5e8)
-        return MalleableJob(
-            name, first, last, 60.0 * slots, 1, 2, 0, (1.0, 1.0, 0.0), (0.0,) * 3, 1e9, speed, worth
+    jobs = [
+        MalleableJob(
+            name, first, last, 60.0 * slots, 1, 2, 0, (1.0, 1.0, 0.0), (0.0,) * 3, 1e9,
+            RingSpeed(1, 1.0, 5e8), worth,
         )
-
-    jobs = (
-        job("urgent", 0, 2, 3.0, LinearUtility(4.0, 8.0)),
-        job("large", 0, 3, 5.0, LinearUtility(9.0, 6.0)),
-        job("patient", 1, 3, 4.0, LogUtility(3.0, 0.5)),
-    )
-    return AllocationProblem(jobs, np.array([[3.0, 3.0, 1.0, 1e9]]), 1e10, 3, 60.0)
+        for name, first, last, slots, worth in (
+            ("urgent", 0, 2, 3.0, LinearUtility(4.0, 8.0)),
+            ("large", 0, 3, 5.0, LinearUtility(9.0, 6.0)),
+            ("patient", 1, 3, 4.0, LogUtility(3.0, 0.5)),
+        )
+    ]  # fmt: skip
+    return AllocationProblem(tuple(jobs), np.array([[3.0, 3.0, 1.0, 1e9]]), 1e10, 3, 60.0)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents.solver import Budget, Result
 from envs.arrays import FloatArray
 from envs.bounds import Count, bounded
-from experiments.papers.malleable_jobs.episode import (
+from experiments.papers.malleable_jobs.env import (
     CANDIDATE_WIDTH,
     CHOSEN,
     CLUSTER_WIDTH,
     AllocationEpisode,
+    AllocationGraph,
+    AllocationObservation,
 )
-from experiments.papers.malleable_jobs.observation import AllocationGraph, AllocationObservation
 from experiments.papers.malleable_jobs.problem import RESOURCES, AllocationPlan, AllocationProblem
-from experiments.papers.malleable_jobs.sizes import AllocationSolver, outcome
+from experiments.papers.malleable_jobs.slots import AllocationSolver, outcome
 from models.artifacts import read_json_object
 from models.export.checkpoint import SPEC_FILE
 from models.export.pairs import read_pairs
-
-Weights = Mapping[str, NDArray[np.float32]]
 
 
 @bounded
@@ -51,13 +48,11 @@ class LearnedAllocation(AllocationSolver):
 
     def __init__(self, path: str | None = None, candidates: Count = 16) -> None:
         self.observation = AllocationObservation(candidates)
-        self.weights: Weights | None = None
-        self.head_start = 1.0
+        self.weights, self.head_start = None, 1.0
         if path is not None:
-            folder = Path(path)
             widths = CLUSTER_WIDTH, len(RESOURCES), CANDIDATE_WIDTH
-            self.weights = read_pairs(folder, *widths)
-            spec = read_json_object(folder / SPEC_FILE)
+            self.weights = read_pairs(Path(path), *widths)
+            spec = read_json_object(Path(path) / SPEC_FILE)
             self.head_start = float(spec["config"]["head_start"])
 
     def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
@@ -76,8 +71,7 @@ class LearnedAllocation(AllocationSolver):
         """(K + 1,) of the candidates, as `models.cluster.pairs.PairsPolicy` gives them."""
         pair, allowed = seen["pair"].astype(np.float64), seen["action_mask"] > 0
         found = self.head_start * pair[:, CHOSEN]
-        if self.weights is not None:
-            w = self.weights
+        if (w := self.weights) is not None:
             cluster = seen["node"][0] @ w["node"] + seen["edge"][:, 0] @ w["edge"] + w["message"]
             pooled = np.tile(np.maximum(cluster, 0.0), 2) @ w["pooled"]  # one node: mean and most
             state = np.maximum(pair @ w["pair"] + pooled + w["alone"], 0.0)

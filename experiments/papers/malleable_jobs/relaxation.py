@@ -20,7 +20,6 @@ is right however far the master has come.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +29,7 @@ from scipy.sparse import csc_array
 from agents.linear_program import LinearProgram
 from envs.arrays import FloatArray, IntArray, sums_before
 from experiments.papers.malleable_jobs.problem import DONE, NIC, RESOURCES, AllocationProblem
-from experiments.papers.malleable_jobs.sizes import Sizes
+from experiments.papers.malleable_jobs.slots import Sizes
 
 _COVER = 2e-3  # of progress, for which levels between others are left out
 _AT_ONCE = 1 << 22  # numbers, of ends of a job times its pieces
@@ -39,16 +38,17 @@ _SMOOTH = 0.6  # weight of the best prices so far
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """A fractional plan: entry i has job `job[i]` at its level `level[i]` in `slot[i]`.
+    """A fractional plan: entry i has job `job[i]` at a level, in `slot[i]`.
 
     In every slot the shares of a job sum to at most 1, and demand times shares is within what the
     machines have together. It is worth `value`; no plan is worth more than `bound`.
     """
 
     levels: tuple[Sizes, ...]  # of each job
-    job: IntArray  # (N,)
+    job: IntArray  # (N,) ascending; for each, slots do
     slot: IntArray  # (N,)
-    level: IntArray  # (N,) number in levels[job]
+    progress: FloatArray  # (N,) of the level
+    demand: FloatArray  # (N, R)
     share: FloatArray  # (N,) in (0, 1]
     value: float
     bound: float
@@ -57,21 +57,20 @@ class Relaxed:
 def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2e-3) -> Relaxed:
     """Until value and bound are within `gap` of each other, or for so many seconds."""
     start = time.perf_counter()
-    levels = tuple(levels_of(problem, j) for j in range(len(problem.jobs)))
-    pricing, master = Pricing(problem, levels), _Master(problem)
-    best = np.zeros((problem.slots, len(RESOURCES)))
-    bound, prices, value = np.inf, best, 0.0
+    pricing = Pricing(problem)
+    master = _Master(pricing)
+    prices = best = np.zeros((problem.slots, len(RESOURCES)))
+    bound = np.inf
     while True:
         columns, gains = pricing.respond(prices)
-        found = float(gains.sum() + (prices * master.capacity).sum())
+        found = float(gains.sum() + (prices * problem.total).sum())
         if found < bound:
             bound, best = found, prices
         value, duals = master.solve(columns)
         if bound - value <= gap * bound or time.perf_counter() - start > time_limit:
-            break
+            return master.relaxed(value, bound)
         smooth = _SMOOTH * best + (1.0 - _SMOOTH) * duals
         prices = duals if np.allclose(smooth, prices) else smooth
-    return master.relaxed(levels, value, bound)
 
 
 def levels_of(problem: AllocationProblem, j: int) -> Sizes:
@@ -102,8 +101,7 @@ def _covering(progress: FloatArray, demand: FloatArray) -> list[int]:
 
     Progress ascends.
     """
-    progress = np.concatenate([[0.0], progress])
-    demand = np.concatenate([np.zeros((1, demand.shape[1])), demand])
+    progress, demand = np.insert(progress, 0, 0.0), np.insert(demand, 0, 0.0, axis=0)
     kept, i = [], 0
     while i < len(progress) - 1:
         k = i + 1
@@ -127,49 +125,44 @@ class _Columns:
     value: FloatArray  # (K,)
     job: IntArray  # (K,)
     column: IntArray  # (N,) of entries, ascending
-    slot: IntArray  # (N,)
-    level: IntArray  # (N,)
+    row: IntArray  # (N,) of `Pricing`
+    level: IntArray  # (N,) there
     share: FloatArray  # (N,)
-    used: FloatArray  # (N, R)
 
 
 class Pricing:
     """What each job would do at given prices of resources.
 
-    A row is a job in a slot of its window; number C of a row's levels is to idle.
+    A row is a job in a slot of its window. Number 0 of its levels here is to idle.
     """
 
-    def __init__(self, problem: AllocationProblem, levels: tuple[Sizes, ...]) -> None:
-        self._problem = problem
-        jobs = [j for j, window in enumerate(problem.windows) if levels[j] for _ in window]
-        self._job = np.array(jobs, np.int64)
-        self._slot = np.array([t for j, w in enumerate(problem.windows) if levels[j] for t in w])
-        most = max((len(some) for some in levels), default=0) + 1
-        self._progress = np.full((len(levels), most), -1.0)
-        self._demand = np.zeros((len(levels), most, len(RESOURCES)))
-        for j, some in enumerate(levels):
-            self._progress[j, : len(some) + 1] = [0.0, *some.progress]
-            self._demand[j, 1 : len(some) + 1] = some.demand
-        self._start = np.searchsorted(self._job, np.arange(len(levels) + 1))
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.problem = problem
+        self.levels = tuple(levels_of(problem, j) for j in range(len(problem.jobs)))
+        most = max(map(len, self.levels), default=0) + 1
+        self.demand = np.zeros((len(self.levels), most, len(RESOURCES)))
+        self.progress = np.full((len(self.levels), most), -1.0)
+        rows = list[tuple[int, int]]()
+        for j, sizes in enumerate(self.levels):
+            self.progress[j, : len(sizes) + 1] = [0.0, *sizes.progress]
+            self.demand[j, 1 : len(sizes) + 1] = sizes.demand
+            rows += [(j, t) for t in problem.windows[j] if sizes]
+        self.job, self.slot = np.array(rows, np.int64).reshape(-1, 2).T
+        self._start = np.searchsorted(self.job, np.arange(len(self.levels) + 1))
 
     def respond(self, prices: FloatArray) -> tuple[_Columns, FloatArray]:
         """Each job's best plan at prices (T, R), and (J,) what it gains."""
         corner, more, cost = self._pieces(prices, slice(None))
         taken = np.zeros_like(more)
-        value, gain = np.zeros(len(self._start) - 1), np.zeros(len(self._start) - 1)
+        value, gain = np.zeros((2, len(self.levels)))
         for j in range(len(value)):
             own = slice(self._start[j], self._start[j + 1])
             if own.start < own.stop:
                 taken[own], value[j], gain[j] = self._best(j, more[own], cost[own])
         share = self._shares(corner, taken)
         row, level = np.nonzero(share > 1e-12)
-        job = self._job[row]
-        chosen, column = np.unique(job, return_inverse=True)
-        shares = share[row, level]
-        used = shares[:, None] * self._demand[job, level]
-        return _Columns(
-            value[chosen], chosen, column, self._slot[row], level - 1, shares, used
-        ), gain
+        chosen, column = np.unique(self.job[row], return_inverse=True)
+        return _Columns(value[chosen], chosen, column, row, level, share[row, level]), gain
 
     def alone(self, j: int, prices: FloatArray) -> list[tuple[int, int]]:
         """Job j's best plan at prices, each slot rounded up: slots and numbers of levels."""
@@ -178,13 +171,13 @@ class Pricing:
             return []
         corner, more, cost = self._pieces(prices, own)
         share = self._shares(corner, self._best(j, more, cost)[0])
-        high = self._progress.shape[1] - 1 - np.argmax(share[:, ::-1] > 1e-9, axis=1)
+        high = share.shape[1] - 2 - np.argmax(share[:, ::-1] > 1e-9, axis=1)
         some = share.max(axis=1) > 1e-9
-        return list(zip(self._slot[own][some].tolist(), (high[some] - 1).tolist(), strict=True))
+        return list(zip(self.slot[own][some].tolist(), high[some].tolist(), strict=True))
 
     def _shares(self, corner: IntArray, taken: FloatArray) -> FloatArray:
         """(N, C) of levels: a share of a piece is less of its corner and more of the next."""
-        share = np.zeros((len(corner), self._progress.shape[1]))
+        share = np.zeros((len(corner), self.progress.shape[1]))
         rows = np.arange(len(corner))
         for piece in range(taken.shape[1]):
             share[rows, corner[:, piece]] -= taken[:, piece]
@@ -194,11 +187,12 @@ class Pricing:
 
     def _pieces(self, prices: FloatArray, own: slice) -> tuple[IntArray, FloatArray, FloatArray]:
         """The lower hulls of rows: (N, S + 1) corners, and (N, S) progress and cost a progress."""
-        progress = self._progress[self._job[own]]  # (N, C)
-        cost = np.einsum("nr,ncr->nc", prices[self._slot[own]], self._demand[self._job[own]])
-        corners, more, slopes = [np.zeros(len(progress), np.int64)], [], []
-        rows = np.arange(len(progress))  # of which the hull goes on
-        for _ in range(progress.shape[1] - 1):
+        progress = self.progress[self.job[own]]  # (N, C)
+        cost = np.einsum("nr,ncr->nc", prices[self.slot[own]], self.demand[self.job[own]])
+        count = len(progress)
+        corners, more, slopes = [np.zeros(count, np.int64)], list[FloatArray](), list[FloatArray]()
+        rows = np.arange(count)  # of which the hull goes on
+        while len(rows):
             at = corners[-1][rows, None]
             ahead = progress[rows] - np.take_along_axis(progress[rows], at, 1)
             rise = cost[rows] - np.take_along_axis(cost[rows], at, 1)
@@ -207,36 +201,40 @@ class Pricing:
             on = (slope <= low[:, None] * (1.0 + 1e-12)) & (ahead > 0.0)
             to = np.argmax(np.where(on, progress[rows], -1.0), axis=1)
             going = on.any(axis=1)
-            if not going.any():
-                break
-            rows, to, low = rows[going], to[going], low[going]
-            corners.append(corners[-1].copy())
-            corners[-1][rows] = to
-            more.append(np.zeros(len(progress)))
-            more[-1][rows] = progress[rows, to] - progress[rows, corners[-2][rows]]
-            slopes.append(np.full(len(progress), np.inf))
-            slopes[-1][rows] = low
-        shape = (len(progress), -1)
+            rows, to = rows[going], to[going]
+            if len(rows):
+                corners.append(corners[-1].copy())
+                corners[-1][rows] = to
+                more.append(np.zeros(count))
+                more[-1][rows] = progress[rows, to] - progress[rows, corners[-2][rows]]
+                slopes.append(np.full(count, np.inf))
+                slopes[-1][rows] = low[going]
+        shape = len(more), count
         return (
             np.array(corners).T,
-            np.array(more).T.reshape(shape),
-            np.array(slopes).T.reshape(shape),
+            np.array(more).reshape(shape).T,
+            np.array(slopes).reshape(shape).T,
         )
 
     def _best(self, j: int, more: FloatArray, slope: FloatArray) -> tuple[FloatArray, float, float]:
         """What a job takes of the pieces (W, S) of its window, its value and its gain."""
-        job, window = self._problem.jobs[j], self._problem.windows[j]
+        job, window = self.problem.jobs[j], self.problem.windows[j]
         order = np.argsort(slope, axis=None, kind="stable")
         order = order[more.ravel()[order] > 0.0]
         amount, price = more.ravel()[order], slope.ravel()[order]
         taken, value, gain = np.zeros(more.size), 0.0, 0.0
         if job.utility.partial:
-            until = sums_before(amount)
-            paid = sums_before(amount * price)
-            done = _highest(lambda f: job.utility.of(f) - float(np.interp(f, until, paid)),
-                            min(1.0, float(until[-1])))  # fmt: skip
-            value = job.utility.of(done)
-            gain = value - float(np.interp(done, until, paid))
+            until, paid = sums_before(amount), sums_before(amount * price)
+
+            def gained(done: float) -> float:  # concave
+                return job.utility.of(done) - float(np.interp(done, until, paid))
+
+            end = min(1.0, float(until[-1]))
+            found = minimize_scalar(
+                lambda x: -gained(x), bounds=(0.0, end), method="bounded", options={"xatol": 1e-12}
+            )
+            done = max((0.0, float(found.x), end), key=gained)
+            value, gain = job.utility.of(done), gained(done)
             taken[order] = np.clip((done - until[:-1]) / amount, 0.0, 1.0)
         else:
             rows = max(1, _AT_ONCE // max(len(order), 1))
@@ -254,37 +252,29 @@ class Pricing:
         return taken.reshape(more.shape), value, max(gain, 0.0)
 
 
-def _highest(function: Callable[[float], float], end: float) -> float:
-    """Where a concave function on [0, end] is highest."""
-    found = minimize_scalar(
-        lambda x: -function(x), bounds=(0.0, end), method="bounded", options={"xatol": 1e-12}
-    )
-    return max((0.0, float(found.x), end), key=function)
-
-
 class _Master:
     """Shares of columns, worth the most within what the machines have together."""
 
-    def __init__(self, problem: AllocationProblem) -> None:
-        self.capacity = np.tile(problem.capacity.sum(axis=0), (problem.slots, 1))  # (T, R)
-        self._scale = np.maximum(self.capacity[0], 1e-9)
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing, problem = pricing, pricing.problem
+        self._rows = problem.slots * len(RESOURCES)  # of resources; those of jobs follow
         program = LinearProgram()
         program.add_columns(1, upper=0.0)
-        program.add_rows(self.capacity.size, [], upper=(self.capacity / self._scale).ravel())
-        program.add_rows(len(problem.jobs), [], upper=1.0)
+        program.add_rows(self._rows + len(problem.jobs), [], upper=1.0)
         self._solver = program.solver(time_limit=1e9)
-        self._rows = program.num_rows
         self._columns: list[_Columns] = []
 
     def solve(self, columns: _Columns) -> tuple[float, FloatArray]:
         """The value with some columns more, and (T, R) duals."""
         self._columns.append(columns)
-        resources, count = len(RESOURCES), len(columns.value)
-        row = (columns.slot[:, None] * resources + np.arange(resources)).ravel()
-        row = np.concatenate([row, self.capacity.size + columns.job])
+        pricing, total = self._pricing, self._pricing.problem.total
+        resources, count = len(total), len(columns.value)
+        row = (pricing.slot[columns.row][:, None] * resources + np.arange(resources)).ravel()
+        row = np.concatenate([row, self._rows + columns.job])
         column = np.concatenate([np.repeat(columns.column, resources), np.arange(count)])
-        entry = np.concatenate([(columns.used / self._scale).ravel(), np.ones(count)])
-        matrix = csc_array((entry, (row, column)), (self._rows, count))
+        used = columns.share[:, None] * pricing.demand[pricing.job[columns.row], columns.level]
+        entry = np.concatenate([(used / total).ravel(), np.ones(count)])
+        matrix = csc_array((entry, (row, column)), (self._rows + len(pricing.levels), count))
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         self._solver.addCols(
@@ -292,24 +282,21 @@ class _Master:
             matrix.indptr[:-1], matrix.indices, matrix.data,
         )  # fmt: skip
         self._solver.run()
-        duals = np.array(self._solver.getSolution().row_dual)[: self.capacity.size]
+        duals = np.array(self._solver.getSolution().row_dual)[: self._rows].reshape(-1, resources)
         value = -self._solver.getInfo().objective_function_value
-        return value, np.maximum(-duals.reshape(self.capacity.shape), 0.0) / self._scale
+        return value, np.maximum(-duals, 0.0) / total
 
-    def relaxed(self, levels: tuple[Sizes, ...], value: float, bound: float) -> Relaxed:
+    def relaxed(self, value: float, bound: float) -> Relaxed:
         """What the master has found."""
+        pricing = self._pricing
+        share = np.zeros((len(pricing.job), pricing.demand.shape[1]))
         chosen = np.array(self._solver.getSolution().col_value)[1:]
-        job, slot, level, share = [], [], [], []
-        first = 0
         for columns in self._columns:
-            part = chosen[first : first + len(columns.value)]
-            first += len(part)
-            kept = part[columns.column] > 1e-9
-            job.append(columns.job[columns.column][kept])
-            slot.append(columns.slot[kept])
-            level.append(columns.level[kept])
-            share.append((part[columns.column] * columns.share)[kept])
-        keys = np.array([np.concatenate(k) for k in (job, slot, level)], np.int64)
-        found, where = np.unique(keys, axis=1, return_inverse=True)
-        total = np.bincount(where.ravel(), np.concatenate(share), found.shape[1])
-        return Relaxed(levels, found[0], found[1], found[2], np.minimum(total, 1.0), value, bound)
+            part, chosen = np.split(chosen, [len(columns.value)])
+            part = np.where(part > 1e-9, part, 0.0)[columns.column]
+            share[columns.row, columns.level] += part * columns.share
+        row, level = np.nonzero(share)
+        at = pricing.job[row], level
+        share = np.minimum(share[row, level], 1.0)
+        found = pricing.progress[at], pricing.demand[at], share
+        return Relaxed(pricing.levels, at[0], pricing.slot[row], *found, value, bound)

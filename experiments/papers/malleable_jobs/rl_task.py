@@ -10,14 +10,13 @@ from gymnasium import spaces
 
 from agents.rllib.task import Array, RLTask, RunnerEnv, Step
 from envs.arrays import IntArray
-from experiments.papers.malleable_jobs.episode import CHOSEN
-from experiments.papers.malleable_jobs.parallel_env import AllocationParallelEnv
+from experiments.papers.malleable_jobs.env import CHOSEN, AllocationParallelEnv
 from experiments.papers.malleable_jobs.problem import AllocationProblem
-from experiments.papers.malleable_jobs.sizes import AllocationSolver
+from experiments.papers.malleable_jobs.slots import AllocationSolver
 from models.export.checkpoint import ModelCard
 from models.export.pairs import export_pairs
 
-QUEUE = "queue"  # the module of all
+MakesEnv = Callable[[], AllocationParallelEnv]
 
 
 class AllocationRLTask(RLTask):
@@ -34,10 +33,7 @@ class AllocationRLTask(RLTask):
     measure = "worths at once / utilities"
 
     def __init__(
-        self,
-        make: Callable[[], AllocationParallelEnv],
-        make_evaluation: Callable[[], AllocationParallelEnv],
-        teacher: AllocationSolver | None = None,
+        self, make: MakesEnv, make_evaluation: MakesEnv, teacher: AllocationSolver | None = None
     ) -> None:
         self.make, self.make_evaluation, self.env = make, make_evaluation, make()
         self.plans = Plans()
@@ -46,7 +42,7 @@ class AllocationRLTask(RLTask):
         self.teacher = teacher or self
 
     def module_of(self, agent: str) -> str:
-        return QUEUE
+        return "queue"
 
     def news(self, row: Mapping[str, float]) -> str:
         return (
@@ -65,7 +61,7 @@ class AllocationRLTask(RLTask):
         return AllocationRunnerEnv(self.make(), self.plans)
 
     def make_evaluation_env(self, number: int) -> AllocationRunnerEnv:
-        return AllocationRunnerEnv(self.make_evaluation())
+        return AllocationRunnerEnv(self.make_evaluation(), Plans())
 
 
 class AllocationRunnerEnv(RunnerEnv):
@@ -75,8 +71,8 @@ class AllocationRunnerEnv(RunnerEnv):
     former, the time is counted in slots.
     """
 
-    def __init__(self, env: AllocationParallelEnv, plans: Plans | None = None) -> None:
-        self.env, self.plans = env, plans or Plans()
+    def __init__(self, env: AllocationParallelEnv, plans: Plans) -> None:
+        self.env, self.plans = env, plans
 
     @property
     def time(self) -> float:
@@ -84,41 +80,38 @@ class AllocationRunnerEnv(RunnerEnv):
 
     def reset(self, seed: int, progress: float = 1.0, expert: Any = None) -> None:
         self.env.reset(seed=seed)
-        problem = self.env.episode.problem
-        self.whole = sum(job.utility.at(1) for job in problem.jobs)
         planned = isinstance(expert, AllocationSolver)
-        self.workers = self.plans.of(expert, problem) if planned else None
+        self.workers = self.plans.of(expert, self.env.episode.problem) if planned else None
 
     def observations(self) -> Sequence[Mapping[str, Array]]:
         self.seen = list(self.env.observe().values())
         return self.seen
 
     def step(self, actions: Sequence[Any]) -> Step:
-        before = self.time
+        before, whole = self.time, self.env.episode.worth
         (terms, *_), over, _ = self.env.play([int(action) for action in actions])
-        reward = 100.0 * sum(terms.values()) / self.whole
-        elapsed = self.time - before
-        return Step([reward] * len(actions), elapsed, over, False)
+        reward = 100.0 * sum(terms.values()) / whole
+        return Step([reward] * len(actions), self.time - before, over, False)
 
     def expert_action(self, agent: int) -> int:
         """The rule's choice, or the first job that has fewer workers than in the expert's plan."""
-        seen, episode = self.seen[agent], self.env.episode
+        pair, episode = self.seen[agent]["pair"], self.env.episode
         if self.workers is None:
-            return int(seen["pair"][:, CHOSEN].argmax())
+            return int(pair[:, CHOSEN].argmax())
         given = self.workers[episode.slot]
-        for row, job in enumerate(self.env.shown(agent)):
-            at = episode.at.get(int(job))
-            if (0 if at is None else at[0].sum()) < given[job]:
+        for row, job in enumerate(self.env.shown[agent].tolist()):
+            if episode.filling.workers(job) < given[job]:
                 return row
-        return len(seen["pair"]) - 1
+        return len(pair) - 1
 
     def objective(self) -> float:
-        return self.whole / self.env.utility if self.env.utility > 0.0 else float("inf")
+        worth, utility = self.env.episode.worth, self.env.utility
+        return worth / utility if utility > 0.0 else float("inf")
 
     def metrics(self) -> Mapping[str, float]:
         episode = self.env.episode
         return {
-            "utility_share": self.env.utility / self.whole,
+            "utility_share": self.env.utility / episode.worth,
             "finished_share": episode.finished / max(len(episode.done), 1),
         }
 

@@ -21,19 +21,19 @@ import numpy as np
 
 from agents.rllib.config import Training
 from agents.solver import Budget
+from envs.arrays import FloatArray
 from envs.bounds import Count
 from envs.errors import InputError
-from experiments.cluster.split_windows import Split, SplitConfig
+from experiments.cluster.split_windows import Split
 from experiments.config.targets import build, build_as
 from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
-from experiments.papers.malleable_jobs.baselines import BASELINES
-from experiments.papers.malleable_jobs.env import AllocationEnv
-from experiments.papers.malleable_jobs.gadget import Gadget
+from experiments.papers.malleable_jobs.env import AllocationEnv, AllocationParallelEnv
+from experiments.papers.malleable_jobs.gadget import Gadget, Smd
+from experiments.papers.malleable_jobs.generated import TraceProblems
 from experiments.papers.malleable_jobs.learned import LearnedAllocation
-from experiments.papers.malleable_jobs.parallel_env import AllocationParallelEnv
-from experiments.papers.malleable_jobs.sizes import AllocationSolver
-from experiments.papers.malleable_jobs.smd import Smd
-from experiments.papers.malleable_jobs.windows import TraceProblems
+from experiments.papers.malleable_jobs.planners import BASELINES
+from experiments.papers.malleable_jobs.problem import AllocationProblem
+from experiments.papers.malleable_jobs.slots import AllocationSolver
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.statistics import bootstrap
@@ -45,36 +45,43 @@ RULE = "rule"
 
 
 @dataclass(kw_only=True)
-class TrainAllocationConfig(WindowsConfig, PolicyConfig):
+class ProblemsConfig(WindowsConfig):
+    """What those who learn from problems of traces are told."""
+
+    problems: Any
+
+    def sources(self) -> list[TraceProblems]:
+        """Problems to train on, and for evaluations, from all traces of the splits.
+
+        Raises:
+            InputError: naming the config key.
+        """
+        parts = [part for one in self.splits.values() for part in Split(one).traces.values()]
+        found = []
+        for name in (self.window, self.evaluation_window):
+            make = build(self.problems, "problems")
+            try:
+                found.append(make([part.windows[name].trace.canonical() for part in parts]))
+            except InputError as error:
+                message = f"config key 'problems.{error.field}': {error.message}"
+                raise InputError(message) from error
+        return found
+
+    def drawn(self, source: TraceProblems, count: int) -> list[AllocationProblem]:
+        """The first problems of the seed."""
+        return [source(np.random.default_rng((self.seed, number))) for number in range(count)]
+
+
+@dataclass(kw_only=True)
+class TrainAllocationConfig(ProblemsConfig, PolicyConfig):
     """`conf/task/allocation.yaml`; groups are objects by `_target_`."""
 
     env: Any
-    problems: Any
     # checkpoint folders of earlier runs that are compared on evaluation_window; []: one is
     # trained
     policies: Sequence[str] = ()
     windows: Count = 12  # problems on which they are
     teacher: Any = None  # a planner whose plans are imitated, by _target_; null: the rule
-
-
-def problems_of(
-    splits: dict[str, SplitConfig], window: str, evaluation_window: str, problems: Any
-) -> list[TraceProblems]:
-    """Problems to train on, and for evaluations, from all traces of the splits.
-
-    Raises:
-        InputError: naming the config key.
-    """
-    parts = [part for one in splits.values() for part in Split(one).traces.values()]
-    found = []
-    for name in (window, evaluation_window):
-        made = build(problems, "problems")
-        try:
-            found.append(made([part.windows[name].trace.canonical() for part in parts]))
-        except InputError as error:
-            told = f"config key 'problems.{error.field}': {error.message}"
-            raise InputError(told) from error
-    return found
 
 
 def task_of(config: TrainAllocationConfig) -> tuple[Training, AllocationRLTask]:
@@ -85,13 +92,11 @@ def task_of(config: TrainAllocationConfig) -> tuple[Training, AllocationRLTask]:
     """
     from experiments.papers.malleable_jobs.rl_task import AllocationRLTask
 
-    training = training_of_pairs(config)
-    teacher = None
+    training, teacher = training_of_pairs(config), None
     if config.teacher is not None:
         teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
     make = build(config.env, "env")
-    sources = problems_of(config.splits, config.window, config.evaluation_window, config.problems)
-    first, evaluation = (partial(_queues, make, source) for source in sources)
+    first, evaluation = (partial(_queues, make, source) for source in config.sources())
     return training, AllocationRLTask(first, evaluation, teacher)
 
 
@@ -105,14 +110,20 @@ def _queues(make: Callable[[TraceProblems], Any], source: TraceProblems) -> Allo
 
 def train_allocation(config: TrainAllocationConfig, run: Run) -> Result:
     """Train (on), then write the checkpoint, the learning curve and what the evaluations say."""
-    if config.policies:
-        return compared(config, run)
-    return learned(config, run, task_of)
+    return compared(config, run) if config.policies else learned(config, run, task_of)
+
+
+def utilities(
+    planners: Iterable[AllocationSolver], problems: Sequence[AllocationProblem], seed: int
+) -> FloatArray:
+    """(N, K) of N planners in K problems."""
+    budget = Budget(seed=seed)
+    return np.array([[p.solve(one, budget).value for one in problems] for p in planners])
 
 
 def compared(config: TrainAllocationConfig, run: Run) -> Result:
     """Policies and all that decide online, on the same problems from the window of evaluations."""
-    _, source = problems_of(config.splits, config.window, config.evaluation_window, config.problems)
+    problems = config.drawn(config.sources()[1], config.windows)
     policies: dict[str, AllocationSolver] = {
         path: Gadget(weights=path) if path.endswith(".json") else LearnedAllocation(path)
         for path in config.policies
@@ -120,13 +131,8 @@ def compared(config: TrainAllocationConfig, run: Run) -> Result:
     published: dict[str, AllocationSolver] = {name: make() for name, make in BASELINES.items()}
     published |= {"gadget": Gadget(), "smd": Smd()}
     planners = {**published, RULE: LearnedAllocation(), **policies}
-    numbers = range(config.windows)
-    problems = [source(np.random.default_rng((config.seed, number))) for number in numbers]
-    budget = Budget(seed=config.seed)
-    utility = {
-        name: np.array([planner.solve(problem, budget).value for problem in problems])
-        for name, planner in planners.items()
-    }
+    found = utilities(planners.values(), problems, config.seed)
+    utility = dict(zip(planners, found, strict=True))
     best = max(published, key=lambda name: sum(utility[name]))
 
     def over(names: Iterable[str], other: str) -> str:
@@ -134,10 +140,8 @@ def compared(config: TrainAllocationConfig, run: Run) -> Result:
         return bootstrap(own / utility[other][:, None], 10_000, 0).text()
 
     rows = [(name, f"{own.mean():.1f}", over([name], best)) for name, own in utility.items()]
-    columns = ("planner", "mean utility", f"of {best}")
-    write_tables(
-        run, "Online planners on later windows", [Table("", columns, rows)], run.provenance
-    )
+    table = Table("", ("planner", "mean utility", f"of {best}"), rows)
+    write_tables(run, "Online planners on later windows", [table], run.provenance)
     values: dict[str, object] = {
         "best": best,
         "jobs": [len(problem.jobs) for problem in problems],

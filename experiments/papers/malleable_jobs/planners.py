@@ -1,7 +1,11 @@
-"""Locality-aware randomised rounding: a relaxed plan, drawn with scaled shares and repaired."""
+"""Malleable jobs by the linear relaxation: at its prices, and by locality-aware rounding.
+
+And the names of all planners.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,12 +13,85 @@ import numpy as np
 from agents.solver import Budget, Result
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, Positive, Share, bounded
-from experiments.papers.malleable_jobs.gadget import Choices, drawn, fitted
-from experiments.papers.malleable_jobs.problem import RESOURCES, AllocationPlan, AllocationProblem
-from experiments.papers.malleable_jobs.relaxation import Relaxed, relaxed
-from experiments.papers.malleable_jobs.sizes import AllocationSolver, Sizes, Slot, outcome
+from experiments.papers.malleable_jobs.exact import ExactAllocation
+from experiments.papers.malleable_jobs.gadget import Choices, Gadget, Smd, drawn, fitted
+from experiments.papers.malleable_jobs.problem import (
+    AllocationPlan,
+    AllocationProblem,
+    placed,
+    play,
+)
+from experiments.papers.malleable_jobs.relaxation import Pricing, Relaxed, relaxed
+from experiments.papers.malleable_jobs.slots import (
+    AllocationSolver,
+    DominantResourceFairness,
+    EqualShare,
+    Fifo,
+    Optimus,
+    Sizes,
+    Slot,
+    Tetris,
+    filled,
+    outcome,
+)
 
 _COVER = 1.001  # to which the relaxation may round progress up
+
+
+class PrimalDual(AllocationSolver):
+    """Every job, as it arrives, gets its best plan at the prices of that moment, or none.
+
+    A resource of a slot costs `lowest (highest / lowest)^used`, of the share of it that is used: up
+    to the most that any job pays for it, from the least. The planner knows these two, and of a job
+    nothing before it arrives. Levels are those of the relaxation, rounded up; what finds no place
+    on machines is left out.
+
+    Guarantees:
+        None here. OASiS proves twice the logarithm of highest to lowest for jobs that are small
+        beside the machines and divide; these are not small.
+
+    Source:
+        Bao, Peng, Wu, Li, "Online job scheduling in distributed machine learning clusters", INFOCOM
+        2018; reconstructed, with prices of all machines together.
+    """
+
+    def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
+        pricing = Pricing(problem)
+        low, high = _prices(pricing)
+        left = np.tile(problem.capacity, (problem.slots, 1, 1))
+        plan = AllocationPlan.empty(problem)
+        for j in sorted(range(len(problem.jobs)), key=lambda j: problem.jobs[j].arrival):
+            job, sizes = problem.jobs[j], pricing.levels[j]
+            prices = low * (high / low) ** (1.0 - left.sum(axis=1) / problem.total)
+            made, paid, put = np.zeros(problem.slots), 0.0, []
+            for t, number in pricing.alone(j, prices):
+                size = int(sizes.workers[number]), int(sizes.servers[number])
+                place = placed(job, *size, left[t])
+                if place is not None:
+                    made[t] = problem.progress(job, *place)
+                    demand = job.demand(*place)
+                    paid += float(prices[t] @ demand.sum(axis=0))
+                    put.append((t, place, demand))
+            if job.worth(np.minimum(np.cumsum(made), 1.0)) > paid:
+                for t, place, demand in put:
+                    plan.given[t, j] = place
+                    left[t] -= demand
+        return outcome(problem, plan)
+
+
+def _prices(pricing: Pricing) -> tuple[FloatArray, FloatArray]:
+    """(R,) the least and the most that a job is worth for a unit of each resource it takes."""
+    problem = pricing.problem
+    low, high = np.full(len(problem.total), np.inf), np.zeros(len(problem.total))
+    for job, sizes in zip(problem.jobs, pricing.levels, strict=True):
+        best = job.utility.of(1.0) if job.utility.partial else job.utility.at(1)
+        taken = sizes.demand > 0.0
+        unit = best * sizes.progress[:, None] / np.where(taken, sizes.demand, 1.0)
+        low = np.minimum(low, np.where(taken, unit, np.inf).min(axis=0, initial=np.inf))
+        high = np.maximum(high, np.where(taken, unit, 0.0).max(axis=0, initial=0.0))
+    spent = (low < np.inf) & (high > 0.0)
+    low = np.where(spent, low, 1.0) / (4.0 * len(low))
+    return low, np.where(spent, np.maximum(high, low * np.e), low * np.e)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,33 +112,31 @@ class Draws:
     """
 
     def __init__(self, problem: AllocationProblem, plan: Relaxed) -> None:
-        order = np.lexsort((plan.level, plan.slot, plan.job))
-        self.problem = problem
-        self.job, self.slot, self.share = plan.job[order], plan.slot[order], plan.share[order]
-        levels = list(zip(self.job, plan.level[order], strict=True))
-        self.progress = np.array([plan.levels[j].progress[level] for j, level in levels])
-        demand = np.array([plan.levels[j].demand[level] for j, level in levels])
-        demand = demand.reshape(-1, len(RESOURCES))
-        self.demand = demand / np.maximum(problem.capacity.sum(axis=0), 1e-9)
+        self.problem, self.job, self.slot, self.share = problem, plan.job, plan.slot, plan.share
+        self.progress, self.demand = plan.progress, plan.demand / problem.total
         self.group = self.job * problem.slots + self.slot
         self.partial = np.array([job.utility.partial for job in problem.jobs], bool)
         shape = (len(problem.jobs), problem.slots)
         within = np.bincount(self.group, self.share, np.prod(shape)).reshape(shape).max(axis=1)
-        self.trained: FloatArray = np.zeros(len(problem.jobs))
+        self.trained: FloatArray = np.zeros(shape[0])
         np.add.at(self.trained, self.job, self.share * self.progress)
         accepted = np.clip(np.maximum(self.trained, within), 1e-12, 1.0)
         self.accepted = np.where(self.partial, 1.0, accepted)  # q
 
+    def factor(self, scale: float) -> FloatArray:
+        """(J,) the chance of a level over its share, once the job is accepted."""
+        return np.where(self.partial, scale, 1.0 / self.accepted)
+
     def draw(self, scale: float, rng: np.random.Generator) -> tuple[IntArray, BoolArray]:
         """The entries drawn, and which jobs (J,) are accepted."""
         taken = rng.random(len(self.accepted)) < np.where(self.partial, 1.0, scale * self.accepted)
-        share = self.share * np.where(self.partial, scale, 1.0 / self.accepted)[self.job]
+        share = self.share * self.factor(scale)[self.job]
         chosen = drawn(self.group, share, rng.random(len(np.unique(self.group))))
         return chosen[taken[self.job[chosen]]], taken
 
     def means(self, scale: float) -> FloatArray:
         """(J,) what each job makes on average once it is accepted."""
-        found: FloatArray = self.trained * np.where(self.partial, scale, 1.0 / self.accepted)
+        found: FloatArray = self.trained * self.factor(scale)
         return found
 
     def bounds(self, scale: float, slack: float) -> Tails:
@@ -70,7 +145,7 @@ class Draws:
         is short with probability at most exp(-slack^2 m / 2 g).
         """
         shape = (self.problem.slots, self.demand.shape[1])
-        load, most = np.zeros(shape), np.zeros(shape)
+        load, most = np.zeros((2, *shape))
         np.add.at(load, self.slot, scale * self.share[:, None] * self.demand)
         np.maximum.at(most, self.slot, self.demand)
         load = np.maximum(load, 1e-300)
@@ -122,7 +197,7 @@ class RandomisedRounding(AllocationSolver):
         At the safe scale s a draw takes more than all machines together have with probability at
         most `chance`; and a job makes less than 1 - slack of its mean with at most
         exp(-slack^2 m / 2 g). For utilities of unfinished work, a draw that does neither is worth
-        (1 - slack) s of the relaxed plan (docs/allocation.md). None of single machines, nor for
+        (1 - slack) s of the relaxed plan (page.md). None of single machines, nor for
         other utilities; the bound is the relaxation's.
 
     Source:
@@ -149,43 +224,51 @@ class RandomisedRounding(AllocationSolver):
         trials = []
         for draw in range(self.draws):
             chosen, _ = draws.draw(1.0 if draw % 2 == 0 else safe, rng)
-            trials.append((chosen, *repaired(draws, chosen, sizes, set())))
+            plan = repaired(draws, chosen, sizes)
+            trials.append((chosen, plan, play(problem, plan).worth))
         chosen, best, worth = max(trials, key=lambda trial: trial[2].sum())
-        out = {int(j) for j in np.flatnonzero((worth <= 0.0) & ~draws.partial)}
+        out = np.flatnonzero((worth <= 0.0) & ~draws.partial).tolist()
         if out:
-            plan, again = repaired(draws, chosen, sizes, out)
-            best = plan if again.sum() > worth.sum() else best
+            plan = repaired(draws, chosen, sizes, out)
+            best = plan if play(problem, plan).utility > worth.sum() else best
         return outcome(problem, best, bound=found.bound, scale=safe)
 
 
 def repaired(
-    draws: Draws, chosen: IntArray, sizes: dict[int, Sizes], out: set[int]
-) -> tuple[AllocationPlan, FloatArray]:
-    """A plan of the `chosen` entries and whatever fits beside them, without the jobs in `out`.
+    draws: Draws, chosen: IntArray, sizes: Mapping[int, Sizes], out: Collection[int] = ()
+) -> AllocationPlan:
+    """A plan of the `chosen` entries and whatever fits beside them, without the jobs in `out`."""
 
-    With what it is worth to each job.
-    """
-    problem = draws.problem
-    plan = AllocationPlan.empty(problem)
-    history = np.zeros((len(problem.jobs), problem.slots + 1))
-    for now in range(problem.slots):
-        done = history[:, now]
-        history[:, now + 1] = done
-        slot = Slot(problem, now, done)
+    def fill(slot: Slot) -> None:
         slot.active = [j for j in slot.active if j in sizes and j not in out]
         if not slot.active:
-            continue
+            return
         wanted = []
-        for i in chosen[draws.slot[chosen] == now]:
+        for i in chosen[draws.slot[chosen] == slot.now]:
             j, size = int(draws.job[i]), sizes[int(draws.job[i])]
             if j in slot.active:  # no more than what it has left
-                least = min(draws.progress[i] / _COVER, 1.0 - done[j]) * (1.0 - 1e-9)
+                least = min(draws.progress[i] / _COVER, 1.0 - slot.done[j]) * (1.0 - 1e-9)
                 enough = np.flatnonzero(size.progress >= least)
                 k = enough[np.argmin(size.workers[enough])]
                 wanted.append((j, int(size.workers[k]), int(size.servers[k])))
         choices = Choices.of(slot, sizes)
         fitted(slot, choices, wanted, choices.gain / choices.demand.max(axis=1))
-        plan.workers[now], plan.servers[now] = slot.workers, slot.servers
-        history[:, now + 1] += slot.made
-    rows = np.minimum(history[:, 1:], 1.0)
-    return plan, np.array([job.worth(row) for job, row in zip(problem.jobs, rows, strict=True)])
+
+    return filled(draws.problem, fill)
+
+
+BASELINES: Mapping[str, Callable[[], AllocationSolver]] = {
+    "fifo": Fifo,
+    "equal_share": EqualShare,
+    "drf": DominantResourceFairness,
+    "tetris": Tetris,
+    "optimus": Optimus,
+    "primal_dual": PrimalDual,
+}
+PLANNERS: Mapping[str, Callable[[], AllocationSolver]] = {
+    **BASELINES,
+    "gadget": Gadget,
+    "rounding": RandomisedRounding,
+    "smd": Smd,
+    "exact": ExactAllocation,
+}
