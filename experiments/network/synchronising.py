@@ -34,7 +34,7 @@ from experiments.config.config_source import SHIPPED, options_in
 from experiments.config.targets import build, build_as, no_such_thing
 from experiments.network.plan_file import primitive_of, read_plan, write_plan
 from experiments.pictures.gantt import Event, happened, process, thread
-from experiments.pictures.studies import draw_trees
+from experiments.pictures.trees import draw_trees
 from experiments.run.artifacts import to_json, write_figure, write_json
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp, text_hash

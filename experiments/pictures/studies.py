@@ -1,4 +1,4 @@
-"""Pictures of one study each: workers of jobs, trees of sums."""
+"""The picture of a synchronisation plan: trees of sums."""
 
 from __future__ import annotations
 
@@ -6,38 +6,20 @@ from itertools import pairwise
 from typing import Any
 
 import networkx as nx
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from envs.arrays import BoolArray, IntArray
 from envs.synchronisation.link_graph import LinkGraph
 from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
 from experiments.pictures.style import (
     BLUE,
-    LIMIT,
     NOTE,
     ORANGE,
     SMALL,
     TEXT,
-    colour,
     mixed_with_white,
     picture,
 )
-
-
-def draw_workers(workers: IntArray, done: BoolArray, capacity: float, title: str) -> Figure:
-    """(J, T) workers of every job over slots, one above the other; light: (J,) those not done."""
-    figure, (axes,) = picture(title, 8.0, 3.6, grid="y")
-    base = np.zeros(workers.shape[1])
-    for job, row in enumerate(workers):
-        shade = mixed_with_white(colour(job), 0.0 if done[job] else 0.6)
-        axes.stairs(base + row, baseline=base, fill=True, color=shade)
-        base = base + row
-    axes.axhline(capacity, **LIMIT)
-    axes.set(xlabel="slot", ylabel="workers", xlim=(0, len(base)))
-    return figure
-
 
 TREES = 3  # shown
 _MANY = 80  # vertices from which on they have no names and springs place them

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import numpy as np
 import polars as pl
+from matplotlib.figure import Figure
 
 from agents.solver import Budget
 from agents.solver import Result as Found
@@ -42,7 +43,7 @@ from experiments.papers.malleable_jobs.problem import (
 )
 from experiments.papers.malleable_jobs.relaxation import relaxed
 from experiments.papers.malleable_jobs.slots import AllocationSolver, Fifo
-from experiments.pictures.studies import draw_workers
+from experiments.pictures.style import LIMIT, colour, mixed_with_white, picture
 from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.statistics import bootstrap
@@ -134,11 +135,10 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
     best = max(documents, key=lambda document: document["utility"])
     title = f"{len(problem.jobs)} malleable jobs on {problem.machines} machines: {best['planner']}"
     plan, _ = found[best["planner"]]
-    drawn = draw_workers(
-        plan.workers.sum(axis=2).T, play(problem, plan).finished, problem.total[0], title
-    )
     table = Table.of("Planners", COLUMNS, documents)
-    write_tables(run, title, [table], provenance, figures={PICTURE_FILE: drawn})
+    write_tables(
+        run, title, [table], provenance, figures={PICTURE_FILE: draw_workers(problem, plan, title)}
+    )
     values = {
         **(loaded.counts() if loaded is not None else {}),
         "jobs": len(problem.jobs),
@@ -152,6 +152,19 @@ def allocate(config: AllocateConfig, run: Run) -> Result:
         "picture": str(run.folder / PICTURE_FILE),
     }
     return Result(values, provenance, ("utility", "upper_bound", "of_bound", "picture"))
+
+
+def draw_workers(problem: AllocationProblem, plan: AllocationPlan, title: str) -> Figure:
+    """Workers of every job over slots, one above the other; light: of those that are not done."""
+    figure, (axes,) = picture(title, 8.0, 3.6, grid="y")
+    base, finished = np.zeros(problem.slots), play(problem, plan).finished
+    for job, row in enumerate(plan.workers.sum(axis=2).T):
+        shade = mixed_with_white(colour(job), 0.0 if finished[job] else 0.6)
+        axes.stairs(base + row, baseline=base, fill=True, color=shade)
+        base = base + row
+    axes.axhline(problem.total[0], **LIMIT)
+    axes.set(xlabel="slot", ylabel="workers", xlim=(0, len(base)))
+    return figure
 
 
 def _problem(config: AllocateConfig) -> tuple[AllocationProblem, LoadedTrace | None]:
@@ -306,8 +319,7 @@ def violated(seed: int) -> list[Row]:
     for scale in (drawn.safe_scale(0.5), *SCALES):
         row: Row = {"scale": scale}
         most, seen = drawn.bounds(scale, 0.5), drawn.measured(scale, 0.5, _DRAWS, seed)
-        for name in ("packing", "covering"):
-            bound, counted = getattr(most, name), getattr(seen, name)
+        for name, bound, counted in zip(most._fields, most, seen, strict=True):
             if np.any(counted > bound + 4.0 * np.sqrt(bound / _DRAWS) + 4.0 / _DRAWS):
                 raise BrokenGuaranteeError(f"scale {scale:g}: {name} is above its bound")
             row |= {f"{name}, measured": float(counted.max()), f"{name}, bound": float(bound.max())}

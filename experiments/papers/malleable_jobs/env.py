@@ -38,16 +38,13 @@ LOW, HIGH = -6.0, 8.0
 
 
 class Level(NamedTuple):
-    """A size of a job, as it is on an empty cluster."""
+    """A size of a job, as it is on an empty cluster; the first is nothing."""
 
     workers: int
     servers: int
     pace: float  # progress in a slot
     demand: FloatArray  # (R,) of all machines together
     share: float  # dominant, of the cluster
-
-
-_NONE = Level(0, 0, 0.0, np.zeros(len(RESOURCES)), 0.0)
 
 
 class AllocationEpisode:
@@ -96,7 +93,7 @@ class AllocationEpisode:
 
     def grow(self, j: int) -> None:
         """Give a job its next unit; where there is no room, it gets none in this slot."""
-        level = self.level.get(j, -1) + 1
+        level = self.level.get(j, 0) + 1
         self.open[j] = False
         if self.filling.give(j, *self.levels[j][level][:2]):
             self.level[j] = level
@@ -128,17 +125,17 @@ class AllocationEpisode:
             for j in self.problem.active(self.slot, self.done):
                 self._show(j)
         self.filling = Slot(self.problem, self.slot, self.done)
-        live = [(self.levels[j][0], 1.0 - self.done[j]) for j in np.flatnonzero(self.open)]
+        live = [(self.levels[j][1], 1.0 - self.done[j]) for j in np.flatnonzero(self.open)]
         asked = sum(level.share for level, _ in live)
         work = sum(level.share * left / max(level.pace, 1e-9) for level, left in live)
         self._crowd = [math.log1p(len(live)), math.log1p(asked), math.log1p(work)]
 
     def _show(self, j: int) -> None:
         """Open a job for its next unit, if it has one and can still come to be worth something."""
-        job, levels, at = self.problem.jobs[j], self.levels[j], self.level.get(j, -1)
-        if at + 1 >= len(levels):
+        job, levels, at = self.problem.jobs[j], self.levels[j], self.level.get(j, 0)
+        if at + 1 == len(levels):
             return
-        workers, _, pace, held, share = levels[at] if at >= 0 else _NONE
+        workers, _, pace, held, share = levels[at]
         count, _, faster, demand, larger = levels[at + 1]
         left, rest = float(1.0 - self.done[j]), self.problem.windows[j].stop - self.slot
         most, soonest = self._reached(job, left, levels[-1].pace, rest)
@@ -159,7 +156,7 @@ class AllocationEpisode:
             log(slots), log(sooner), log(soonest), log(rest), sooner / rest,
             worth / unit, more / unit, most / unit,
             _log(more / (larger * sooner) / unit), _log((more - worth) / adds / unit),
-            faster * levels[0].workers / (count * levels[0].pace), log(self.slot - job.arrival),
+            faster * levels[1].workers / (count * levels[1].pace), log(self.slot - job.arrival),
             log(adds * sooner), float(job.utility.partial), lost / unit,
         )  # fmt: skip
         self.score[j], self.takes[j], self.open[j] = score, demand - held, True
@@ -190,30 +187,25 @@ def _log(value: float) -> float:
 
 @lru_cache(maxsize=4)
 def levels_of(problem: AllocationProblem) -> list[list[Level]]:
-    """Those of each job, for alike episodes once."""
-    return [_levels(problem, job) for job in problem.jobs]
-
-
-def _levels(problem: AllocationProblem, job: MalleableJob) -> list[Level]:
-    found, count = list[Level](), job.least_workers
-    while True:
-        servers, best = job.servers_for(count), None
-        while True:
-            at = placed(job, count, servers, problem.capacity)
-            if at is not None:
-                demand = job.demand(*at).sum(axis=0)
-                share = max(float((demand / problem.total).max()), 1e-9)
-                pace = problem.progress(job, *at)
-                if best is None or pace / share > best.pace / best.share:
-                    best = Level(count, servers, pace, demand, share)
-            if servers <= 1:
+    """Those of each job behind none at all, for alike episodes once."""
+    every = []
+    for job in problem.jobs:
+        found, count = [Level(0, 0, 0.0, np.zeros(len(RESOURCES)), 0.0)], 0
+        while count < job.most_workers:
+            count = min(2 * count or job.least_workers, job.most_workers)
+            most, options = job.servers_for(count), list[Level]()
+            for servers in (most >> n for n in range(max(most.bit_length(), 1))):
+                at = placed(job, count, servers, problem.capacity)
+                if at is not None:
+                    demand = job.demand(*at).sum(axis=0)
+                    share = max(float((demand / problem.total).max()), 1e-9)
+                    pace = problem.progress(job, *at)
+                    options.append(Level(count, servers, pace, demand, share))
+            if not options:
                 break
-            servers //= 2
-        if best is not None:
-            found.append(best)
-        if best is None or count == job.most_workers:
-            return found
-        count = min(2 * count, job.most_workers)
+            found.append(max(options, key=lambda one: one.pace / one.share))
+        every.append(found)
+    return every
 
 
 @bounded

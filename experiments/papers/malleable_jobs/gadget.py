@@ -76,8 +76,7 @@ class Choices:
     """K sizes of the jobs of a slot, those of one job in a row, and what they are worth there."""
 
     job: IntArray  # (K,)
-    workers: IntArray
-    servers: IntArray
+    size: IntArray  # (K, 2) workers and servers
     gain: FloatArray  # (K,) positive
     pace: FloatArray  # (K,) time of an iteration, of the job's shortest
     demand: FloatArray  # (K, R) part of the capacity of all machines together
@@ -88,17 +87,14 @@ class Choices:
         """Those that gain something."""
         parts = []
         for j in slot.active:
-            size = sizes[j]
-            gain = gains(slot, j, size.progress, weights)
-            pace = size.workers / size.progress
+            own = sizes[j]
+            gain, pace = gains(slot, j, own.progress, weights), own.size[:, 0] / own.progress
             pace /= pace.min(initial=np.inf)
-            name = np.full(len(gain), j)
-            columns = (name, size.workers, size.servers, gain, pace, size.demand)
+            columns = (np.full(len(gain), j), own.size, gain, pace, own.demand)
             parts.append(np.column_stack(columns)[gain > 0.0])
         table = np.concatenate(parts)
-        job, workers, servers = table[:, :3].astype(np.int64).T
-        demand = table[:, 5:] / slot.problem.total
-        return Choices(job, workers, servers, table[:, 3], table[:, 4], demand, weights)
+        whole, demand = table[:, :3].astype(np.int64), table[:, 5:] / slot.problem.total
+        return Choices(whole[:, 0], whole[:, 1:], table[:, 3], table[:, 4], demand, weights)
 
     def starts(self) -> IntArray:
         """The first choice of each job."""
@@ -202,7 +198,7 @@ class Gadget(SlotBySlot):
         draws = [np.full(jobs, 0.5), *self._rng.random((self.draws - 1, jobs))]
         for chosen in {tuple(drawn(choices.job, share, chance)): None for chance in draws}:
             trial = Slot(slot.problem, slot.now, slot.done)
-            sizes = [(choices.job[k], choices.workers[k], choices.servers[k]) for k in chosen]
+            sizes = [(choices.job[k], choices.size[k]) for k in chosen]
             worth = fitted(trial, choices, sizes, choices.gain - choices.demand @ prices)
             if worth > best:
                 best, kept = worth, trial
@@ -215,16 +211,16 @@ class Gadget(SlotBySlot):
 
 
 def fitted(
-    slot: Slot, choices: Choices, chosen: Sequence[tuple[int, int, int]], score: FloatArray
+    slot: Slot, choices: Choices, chosen: Sequence[tuple[int, IntArray]], score: FloatArray
 ) -> float:
-    """Fills an empty slot: the `chosen` jobs, workers and servers that fit, the largest first.
+    """Fills an empty slot: the `chosen` jobs and sizes (2,) that fit, the largest first.
 
     Then the choices of the highest `score` (K,) that still fit. Returns what the slot gains.
     """
-    worth = dict.fromkeys(map(int, slot.active), 0.0)
+    worth = dict.fromkeys(slot.active, 0.0)
 
-    def attempt(j: int, workers: int, servers: int, least: float) -> bool:
-        place, made = slot.find(j, workers, servers)
+    def attempt(j: int, size: IntArray, least: float) -> bool:
+        place, made = slot.find(j, *size)
         more = float(gains(slot, j, np.array([made]), choices.weights)[0]) if made > 0.0 else 0.0
         if made <= 0.0 or more <= least:
             return False
@@ -232,20 +228,20 @@ def fitted(
         worth[j] = more
         return True
 
-    for j, workers, servers in sorted(chosen, key=lambda size: -size[1]):
-        attempt(int(j), int(workers), int(servers), -1.0)
+    for j, size in sorted(chosen, key=lambda one: -one[1][0]):
+        attempt(j, size, -1.0)
     limit = dict.fromkeys(worth, np.inf)
     left = slot.left.sum(axis=0) / slot.problem.total
     for k in np.argsort(-score, kind="stable"):
-        j, workers = int(choices.job[k]), int(choices.workers[k])
-        if choices.gain[k] <= worth[j] or workers > limit[j]:
+        j, size = choices.job[k], choices.size[k]
+        if choices.gain[k] <= worth[j] or size[0] > limit[j]:
             continue
         if not slot.made[j] and (choices.demand[k] > left + 1e-9).any():
             continue
-        if attempt(j, workers, int(choices.servers[k]), worth[j]):
+        if attempt(j, size, worth[j]):
             left = slot.left.sum(axis=0) / slot.problem.total
         else:
-            limit[j] = _NEXT * workers
+            limit[j] = _NEXT * size[0]
     return sum(worth.values())
 
 

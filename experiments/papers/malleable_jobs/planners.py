@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,9 +65,12 @@ class PrimalDual(AllocationSolver):
             job, sizes = problem.jobs[j], pricing.levels[j]
             prices = low * (high / low) ** (1.0 - left.sum(axis=1) / problem.total)
             made, paid, put = np.zeros(problem.slots), 0.0, []
-            for t, number in pricing.alone(j, prices):
-                size = int(sizes.workers[number]), int(sizes.servers[number])
-                place = placed(job, *size, left[t])
+            share, *_ = pricing.plans(prices, range(j, j + 1))
+            for row in np.flatnonzero(share.max(axis=1) > 1e-9):
+                t = pricing.slot[pricing.start[j] + row]
+                level = np.flatnonzero(share[row] > 1e-9)[-1] - 1
+                workers, servers = sizes.size[level]
+                place = placed(job, workers, servers, left[t])
                 if place is not None:
                     made[t] = problem.progress(job, *place)
                     demand = job.demand(*place)
@@ -94,8 +98,7 @@ def _prices(pricing: Pricing) -> tuple[FloatArray, FloatArray]:
     return low, np.where(spent, np.maximum(high, low * np.e), low * np.e)
 
 
-@dataclass(frozen=True, eq=False)
-class Tails:
+class Tails(NamedTuple):
     """How probable it is that a draw breaks a packing row or leaves a covering row short."""
 
     packing: FloatArray  # (T, R) takes more of a resource than all machines together have
@@ -249,8 +252,7 @@ def repaired(
             if j in slot.active:  # no more than what it has left
                 least = min(draws.progress[i] / _COVER, 1.0 - slot.done[j]) * (1.0 - 1e-9)
                 enough = np.flatnonzero(size.progress >= least)
-                k = enough[np.argmin(size.workers[enough])]
-                wanted.append((j, int(size.workers[k]), int(size.servers[k])))
+                wanted.append((j, size.size[enough[np.argmin(size.size[enough, 0])]]))
         choices = Choices.of(slot, sizes)
         fitted(slot, choices, wanted, choices.gain / choices.demand.max(axis=1))
 

@@ -299,7 +299,8 @@ class AllocationProblem:
     @cached_property
     def total(self) -> FloatArray:
         """(R,) what all machines have together, a little of what they do not have."""
-        return np.maximum(self.capacity.sum(axis=0), 1e-9)
+        found: FloatArray = np.maximum(self.capacity.sum(axis=0), 1e-9)
+        return found
 
     @cached_property
     def windows(self) -> tuple[range, ...]:
@@ -381,11 +382,6 @@ class AllocationPlan:
     def workers(self) -> NDArray[np.int16]:
         """(T, J, M), to be written to."""
         return self.given[:, :, 0]
-
-    @property
-    def servers(self) -> NDArray[np.int16]:
-        """(T, J, M), to be written to."""
-        return self.given[:, :, 1]
 
 
 @dataclass(frozen=True, eq=False)

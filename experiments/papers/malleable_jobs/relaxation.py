@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -62,11 +63,11 @@ def relaxed(problem: AllocationProblem, time_limit: float = 30.0, gap: float = 2
     prices = best = np.zeros((problem.slots, len(RESOURCES)))
     bound = np.inf
     while True:
-        columns, gains = pricing.respond(prices)
-        found = float(gains.sum() + (prices * problem.total).sum())
+        share, worth, gain = pricing.plans(prices, range(len(problem.jobs)))
+        found = float(gain.sum() + (prices * problem.total).sum())
         if found < bound:
             bound, best = found, prices
-        value, duals = master.solve(columns)
+        value, duals = master.solve(share, worth)
         if bound - value <= gap * bound or time.perf_counter() - start > time_limit:
             return master.relaxed(value, bound)
         smooth = _SMOOTH * best + (1.0 - _SMOOTH) * duals
@@ -80,20 +81,20 @@ def levels_of(problem: AllocationProblem, j: int) -> Sizes:
     progress, then those that two others cover as well; so much is added to what stays.
     """
     sizes = Sizes.of(problem, problem.jobs[j])
-    progress, demand = sizes.progress, sizes.demand
+    progress, demand, workers = sizes.progress, sizes.demand, sizes.size[:, 0]
     kept: list[int] = []
     for i in np.argsort(-progress, kind="stable").tolist():
         share = progress[i] / (progress[kept] * (1.0 + _COVER))
         if not (share[:, None] * demand[kept] <= demand[i] * (1.0 + 1e-12)).all(axis=1).any():
             kept.append(i)
-    apart, widest = demand[:, NIC] > 0.0, sizes.workers == sizes.workers.max(initial=0)
+    apart, widest = demand[:, NIC] > 0.0, workers == workers.max(initial=0)
     raised = progress * (1.0 + _COVER) ** 2
     chosen: list[int] = []
     for group in (apart & widest, apart & ~widest, ~apart):
         own = sorted((i for i in kept if group[i]), key=lambda i: float(raised[i]))
         chosen += [own[k] for k in _covering(raised[own], demand[own])]
     order = sorted(chosen, key=lambda i: float(raised[i]))
-    return Sizes(sizes.workers[order], sizes.servers[order], raised[order], demand[order])
+    return Sizes(sizes.size[order], raised[order], demand[order])
 
 
 def _covering(progress: FloatArray, demand: FloatArray) -> list[int]:
@@ -118,18 +119,6 @@ def _covering(progress: FloatArray, demand: FloatArray) -> list[int]:
     return kept
 
 
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """Plans of one job each, worth something: K of them with N entries in all."""
-
-    value: FloatArray  # (K,)
-    job: IntArray  # (K,)
-    column: IntArray  # (N,) of entries, ascending
-    row: IntArray  # (N,) of `Pricing`
-    level: IntArray  # (N,) there
-    share: FloatArray  # (N,)
-
-
 class Pricing:
     """What each job would do at given prices of resources.
 
@@ -148,42 +137,23 @@ class Pricing:
             self.demand[j, 1 : len(sizes) + 1] = sizes.demand
             rows += [(j, t) for t in problem.windows[j] if sizes]
         self.job, self.slot = np.array(rows, np.int64).reshape(-1, 2).T
-        self._start = np.searchsorted(self.job, np.arange(len(self.levels) + 1))
+        self.start = np.searchsorted(self.job, np.arange(len(self.levels) + 1))
 
-    def respond(self, prices: FloatArray) -> tuple[_Columns, FloatArray]:
-        """Each job's best plan at prices (T, R), and (J,) what it gains."""
-        corner, more, cost = self._pieces(prices, slice(None))
-        taken = np.zeros_like(more)
-        value, gain = np.zeros((2, len(self.levels)))
-        for j in range(len(value)):
-            own = slice(self._start[j], self._start[j + 1])
+    def plans(self, prices: FloatArray, jobs: range) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The best at prices (T, R): shares (N, C) of the jobs' rows, (J,) values and gains."""
+        rows = slice(self.start[jobs.start], self.start[jobs.stop])
+        corner, more, cost = self._pieces(prices, rows)
+        taken, (value, gain) = np.zeros_like(more), np.zeros((2, len(self.levels)))
+        for j in jobs:
+            own = slice(self.start[j] - rows.start, self.start[j + 1] - rows.start)
             if own.start < own.stop:
                 taken[own], value[j], gain[j] = self._best(j, more[own], cost[own])
-        share = self._shares(corner, taken)
-        row, level = np.nonzero(share > 1e-12)
-        chosen, column = np.unique(self.job[row], return_inverse=True)
-        return _Columns(value[chosen], chosen, column, row, level, share[row, level]), gain
-
-    def alone(self, j: int, prices: FloatArray) -> list[tuple[int, int]]:
-        """Job j's best plan at prices, each slot rounded up: slots and numbers of levels."""
-        own = slice(self._start[j], self._start[j + 1])
-        if own.start == own.stop:
-            return []
-        corner, more, cost = self._pieces(prices, own)
-        share = self._shares(corner, self._best(j, more, cost)[0])
-        high = share.shape[1] - 2 - np.argmax(share[:, ::-1] > 1e-9, axis=1)
-        some = share.max(axis=1) > 1e-9
-        return list(zip(self.slot[own][some].tolist(), high[some].tolist(), strict=True))
-
-    def _shares(self, corner: IntArray, taken: FloatArray) -> FloatArray:
-        """(N, C) of levels: a share of a piece is less of its corner and more of the next."""
-        share = np.zeros((len(corner), self.progress.shape[1]))
-        rows = np.arange(len(corner))
-        for piece in range(taken.shape[1]):
-            share[rows, corner[:, piece]] -= taken[:, piece]
-            share[rows, corner[:, piece + 1]] += taken[:, piece]
+        share, every = np.zeros((len(corner), self.progress.shape[1])), np.arange(len(corner))
+        for piece, part in enumerate(taken.T):  # less of its corner and more of the next
+            share[every, corner[:, piece]] -= part
+            share[every, corner[:, piece + 1]] += part
         share[:, 0] = 0.0
-        return share
+        return share, value, gain
 
     def _pieces(self, prices: FloatArray, own: slice) -> tuple[IntArray, FloatArray, FloatArray]:
         """The lower hulls of rows: (N, S + 1) corners, and (N, S) progress and cost a progress."""
@@ -262,23 +232,27 @@ class _Master:
         program.add_columns(1, upper=0.0)
         program.add_rows(self._rows + len(problem.jobs), [], upper=1.0)
         self._solver = program.solver(time_limit=1e9)
-        self._columns: list[_Columns] = []
+        self._columns: list[tuple[int, IntArray, Any, FloatArray]] = []
 
-    def solve(self, columns: _Columns) -> tuple[float, FloatArray]:
-        """The value with some columns more, and (T, R) duals."""
-        self._columns.append(columns)
+    def solve(self, share: FloatArray, worth: FloatArray) -> tuple[float, FloatArray]:
+        """The value with jobs' plans of shares (N, C), worth (J,), besides, and (T, R) duals."""
         pricing, total = self._pricing, self._pricing.problem.total
-        resources, count = len(total), len(columns.value)
-        row = (pricing.slot[columns.row][:, None] * resources + np.arange(resources)).ravel()
-        row = np.concatenate([row, self._rows + columns.job])
-        column = np.concatenate([np.repeat(columns.column, resources), np.arange(count)])
-        used = columns.share[:, None] * pricing.demand[pricing.job[columns.row], columns.level]
-        entry = np.concatenate([(used / total).ravel(), np.ones(count)])
-        matrix = csc_array((entry, (row, column)), (self._rows + len(pricing.levels), count))
+        row, level = at = np.nonzero(share > 1e-12)
+        job, column = np.unique(pricing.job[row], return_inverse=True)
+        resources, count = len(total), len(job)
+        self._columns.append((count, column, at, share[at]))
+        taken = (pricing.slot[row][:, None] * resources + np.arange(resources)).ravel()
+        used = share[at][:, None] * pricing.demand[pricing.job[row], level] / total
+        entry = np.concatenate([used.ravel(), np.ones(count)])
+        place = (
+            np.concatenate([taken, self._rows + job]),
+            np.concatenate([np.repeat(column, resources), np.arange(count)]),
+        )
+        matrix = csc_array((entry, place), (self._rows + len(worth), count))
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         self._solver.addCols(
-            count, -columns.value, np.zeros(count), np.ones(count), matrix.nnz,
+            count, -worth[job], np.zeros(count), np.ones(count), matrix.nnz,
             matrix.indptr[:-1], matrix.indices, matrix.data,
         )  # fmt: skip
         self._solver.run()
@@ -289,14 +263,12 @@ class _Master:
     def relaxed(self, value: float, bound: float) -> Relaxed:
         """What the master has found."""
         pricing = self._pricing
-        share = np.zeros((len(pricing.job), pricing.demand.shape[1]))
+        total = np.zeros((len(pricing.job), pricing.demand.shape[1]))
         chosen = np.array(self._solver.getSolution().col_value)[1:]
-        for columns in self._columns:
-            part, chosen = np.split(chosen, [len(columns.value)])
-            part = np.where(part > 1e-9, part, 0.0)[columns.column]
-            share[columns.row, columns.level] += part * columns.share
-        row, level = np.nonzero(share)
-        at = pricing.job[row], level
-        share = np.minimum(share[row, level], 1.0)
-        found = pricing.progress[at], pricing.demand[at], share
-        return Relaxed(pricing.levels, at[0], pricing.slot[row], *found, value, bound)
+        for count, column, at, share in self._columns:
+            part, chosen = np.split(chosen, [count])
+            total[at] += np.where(part > 1e-9, part, 0.0)[column] * share
+        row, level = np.nonzero(total)
+        job, share = pricing.job[row], np.minimum(total[row, level], 1.0)
+        found = pricing.progress[job, level], pricing.demand[job, level], share
+        return Relaxed(pricing.levels, job, pricing.slot[row], *found, value, bound)

@@ -36,7 +36,7 @@ class AllocationRLTask(RLTask):
         self, make: MakesEnv, make_evaluation: MakesEnv, teacher: AllocationSolver | None = None
     ) -> None:
         self.make, self.make_evaluation, self.env = make, make_evaluation, make()
-        self.plans = Plans()
+        self._planned: tuple[AllocationProblem | None, IntArray | None] = None, None
         self.agents = self.env.possible_agents
         self.reference = self
         self.teacher = teacher or self
@@ -58,10 +58,17 @@ class AllocationRLTask(RLTask):
         return self.env.observation_space(agent), self.env.action_space(agent)
 
     def make_env(self, index: int) -> AllocationRunnerEnv:
-        return AllocationRunnerEnv(self.make(), self.plans)
+        return AllocationRunnerEnv(self.make(), self)
 
     def make_evaluation_env(self, number: int) -> AllocationRunnerEnv:
-        return AllocationRunnerEnv(self.make_evaluation(), Plans())
+        return AllocationRunnerEnv(self.make_evaluation(), self)
+
+    def planned(self, expert: AllocationSolver, problem: AllocationProblem) -> IntArray | None:
+        """The workers (T, J) of an expert's plan, for the environments of a group once."""
+        if problem is not self._planned[0]:
+            plan = expert.solve(problem).solution
+            self._planned = problem, None if plan is None else plan.workers.sum(axis=2)
+        return self._planned[1]
 
 
 class AllocationRunnerEnv(RunnerEnv):
@@ -71,8 +78,8 @@ class AllocationRunnerEnv(RunnerEnv):
     former, the time is counted in slots.
     """
 
-    def __init__(self, env: AllocationParallelEnv, plans: Plans) -> None:
-        self.env, self.plans = env, plans
+    def __init__(self, env: AllocationParallelEnv, task: AllocationRLTask) -> None:
+        self.env, self.task = env, task
 
     @property
     def time(self) -> float:
@@ -81,7 +88,7 @@ class AllocationRunnerEnv(RunnerEnv):
     def reset(self, seed: int, progress: float = 1.0, expert: Any = None) -> None:
         self.env.reset(seed=seed)
         planned = isinstance(expert, AllocationSolver)
-        self.workers = self.plans.of(expert, self.env.episode.problem) if planned else None
+        self.workers = self.task.planned(expert, self.env.episode.problem) if planned else None
 
     def observations(self) -> Sequence[Mapping[str, Array]]:
         self.seen = list(self.env.observe().values())
@@ -114,15 +121,3 @@ class AllocationRunnerEnv(RunnerEnv):
             "utility_share": self.env.utility / episode.worth,
             "finished_share": episode.finished / max(len(episode.done), 1),
         }
-
-
-class Plans:
-    """The workers (T, J) of an expert's plan, for the environments of a group once."""
-
-    problem: AllocationProblem | None = None
-
-    def of(self, expert: AllocationSolver, problem: AllocationProblem) -> IntArray | None:
-        if problem is not self.problem:
-            plan = expert.solve(problem).solution
-            self.problem, self.given = problem, None if plan is None else plan.workers.sum(axis=2)
-        return self.given

@@ -37,8 +37,7 @@ class Sizes:
     and takes no more of any resource.
     """
 
-    workers: IntArray  # (C,)
-    servers: IntArray  # (C,)
+    size: IntArray  # (C, 2) workers and servers
     progress: FloatArray  # (C,) fraction of the job
     demand: FloatArray  # (C, R) of all machines together
 
@@ -66,19 +65,17 @@ class Sizes:
         span = np.where(together, 1, 2 if needs else np.searchsorted(most, w) + 1)
         found = []
         for i in np.flatnonzero(together | apart):
-            on, serving = np.ones(span[i], np.int64), np.zeros(span[i], np.int64)
-            on[0] = w[i] if needs else w[i] - span[i] + 1
-            on[1:] = 0 if needs else 1
-            serving[-1] = p[i]
-            made = problem.progress(job, on, serving)
+            place = np.zeros((2, span[i]), np.int64)
+            place[0, 1:] = 0 if needs else 1
+            place[0, 0], place[1, -1] = w[i] - place[0].sum(), p[i]
+            made = problem.progress(job, *place)
             if made > 0.0:
-                taken = job.speed.ends(on, serving).sum() * job.reserved
+                taken = job.speed.ends(*place).sum() * job.reserved
                 found.append((w[i], p[i], made, *inner[i], taken))
         table = np.array(found).reshape(-1, 4 + NIC)
         order = np.lexsort((*table[:, :2:-1].T, -table[:, 2]))
         table = table[sorted(unbeaten(order, table[:, 3:]))]
-        w, p = table[:, :2].astype(np.int64).T
-        return Sizes(w, p, table[:, 2], table[:, 3:])
+        return Sizes(table[:, :2].astype(np.int64), table[:, 2], table[:, 3:])
 
 
 def unbeaten(order: Iterable[int], demand: FloatArray) -> list[int]:
@@ -235,8 +232,9 @@ def _next(slot: Slot, j: int) -> int:
 def _shares(slot: Slot, j: int, workers: int) -> FloatArray:
     """(R,) of all machines that so many workers of job j and their servers take, on one machine."""
     job = slot.problem.jobs[j]
-    demand = job.demand(np.array([workers]), np.array([job.servers_for(workers)]))[0]
-    return demand / slot.problem.total
+    demand = job.demand(np.array([workers]), np.array([job.servers_for(workers)]))
+    shares: FloatArray = demand[0] / slot.problem.total
+    return shares
 
 
 class EqualShare(_Growing):

@@ -47,7 +47,7 @@ by_hand = AllocationProblem((ring, wide), np.array([[6.0, 32.0, 0.0, 1e9]]), 1e1
 
 def problems(utility: UtilityName, count: int, **sizes: int) -> list[AllocationProblem]:
     return [
-        random_problem(default_rng(seed), SPEEDS[seed % 3], utility, **sizes)  # type: ignore[arg-type]
+        random_problem(default_rng(seed), SPEEDS[seed % 3], utility, **sizes)
         for seed in range(count)
     ]
 
@@ -74,14 +74,6 @@ def test_one_slot_by_hand(rule: AllocationSolver, workers: list[int]) -> None:
     plan = rule.solve(by_hand).solution
     assert plan is not None
     assert plan.workers[0, :, 0].tolist() == workers
-
-
-@pytest.mark.parametrize("name", BASELINES)
-def test_no_rule_is_above_the_optimum(name: str) -> None:
-    for problem in problems("mixed", 3, jobs=3, slots=3):
-        assert solved(BASELINES[name](), problem)[0] <= ExactAllocation().solve(problem).value * (
-            1.0 + 1e-6
-        )
 
 
 @pytest.mark.parametrize("utility", ["linear", "log"])
@@ -172,10 +164,11 @@ def test_draws_have_the_probabilities_of_their_shares() -> None:
 
 @pytest.mark.parametrize("utility", ["log", "sigmoid"])
 def test_what_is_proved_holds_beside_the_optimum(utility: UtilityName) -> None:
+    proved = [Gadget(), Smd(), Smd(exact=True), RandomisedRounding()]
     for problem in problems(utility, 3, jobs=3, slots=4):
         exact = ExactAllocation().solve(problem)
         assert exact.status == "optimal"
-        for planner in (Gadget(), Smd(), Smd(exact=True), RandomisedRounding()):
+        for planner in [*proved, *(make() for make in BASELINES.values())]:
             value, bound, guarantee = solved(planner, problem)
             assert value <= exact.value * (1.0 + 1e-6)
             assert bound >= exact.value * (1.0 - 1e-6)

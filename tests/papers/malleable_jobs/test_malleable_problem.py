@@ -72,12 +72,6 @@ def test_speeds_by_hand(
     assert not model.needs_servers or model.samples_per_s(there[0], 0 * there[1], 1e9, 4e9) == 0.0
 
 
-def test_layers_hide_what_they_send_behind_the_backward_pass() -> None:
-    there = np.array([2, 0]), np.array([0, 1]), 1e9, 4e9
-    whole = ParameterServerSpeed(10, 3.0, 1.1e9)
-    assert layered.samples_per_s(*there) > whole.samples_per_s(*there)
-
-
 def test_a_plan_by_hand() -> None:
     plan = plan_of((0, 0, [2, 0], [0, 0]), (1, 0, [1, 1], [0, 0]), (1, 1, [1, 0], [1, 0]))
     assert problem.violations(plan) == []
