@@ -98,8 +98,10 @@ class ExactAllocation(AllocationSolver):
             played = play(problem, plan)
             if played.utility > value or rounds == 1:
                 best, value = plan, played.utility
-            if bound - value <= CLOSE * max(value, 1.0) or not program.refine(played.done[:, -1]):
+            if bound - value <= CLOSE * max(value, 1.0) or not program.worth:
                 break
+            for j in program.worth:  # bounded by tangents
+                program.tangent(j, float(played.done[j, -1]))
         status: Status = "optimal" if bound - value <= CLOSE * max(value, 1.0) else "limit"
         return outcome(problem, best, status, max(bound, value), rounds=float(rounds))
 
@@ -124,7 +126,7 @@ class _Program(LinearProgram):
             if job.utility.partial:
                 self.worth[j] = self.add_columns(1, cost=-1.0, upper=job.utility.of(1.0)), made
                 for fraction in _TANGENTS.tolist():
-                    self._tangent(j, fraction)
+                    self.tangent(j, fraction)
                 continue
             worth = np.array([job.utility.at(s + 1) for s in range(len(window))])
             ends = self.add_columns(len(window), cost=-worth, upper=1.0, integer=True)
@@ -145,7 +147,7 @@ class _Program(LinearProgram):
                 scale = max(held, 1e-9)
                 self.add_row([(columns, demand[:, m, r] / scale)], upper=held / scale)
 
-    def _tangent(self, j: int, fraction: float) -> None:
+    def tangent(self, j: int, fraction: float) -> None:
         """Worth is at most the tangent at a fraction; the slope is by central differences."""
         utility, (worth, made) = self.problem.jobs[j].utility, self.worth[j]
         at = min(max(fraction, _STEP), 1.0 - _STEP)
@@ -153,12 +155,6 @@ class _Program(LinearProgram):
         self.add_row(
             [(worth, 1.0), (self.runs[j], -slope * made)], upper=utility.of(at) - slope * at
         )
-
-    def refine(self, done: FloatArray) -> bool:
-        """Add tangents at the fractions done; False where no job has one."""
-        for j in self.worth:
-            self._tangent(j, float(done[j]))
-        return bool(self.worth)
 
     def solved(self, time_limit: float, seed: int) -> tuple[AllocationPlan | None, float]:
         """A plan and the bound of the program as it is."""

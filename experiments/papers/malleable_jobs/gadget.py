@@ -173,12 +173,9 @@ class Gadget(SlotBySlot):
             given = read_numbers(given, asdict(OWN), hints)
         self._weights = GainWeights(**given)
 
-    def begin(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._sizes: dict[int, Sizes] = {}
-        self._bounds = 0.0
-
     def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
+        self._rng, self._bounds = np.random.default_rng(budget.seed or 0), 0.0
+        self._sizes = dict[int, Sizes]()
         result = super()._solve(problem, budget)
         if self._weights != OWN or not all(job.utility.partial for job in problem.jobs):
             return result
@@ -221,12 +218,11 @@ def fitted(
 
     def attempt(j: int, size: IntArray, least: float) -> bool:
         place, made = slot.find(j, *size)
-        more = float(gains(slot, j, np.array([made]), choices.weights)[0]) if made > 0.0 else 0.0
-        if made <= 0.0 or more <= least:
-            return False
-        slot.put(j, place, made)
-        worth[j] = more
-        return True
+        more = float(gains(slot, j, np.array([made]), choices.weights)[0]) if made > 0.0 else least
+        if more > least:
+            slot.put(j, place, made)
+            worth[j] = more
+        return more > least
 
     for j, size in sorted(chosen, key=lambda one: -one[1][0]):
         attempt(j, size, -1.0)

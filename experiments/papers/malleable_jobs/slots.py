@@ -150,11 +150,7 @@ class SlotBySlot(AllocationSolver):
     def fill(self, slot: Slot) -> None:
         """Give workers to active jobs."""
 
-    def begin(self, seed: int) -> None:
-        """Before the first slot, for planners with a memory."""
-
     def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
-        self.begin(budget.seed or 0)
         return outcome(problem, filled(problem, self.fill))
 
 
