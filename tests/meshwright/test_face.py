@@ -71,7 +71,12 @@ def test_importing_is_cheap_and_planning_and_replaying_need_no_torch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "imports", ["import meshwright, gymnasium", "import gymnasium, meshwright"]
+    "imports",
+    [
+        "import meshwright, gymnasium",
+        "import gymnasium, meshwright",
+        "import meshwright, envs, gymnasium",
+    ],
 )
 def test_gymnasium_knows_the_environments_and_loads_no_kernels(imports: str) -> None:
     script = (

@@ -11,6 +11,7 @@ from agents.rllib.environments import EnvironmentTask
 from agents.rllib.vector import Evaluation
 from agents.solver import Budget, Result
 from envs.files import read_json
+from experiments.command_line import job_of, main_of
 from experiments.config.papers import register_environments
 from experiments.config.verbs import JOBS
 from experiments.learning.hand_rules import rule_scores
@@ -19,7 +20,6 @@ from experiments.papers.malleable_jobs.gadget import Gadget
 from experiments.papers.malleable_jobs.planners import BASELINES
 from experiments.papers.malleable_jobs.problem import AllocationPlan, AllocationProblem
 from experiments.papers.malleable_jobs.slots import AllocationSolver
-from experiments.run.app import job_of, main_of
 from tests.experiments.small_split import one_of_several
 
 allocate, train = main_of("allocate"), main_of("train")
