@@ -236,8 +236,8 @@ FAULTS = (
         "What jobs take of a machine in a slot has to fit together.",
         "A plan is sound if each of them fits alone.",
         "experiments/papers/malleable_jobs",
-        "taken += job.demand(workers[j], servers[j])",
-        "taken = np.maximum(taken, job.demand(workers[j], servers[j]))",
+        "taken += job.demand(workers, servers)",
+        "taken = np.maximum(taken, job.demand(workers, servers))",
     ),
     Fault(
         "backfilling",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -93,7 +93,8 @@ class AllocateConfig(ClusterConfig):
     # a planner, or all but exact: fifo, equal_share, drf, tetris, optimus, primal_dual,
     # gadget, rounding, smd, exact
     agent: str = "all"
-    problem: str = "random"  # random: drawn from the seed; trace: the jobs of trace, made malleable
+    # random: drawn from the seed; trace: the jobs of trace, made malleable
+    problem: Literal["random", "trace"] = "random"
     speed: SpeedName = "ring"  # ring, parameter_server, layered
     jobs: Jobs = 20  # of problem=random
     most_workers: Workers = 8  # of a job of problem=random
@@ -103,7 +104,6 @@ class AllocateConfig(ClusterConfig):
 
     def __post_init__(self) -> None:
         require_one_of(self.agent, ("all", *PLANNERS), file="config key 'agent'")
-        require_one_of(self.problem, ("random", "trace"), file="config key 'problem'")
 
 
 def allocate(config: AllocateConfig, run: Run) -> Result:
