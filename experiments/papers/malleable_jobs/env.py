@@ -241,7 +241,7 @@ class AllocationObservation:
 
     def __init__(
         self,
-        candidates: Count = 16,  # jobs shown, and offered
+        candidates: Count = 16,  # jobs that are shown and can be chosen
     ) -> None:
         self.candidates, rows = candidates, candidates + 1
         shapes = {

@@ -88,7 +88,7 @@ def unbeaten(order: Iterable[int], demand: FloatArray) -> list[int]:
 
 
 class Slot:
-    """One slot that is being filled: who is there, what is left, and what each job has."""
+    """One slot that is being filled: the jobs there, what is left, and what each job has."""
 
     def __init__(self, problem: AllocationProblem, now: int, done: FloatArray) -> None:
         self.problem, self.now = problem, now

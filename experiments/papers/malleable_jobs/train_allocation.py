@@ -46,7 +46,7 @@ RULE = "rule"
 
 @dataclass(kw_only=True)
 class ProblemsConfig(WindowsConfig):
-    """What those who learn from problems of traces are told."""
+    """Settings of trainings on problems of traces."""
 
     problems: Any
 
