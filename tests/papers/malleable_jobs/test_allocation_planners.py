@@ -24,7 +24,12 @@ from experiments.papers.malleable_jobs.gadget import (
     sum_of_ratios,
 )
 from experiments.papers.malleable_jobs.generated import SpeedName, UtilityName, random_problem
-from experiments.papers.malleable_jobs.planners import BASELINES, Draws, RandomisedRounding
+from experiments.papers.malleable_jobs.planners import (
+    BASELINES,
+    PLANNERS,
+    Draws,
+    RandomisedRounding,
+)
 from experiments.papers.malleable_jobs.problem import (
     AllocationProblem,
     LogUtility,
@@ -174,6 +179,13 @@ def test_what_is_proved_holds_beside_the_optimum(utility: UtilityName) -> None:
             assert bound >= exact.value * (1.0 - 1e-6)
             assert value >= guarantee * exact.value * (1.0 - 1e-9)
             assert (guarantee > 0.0) == (utility == "log" and isinstance(planner, Gadget))
+
+
+def test_nothing_runs_where_no_job_fits_a_machine() -> None:
+    (whole,) = problems("mixed", 1)
+    small = replace(whole, capacity=whole.capacity * 0.01)
+    assert relaxed(small).bound == 0.0
+    assert {solved(make(), small)[0] for make in PLANNERS.values()} == {0.0}
 
 
 @pytest.mark.slow
