@@ -27,7 +27,8 @@ from envs.placement.env import PlacementEnv
 def rule_scores(task: RLTask, reference: Sequence[float]) -> dict[str, float]:
     """Scores of rules in the episodes of the evaluation, the best first; inf: one fails there.
 
-    There are none for tasks and environments of others, or for another objective.
+    There are none for tasks and environments of others, or for another objective; an environment
+    with a method `simple_rules` says itself what they collect in its episode ("worth").
 
     Args:
         task: about the environment.
