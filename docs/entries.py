@@ -113,8 +113,8 @@ class Entry:
         """The first comment of its file; without one, the first line of the docstring."""
         named = get_object(self.target)
         about = inspect.getdoc(getattr(named, "__self__", named)) or ""
-        told = (line for line in self.comments if not line.startswith(RUN))
-        return " ".join(told) or about.partition("\n")[0]
+        sourced = (line for line in self.comments if not line.startswith(RUN))
+        return " ".join(sourced) or about.partition("\n")[0]
 
     @property
     def command(self) -> str:
@@ -157,11 +157,13 @@ class Entry:
 
     def fact(self, name: str) -> str:
         """`Knows`, `Guarantees` or `Source`, of the first that tells it."""
-        told = [section(get_object(self.target), name), section(self.made, name)]
-        return next(filter(None, [*told, *(section(class_of(x), name) for x in self.told)]), "")
+        sourced = [section(get_object(self.target), name), section(self.made, name)]
+        return next(
+            filter(None, [*sourced, *(section(class_of(x), name) for x in self.sourced)]), ""
+        )
 
     @property
-    def told(self) -> list[str]:
+    def sourced(self) -> list[str]:
         """The parts that say where they are from."""
         return [part for part in self.parts if section(class_of(part), "Source")]
 
@@ -292,7 +294,7 @@ def page(entry: Entry) -> str:
             *_learning(entry),
             f"## Run it\n\n```bash\n{entry.command}\n```",
             f"## How it works\n\n{DIRECTIVE.format(target)}",
-            *(f"### {part.rpartition('.')[2]}\n\n{DIRECTIVE.format(part)}" for part in entry.told),
+            *(f"### {x.rpartition('.')[2]}\n\n{DIRECTIVE.format(x)}" for x in entry.sourced),
             "\n".join(["## Settings\n\n```yaml", *_yaml(entry.node), "```\n"]),
         ]
     )  # fmt: skip
@@ -319,11 +321,11 @@ def _learning(entry: Entry) -> Iterator[str]:
 
 def _yaml(node: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     """The lines of a config, each with what its value means."""
-    told = {knob.name: f"  # {knob.help}" for knob in knobs(str(node.get("_target_"))) or ()}
+    sourced = {knob.name: f"  # {knob.help}" for knob in knobs(str(node.get("_target_"))) or ()}
     for key, value in node.items():
         inner = value if isinstance(value, Mapping) else {}
         shown = "" if inner else json.dumps(value)
-        yield f"{indent}{key}: {shown}{told.get(key, '')}".rstrip(" #")
+        yield f"{indent}{key}: {shown}{sourced.get(key, '')}".rstrip(" #")
         yield from _yaml(inner, f"{indent}  ")
 
 

@@ -28,11 +28,11 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
-Told = Callable[[str], None]  # a line: what begins to be compiled, and how long that takes
+Listener = Callable[[str], None]  # a line: what begins to be compiled, and how long that takes
 
 SHORT_S = 1.0  # seconds of compiling that nothing is said of
 STILL_S = 10.0  # between two lines that say that it goes on, where no run says so
-SAID = "MESHWRIGHT_COMPILES"  # of the environment: subjects told of, for processes of one run too
+SAID = "MESHWRIGHT_COMPILES"  # environment variable: subjects announced, for all processes of a run
 FLOORS = {"envs", "models", "agents", "experiments", "meshwright"}
 STEP, CLUSTER = "the simulator of a training step", "the cluster simulator"
 ROOMS = {  # by the rooms of the house
@@ -239,7 +239,7 @@ class _Watch(event.Listener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.kernels, self.seconds = 0, 0.0
-        self.told: list[Told] = [_on_stderr]  # the last of them is
+        self.listeners: list[Listener] = [_on_stderr]  # the last of them is
         self.subjects: list[str] = []  # of kernels that are compiled, each inside the one before
         self._watched = False  # by a thread that says how long it takes
         self._began = 0.0
@@ -257,8 +257,8 @@ class _Watch(event.Listener):  # type: ignore[misc]
         if what not in said.split(","):
             os.environ[SAID] = f"{said},{what}"
             about = ", a minute or more where all of it is" if what in {CLUSTER, STEP} else ""
-            self.told[-1](f"compiling what is new of {what}{about}")
-        if not self._watched and self.told[-1] is _on_stderr:
+            self.listeners[-1](f"compiling what is new of {what}{about}")
+        if not self._watched and self.listeners[-1] is _on_stderr:
             self._watched = True
             threading.Thread(target=self._still, name="compiling", daemon=True).start()
 
@@ -267,7 +267,7 @@ class _Watch(event.Listener):  # type: ignore[misc]
         while self.subjects or kernels != self.kernels:
             kernels = self.kernels
             time.sleep(STILL_S)
-            if self.subjects and self.told[-1] is _on_stderr:
+            if self.subjects and self.listeners[-1] is _on_stderr:
                 seconds = self.seconds + time.perf_counter() - self._began
                 _on_stderr(f"still compiling {self.subjects[0]}: {seconds:.0f} s")
         self._watched = False
@@ -299,10 +299,10 @@ def compiling() -> str | None:
 
 
 @contextmanager
-def telling(told: Told) -> Iterator[None]:
-    """Inside, what begins to be compiled is told to `told`; elsewhere on standard error."""
-    _watch.told.append(told)
+def telling(listener: Listener) -> Iterator[None]:
+    """Inside, what begins to be compiled is said to `listener`; elsewhere on standard error."""
+    _watch.listeners.append(listener)
     try:
         yield
     finally:
-        _watch.told.remove(told)
+        _watch.listeners.remove(listener)

@@ -49,7 +49,7 @@ from experiments.config.verbs import (
     without_choice,
 )
 from experiments.run.artifacts import claimed, to_yaml
-from experiments.run.faults import fault_of, require_text, told
+from experiments.run.faults import exit_code_of, fault_of, require_text
 from experiments.run.interrupts import goes_on
 from experiments.run.job import gone_on_with, loaded_job, result_of, without_extra
 from experiments.run.one_run import (
@@ -83,7 +83,7 @@ def main_of(verb: str, module: str = "") -> Callable[..., int]:
     standard output; everything else, whoever prints it, reaches standard error.
 
     Exit codes: 0, where the result has warnings with a line `warning: ...` for each on standard
-    error; 2 for bad input, or what this machine has no room for, told in one line; 130 when
+    error; 2 for bad input, or what this machine has no room for, in one line; 130 when
     interrupted by Ctrl-C, 143 by SIGTERM, in either case within seconds.
 
     `module` is the `__name__` of the module that has the command: where it is the program of this
@@ -92,7 +92,7 @@ def main_of(verb: str, module: str = "") -> Callable[..., int]:
 
     def main(arguments: list[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
-        return told(lambda: run_verb(verb, given), last=arguments is None)
+        return exit_code_of(lambda: run_verb(verb, given), last=arguments is None)
 
     if module == "__main__":
         sys.argv[0] = f"python -m {EXPERIMENTS}.{verb}"
@@ -102,7 +102,7 @@ def main_of(verb: str, module: str = "") -> Callable[..., int]:
 
 def run_job(config: str, arguments: Sequence[str]) -> int:
     """Run the job of a config, whatever else the words of its command could mean; the exit code."""
-    return told(lambda: run_verb(JOBS[config].verb, arguments, JOBS[config]), last=False)
+    return exit_code_of(lambda: run_verb(JOBS[config].verb, arguments, JOBS[config]), last=False)
 
 
 def job_of(verb: str, words: Sequence[str]) -> Job:
@@ -141,7 +141,7 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
 
         multirun(job.config, loaded_job(job)[0], words)
         return
-    whole = composed_words(words, job.config)  # a misspelt key is told before anything is loaded
+    whole = composed_words(words, job.config)  # a misspelt key is refused before anything is loaded
     schema, task = loaded_job(job)
     composed = of_schema(whole, schema)
     config, folder = composed.config, composed.folder

@@ -51,11 +51,11 @@ class ZooModel:
     def __post_init__(self) -> None:
         with refused_in(f"graph {self.name}"):
             if self.batch % self.micro_batches:
-                told = f"{self.micro_batches} does not divide the batch of {self.batch}"
-                raise InputError(told, field="micro_batches")
+                reason = f"{self.micro_batches} does not divide the batch of {self.batch}"
+                raise InputError(reason, field="micro_batches")
             if self.hidden and self.heads and self.hidden % self.heads:
-                told = f"{self.heads} does not divide hidden = {self.hidden}"
-                raise InputError(told, field="heads")
+                reason = f"{self.heads} does not divide hidden = {self.hidden}"
+                raise InputError(reason, field="heads")
             require_one_of(self.optimizer, _OPTIMIZERS, field="optimizer")
             require_one_of(self.dtype, _DTYPES, field="dtype")
 
@@ -131,8 +131,8 @@ def zoo_model(name: str, **shape: Unpack[ZooShape]) -> ZooModel:
         model = replace(own, **given)
         if own.positions and model.sequence and model.sequence > own.positions:
             if name != model.family:
-                told = f"{model.sequence} exceeds the model's {own.positions} positions"
-                raise InputError(told, field="sequence")
+                reason = f"{model.sequence} exceeds the model's {own.positions} positions"
+                raise InputError(reason, field="sequence")
             model = replace(model, positions=model.sequence)
         bare = () if model.family == "moe" else ("none",)
         require_one_of(model.head, (own.head, *bare), field="head")

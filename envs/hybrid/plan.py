@@ -267,7 +267,7 @@ class LayerRow:
     topology: Topology
     forward: FloatArray  # (L, D) seconds, inf: the device cannot run it
     input_gradient: FloatArray  # (L, D) what the layer before waits for in the backward pass
-    weight_gradient: FloatArray  # (L, D) what nobody waits for; 0 where it is not known apart
+    weight_gradient: FloatArray  # (L, D) what no stage waits for; 0 where it is not known apart
     update: FloatArray  # (L, D) seconds of the optimizer, once a step
     cut_bytes: FloatArray  # (L + 1,) from layer l - 1 to layer l, gradients the same back; ends 0
     gradient_bytes: FloatArray  # (L,) what replicas sum

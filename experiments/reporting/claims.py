@@ -151,8 +151,8 @@ def _check_ratio(what: str, dividend: str, divisor: str) -> None:
         names = "|".join(re.escape(name) for name in (*values, *keys) if name)
         return bool(names) and re.search(rf"(?<![\w.])({names})(?!\w)", text) is not None
 
-    told = named(upper - lower, above) or named(lower - upper, below)
-    if not told or named(upper - lower, below) or named(lower - upper, above):
+    reason = named(upper - lower, above) or named(lower - upper, below)
+    if not reason or named(upper - lower, below) or named(lower - upper, above):
         fault = "names what 'rerun.over' measures before 'over', and 'rerun.command' behind it"
         raise InputError(f"config key 'measured.what': {what!r} is to be of a form that {fault}")
 
@@ -297,8 +297,8 @@ def _reruns(
         task = display.begin(f"{claim.name} ({claim.rerun.takes})")
         value = rerun(claim, folder / "reruns")
         holds = claim.holds(value)
-        told = "inside" if holds else "OUTSIDE"
-        display.end(task, f"{value:.7g}, {told} {claim.figure}")
+        reason = "inside" if holds else "OUTSIDE"
+        display.end(task, f"{value:.7g}, {reason} {claim.figure}")
         yield {"claim": claim.name, "value": value, "in_the_interval": holds}
 
 

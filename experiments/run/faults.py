@@ -1,4 +1,4 @@
-"""What ends a run before its end: told in one line, as an exit code, never as a traceback."""
+"""What ends a run early: one line and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXIT_INTERRUPTED = 130
 NOT_UTF8 = "is no text in this locale: set PYTHONUTF8=1, or a locale of UTF-8"
 
 
-def told(work: Callable[[], None], *, last: bool) -> int:
+def exit_code_of(work: Callable[[], None], *, last: bool) -> int:
     """The exit code of some work; `last`: the process ends with it.
 
     0; 2 for bad input, or what this machine has no room for; 130 where it was interrupted, 143 by
@@ -63,8 +63,8 @@ def fault_of(error: BaseException) -> InputError | None:
     elif isinstance(error, UnicodeEncodeError):
         fault = InputError(f"{cause}: {NOT_UTF8}")
     elif isinstance(error, OSError):
-        told = f"cannot be read or written ({error.strerror or cause})"
-        fault = InputError(told, file=error.filename or "standard output, or another file")
+        exit_code_of = f"cannot be read or written ({error.strerror or cause})"
+        fault = InputError(exit_code_of, file=error.filename or "standard output, or another file")
     elif os.strerror(errno.ENOSPC) in cause:  # as libraries in other languages tell it
         fault = InputError(f"the disk is full ({cause})")
     return fault

@@ -83,9 +83,9 @@ def result_of(
     result = task(composed.config, run)
     warned = {"warnings": list(result.warnings)} if result.warnings else {}
     values = {**result.values, **warned, "run_folder": str(folder)}
-    told = to_json(stamp(values, result.provenance, kind="result"))
-    write_text(folder / RESULT_FILE, told)
-    return result, told
+    reason = to_json(stamp(values, result.provenance, kind="result"))
+    write_text(folder / RESULT_FILE, reason)
+    return result, reason
 
 
 def gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
@@ -99,8 +99,8 @@ def gone_on_with(folder: Path, provenance: Provenance) -> Provenance:
 
 
 def without_extra(error: Exception, verb: str) -> InputError | None:
-    """What is told where a module of an extra is not installed."""
+    """The message where a module of an extra is not installed."""
     if not isinstance(error, ImportError | InstantiationException):
         return None
-    told = missing_extra(error)
-    return None if told is None else InputError(f"{verb!r} {told}")
+    reason = missing_extra(error)
+    return None if reason is None else InputError(f"{verb!r} {reason}")

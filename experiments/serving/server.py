@@ -32,8 +32,8 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         made = socket.create_server((host, port), family=family, backlog=512)
     except (OSError, UnicodeError, OverflowError) as error:
-        told = f"{host}:{port} cannot be listened at, give another port=... ({error})"
-        raise InputError(told) from error
+        reason = f"{host}:{port} cannot be listened at, give another port=... ({error})"
+        raise InputError(reason) from error
     # Connections inherit it; without, an answer's last part waits 40 ms for an acknowledgement.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made

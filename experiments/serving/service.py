@@ -214,8 +214,8 @@ class Service:
             raise HTTPException(503, "the decision took too long", LATER) from None
         except InputError as error:
             faults = error.faults if isinstance(error, StateError) else [((), str(error))]
-            told = [{"loc": ["body", *location], "msg": message} for location, message in faults]
-            raise HTTPException(422, told) from None
+            reason = [{"loc": ["body", *location], "msg": message} for location, message in faults]
+            raise HTTPException(422, reason) from None
         return Response(text, media_type=JSON)
 
     def _decide(self, body: bytes) -> bytes:
@@ -250,7 +250,7 @@ class Service:
         host = headers.get("host", "").lower()
         found = AUTHORITY.fullmatch(host)
         if found is None or (found[1] or found[2]) not in {*self._hosts, arrived}:
-            raise HTTPException(421, "the Host is none of this service (serve hosts=[<name>])")
+            raise HTTPException(421, "the Host is not one of this service (serve hosts=[<name>])")
         if not {f"http://{host}", f"https://{host}"}.issuperset(
             origin.lower() for origin in headers.getlist("origin")
         ):

@@ -83,8 +83,8 @@ def read_token(file: str | None, host: str) -> str | None:
     if file is None:
         if is_loopback(host):
             return None
-        told = f"{host} can be reached from outside: name a file that holds a token"
-        raise InputError(told, file="config key 'token_file'")
+        reason = f"{host} can be reached from outside: name a file that holds a token"
+        raise InputError(reason, file="config key 'token_file'")
     token = read_content(file).decode("latin-1").strip()
     if not re.fullmatch(rf"[!-~]{{{SHORTEST_TOKEN},}}", token):
         raise InputError(f"is no token of {SHORTEST_TOKEN} ASCII characters or more", file=file)
@@ -95,8 +95,8 @@ def require_hosts(names: Sequence[str]) -> None:
     """Raise InputError where one is no name or address of a host."""
     for name in names:
         if not re.fullmatch(r"[\w.-]+|[\da-fA-F.]*(:[\da-fA-F.]*){2,}", name):  # or IPv6
-            told = f"{name!r} is no name of a host (no scheme, no port)"
-            raise InputError(told, file="config key 'hosts'")
+            reason = f"{name!r} is no name of a host (no scheme, no port)"
+            raise InputError(reason, file="config key 'hosts'")
 
 
 def is_loopback(host: str) -> bool:

@@ -208,10 +208,10 @@ def solver_of(
         from agents.bandwidth.joint import PlacementAlone
 
         return PlacementAlone(placement=agent, allocation=uniform_allocation)
-    told = f"config key '{key}': {target} does not plan problem={name}"
+    reason = f"config key '{key}': {target} does not plan problem={name}"
     if names := ", ".join(NAMES[kind] for kind in solves if kind in NAMES):
-        raise InputError(f"{told}; it plans problem={names}: ask experiments.plan for that")
+        raise InputError(f"{reason}; it plans problem={names}: ask experiments.plan for that")
     raise InputError(
-        f"{told}; what schedules jobs needs env=cluster and a trace, what learns is trained by "
+        f"{reason}; what schedules jobs needs env=cluster and a trace, what learns is trained by "
         "experiments.train, and its folder planned with by agent=learned"
     )

@@ -224,7 +224,7 @@ def _run_here(cell: Cell, folder: Path, display: ProgressDisplay) -> None:
 def _launch(
     cells: Sequence[Cell], folder: Path, display: ProgressDisplay, words: Sequence[str]
 ) -> None:
-    """Have one of Hydra's launchers run cells; it is told how many have ended."""
+    """Have one of Hydra's launchers run cells; `display` learns how many have ended."""
     task = Task(list(cells), folder, own_flags(), os.getpid())
     own = [*words, f"hydra.sweep.dir={quoted(folder)}", "hydra.sweep.subdir=."]
     ended = threading.Event()

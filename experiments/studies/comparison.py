@@ -54,8 +54,8 @@ class Comparison:
         found = self.frames.figures(self.metric)
         if found.is_empty():
             known = ", ".join(sorted(self.frames.values["metric"].unique()))
-            told = f"no cell has a figure {self.metric!r} (known: {known})"
-            raise InputError(f"config key 'study.metrics': {told}")
+            reason = f"no cell has a figure {self.metric!r} (known: {known})"
+            raise InputError(f"config key 'study.metrics': {reason}")
         several = found.group_by("cell").agg((pl.col("instance") != "").any().alias("several"))
         return found.join(several, "cell", maintain_order="left").filter(
             (pl.col("instance") != "") == pl.col("several")
@@ -262,7 +262,7 @@ class Comparison:
     def in_its_time(self, entry: Entry) -> float | None:
         """The median ratio to the best rival that is given no more time than the entry took.
 
-        Of a rival with several budgets that is the run told the least one that is no shorter, or
+        Of a rival with several budgets that is the run with the least one that is no shorter, or
         else the longest; of another what it had found by then. None without curves.
         """
         if self.frames.curves.is_empty() or self.study.sense != "min":

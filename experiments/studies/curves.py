@@ -67,8 +67,8 @@ def curves(config: CurvesConfig, run: Run) -> Result:
 def _of_study(folder: Path, run: Run) -> Result:
     """A panel for every cell."""
     if not (folder / CELLS_FILE).is_file():
-        told = "is no study: several run folders are seeds of one recipe"
-        raise InputError(told, file=folder, field=CELLS_FILE)
+        reason = "is no study: several run folders are seeds of one recipe"
+        raise InputError(reason, file=folder, field=CELLS_FILE)
     cells = Frames.read(folder).cells
     varying = [x for x in ("problem", "solver", "budget", "seed") if cells[x].n_unique() > 1]
     found, scores, hashes = {}, {}, {}

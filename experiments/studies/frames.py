@@ -67,7 +67,7 @@ class Frames(NamedTuple):
         """Those that `write` has written.
 
         Raises:
-            InputError: a file is none of them.
+            InputError: a file is not one of them.
         """
         found = []
         for name, schema in zip(cls._fields, (CELLS, VALUES, CURVES), strict=True):
@@ -128,7 +128,7 @@ def _figures(document: Mapping[str, Any], judged: str | None) -> Iterator[tuple[
 
 @cache
 def objectives() -> Mapping[str, str]:
-    """What each job is judged by unless told: a key of its result, by the name of its config."""
+    """What each job is judged by if nothing is given: a key of its result, by its config."""
     text = (config_folders()[0] / OBJECTIVES).read_text(encoding="utf-8")
     found: Mapping[str, str] = yaml.safe_load(text)
     return found

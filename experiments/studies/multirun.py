@@ -315,8 +315,8 @@ def _runs(override: Override) -> int:
         with suppress(ArithmeticError, ValueError):  # of infinities, of what is no number
             found = math.ceil((limits.stop - limits.start) / limits.step)
     if not 0 < found < math.inf:
-        told = "has no value" if found < 1 else "has no end"
-        raise InputError(f"config key '{override.key_or_group}': the sweep {told}")
+        reason = "has no value" if found < 1 else "has no end"
+        raise InputError(f"config key '{override.key_or_group}': the sweep {reason}")
     return int(found)
 
 

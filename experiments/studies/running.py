@@ -130,7 +130,7 @@ def _long(found: Comparison) -> pl.DataFrame:
 
 
 def _picture(found: Comparison) -> Any:
-    """Ratios of all problems by solver; None: there are too many to be told apart."""
+    """Ratios of all problems by solver; None: there are too many to show."""
     shown = solvers_first(found.shown)[:WIDEST]
     if not 0 < len(found.items) <= MOST_DRAWN:
         return None

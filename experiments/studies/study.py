@@ -46,7 +46,7 @@ class Part:
     solvers: Factor | None = None  # a list: names of agents
     variants: dict[str, Factor] | None = None  # of each solver; tables show the best one of each
     budgets: list[Positive] | None = None
-    budget_key: str | None = None  # of the job, by which it is told a budget
+    budget_key: str | None = None  # of the job, which sets its budget
     seeds: Count | None = None  # the study's seed, and those after it
     words: list[str] | None = None  # of every cell, before those of levels and solvers
 
@@ -212,8 +212,8 @@ class Cell:
                 and all(self.factors.get(x, level) == level for x, level in other.factors.items())
             ]
             if not same or (len(same) > 1 and not several):
-                told = f"reads {len(same)} cells of {found[1]!r}, which are to be one"
-                raise InputError(told, file=STUDY_KEY, record=self.name)
+                reason = f"reads {len(same)} cells of {found[1]!r}, which are to be one"
+                raise InputError(reason, file=STUDY_KEY, record=self.name)
             reads.extend(same)
             return ",".join(f"$CELL({key}){found[2]}" for key in same)
 

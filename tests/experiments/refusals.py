@@ -22,7 +22,7 @@ TRACE = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 FAULTY = "job_id,submission_time,duration,num_gpu\na,0,10,1\nb,1,-4,1\nc,3,10,2\n"
 
 
-def told(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
+def refused(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
     """The line that a deed is refused with; it holds all of `words`."""
     with pytest.raises(InputError) as caught:
         deed()
@@ -35,7 +35,7 @@ def told(deed: Callable[[], object], words: Sequence[str] = ()) -> str:
 
 def command_refused(app: str, arguments: Sequence[str], words: Sequence[str]) -> None:
     """A command line is refused when it is composed, before there is a run."""
-    told(lambda: check_command_line(arguments, app, get_class(JOBS[app].schema)), words)
+    refused(lambda: check_command_line(arguments, app, get_class(JOBS[app].schema)), words)
 
 
 def option_of(choice: str, *changes: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def option_refused(text: str, words: Sequence[str]) -> None:
         check_targets(node)
         return build(node[group], group)
 
-    told(make, words)
+    refused(make, words)
 
 
 def run_refused(

@@ -20,8 +20,8 @@ from refusals import (
     command_refused,
     option_of,
     option_refused,
+    refused,
     run_refused,
-    told,
     write_traces,
 )
 
@@ -92,20 +92,22 @@ def test_an_option_is_refused_by_name(text: str) -> None:
 
 
 def test_what_describes_something_else_is_refused_by_its_key(work: Path) -> None:
-    told(lambda: loaded(topology=OTHER), ["'topology'", "no topology"])
-    told(lambda: loaded(cost=OTHER), ["'cost'", "no cost model"])
-    told(lambda: loaded(graph=OTHER), ["'graph'", "Fraction"])
-    told(lambda: communication_of(OTHER), ["'communication'"])
-    told(lambda: order_rule_of(OTHER), ["'order'"])
-    told(lambda: planner_of(OTHER, "agent", Makespan()), ["'agent'", "does not plan"])
+    refused(lambda: loaded(topology=OTHER), ["'topology'", "no topology"])
+    refused(lambda: loaded(cost=OTHER), ["'cost'", "no cost model"])
+    refused(lambda: loaded(graph=OTHER), ["'graph'", "Fraction"])
+    refused(lambda: communication_of(OTHER), ["'communication'"])
+    refused(lambda: order_rule_of(OTHER), ["'order'"])
+    refused(lambda: planner_of(OTHER, "agent", Makespan()), ["'agent'", "does not plan"])
     from_graph = option_of("topology=from_graph")["topology"]
-    told(lambda: loaded(topology=from_graph), ["'topology'", "without devices"])
+    refused(lambda: loaded(topology=from_graph), ["'topology'", "without devices"])
 
 
 def test_a_folder_is_no_file(work: Path) -> None:
-    told(lambda: loaded("folder.npz"), ["folder.npz", "cannot be read"])
+    refused(lambda: loaded("folder.npz"), ["folder.npz", "cannot be read"])
     rule = order_rule_of(option_of("order=one_f_one_b")["order"])
-    told(lambda: read_plan("folder.npz", loaded().problem, rule), ["folder.npz", "cannot be read"])
+    refused(
+        lambda: read_plan("folder.npz", loaded().problem, rule), ["folder.npz", "cannot be read"]
+    )
 
 
 def repeat_an_operator(document: Document) -> None:
@@ -144,7 +146,7 @@ def test_a_graph_file_is_refused_with_record_and_field(fault: str, work: Path) -
     document = read_json(work / "graph.json")
     edit(document)
     (work / "graph.json").write_text(json.dumps(document))
-    told(lambda: require_fit(loaded("graph.json").problem), words)
+    refused(lambda: require_fit(loaded("graph.json").problem), words)
 
 
 DEEP = b'{"format": "meshwright.graph", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -161,7 +163,7 @@ CONTENTS = {
 def test_a_file_that_is_no_graph_is_refused(content: str, work: Path) -> None:
     data, words = CONTENTS[content]
     (work / "graph.npz").write_bytes(data)
-    told(loaded, ["graph.npz: ", words])
+    refused(loaded, ["graph.npz: ", words])
 
 
 TOPOLOGIES: dict[str, tuple[Edit, list[str]]] = {
@@ -186,18 +188,18 @@ def test_a_topology_file_is_refused_with_its_key(fault: str, work: Path) -> None
     document = yaml.safe_load((work / "cluster.yaml").read_text())
     edit(document)
     (work / "cluster.yaml").write_text(yaml.safe_dump(document))
-    told(lambda: topology_file("cluster.yaml"), ["cluster.yaml", *words])
+    refused(lambda: topology_file("cluster.yaml"), ["cluster.yaml", *words])
 
 
 def test_a_key_that_stands_twice_in_a_topology_file_is_refused(work: Path) -> None:
     with (work / "cluster.yaml").open("a") as file:
         file.write("name: again\n")
-    told(lambda: topology_file("cluster.yaml"), ["cluster.yaml", "line ", "'name'", "twice"])
+    refused(lambda: topology_file("cluster.yaml"), ["cluster.yaml", "line ", "'name'", "twice"])
 
 
 def test_a_node_of_a_topology_file_that_contains_itself_is_refused(work: Path) -> None:
     (work / "cluster.yaml").write_text("_target_: a.b\nservers: &again\n- [*again]\n")
-    told(lambda: topology_file("cluster.yaml"), ["cluster.yaml", "line 2", "itself"])
+    refused(lambda: topology_file("cluster.yaml"), ["cluster.yaml", "line 2", "itself"])
 
 
 def test_a_plan_with_a_hash_of_the_wrong_type_is_refused(work: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_plan_with_a_hash_of_the_wrong_type_is_refused(work: Path) -> None:
     (work / "plan.json").write_text(json.dumps({**document, "graph": {"sha256": [1]}}))
     rule = order_rule_of(option_of("order=one_f_one_b")["order"])
     words = ["plan.json: ", "field 'graph'", "[1]"]
-    told(lambda: read_plan("plan.json", loaded().problem, rule), words)
+    refused(lambda: read_plan("plan.json", loaded().problem, rule), words)
 
 
 def test_files_at_fault_are_told_by_the_app(work: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from layered_step import layered_step
 from numpy.testing import assert_array_equal
-from refusals import command_refused, option_of, option_refused, told
+from refusals import command_refused, option_of, option_refused, refused
 
 from agents.placement.baselines import ContiguousSplit, EqualShares
 from agents.solver import Budget, Result
@@ -106,7 +106,7 @@ def ask(app: str, *arguments: str, run: str = "run") -> dict[str, Any]:
     return document
 
 
-def refused(capsys: pytest.CaptureFixture[str], app: str, *arguments: str) -> str:
+def refused_line(capsys: pytest.CaptureFixture[str], app: str, *arguments: str) -> str:
     """The one line of a run that is refused."""
     capsys.readouterr()
     assert run_job(app, [*arguments, *ON, "hydra.run.dir=refused"]) == 2
@@ -144,7 +144,7 @@ def test_a_plan_whose_pipes_get_nothing_is_not_feasible_and_not_drawn(
     found = ask("evaluate", "plan=none.json", run="again")
     assert (found["feasible"], found["step_time_s"]) == (False, None)
     assert "no bandwidth from 'server" in found["violations"][0]
-    line = refused(capsys, "plot", "plan=none.json")
+    line = refused_line(capsys, "plot", "plan=none.json")
     assert "none.json" in line
     assert "never ends" in line
 
@@ -218,7 +218,7 @@ def test_a_model_without_allocation_is_refused_for_a_plan_with_bandwidth(
 ) -> None:
     ask("plan", "agent=uniform", "problem=bandwidth")
     for app, model in (("evaluate", "none"), ("evaluate", "fair"), ("plot", "single_port")):
-        line = refused(capsys, app, "plan=run/plan.json", f"communication={model}")
+        line = refused_line(capsys, app, "plan=run/plan.json", f"communication={model}")
         assert "'communication'" in line
         assert repr(model) in line
         assert "bandwidth" in line
@@ -251,7 +251,7 @@ OPTIONS: dict[str, list[str]] = {
 def test_a_run_is_refused_by_name(
     command: str, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = refused(capsys, *command.split())
+    line = refused_line(capsys, *command.split())
     for word in RUNS[command]:
         assert word in line
 
@@ -268,12 +268,12 @@ def test_a_placer_plans() -> None:
 
 def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:
     convex = option_of("agent=convex")["agent"]
-    told(
+    refused(
         lambda: planner_of(convex, "agent", Makespan()),
         ["'agent'", "ConvexRates", "problem=bandwidth"],
     )
     joint = {"_target_": f"{__name__}.UniformJoint"}
-    told(lambda: planner_of(joint, "agent", Makespan()), ["'agent'", "problem=joint"])
+    refused(lambda: planner_of(joint, "agent", Makespan()), ["'agent'", "problem=joint"])
 
 
 def test_links_without_bandwidth_are_refused(
@@ -281,6 +281,6 @@ def test_links_without_bandwidth_are_refused(
 ) -> None:
     arguments = ["env=placement_toy", "agent=convex", "problem=bandwidth",
                  "agent@problem.placer=contiguous", "problem.placer.groups=18"]  # fmt: skip
-    line = refused(capsys, "plan", *arguments)
+    line = refused_line(capsys, "plan", *arguments)
     assert "topology toy" in line
     assert "has no bandwidth to allocate" in line

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from refusals import told
+from refusals import refused
 
 from envs.files import read_json
 from experiments.command_line import run_job
@@ -64,7 +64,7 @@ def test_a_number_is_found_by_keys_places_and_values() -> None:
     assert number_at(document, "rules/0/mean") == 1.0
     assert number_at(document, "n/1/0") == 4.0
     for path in ("rules", "rules/rule=c/mean", "rules/7/mean", "x/y", "n/1"):
-        told(lambda path=path: number_at(document, path), ["no number", path])
+        refused(lambda path=path: number_at(document, path), ["no number", path])
 
 
 def test_a_figure_is_inside_its_interval_or_not() -> None:
@@ -89,7 +89,7 @@ def test_a_ratio_that_is_divided_the_other_way_is_refused(name: str, tmp_path: P
     again = ROWS[name]["rerun"]
     swapped = {**again, "command": again["over"], "over": again["command"]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**ROWS[name], "rerun": swapped}))
-    told(lambda: read_claims(tmp_path), ["mine.yaml", "measured.what"])
+    refused(lambda: read_claims(tmp_path), ["mine.yaml", "measured.what"])
 
 
 FAULTS = {
@@ -108,15 +108,15 @@ FAULTS = {
 def test_a_file_that_is_no_claim_is_one_line(pattern: str, tmp_path: Path) -> None:
     new, word = FAULTS[pattern]
     folder = changed(tmp_path / "claims", pattern, new)
-    told(lambda: read_claims(folder), ["mine.yaml", word])
+    refused(lambda: read_claims(folder), ["mine.yaml", word])
 
 
 def test_further_claims_are_taken_in(tmp_path: Path) -> None:
     folder = changed(tmp_path / "claims", "command: .*", "command: meshwright evaluate flows=a.csv")
     assert [claim.name for claim in read_claims(folder)] == [*KNOWN, "mine"]
     (folder / "mine.yaml").rename(folder / "flow_times.yaml")
-    told(lambda: read_claims(folder), ["name of another claim"])
-    told(lambda: read_claims(tmp_path / "absent"), ["no such folder"])
+    refused(lambda: read_claims(folder), ["name of another claim"])
+    refused(lambda: read_claims(tmp_path / "absent"), ["no such folder"])
 
 
 def test_the_command_writes_the_table_and_runs_a_row_again(
@@ -143,7 +143,7 @@ def test_the_command_writes_the_table_and_runs_a_row_again(
 
 
 def test_what_a_person_reads_is_not_run_again(tmp_path: Path) -> None:
-    told(lambda: rerun(KNOWN["moirai_search"], tmp_path), ["moirai_search", "a person"])
+    refused(lambda: rerun(KNOWN["moirai_search"], tmp_path), ["moirai_search", "a person"])
 
 
 @pytest.mark.proof

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from refusals import option_of, told, write_traces
+from refusals import option_of, refused, write_traces
 
 from agents.cluster.policy import Scheduler
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -78,17 +78,17 @@ def test_a_problem_is_refused_by_name(work: Path) -> None:
     for change, words in CLUSTERS.items():
         changes = OmegaConf.to_container(OmegaConf.from_dotlist(change.split()))
         assert isinstance(changes, dict)
-        told(partial(problem, cluster={**nodes["cluster"], **changes}), words)
+        refused(partial(problem, cluster={**nodes["cluster"], **changes}), words)
     for key, (node, words) in PROBLEMS.items():
-        told(partial(problem, **{key: node}), words)
+        refused(partial(problem, **{key: node}), words)
     assert len(problem().trace) == 2
 
 
 def test_a_policy_is_refused_by_name() -> None:
     heft = option_of("agent=heft")["agent"]
-    told(lambda: built_policy(heft, "agent"), ["'agent'", "fifo"])
+    refused(lambda: built_policy(heft, "agent"), ["'agent'", "fifo"])
     lost = {**option_of("agent=fifo")["agent"], "placement": {"_target_": "os.getcwd"}}
-    told(lambda: built_policy(lost, "agent"), ["'agent.placement'", "os.getcwd"])
+    refused(lambda: built_policy(lost, "agent"), ["'agent.placement'", "os.getcwd"])
 
 
 def test_a_policy_that_places_gangs_itself_has_no_placement(work: Path) -> None:
@@ -106,8 +106,8 @@ def test_rows_left_out_are_told_with_their_reason(
 ) -> None:
     lax = ["trace.path=faulty.csv", "trace.format=itp", "trace.strict=false"]
     assert main(["env=cluster", *lax, "hydra.run.dir=run"]) == 0
-    told = capsys.readouterr().out
-    assert "left out: 1 rows, duration is negative (first: row 2 (line 3))" in told
+    message = capsys.readouterr().out
+    assert "left out: 1 rows, duration is negative (first: row 2 (line 3))" in message
 
 
 def test_a_node_is_no_object_without_a_target() -> None:

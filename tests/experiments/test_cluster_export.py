@@ -81,8 +81,8 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
     spec = document(folder / "spec.json")
     priority = SHIPPED_CONFIGS.node("priority/learned")
-    for told in ("_target_", "path"):
-        del priority[told]
+    for message in ("_target_", "path"):
+        del priority[message]
     assert spec["adviser"]["priority"] == {"kind": "learned_gittins", **priority}
     posterior = sha256_of(made / "posterior" / "spec.json")
     assert spec["folders"]["durations"]["spec.json"] == posterior
@@ -169,7 +169,7 @@ def test_another_posterior_than_that_of_the_run_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (["expert=learned"], "expert.priority.path"),
         (["expert=learned", "expert.priority.path=absent"], "no such file"),
@@ -181,11 +181,11 @@ def test_another_posterior_than_that_of_the_run_is_refused(
 def test_bad_experts_are_told_before_training(
     work: Path,
     changes: list[str],
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([*SMALL, *changes, "hydra.run.dir=refused"]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert lines[-1].startswith("error: ")
-    assert told in lines[-1]
+    assert message in lines[-1]
     assert not (work / "refused" / "metrics.csv").exists()

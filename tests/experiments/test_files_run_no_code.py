@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from layered_step import layered_step
-from refusals import content_of, told
+from refusals import content_of, refused
 
 from agents.placement import labelling
 from envs.cluster.workload.readers.canonical import CanonicalReader
@@ -124,7 +124,7 @@ def test_what_conf_does_not_name_is_refused_before_it_is_imported(reader: str) -
     for number, (target, arguments) in enumerate(HOSTILE.items()):
         shape = SHAPES[0 if reader == "workload" else number % len(SHAPES)]
         node = shape({"_target_": target, **arguments})
-        line = told(lambda node=node: READERS[reader](node))
+        line = refused(lambda node=node: READERS[reader](node))
         assert re.search(r"(evil|config)\.yaml", line), line
         assert "_target_" in line
         assert repr(target) in line
@@ -144,7 +144,7 @@ def test_what_conf_does_not_name_is_refused_before_it_is_imported(reader: str) -
 )  # fmt: skip
 @pytest.mark.parametrize("reader", READERS)
 def test_a_file_takes_nothing_from_its_surroundings(reader: str, item: Node, key: str) -> None:
-    told(lambda: READERS[reader]({**OURS, **item}), [".yaml", key])
+    refused(lambda: READERS[reader]({**OURS, **item}), [".yaml", key])
 
 
 def test_words_in_a_file_name_nothing_else() -> None:
@@ -153,11 +153,11 @@ def test_words_in_a_file_name_nothing_else() -> None:
         if re.fullmatch(r"(\w+\.)+\w+", target):
             for word in (f"agent={target}", f"+agent@a.b={target}", f"agent._target_={target}",
                          f"x=[{{a: {{_target_: {target}}}}}]"):  # fmt: skip
-                told(lambda word=word: check_words(["budget_s=1", word]), [target, "_target_"])
+                refused(lambda word=word: check_words(["budget_s=1", word]), [target, "_target_"])
     for word in ("--config-dir=folder", "x=${oc.env:HOME}"):
-        told(lambda word=word: check_words([word]), [word])
+        refused(lambda word=word: check_words([word]), [word])
     claim = "python -m experiments.plan agent=os.system"
-    told(lambda: _number_of(claim, "x", Path("reruns")), ["os.system", "_target_"])
+    refused(lambda: _number_of(claim, "x", Path("reruns")), ["os.system", "_target_"])
     check_words(["graph=experiments.step.captured_models.Captured", "graph=graph.npz", "~agents.x"])
 
 

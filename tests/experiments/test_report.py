@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import told
+from refusals import refused
 from run_folders import metrics, run_folder, step_result
 
 from envs.files import read_json
@@ -206,14 +206,14 @@ def test_a_folder_that_is_none_is_one_line(fault: str, tmp_path: Path) -> None:
         list(comparisons([found]))
         assert found.metrics is None
 
-    assert str(folder) in told(read, [word])
+    assert str(folder) in refused(read, [word])
 
 
 def test_folders_that_are_absent_or_named_twice_are_one_line(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", step_result(0.2))
-    told(lambda: read_folders([str(tmp_path / "b")]), ["no such run folder"])
-    told(lambda: read_folders([str(folder), f"{folder}/../a"]), ["named twice"])
-    told(lambda: read_folders([]), ["runs"])
+    refused(lambda: read_folders([str(tmp_path / "b")]), ["no such run folder"])
+    refused(lambda: read_folders([str(folder), f"{folder}/../a"]), ["named twice"])
+    refused(lambda: read_folders([]), ["runs"])
 
 
 def test_words_without_a_key_are_run_folders() -> None:

@@ -53,12 +53,12 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
     assert sum(event["ph"] == "X" for event in events) == found["messages"]
     assert Path(found["picture"]).stat().st_size > 10_000
     document = read_json(Path(found["plan"]))
-    for path, value, told in (
-        (("network", "vertices", "a"), "x", "'x' is none of participant"),
+    for path, value, message in (
+        (("network", "vertices", "a"), "x", "'x' is not one of participant"),
         (("plan", "trees", 0, "root"), "z", "'plan.trees.0.root': 'z' is no vertex"),
         (("plan", "trees", 0, "share"), "1/0", "'1/0' is no share"),
         (("plan", "trees", 0, "reduce"), [], "the sum leaves out"),
-        (("problem", "primitive"), "scan", "'scan' is none of"),
+        (("problem", "primitive"), "scan", "'scan' is not one of"),
     ):
         changed = json.loads(json.dumps(document))
         at = changed
@@ -66,10 +66,10 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
             at = at[step]
         at[path[-1]] = value
         Path("changed.json").write_text(json.dumps(changed))
-        with refusal(told):
+        with refusal(message):
             read_plan("changed.json")
     assert run("participants=[a,z]", "hydra.run.dir=bad") == 2
-    assert "'z' is none of a, b, c" in capsys.readouterr().err
+    assert "'z' is not one of a, b, c" in capsys.readouterr().err
     node = {"_target_": "experiments.step.problem.network_file", "path": "links.yaml"}
     asked = SynchroniseConfig(
         topology=node, primitive="all_reduce", bytes="3MB", media=None, aggregation=True,
@@ -80,14 +80,14 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
     assert whole.sums.all()
     left = replace(asked, beside=[found["plan"]]).problem().network  # 4 MB on a way in 6.4 ms
     assert left.capacity[left.link[0, 3]] == pytest.approx(whole.capacity[whole.link[0, 3]] / 2)
-    for change, told in (
+    for change, message in (
         ({"media": ["NVLink"]}, "have no media"),
         ({"bytes": "3Mb"}, "'bytes'"),
-        ({"primitive": "scan"}, "'scan' is none of all_reduce"),
+        ({"primitive": "scan"}, "'scan' is not one of all_reduce"),
         ({"beside": [found["plan"]], "period": "1ms"}, "others take"),
         ({"topology": {"_target_": "builtins.dict"}}, "config key 'topology'"),
     ):
-        with refusal(told):
+        with refusal(message):
             replace(asked, **change).problem()
     Path("links.yaml").write_text(LINKS.replace("5us, both", "5GB, both", 1))
     with refusal(r"links\.0\.latency"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from file_server import Served, serving
-from refusals import command_refused, run_refused, told
+from refusals import command_refused, refused, run_refused
 
 from envs.cluster.workload.parquet import read_frame, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
@@ -264,7 +264,7 @@ def test_a_trace_is_refused_by_name(work: Path) -> None:
         made = {k: changes.pop(k) for k in ("jobs", "workload") if k in changes}
         generator = {**formats, "synthetic": {**formats["synthetic"], **made}}
         changed = replace(trace, **changes, formats=generator)
-        told(partial(load_trace, changed), words)
+        refused(partial(load_trace, changed), words)
 
 
 def test_without_network_there_is_one_line(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def test_a_resume_with_nothing_left_to_do_says_what_gives_it_more(
     again = result(killed)
     assert again["iterations"] == resumed["iterations"]
     assert "training.max_steps=" in again["warnings"][-1]
-    assert not [told for told in resumed.get("warnings", ()) if "max_steps" in told]
+    assert not [message for message in resumed.get("warnings", ()) if "max_steps" in message]
 
 
 @pytest.mark.proof

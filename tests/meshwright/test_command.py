@@ -113,8 +113,8 @@ def test_an_extra_that_is_not_there_is_named(
 
     monkeypatch.setattr("experiments.run.job.get_class", without_torch)
     assert main(["train"]) == 2
-    told = "error: 'train' needs the extra 'train': pip install 'meshwright[train]'\n"
-    assert capsys.readouterr().err == told
+    message = "error: 'train' needs the extra 'train': pip install 'meshwright[train]'\n"
+    assert capsys.readouterr().err == message
 
 
 def test_every_extra_brings_its_modules() -> None:
@@ -201,6 +201,6 @@ def test_an_extra_that_a_run_comes_to_need_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("experiments.network.flows.read_flow_file", needs_torch)
     assert main(["evaluate", "flows=flows.csv", "hydra.run.dir=run"]) == 2
-    told = "error: 'evaluate' needs the extra 'train': pip install 'meshwright[train]'\n"
-    assert capsys.readouterr().err == told
+    message = "error: 'evaluate' needs the extra 'train': pip install 'meshwright[train]'\n"
+    assert capsys.readouterr().err == message
     assert not (tmp_path / "run").exists()

@@ -461,9 +461,9 @@ def main() -> int:
             test = caught_by(clone, fault, str(Path(folder) / "caches"))
             unseen += test is None
             seconds = f"{time.monotonic() - begin:.0f}"
-            told = (fault.engine, fault.rule, fault.broken, test or "nothing", seconds)
-            table.add_row(*told)
-            console.print(*told, sep=" | ", markup=False)
+            message = (fault.engine, fault.rule, fault.broken, test or "nothing", seconds)
+            table.add_row(*message)
+            console.print(*message, sep=" | ", markup=False)
     console.print(table)
     console.print(f"{len(faults) - unseen} of {len(faults)} faults are caught")
     return int(unseen > UNSEEN_ALLOWED)

@@ -354,7 +354,7 @@ class ClusterObservation:
         known_durations: whether jobs say how long they take.
         order: by what key the window is filled.
         history: K; 0: no history is shown.
-        expert: whose action is shown; None: nobody's.
+        expert: the policy whose action is shown; None: none.
 
     Raises:
         InputError: the window's key needs durations that are not known.

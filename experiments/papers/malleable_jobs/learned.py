@@ -43,7 +43,7 @@ class LearnedAllocation(AllocationSolver):
         candidates: jobs that are scored, as in training.
 
     Raises:
-        InputError: the folder is none of these, or a file in it is damaged, foreign or of others.
+        InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
 
     def __init__(self, path: str | None = None, candidates: Count = 16) -> None:

@@ -163,7 +163,7 @@ def test_half_precision_halves_the_bytes() -> None:
         ("bert", {"heads": 7}, "field 'heads': 7 does not divide hidden = 768"),
         ("vit", {"vocabulary": 9}, "has no vocabulary"),
         ("llama", {"layers": 0}, "field 'layers': 0 is less than 1"),
-        ("gpt", {"width": 9}, "'width' is none of layers, hidden"),
+        ("gpt", {"width": 9}, "'width' is not one of layers, hidden"),
     ],
 )
 def test_bad_input_names_the_alternatives(

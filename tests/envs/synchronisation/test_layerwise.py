@@ -25,7 +25,7 @@ def test_iterations_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("x,toy,3,1,1,1,1\n", r"record row 3 \(line 4\): field 'layer': '3' does"),
         ("x,other,0,0,1,1,1\n", r"record row 3 \(line 4\): field 'elements': '0' is zero"),
@@ -33,8 +33,8 @@ def test_iterations_by_hand(tmp_path: Path) -> None:
         ("x,other,0,1\n", r"record row 3 \(line 4\): has 4 cells"),
     ],
 )
-def test_layers_that_make_no_sense_are_refused(line: str, told: str, tmp_path: Path) -> None:
+def test_layers_that_make_no_sense_are_refused(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "layers.csv"
     path.write_text(HEADER + TOY + line)
-    with refusal(told):
+    with refusal(message):
         read_layered_models(path, "x")

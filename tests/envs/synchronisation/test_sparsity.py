@@ -17,19 +17,19 @@ def test_workers_cannot_have_more_blocks_to_themselves_than_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sparsity", "told"),
+    ("sparsity", "message"),
     [
         ({"block": 16}, "give block, density and pattern, or block and gradients"),
         ({"block": 15, "gradients": "x.npy"}, "15 is no multiple of 4 bytes"),
         ({"block": 16, "gradients": "layers.csv"}, "layers.csv: is no array of numpy"),
         ({"block": 16, "density": 2, "pattern": "random"}, "'sparsity.density': 2 is no share"),
-        ({"block": 16, "density": 1, "pattern": "x"}, "'x' is none of random, overlapping"),
+        ({"block": 16, "density": 1, "pattern": "x"}, "'x' is not one of random, overlapping"),
     ],
 )
 def test_sparsity_that_makes_no_sense_is_refused(
-    sparsity: dict[str, object], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sparsity: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "layers.csv").write_text("no array")
-    with refusal(told):
+    with refusal(message):
         sparse_blocks(sparsity, 8, 1e6, 0)

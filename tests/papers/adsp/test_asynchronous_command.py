@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 SMALL = (
     "text=text.txt batch=2 workers=[2] heterogeneity=[2] target=3.4 "

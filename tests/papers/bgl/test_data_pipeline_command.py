@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.files import read_json
-from experiments.run.app import main_of
+from experiments.command_line import main_of
 
 SMALL = ["graph.nodes=2000", "graph.edges=8000", "graph.communities=50", "batch=10", "sequences=5",
          "reach=40"]  # fmt: skip

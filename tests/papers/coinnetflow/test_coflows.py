@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from envs.arrays import FloatArray, IntArray
 from envs.files import read_json
+from experiments.command_line import main_of
 from experiments.papers.coinnetflow.orders import ORDERS, bssi, lower_bound
 from experiments.papers.coinnetflow.simulation import (
     RATES,
@@ -22,7 +23,6 @@ from experiments.papers.coinnetflow.simulation import (
     simulate_fair,
 )
 from experiments.papers.coinnetflow.trace import java_doubles, read_coflows, simulate_coflowsim
-from experiments.run.app import main_of
 from tests.papers.coinnetflow import reference_coflows as reference
 from tests.refusal import refusal
 from tests.strength import examples
@@ -230,7 +230,7 @@ def test_times_stand_in_the_order_of_the_file(words: str, times: list[float], wo
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ("input=upws.txt agent=heft", "config key 'agent': 'heft' is none of fifo, sebf"),
+        ("input=upws.txt agent=heft", "config key 'agent': 'heft' is not one of fifo, sebf"),
         ("input=upws.txt semantics=coflowsim agent=fifo", "config key 'semantics': CoflowSim"),
         ("input=benchmark.txt semantics=coflowsim agent=bssi", "config key 'agent': 'bssi' is"),
         (

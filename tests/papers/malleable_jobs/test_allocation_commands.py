@@ -52,8 +52,8 @@ def test_a_plan_stands_beside_its_bound(work: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("agent=heft", "config key 'agent': 'heft' is none of all, fifo"),
-        ("agent=fifo speed=mesh", "config key 'speed': 'mesh' is none of ring"),
+        ("agent=heft", "config key 'agent': 'heft' is not one of all, fifo"),
+        ("agent=fifo speed=mesh", "config key 'speed': 'mesh' is not one of ring"),
         ("problem=trace", "config key 'trace.path' is missing"),
         ("slots=1000000000", "config key 'slots'"),
         ("jobs=100000000", "config key 'jobs'"),

@@ -28,7 +28,7 @@ def test_every_rule_has_its_worst_ratio(work: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ("problem=auction", "config key 'problem': 'auction' is none of k_max_search"),
+        ("problem=auction", "config key 'problem': 'auction' is not one of k_max_search"),
         ("spreads=[1.0]", "config key 'spreads"),
         ("sizes=[21]", "config key 'sizes': an item is larger"),
         ("units=[1000000000]", "config key 'units"),

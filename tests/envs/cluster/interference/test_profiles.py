@@ -130,7 +130,7 @@ def test_a_draw_depends_on_seed_and_id_alone() -> None:
 
 
 def test_what_no_profile_knows_is_refused() -> None:
-    with refusal(r"record 1: field 'model': 'huge' is none of small"):
+    with refusal(r"record 1: field 'model': 'huge' is not one of small"):
         drawn(trace([1, 1], ["any", "huge"]))
     with refusal(r"no profile suits a job of 128 GPUs"):
         drawn(trace([1, 128]))
