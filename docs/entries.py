@@ -29,7 +29,7 @@ from agents.step.problems import (
     StepPlanning,
 )
 from envs.hybrid.problem import HybridProblem
-from envs.synchronisation.plan import SynchronisationProblem
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.config.composing import hydra_over_configs
 from experiments.config.config_source import SHIPPED, options
 from experiments.config.papers import PAPERS

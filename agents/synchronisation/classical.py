@@ -25,7 +25,8 @@ from agents.synchronisation.ways import (
 )
 from envs.arrays import FloatArray
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem
+from envs.synchronisation.plan import Primitive, SynchronisationPlan
+from envs.synchronisation.problem import SynchronisationProblem
 
 _EXACT = 10  # participants up to which the cheapest ring is found by dynamic programming
 _TURNS = 8  # places of a server at which rings and trees enter it, at most

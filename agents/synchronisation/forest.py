@@ -34,14 +34,8 @@ from agents.synchronisation.optimum import (
 from agents.synchronisation.ways import Pair, Synchroniser
 from envs.bounds import Count, NonNegative, bounded
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.plan import (
-    Primitive,
-    SynchronisationPlan,
-    SynchronisationProblem,
-    Tree,
-    Way,
-    in_order,
-)
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree, Way, in_order
+from envs.synchronisation.problem import SynchronisationProblem
 
 _SPREAD = 600  # pairs of links of a switch, up to which every pair is given its part
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from agents.max_flow import max_flow
 from envs.arrays import BoolArray, IntArray
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.plan import SynchronisationProblem
+from envs.synchronisation.problem import SynchronisationProblem
 
 _LARGEST = 2**61  # sums of two capacities stay below 2^63
 

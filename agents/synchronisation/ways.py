@@ -22,14 +22,9 @@ from agents.solver import DirectSolver
 from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.plan import (
-    Primitive,
-    SynchronisationPlan,
-    SynchronisationProblem,
-    Tree,
-    Way,
-)
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree, Way
 from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 
 Pair = tuple[int, int]  # vertices
 Table = dict[Pair, Way]

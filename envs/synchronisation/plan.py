@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from itertools import pairwise
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class SynchronisationPlan:
     trees: tuple[Tree, ...]
     chunk: float = float("inf")  # bytes
 
-    def spans(self, problem: SynchronisationProblem) -> list[tuple[Fraction, Fraction]]:
+    def spans(self, problem: VectorSum) -> list[tuple[Fraction, Fraction]]:
         """(trees,) first and end of what each tree carries, as shares of the vector."""
         every = problem.primitive is Primitive.ALL_REDUCE
         ends: dict[int | None, Fraction] = {None: Fraction(0)}
@@ -83,12 +82,12 @@ class SynchronisationPlan:
         """Every way of a tree, once."""
         return sorted({way for tree in self.trees for way in (*tree.reduce, *tree.broadcast)})
 
-    def vertices(self, problem: SynchronisationProblem) -> list[int]:
+    def vertices(self, problem: VectorSum) -> list[int]:
         """Those that take part, and all others at an end of a way."""
         ends = {vertex for way in self.ways for vertex in (way[0], way[-1])}
         return sorted(ends | set(problem.network.participants))
 
-    def violations(self, problem: SynchronisationProblem) -> list[str]:
+    def violations(self, problem: VectorSum) -> list[str]:
         """What is wrong with the plan for this problem; empty where nothing is."""
         network, found = problem.network, list[str]()
         taking, primitive = set(network.participants), problem.primitive
@@ -109,7 +108,7 @@ class SynchronisationPlan:
             found.append(f"chunks of {self.chunk} bytes")
         return found
 
-    def perform(self, problem: SynchronisationProblem, vectors: FloatArray) -> FloatArray:
+    def perform(self, problem: VectorSum, vectors: FloatArray) -> FloatArray:
         """(n, E) what every participant holds at the end, executed message by message.
 
         What a rank does not own at the end is NaN: under reduce-scatter all but its own block.
@@ -137,7 +136,7 @@ class SynchronisationPlan:
                     result[rank[vertex], part] = values
         return result
 
-    def link_bytes(self, problem: SynchronisationProblem) -> FloatArray:
+    def link_bytes(self, problem: VectorSum) -> FloatArray:
         """(K,) bytes that every link of the network carries."""
         total, (own, union) = np.zeros(problem.network.num_links), self.sizes(problem)
         for tree in self.trees:
@@ -146,15 +145,15 @@ class SynchronisationPlan:
                 np.add.at(total, problem.network.links_of(way), float(tree.share) * size)
         return total
 
-    def sizes(self, problem: SynchronisationProblem) -> tuple[FloatArray, float]:
+    def sizes(self, problem: VectorSum) -> tuple[FloatArray, float]:
         """Bytes of the whole vector: (V,) as every vertex sends it to be summed, and of the sum."""
         return np.full(problem.network.num_vertices, problem.size), problem.size
 
-    def own_seconds(self, problem: SynchronisationProblem) -> float | None:
+    def own_seconds(self, problem: VectorSum) -> float | None:
         """Seconds by the plan's own model, where ranks send different bytes; None: it is played."""
         return None
 
-    def busiest_seconds(self, problem: SynchronisationProblem) -> float:
+    def busiest_seconds(self, problem: VectorSum) -> float:
         """Seconds that the busiest link needs for its bytes: no timing of this plan is below it."""
         return float((self.link_bytes(problem) / problem.network.capacity).max(initial=0.0))
 
@@ -175,7 +174,7 @@ def in_order(root: int, ways: tuple[Way, ...], *, towards: bool) -> list[Way]:
     return found[::-1] if towards else found
 
 
-def _violations_of(problem: SynchronisationProblem, tree: Tree) -> list[str]:
+def _violations_of(problem: VectorSum, tree: Tree) -> list[str]:
     network, found = problem.network, list[str]()
     taking = set(network.participants)
     if tree.share <= 0:
@@ -225,25 +224,12 @@ class Primitive(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class SynchronisationProblem:
-    """Vectors of `size` bytes, one for each participant of `network`.
+class VectorSum:
+    """What is summed over a network: `size` bytes, by which primitive.
 
-    `size` is that of the whole vector: of all-gather what every rank holds at the end, of
-    reduce-scatter what it holds at the beginning. *Algorithm bandwidth* is `size` over the seconds.
-
-    Knows:
-        Every link's capacity and latency, who takes part, who forwards, and who can add. It decides
-        the trees, what share of the vector each carries, and the size of chunks.
-
-    Args:
-        blocks: which blocks of its vector each rank has that are not all zero; None: all.
-
-    Raises:
-        InputError: `size` is not positive and finite.
+    Attributes:
+        blocks: which blocks of whose vector are not zero; None: all.
     """
-
-    objective: ClassVar[str] = "time_s"
-    sense: ClassVar[Literal["min"]] = "min"
 
     network: LinkGraph
     size: float  # bytes
@@ -253,19 +239,6 @@ class SynchronisationProblem:
     def __post_init__(self) -> None:
         if not 0.0 < self.size < np.inf:
             raise InputError(f"a vector of {self.size} bytes", field="size")
-
-    def price(self, plan: SynchronisationPlan) -> dict[str, float]:
-        """What a plan takes by its own model where it has one, else as it is played."""
-        from envs.synchronisation.playing import seconds_of
-
-        return {self.objective: seconds_of(self, plan)}
-
-    def violations(self, plan: SynchronisationPlan) -> list[str]:
-        """What is wrong with a plan, a sentence each."""
-        return plan.violations(self)
-
-    def bound(self) -> None:
-        """Solvers bring their own."""
 
     def block_of(self, rank: int) -> tuple[Fraction, Fraction]:
         """First and end, as shares of the vector, of the block that is `rank`'s own."""

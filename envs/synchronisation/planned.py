@@ -10,8 +10,9 @@ from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import LinkGraph, links_of_topology
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem
+from envs.synchronisation.plan import SynchronisationPlan
 from envs.synchronisation.playing import seconds_of
+from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import MEBI
 
 SIZES = MEBI, 64 * MEBI  # bytes of the two all-reduces that are played

@@ -30,7 +30,7 @@ from envs.compilation import unchecked, unchecked_inner
 from envs.errors import InputError
 from envs.heap import pop, push
 from envs.network.max_min import Filling, fill, filling
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Way
+from envs.synchronisation.plan import SynchronisationPlan, VectorSum, Way
 
 Connection = tuple[int, Way, bool]  # tree of the plan, way, whether it leads to the root
 
@@ -56,7 +56,7 @@ class Played:
     arrived: FloatArray  # (M,)
 
 
-def seconds_of(problem: SynchronisationProblem, plan: SynchronisationPlan) -> float:
+def seconds_of(problem: VectorSum, plan: SynchronisationPlan) -> float:
     """Seconds by the plan's own model where it has one; otherwise as it is played.
 
     Raises:
@@ -67,7 +67,7 @@ def seconds_of(problem: SynchronisationProblem, plan: SynchronisationPlan) -> fl
 
 
 def play(
-    problem: SynchronisationProblem,
+    problem: VectorSum,
     plan: SynchronisationPlan,
     summing: float = 0.0,
     overhead: float = 0.0,

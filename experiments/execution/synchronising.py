@@ -19,8 +19,9 @@ import numpy as np
 from annotated_types import Ge
 
 from envs.bounds import Count, Positive
-from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree
 from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import parse_bandwidth, parse_bytes, read_quantity
 from experiments.execution.namespaces import Framing, fewest_links, real_links
 from experiments.execution.processes import PLAN, run_processes

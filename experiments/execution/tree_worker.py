@@ -26,13 +26,8 @@ from torch import Tensor, distributed
 from torch.distributed import Work
 
 from envs.files import read_json
-from envs.synchronisation.plan import (
-    Primitive,
-    SynchronisationPlan,
-    SynchronisationProblem,
-    Tree,
-    Way,
-)
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.execution.namespaces import address, enter
 from experiments.execution.processes import MEETING, PLAN, TASK
 from experiments.network.plan_file import read_plan

@@ -12,13 +12,8 @@ from pydantic import ConfigDict
 from envs.errors import InputError, refused_in, require_one_of
 from envs.forms import Form, read_form
 from envs.synchronisation.link_graph import LinkGraph, described, description
-from envs.synchronisation.plan import (
-    Primitive,
-    SynchronisationPlan,
-    SynchronisationProblem,
-    Tree,
-    Way,
-)
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import SynchronisationProblem
 from envs.units import parse_bytes, read_quantity
 from experiments.run.artifacts import write_json
 from experiments.run.provenance import Provenance, stamp

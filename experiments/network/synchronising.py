@@ -25,8 +25,9 @@ from envs.errors import InputError, require_one_of
 from envs.files import check_file
 from envs.hardware.topology import Topology
 from envs.synchronisation.link_graph import LinkGraph, links_of_topology, residual
-from envs.synchronisation.plan import ELEMENT, SynchronisationPlan, SynchronisationProblem
+from envs.synchronisation.plan import ELEMENT, SynchronisationPlan
 from envs.synchronisation.playing import Played, play
+from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.published import uneven
 from envs.synchronisation.sparsity import Pattern, blocks_of, drawn_blocks
 from envs.units import parse_bytes, parse_seconds, read_quantity

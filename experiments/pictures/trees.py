@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from envs.synchronisation.link_graph import LinkGraph
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
+from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.pictures.style import (
     BLUE,
     NOTE,

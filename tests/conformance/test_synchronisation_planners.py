@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.entries import entries
-from envs.synchronisation.plan import Primitive, SynchronisationProblem
+from envs.synchronisation.plan import Primitive
 from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.config.targets import build
 from experiments.network.synchronising import largest_error
 from tests.envs.synchronisation.made_networks import networks

@@ -42,7 +42,7 @@ def written(console: RunConsole) -> list[str]:
 def said_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of what was compiled; no compiling is too short."""
     monkeypatch.setenv(compilation.SAID, "")
-    monkeypatch.setattr(compilation._watch, "message", compilation._watch.message[:1])
+    monkeypatch.setattr(compilation._watch, "listeners", compilation._watch.listeners[:1])
     monkeypatch.setattr(compilation, "SHORT_S", 0.0)
     monkeypatch.setattr(compilation, "STILL_S", 0.001)
     yield

@@ -28,8 +28,8 @@ from envs.synchronisation.layerwise import (
     training_seconds,
 )
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationProblem
 from envs.synchronisation.playing import seconds_of
+from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparsity import Pattern, blocks_of, drawn_blocks
 from experiments.papers.in_network_sums.planners import OmniReduce
 from experiments.papers.in_network_sums.switchml import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from envs.arrays import BoolArray, FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
-from envs.synchronisation.plan import ELEMENT, SynchronisationPlan, SynchronisationProblem
+from envs.synchronisation.plan import ELEMENT, SynchronisationPlan, VectorSum
 from envs.synchronisation.sparsity import blocks_of, in_blocks
 from experiments.papers.in_network_sums.switchml import HEADERS
 
@@ -156,32 +156,32 @@ class StreamedPlan(SynchronisationPlan):
 
     streaming: Streaming = Streaming()
 
-    def blocks(self, problem: SynchronisationProblem) -> BoolArray:
+    def blocks(self, problem: VectorSum) -> BoolArray:
         """(n, B) those of the problem; all, where it names none."""
         if problem.blocks is not None:
             return problem.blocks
         count = int(-(-problem.size // (ELEMENT * self.streaming.block)))
         return np.ones((len(problem.network.participants), count), dtype=np.bool_)
 
-    def traffic(self, problem: SynchronisationProblem) -> Traffic:
+    def traffic(self, problem: VectorSum) -> Traffic:
         """What workers and aggregators send each other, to the byte."""
         blocks = self.blocks(problem)
         return traffic(self.streaming, blocks, len(self.trees), problem.size / blocks.shape[1])
 
-    def perform(self, problem: SynchronisationProblem, vectors: FloatArray) -> FloatArray:
+    def perform(self, problem: VectorSum, vectors: FloatArray) -> FloatArray:
         """As `SynchronisationPlan.perform`, by the protocol; zeros are those of the vectors."""
         block = self.streaming.block
         if problem.blocks is not None:
             block = -(-vectors.shape[1] // problem.blocks.shape[1])
         return stream(replace(self.streaming, block=block), vectors, len(self.trees))[0]
 
-    def sizes(self, problem: SynchronisationProblem) -> tuple[FloatArray, float]:
+    def sizes(self, problem: VectorSum) -> tuple[FloatArray, float]:
         """Bytes of the blocks that are not zero, stripes having equal shares of them."""
         blocks, sent = self.blocks(problem), np.zeros(problem.network.num_vertices)
         sent[[*problem.network.participants]] = blocks.mean(axis=1) * problem.size
         return sent, float(blocks.any(axis=0).mean()) * problem.size
 
-    def own_seconds(self, problem: SynchronisationProblem) -> float:
+    def own_seconds(self, problem: VectorSum) -> float:
         """The busiest link at its rate, the overhead, and each byte of the fullest worker.
 
         Workers that receive the union of all blocks, and aggregators that send it, need its bytes

@@ -12,13 +12,8 @@ import numpy as np
 from agents.solver import Budget, Result
 from agents.synchronisation.classical import ParameterServer
 from agents.synchronisation.ways import Pattern, Synchroniser, Ways, blended, load_of
-from envs.synchronisation.plan import (
-    Primitive,
-    SynchronisationPlan,
-    SynchronisationProblem,
-    Tree,
-    Way,
-)
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.papers.in_network_sums.omnireduce import StreamedPlan, Streaming
 from experiments.papers.in_network_sums.switchml import SlotPool
 

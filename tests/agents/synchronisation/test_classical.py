@@ -20,8 +20,9 @@ from agents.synchronisation.classical import (
 )
 from agents.synchronisation.ways import Ways
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, links_of_topology
-from envs.synchronisation.plan import Primitive, SynchronisationProblem
+from envs.synchronisation.plan import Primitive
 from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 from tests.envs.synchronisation.made_networks import networks, star
 from tests.envs.topologies import topology_named
 from tests.strength import SEEDS, examples

@@ -22,8 +22,9 @@ from agents.synchronisation.optimum import (
     supply_of_few,
 )
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of, residual
-from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem
+from envs.synchronisation.plan import Primitive, SynchronisationPlan
 from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.published import Rate, switched
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build

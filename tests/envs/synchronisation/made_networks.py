@@ -10,7 +10,8 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree, Way
+from envs.synchronisation.plan import SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import SynchronisationProblem
 from tests.strength import SEEDS
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from envs.network.fluid import ring_seconds
 from envs.synchronisation.link_graph import VertexSpec, graph_of
-from envs.synchronisation.plan import SynchronisationPlan, SynchronisationProblem, Tree
+from envs.synchronisation.plan import SynchronisationPlan, Tree
 from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 from tests.envs.network.reference_max_min import exact_max_min
 from tests.envs.synchronisation.made_networks import networks, plans, ring, star
 from tests.refusal import refusal

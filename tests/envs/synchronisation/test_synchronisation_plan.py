@@ -9,7 +9,8 @@ import pytest
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 
-from envs.synchronisation.plan import Primitive, SynchronisationPlan, SynchronisationProblem, Tree
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree
+from envs.synchronisation.problem import SynchronisationProblem
 from tests.envs.synchronisation.made_networks import ring, star
 
 

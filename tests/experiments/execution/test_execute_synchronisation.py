@@ -17,13 +17,8 @@ import pytest
 
 from envs.files import read_json
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import (
-    Primitive,
-    SynchronisationPlan,
-    SynchronisationProblem,
-    Tree,
-    Way,
-)
+from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree, Way
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.command_line import run_job
 from experiments.execution import synchronising
 from experiments.execution.namespaces import fewest_links, real_links, why_not

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from envs.synchronisation.plan import SynchronisationProblem
+from envs.synchronisation.problem import SynchronisationProblem
 from envs.synchronisation.sparsity import Pattern, blocks_of, drawn_blocks
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.papers.in_network_sums.omnireduce import (

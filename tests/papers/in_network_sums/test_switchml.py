@@ -13,8 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from envs.synchronisation.layerwise import JITTER, read_layered_models, training_seconds
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
-from envs.synchronisation.plan import Primitive, SynchronisationProblem
+from envs.synchronisation.plan import Primitive
 from envs.synchronisation.playing import play
+from envs.synchronisation.problem import SynchronisationProblem
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.papers.in_network_sums.planners import SwitchMl
 from experiments.papers.in_network_sums.switchml import (
