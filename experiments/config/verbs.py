@@ -143,16 +143,17 @@ def _job(verb: str, config: str, named: str, words: str = "") -> Job:
 
 
 def _jobs() -> Iterator[Job]:
-    for verb, (own, *others) in _JOBS.items():
-        yield _job(verb, *own)
-        for paper in PAPERS:  # before others, whose words may mean any option
-            for config, (of, named, words) in {**paper.jobs, **paper.commands}.items():
-                if of == verb:
-                    yield _job(verb, config, f"papers.{paper.folder.name}.{named}", words)
-        yield from (_job(verb, *row) for row in others)
+    for verb, rows in _JOBS.items():
+        yield from (_job(verb, *row) for row in rows)
+    for paper in PAPERS:
+        for config, (verb, named, words) in {**paper.jobs, **paper.commands}.items():
+            yield _job(verb, config, f"papers.{paper.folder.name}.{named}", words)
 
 
-JOBS: Mapping[str, Job] = {job.config: job for job in _jobs()}
+# That of any task comes last, behind those of papers.
+JOBS: Mapping[str, Job] = {
+    job.config: job for job in sorted(_jobs(), key=lambda job: job.words == f"{TASK}=?*")
+}
 VERBS = list(_JOBS)
 COMMANDS = sorted({*VERBS, *ALIASES})
 

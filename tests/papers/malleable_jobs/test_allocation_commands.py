@@ -13,7 +13,7 @@ from agents.solver import Budget, Result
 from envs.files import read_json
 from experiments.command_line import job_of, main_of
 from experiments.config.papers import register_environments
-from experiments.config.verbs import JOBS
+from experiments.config.verbs import JOBS, expanded
 from experiments.learning.hand_rules import rule_scores
 from experiments.papers.malleable_jobs.command import BrokenGuaranteeError, beside_optima
 from experiments.papers.malleable_jobs.gadget import Gadget
@@ -133,11 +133,15 @@ def test_bad_input_of_training_is_one_line(
 
 @pytest.mark.parametrize(
     ("words", "job"),
-    [("task=allocation", "train_allocation"), ("env=allocation_parallel", "train_allocation"),
-     ("model=gains", "train_gains"), ("model=rule task=gains", "train_gains")],
+    [("train task=allocation", "train_allocation"), ("train env=allocation", "train_allocation"),
+     ("train model=gains", "train_gains"), ("train model=rule task=gains", "train_gains"),
+     ("allocate agent=fifo", "allocate"), ("allocate study=3", "allocation_study"),
+     ("synchronise study=3", "synchronise")],
 )  # fmt: skip
-def test_a_task_is_named_or_meant_by_what_only_it_takes(words: str, job: str) -> None:
-    assert job_of("train", words.split()) is JOBS[job]
+def test_a_job_is_meant_by_what_only_it_takes(words: str, job: str) -> None:
+    command, *others = words.split()
+    verb, own = expanded(command, others)
+    assert job_of(verb, own) is JOBS[job]
 
 
 def test_usual_rules_stand_beside_what_is_learned_in_the_environment() -> None:
