@@ -143,17 +143,19 @@ def _job(verb: str, config: str, named: str, words: str = "") -> Job:
 
 
 def _jobs() -> Iterator[Job]:
+    """Those of papers stand before the first of the core that takes any option of a group."""
     for verb, rows in _JOBS.items():
-        yield from (_job(verb, *row) for row in rows)
-    for paper in PAPERS:
-        for config, (verb, named, words) in {**paper.jobs, **paper.commands}.items():
-            yield _job(verb, config, f"papers.{paper.folder.name}.{named}", words)
+        jobs = [_job(verb, *row) for row in rows]
+        at = next((n for n, job in enumerate(jobs) if "=?*" in job.words), len(jobs))
+        yield from jobs[:at]
+        for paper in PAPERS:
+            for config, (of, named, words) in {**paper.jobs, **paper.commands}.items():
+                if of == verb:
+                    yield _job(verb, config, f"papers.{paper.folder.name}.{named}", words)
+        yield from jobs[at:]
 
 
-# That of any task comes last, behind those of papers.
-JOBS: Mapping[str, Job] = {
-    job.config: job for job in sorted(_jobs(), key=lambda job: job.words == f"{TASK}=?*")
-}
+JOBS: Mapping[str, Job] = {job.config: job for job in _jobs()}
 VERBS = list(_JOBS)
 COMMANDS = sorted({*VERBS, *ALIASES})
 
