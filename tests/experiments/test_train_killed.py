@@ -81,7 +81,9 @@ def outcome(folder: Path) -> tuple[list[dict[str, str]], dict[str, bytes]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("problems", [ONE, MANY], ids=["one", "many"])
+@pytest.mark.parametrize(
+    "problems", [pytest.param(ONE, marks=pytest.mark.proof), MANY], ids=["one", "many"]
+)
 def test_killed_at_any_rows_it_is_the_undisturbed_run(tmp_path: Path, problems: list[str]) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     start = [*problems, *RUN]
