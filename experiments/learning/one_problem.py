@@ -378,8 +378,8 @@ def main_job(config: MainConfig, run: Run) -> Result:
     times = {row.method: row.step_time for row in rows}
     named = ", ".join(words[method] for method in (TRAINED, UNTRAINED, SHIPPED))
     notes = (
-        "Step times are simulated on every operator; search time is what a method took, and a search "
-        f"had {config.budget_s:g} s. No plan is faster than the lower bound.",
+        "Step times are simulated on every operator; search time is what a method took, "
+        f"a search had {config.budget_s:g} s. No plan is faster than the lower bound.",
         f"{named}: the most probable plan of a policy, without search. Exported is what was "
         f"{words[TRAINED]}; the {words[SHIPPED]} is "
         f"{'faster' if times[SHIPPED] < times[TRAINED] else 'not faster'} here.",
