@@ -65,10 +65,10 @@ KNOWLEDGE = {  # the classes of `agents.cluster.policy.Knowledge`
     "durations": "durations: how long every job takes",
 }
 ABOUT = {
-    "environment": "What is decided, step by step. `env=` names one; in Python `mw.make(id)` makes "
-    "those of Gymnasium, the class those of PettingZoo. The docstring of the class is the "
-    "specification; toys have proved optima. Each page has a picture and, but for `Pricing`, the "
-    "learning curve of a minute of training.",
+    "environment": "What is decided, step by step. `env=` names one; in Python `mw.make(id)` "
+    "makes it, of Gymnasium or of PettingZoo. The docstring of the class is the specification; "
+    "toys have proved optima. Each page has a picture and, but for `Pricing`, the learning curve "
+    "of a minute of training.",
     "planner": "Who decides a whole training step at once. `agent=` names one. Whatever a planner "
     "says of itself, its plan is simulated again and stands beside a lower bound. The pictures "
     "show the plan for one small step of two micro-batches, on two V100 and two P100, or on four "
@@ -113,8 +113,8 @@ class Entry:
         """The first comment of its file; without one, the first line of the docstring."""
         named = get_object(self.target)
         about = inspect.getdoc(getattr(named, "__self__", named)) or ""
-        sourced = (line for line in self.comments if not line.startswith(RUN))
-        return " ".join(sourced) or about.partition("\n")[0]
+        lines = (line for line in self.comments if not line.startswith(RUN))
+        return " ".join(lines) or about.partition("\n")[0]
 
     @property
     def command(self) -> str:
@@ -157,10 +157,9 @@ class Entry:
 
     def fact(self, name: str) -> str:
         """`Knows`, `Guarantees` or `Source`, of the first that tells it."""
-        sourced = [section(get_object(self.target), name), section(self.made, name)]
-        return next(
-            filter(None, [*sourced, *(section(class_of(x), name) for x in self.sourced)]), ""
-        )
+        found = [section(get_object(self.target), name), section(self.made, name)]
+        found += [section(class_of(part), name) for part in self.sourced]
+        return next(filter(None, found), "")
 
     @property
     def sourced(self) -> list[str]:
@@ -321,11 +320,11 @@ def _learning(entry: Entry) -> Iterator[str]:
 
 def _yaml(node: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     """The lines of a config, each with what its value means."""
-    sourced = {knob.name: f"  # {knob.help}" for knob in knobs(str(node.get("_target_"))) or ()}
+    helps = {knob.name: f"  # {knob.help}" for knob in knobs(str(node.get("_target_"))) or ()}
     for key, value in node.items():
         inner = value if isinstance(value, Mapping) else {}
         shown = "" if inner else json.dumps(value)
-        yield f"{indent}{key}: {shown}{sourced.get(key, '')}".rstrip(" #")
+        yield f"{indent}{key}: {shown}{helps.get(key, '')}".rstrip(" #")
         yield from _yaml(inner, f"{indent}  ")
 
 

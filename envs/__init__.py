@@ -39,8 +39,8 @@ for _name, _entry in {
     gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"{__name__}.{_entry}")
 
 
-def make_parallel(id: str, **arguments: Any) -> ParallelEnv[Any, Any, Any]:  # noqa: A002
-    """The environment of a name of `PARALLEL`."""
-    module, _, name = PARALLEL[id].partition(":")
+def make_parallel(entry: str, **arguments: Any) -> ParallelEnv[Any, Any, Any]:
+    """The environment of a value of `PARALLEL`."""
+    module, _, name = entry.partition(":")
     made: ParallelEnv[Any, Any, Any] = getattr(import_module(module), name)(**arguments)
     return made

@@ -196,18 +196,18 @@ class TracedCost(_LinkTransfers):
             )
         found = traced_times(graph, read_trace(path))
         share = found.matched_seconds / max(found.total_seconds, 1e-12)
-        reason = (
+        summary = (
             f"{share:.0%} of the time in the trace, {found.runs} runs, are operators of the graph"
         )
         if found.shared:
-            reason += f"; shares of what ran in their place: {', '.join(found.shared)}"
+            summary += f"; shares of what ran in their place: {', '.join(found.shared)}"
         if found.untimed:
             listed = ", ".join(found.untimed)
             if self.untimed == "refuse":
                 advice = "untimed=roofline gives them the roofline of the device"
                 raise InputError(f"has no time for {listed}; {advice}", file=path)
-            reason += f"; roofline: {listed}"
-        _LOG.warning("%s: %s", path, reason)
+            summary += f"; roofline: {listed}"
+        _LOG.warning("%s: %s", path, summary)
         roofline = _seconds_on(graph, spec) if found.untimed else np.zeros(graph.num_operators)
         return np.where(np.isnan(found.seconds), roofline, found.seconds)
 

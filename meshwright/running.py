@@ -76,7 +76,9 @@ def make(
 
     name = id if "/" in id else f"meshwright/{id}"
     return (
-        make_parallel(name, **arguments) if name in PARALLEL else gymnasium.make(name, **arguments)
+        make_parallel(PARALLEL[name], **arguments)
+        if name in PARALLEL
+        else gymnasium.make(name, **arguments)
     )
 
 

@@ -287,11 +287,11 @@ class PlanResult:
         rows.append(("lower bound", _time(self.lower_bound_s) if self.lower_bound_s else "none"))
         if self.single_device is not None:
             alone = self.best_single_device_s
-            fault = "the step fits on none"
+            shown = "the step fits on none"
             if alone is not None:
                 times = f", {alone / self.step_time_s:.2f}x the plan's" if alone > 0 else ""
-                fault = _time(alone) + times
-            rows.append(("best single device", fault))
+                shown = _time(alone) + times
+            rows.append(("best single device", shown))
         memory = self.peak_memory_bytes
         capacity = self.loaded.problem.capacity.tolist()
         for (name, peak), most in list(zip(memory.items(), capacity, strict=False))[:MOST_DEVICES]:
@@ -299,7 +299,7 @@ class PlanResult:
         if self.reason:
             rows.append(("not feasible" if self._plan is not None else "no plan", self.reason))
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {fault}" for name, fault in rows)
+        return "\n".join(f"{name:<{width}}  {shown}" for name, shown in rows)
 
     def __repr__(self) -> str:
         return str(self)

@@ -58,7 +58,7 @@ class EnvironmentTask(RLTask):
             hint = f" (near it: {known})" if known else ""
             raise InputError(f"there is no {id!r}{hint}", field="task.id")
         self.info = objective
-        parallel = partial(make_parallel, id) if id in PARALLEL else None
+        parallel = partial(make_parallel, PARALLEL[id]) if id in PARALLEL else None
         self.make = make or parallel or partial(gymnasium.make, id)
         env: Any = self.make()
         self.parallel = isinstance(env, ParallelEnv)

@@ -25,13 +25,12 @@ def register() -> None:
         if spec.namespace == "meshwright":
             register_env(name, partial(_single, spec))
     for name, entry in PARALLEL.items():
-        register_env(name, partial(_parallel, name, entry))
+        register_env(name, partial(_parallel, entry))
 
 
 def _single(spec: EnvSpec, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     return gymnasium.make(spec, **arguments)
 
 
-def _parallel(name: str, entry: str, arguments: Mapping[str, Any]) -> ParallelPettingZooEnv:
-    PARALLEL.setdefault(name, entry)  # another process may know its own alone
-    return ParallelPettingZooEnv(make_parallel(name, **arguments))
+def _parallel(entry: str, arguments: Mapping[str, Any]) -> ParallelPettingZooEnv:
+    return ParallelPettingZooEnv(make_parallel(entry, **arguments))

@@ -230,8 +230,8 @@ class RLTask:
 
     def news(self, row: Mapping[str, float]) -> str:
         """An iteration in a few words, by its metrics."""
-        reason = (f"{name} {row[f'charts/{name}']:.4g}" for name in self.metrics)
-        return f"{', '.join(reason)}, {row['charts/SPS']:,.0f} steps/s"
+        figures = (f"{name} {row[f'charts/{name}']:.4g}" for name in self.metrics)
+        return f"{', '.join(figures)}, {row['charts/SPS']:,.0f} steps/s"
 
     def export(self, policies: Mapping[str, Any], folder: Path, card: ModelCard) -> None:
         """Write the policies, by module; of several each in a folder with its name."""

@@ -260,11 +260,11 @@ class Download:
                 return True
             raise
         with response:
-            partial, text = response.status == PARTIAL, response.headers
-            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", text.get("Content-Range", "").strip())
+            partial, sent = response.status == PARTIAL, response.headers
+            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", sent.get("Content-Range", "").strip())
             if partial and (span is None or int(span[1]) != have):
-                raise http.client.HTTPException(f"the server sends {text.get('Content-Range')}")
-            length = span[2] if partial and span is not None else text.get("Content-Length", "")
+                raise http.client.HTTPException(f"the server sends {sent.get('Content-Range')}")
+            length = span[2] if partial and span is not None else sent.get("Content-Length", "")
             total = int(length) if length.isdecimal() else None
             with self.part.open("ab" if partial else "wb") as file:
                 while chunk := response.read(CHUNK):

@@ -480,7 +480,7 @@ def _omegaconf_line(error: Exception) -> str:
         )
     if key:
         return f"config key '{key}': {lines[0] if lines else type(error).__name__}"
-    reason = [line for line in lines if not line.startswith(("full_key:", "object_type="))]
-    line = " ".join(reason) or type(error).__name__
+    kept = [line for line in lines if not line.startswith(("full_key:", "object_type="))]
+    line = " ".join(kept) or type(error).__name__
     whole = line.startswith("Error merging override") and "=[" in line
     return f"{line}: is a mapping, whose keys are given as <key>.<name>=" if whole else line

@@ -91,8 +91,8 @@ def verb_help(shown: Job, words: Sequence[str], command: str) -> str:
     lines += ["Keys (key=value; what is given here is the default):", ""]
     taken = {choice.package.partition(".")[0] or choice.group for choice in choices(shown.config)}
     config = {key: x for key, x in job_config(shown.config).items() if key not in taken}
-    reason = _helps(shown.schema) | COMMON
-    lines += _keys("", {**config, "seed": 0, "json": False}, reason, width)
+    helps = _helps(shown.schema) | COMMON
+    lines += _keys("", {**config, "seed": 0, "json": False}, helps, width)
     named = given_keys(words)
     for choice in choices(shown.config):
         if choice.word in named or (
@@ -206,25 +206,25 @@ def _helps(target: str) -> dict[str, str]:
 
 
 def _flat(
-    prefix: str, node: Mapping[str, Any], reason: Mapping[str, str]
+    prefix: str, node: Mapping[str, Any], helps: Mapping[str, str]
 ) -> Iterator[tuple[str, Any, str]]:
     """(dotted key, value, help) of everything in a config that can be given."""
-    reason = {**_helps(str(node.get("_target_"))), **reason}
+    helps = {**_helps(str(node.get("_target_"))), **helps}
     for key, value in node.items():
         if key in {"defaults", "hydra"} or str(key).startswith("_"):
             continue
         if isinstance(value, Mapping) and value:
-            if reason.get(key):
-                yield f"{prefix}{key}", NOTHING, reason[key]  # the head of what follows
+            if helps.get(key):
+                yield f"{prefix}{key}", NOTHING, helps[key]  # the head of what follows
             yield from _flat(f"{prefix}{key}.", value, {})
         else:
-            yield f"{prefix}{key}", value, reason.get(key, "")
+            yield f"{prefix}{key}", value, helps.get(key, "")
 
 
 def _keys(
-    prefix: str, node: Mapping[str, Any], reason: Mapping[str, str], width: int
+    prefix: str, node: Mapping[str, Any], helps: Mapping[str, str], width: int
 ) -> Iterator[str]:
-    for name, value, meaning in _flat(prefix, node, reason):
+    for name, value, meaning in _flat(prefix, node, helps):
         objects = isinstance(value, list) and any(isinstance(one, Mapping) for one in value)
         text = "[...]" if objects else value
         text = text if isinstance(text, str) else json.dumps(text, default=str)

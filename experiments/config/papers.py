@@ -10,7 +10,6 @@ else.
     groups: {agent: {switchml: "planners:SwitchMl"}}
     gymnasium: {Allocation-v0: "env:AllocationEnv"}
     pettingzoo: {Pricing-v0: "env:PricingEnv"}
-    objects: ["problem:rentals"]        # what its configs may have made besides
     help: {agent: "who decides"}        # what a new group is about, for `--help`
 
 Its folder `conf`, where it has one, adds configs as the shipped ones.
@@ -40,7 +39,6 @@ class Paper:
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     gymnasium: Mapping[str, str] = field(default_factory=dict)
     pettingzoo: Mapping[str, str] = field(default_factory=dict)
-    objects: tuple[str, ...] = ()
     help: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -7,7 +7,7 @@ is one row here. What differs from the defaults is a file of the group's folder 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from experiments.config.papers import PAPERS
 from experiments.config.signatures import PREFIX, local
@@ -200,20 +200,19 @@ _CORE: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def _with_papers() -> Iterator[tuple[str, Mapping[str, str]]]:
-    for group in {**_CORE, **{x: () for paper in PAPERS for x in paper.groups}}:
-        rows = dict(_CORE.get(group, {}))
-        for paper in PAPERS:
-            rows |= {name: paper.row(x) for name, x in paper.groups.get(group, {}).items()}
-        yield group, rows
+def _with_papers() -> dict[str, dict[str, str]]:
+    found = {group: dict(rows) for group, rows in _CORE.items()}
+    for paper in PAPERS:
+        for group, rows in paper.groups.items():
+            found.setdefault(group, {}).update({x: paper.row(row) for x, row in rows.items()})
+    return found
 
 
-GROUPS = dict(_with_papers())
+GROUPS: Mapping[str, Mapping[str, str]] = _with_papers()
 # What a file may have made, though no group has a name for it.
 OF_FILES = (
     "envs.cluster.simulation.incidents:Failures",
     "envs.synchronisation.link_graph:described",
-    *(paper.named(x) for paper in PAPERS for x in paper.objects),
 )
 # Groups whose options are no objects but parts of a config, with the defaults of a dataclass.
 RECORDS: Mapping[str, str] = {

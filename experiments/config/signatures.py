@@ -232,8 +232,7 @@ def _knobs(found: Definition) -> Iterator[Knob]:
         return
     inits = [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
     if inits:
-        reason = "\n".join(_docs(found))
-        yield from _arguments(found, inits[0], skipped=1, about=reason)
+        yield from _arguments(found, inits[0], skipped=1, about="\n".join(_docs(found)))
     elif {"dataclass", "NamedTuple"} & set(map(_called, (*node.decorator_list, *node.bases))):
         own = {knob.name: knob for knob in _fields(found)}
         for base in _bases(found):
@@ -332,9 +331,9 @@ def _entries(about: str) -> dict[str, str]:
 def _comment(module: str, line: int) -> str:
     """What stands behind an argument or a field on its line, or in the lines above it."""
     lines = _lines(module)
-    _, _, reason = lines[line - 1].partition("  # ")
-    if reason and not reason.startswith(("noqa", "type:", "fmt:")):
-        return reason.strip()
+    _, _, comment = lines[line - 1].partition("  # ")
+    if comment and not comment.startswith(("noqa", "type:", "fmt:")):
+        return comment.strip()
     before = (lines[at].strip() for at in range(line - 2, -1, -1))
     above = takewhile(lambda text: text.startswith("# "), before)
     return " ".join(text[2:] for text in reversed(list(above)))

@@ -143,8 +143,8 @@ def run(*command: str, check: bool = True, text: str | None = None) -> str:
         command, capture_output=True, text=True, check=False, timeout=60, input=text
     )
     if check and done.returncode:
-        reason = " ".join((done.stdout + done.stderr).split())
-        raise InputError(f"{' '.join(command)}: {reason}")
+        output = " ".join((done.stdout + done.stderr).split())
+        raise InputError(f"{' '.join(command)}: {output}")
     return done.stdout
 
 

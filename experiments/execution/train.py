@@ -105,8 +105,8 @@ class Pipeline:
 
         named = {k: mine(x) for k, x in inputs.items()} if isinstance(inputs, Mapping) else {}
         first = () if isinstance(inputs, Mapping) else (mine(inputs),)
-        reason: dict[str, Any] = {"target": mine(targets), "losses": losses, **named}
-        self.schedule.step(*first, return_outputs=False, **reason)
+        given: dict[str, Any] = {"target": mine(targets), "losses": losses, **named}
+        self.schedule.step(*first, return_outputs=False, **given)
         return None if losses is None else torch.stack(losses).mean().item()
 
     def synchronise(self) -> None:

@@ -169,7 +169,9 @@ def work(folder: Path, process: int) -> Document:
     """
     task = read_json(folder / TASK)
     splits = {name: read_json(folder / name / SPLIT_FILE) for name in task["plans"]}
-    models = {name: _model(task, splits[name], *reason) for name, reason in task["plans"].items()}
+    models = {
+        name: _model(task, splits[name], *arguments) for name, arguments in task["plans"].items()
+    }
     distributed.init_process_group(
         "gloo",
         init_method=f"file://{folder / MEETING}",

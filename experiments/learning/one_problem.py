@@ -263,14 +263,14 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     name = f"{problem.graph.name} on {problem.topology.name}"
     title = f"{name}: a policy learns by PPO ({objective.name})"
     draw_curve(run, learned, comparison, title, provenance)
-    fault = learned.outcome.sentence
+    summary = learned.outcome.sentence
     if len(rows) > 1:
         run.console.print(comparison.rich(name))
-        write_markdown(run, name, [comparison.markdown(), f"{fault}."], provenance)
-    run.console.say(fault)
+        write_markdown(run, name, [comparison.markdown(), f"{summary}."], provenance)
+    run.console.say(summary)
     policy, checkpoint = next(iter(result.policies.values())), None
     if isinstance(policy, PlacerPolicy):
-        card = card_of(title_of(problem), fault, plain_config(config), provenance)
+        card = card_of(title_of(problem), summary, plain_config(config), provenance)
         checkpoint = export_placer(policy, run.folder.resolve() / CHECKPOINT_FOLDER, card)
     values: dict[str, object] = {
         "graph": problem.graph.name,

@@ -317,9 +317,9 @@ def train_cluster(config: TrainClusterConfig, run: Run, twin: str | None = None)
 def news(row: Row) -> str:
     """One iteration in a few words."""
     jct = row["charts/mean_jct_s"]
-    reason = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
+    score = "no episode has ended in it" if np.isnan(jct) else f"mean JCT {jct:,.0f} s"
     best = row["evaluation/best_score"]
     evaluation = (
         f"best evaluation {best:.3f}" if np.isfinite(best) else "no evaluation was finished"
     )
-    return f"{reason}, {evaluation}, {row['charts/SPS']:,.0f} steps/s"
+    return f"{score}, {evaluation}, {row['charts/SPS']:,.0f} steps/s"

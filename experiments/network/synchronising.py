@@ -302,8 +302,10 @@ def _judged(
     if config.optimum:
         best = float(optimum(problem))
         if played is None and seconds > (dense := size / best):  # a plan that leaves out zeros
-            fault = f"{seconds * 1e3:.4g} ms, where the best dense plan needs {dense * 1e3:.4g} ms"
-            warnings.append(f"the plan takes {fault}: leaving out zeros loses")
+            compared = (
+                f"{seconds * 1e3:.4g} ms, where the best dense plan needs {dense * 1e3:.4g} ms"
+            )
+            warnings.append(f"the plan takes {compared}: leaving out zeros loses")
     write_plan(folder / PLAN_FILE, problem, plan, provenance)
     title = f"{plan.name} on {problem.network.name}: {size / seconds / 1e9:.4g} GB/s"
     write_figure(folder / PICTURE_FILE, draw_trees(problem, plan, title), provenance)

@@ -311,9 +311,9 @@ def cluster_trace(
         events += [thread(node, gpu, f"{name}, GPU {gpu}") for gpu in range(gpus)]
         for _, low, high, job, start, end, stopped in shown[shown["place"] == place].tolist():
             kind = f"job {job % len(JOB_COLOURS)}"
-            reason = {"job": job, "stopped_before_its_end": stopped}
+            figures = {"job": job, "stopped_before_its_end": stopped}
             for gpu in range(int(low), int(np.ceil(high))):
-                events.append(happened(f"job {job}", kind, (node, gpu), start, end, **reason))
+                events.append(happened(f"job {job}", kind, (node, gpu), start, end, **figures))
     return {"traceEvents": events}
 
 

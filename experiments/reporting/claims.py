@@ -297,8 +297,8 @@ def _reruns(
         task = display.begin(f"{claim.name} ({claim.rerun.takes})")
         value = rerun(claim, folder / "reruns")
         holds = claim.holds(value)
-        reason = "inside" if holds else "OUTSIDE"
-        display.end(task, f"{value:.7g}, {reason} {claim.figure}")
+        where = "inside" if holds else "OUTSIDE"
+        display.end(task, f"{value:.7g}, {where} {claim.figure}")
         yield {"claim": claim.name, "value": value, "in_the_interval": holds}
 
 

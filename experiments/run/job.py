@@ -83,9 +83,9 @@ def result_of(
     result = task(composed.config, run)
     warned = {"warnings": list(result.warnings)} if result.warnings else {}
     values = {**result.values, **warned, "run_folder": str(folder)}
-    reason = to_json(stamp(values, result.provenance, kind="result"))
-    write_text(folder / RESULT_FILE, reason)
-    return result, reason
+    written = to_json(stamp(values, result.provenance, kind="result"))
+    write_text(folder / RESULT_FILE, written)
+    return result, written
 
 
 def gone_on_with(folder: Path, provenance: Provenance) -> Provenance:

@@ -57,8 +57,8 @@ def heartbeat(console: RunConsole, what: str) -> Iterator[None]:
             if not console.live and now - console.written >= silence:
                 compiled = compiling()
                 doing = (what, console.doing, compiled and f"compiling {compiled}")
-                reason = f"{', '.join(filter(None, doing))}: {now - start:.0f} s since its start"
-                console.say(reason)
+                line = f"{', '.join(filter(None, doing))}: {now - start:.0f} s since its start"
+                console.say(line)
                 silence = EVERY_S
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)

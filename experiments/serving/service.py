@@ -214,8 +214,8 @@ class Service:
             raise HTTPException(503, "the decision took too long", LATER) from None
         except InputError as error:
             faults = error.faults if isinstance(error, StateError) else [((), str(error))]
-            reason = [{"loc": ["body", *location], "msg": message} for location, message in faults]
-            raise HTTPException(422, reason) from None
+            details = [{"loc": ["body", *location], "msg": message} for location, message in faults]
+            raise HTTPException(422, details) from None
         return Response(text, media_type=JSON)
 
     def _decide(self, body: bytes) -> bytes:

@@ -117,8 +117,8 @@ class Comparison:
         held = row["peak_memory_bytes"]
         peak = "" if held is None else f"{held / GIBI:.2f} GiB"
         if not row["feasible"]:
-            fault = DOES_NOT_FIT if peak or DOES_NOT_FIT in row["reason"] else "no plan"
-            return (method, fault, "", "", peak, search)
+            state = DOES_NOT_FIT if peak or DOES_NOT_FIT in row["reason"] else "no plan"
+            return (method, state, "", "", peak, search)
         faster, above = row["times_faster_than_single_device"], row["times_lower_bound"]
         against = DOES_NOT_FIT if faster is None else f"{faster:.2f}x"
         over = "" if above is None else f"+{above - 1:.1%}"

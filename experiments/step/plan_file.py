@@ -295,12 +295,12 @@ def plan_communication(
         return model
     asked = any(override.lstrip("+~").startswith("communication") for override in overrides)
     known: type[Allocated | Fair] = Allocated
-    reason, section = "allocates bandwidth", "bandwidth"
+    brings, section = "allocates bandwidth", "bandwidth"
     if isinstance(allocation, PairWeights):
-        known, reason, section = Fair, "has weights of transfers", "weights"
+        known, brings, section = Fair, "has weights of transfers", "weights"
     if asked and not isinstance(model, known):
         raise InputError(
-            f"config key 'communication': the plan {reason}, which {model.name!r} does not know; "
+            f"config key 'communication': the plan {brings}, which {model.name!r} does not know; "
             f"leave the key out, or the {section!r} out of the plan file"
         )
     if isinstance(allocation, BandwidthAllocation):

@@ -139,8 +139,8 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: ModelCard) -> Path:
             "sweeps": list(policy.config.sweeps), "orders": list(ORDER_CLASSES), "widths": WIDTHS,
             "bounds": [LOW, HIGH], "config": asdict(policy.config),
         }  # fmt: skip
-        reason = replace(card, text=f"{card.text.strip()}\n\n{USE}")
-        write_beside(policy, temporary, reason, spec)
+        own_card = replace(card, text=f"{card.text.strip()}\n\n{USE}")
+        write_beside(policy, temporary, own_card, spec)
     return folder
 
 

@@ -89,8 +89,8 @@ def main() -> None:
 
     order_ms = milliseconds(lambda _: policy.priority(state, jobs), fresh)
     whole_ms = milliseconds(policy.decide, fresh)
-    message = document_of(simulator, durations=False)
-    told_ms = milliseconds(decider.decide, lambda: message)
+    document = document_of(simulator, durations=False)
+    told_ms = milliseconds(decider.decide, lambda: document)
     for what, spent in (
         ("posterior and priority", order_ms),
         ("plan, starts and stops", whole_ms - order_ms),

@@ -24,7 +24,7 @@ MultiAgentEnv = Any  # PettingZoo is untyped
 
 @pytest.fixture(params=sorted(PARALLEL))
 def make(request: pytest.FixtureRequest) -> Callable[[], MultiAgentEnv]:
-    return partial(make_parallel, request.param, render_mode="rgb_array")
+    return partial(make_parallel, PARALLEL[request.param], render_mode="rgb_array")
 
 
 def test_at_least_these_environments_are_there() -> None:

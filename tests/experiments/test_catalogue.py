@@ -29,9 +29,9 @@ def test_each_name_has_its_page() -> None:
 
 def test_each_registered_environment_is_on_a_page() -> None:
     register_environments()
-    message = {entry.id for entry in entries() if entry.kind == "environment"}
+    paged = {entry.id for entry in entries() if entry.kind == "environment"}
     ids = {name for name in gym.registry if name.startswith("meshwright/")}
-    assert message == ids | {name.split("/")[1] for name in PARALLEL}
+    assert paged == ids | {name.split("/")[1] for name in PARALLEL}
 
 
 def test_an_entry_says_what_it_knows_guarantees_and_comes_from() -> None:

@@ -76,7 +76,7 @@ def test_a_study_is_drawn_with_a_panel_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    message = {
+    document = {
         "title": "Two", "verb": "train", "metrics": ["best_score"], "solvers": {"ppo": []},
         "words": [
             "task=environment", "training.max_steps=8", "training.budget_s=null",
@@ -87,7 +87,7 @@ def test_a_study_is_drawn_with_a_panel_for_each(
             "pole": ["task.id=CartPole-v1", "task.objective=worth"],
         }},
     }  # fmt: skip
-    Path("two.yaml").write_text(yaml.safe_dump(message, sort_keys=False))
+    Path("two.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
     assert main_of("study")(["study=two.yaml", "hydra.run.dir=run"]) == 0
     assert (tmp_path / "run" / PAGE_FILE).exists()
     values = pl.read_parquet("run/values.parquet")

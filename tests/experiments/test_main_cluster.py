@@ -44,10 +44,10 @@ def test_table_card_and_warning_tell_of_the_untrained_twin(
         assert "4 iterations of training" in text
         assert "the plan that it is shown (" in text
         assert ("the untrained policy" if learns else "nothing was learned") in text
-    message = [
+    warnings = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")
     ]
-    assert len(message) == (not learns)
+    assert len(warnings) == (not learns)
     assert export(["run=run", "hydra.run.dir=exported"]) == 0
     assert read_json("exported/result.json")["verified"]
     assert train(["resume=run"]) == 2

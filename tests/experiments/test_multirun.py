@@ -41,8 +41,8 @@ def test_a_sweep_is_one_table_and_what_is_done_is_not_done_again(
     assert evaluate.main([*words, "json=true"]) == 0
     assert evaluate.main(words) == 0
     assert len(started) == 2
-    message = json.loads(capfd.readouterr().out.partition("\n}\n")[0] + "}")
-    runs = message["runs"]
+    document = json.loads(capfd.readouterr().out.partition("\n}\n")[0] + "}")
+    runs = document["runs"]
     assert [run["overrides"] for run in runs] == [["seed=1"], ["seed=2"]]
     for number, run in enumerate(runs):
         assert run["number"] == number

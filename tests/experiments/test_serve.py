@@ -234,8 +234,8 @@ def test_an_address_that_is_taken_is_one_line() -> None:
 
 def test_the_state_on_the_page_is_decided_as_it_says() -> None:
     page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
-    message = page.split("```json\n")[1].split("```")[0]
+    block = page.split("```json\n")[1].split("```")[0]
     decider = load_decider("unknown_durations")
-    assert json.loads(message) == decider.example
-    ((start,)) = decider.decide_json(message.encode()).actions
+    assert json.loads(block) == decider.example
+    ((start,)) = decider.decide_json(block.encode()).actions
     assert (start["action"], start["job"], start["on"]) == ("start", "b", {"n1": 2})

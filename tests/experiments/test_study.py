@@ -119,13 +119,13 @@ def test_levels_without_their_data_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = {"ours": ["graph=gpt2"], "theirs": ["graph=$MESHWRIGHT_DATA/x.json"]}
-    message = study_file(tmp_path, problems={"graph": graphs})
+    given = study_file(tmp_path, problems={"graph": graphs})
     monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
-    assert composed(message).study.left_out() == ["theirs"]
-    assert {cell.problem for cell in composed(message).study.cells(0)} == {"ours"}
+    assert composed(given).study.left_out() == ["theirs"]
+    assert {cell.problem for cell in composed(given).study.cells(0)} == {"ours"}
     monkeypatch.setenv("MESHWRIGHT_DATA", "/data")
-    assert composed(message).study.left_out() == []
-    assert "graph=/data/x.json" in composed(message).study.cells(0)[-1].words
+    assert composed(given).study.left_out() == []
+    assert "graph=/data/x.json" in composed(given).study.cells(0)[-1].words
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_fault_is_one_line(
 def test_three_tables_and_what_is_read_from_them(
     work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    message = [study_file(work), "hydra.run.dir=run", "json=true"]
-    assert main(message) == 0
+    given = [study_file(work), "hydra.run.dir=run", "json=true"]
+    assert main(given) == 0
     result = json.loads(capfd.readouterr().out)
     frames = {name: pl.read_parquet(work / "run" / f"{name}.parquet") for name in Frames._fields}
     for name, schema in (("cells", CELLS), ("values", VALUES), ("curves", CURVES)):
@@ -225,8 +225,8 @@ def test_a_cell_that_fails_is_a_row_and_stops_those_that_read_it(work: Path) -> 
         },
         "reads": {"solvers": {"reads": ["agent=learned", "agent.checkpoint=$CELL(bad)/x"]}},
     }
-    message = study_file(work, parts=parts, problems={}, seeds=1, words=[])
-    assert main([message, "hydra.run.dir=run", "graph=gpt2", "graph.micro_batches=2"]) == 0
+    given = study_file(work, parts=parts, problems={}, seeds=1, words=[])
+    assert main([given, "hydra.run.dir=run", "graph=gpt2", "graph.micro_batches=2"]) == 0
     cells = pl.read_parquet(work / "run/cells.parquet").sort("solver")
     assert cells["status"].to_list()[0] == "failed"
     assert (
@@ -239,10 +239,10 @@ def test_a_cell_that_fails_is_a_row_and_stops_those_that_read_it(work: Path) -> 
 def test_killed_in_processes_a_study_goes_on_to_the_same_tables(work: Path) -> None:
     """SIGKILL of the command alone: its workers end, and what was done is kept."""
     pytest.importorskip("joblib")
-    message = [study_file(work, solvers=["contiguous", "local_search"], budgets=[60], seeds=1)]
+    given = [study_file(work, solvers=["contiguous", "local_search"], budgets=[60], seeds=1)]
     limit = ["deterministic_limit=30"]
-    assert main([*message, *limit, "hydra.run.dir=whole"]) == 0
-    command = [sys.executable, "-m", "experiments.study", *message, *limit, "workers=2"]
+    assert main([*given, *limit, "hydra.run.dir=whole"]) == 0
+    command = [sys.executable, "-m", "experiments.study", *given, *limit, "workers=2"]
     process = subprocess.Popen(
         [*command, f"hydra.run.dir={work / 'run'}"], cwd=CONF.parent, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True,
@@ -277,9 +277,9 @@ def frames_of(rows: list[tuple[str, str, str, float | None, int, float]]) -> Fra
 
 
 def compared(
-    rows: list[tuple[str, str, str, float | None, int, float]], **message: Any
+    rows: list[tuple[str, str, str, float | None, int, float]], **changes: Any
 ) -> Comparison:
-    return Comparison(Study(title="s", metrics=["m"], **message), frames_of(rows), "m")
+    return Comparison(Study(title="s", metrics=["m"], **changes), frames_of(rows), "m")
 
 
 Values = st.dictionaries(
@@ -358,8 +358,8 @@ def test_nobody_is_the_best_whom_one_beats_that_is_no_yardstick() -> None:
 def test_a_level_and_a_solver_have_the_last_word(tmp_path: Path) -> None:
     levels = {"load": {"high": ["trace.load=2"], "low": []}}
     words = ["env=cluster", "trace.load=1", "agent=sjf"]
-    message = study_file(tmp_path, verb="evaluate", words=words, problems=levels, solvers=["fifo"])
-    found = composed(message).study.cells(0)
+    given = study_file(tmp_path, verb="evaluate", words=words, problems=levels, solvers=["fifo"])
+    found = composed(given).study.cells(0)
     first = [x.words[:3] for x in found[:: len(found) // 2]]
     assert first == [("env=cluster", f"trace.load={load}", "agent=fifo") for load in (2, 1)]
 
@@ -538,7 +538,7 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
             tiny = split
         words = [x for x in words if verb != "plan" or not x.startswith("graph.")]
         if isinstance(solvers, dict) and solvers:  # whose own words come after those of all
-            part["solvers"] = {x: [*message, *tiny] for x, message in solvers.items()}
+            part["solvers"] = {x: [*own_words, *tiny] for x, own_words in solvers.items()}
             part["words"] = words
         else:
             part["words"] = [*words, *tiny]
@@ -559,8 +559,8 @@ def test_a_shipped_study_runs_at_toy_size(
 ) -> None:
     if name.startswith("headroom"):
         request.getfixturevalue("data")  # pairs of jobs as measured
-    message = at_toy_size(name, work)
-    (work / "toy.yaml").write_text(yaml.safe_dump(message, sort_keys=False))
+    toy = at_toy_size(name, work)
+    (work / "toy.yaml").write_text(yaml.safe_dump(toy, sort_keys=False))
     assert main(["study=toy.yaml", "hydra.run.dir=run"]) == 0
     cells = pl.read_parquet(work / "run/cells.parquet")
     failed = cells.filter(pl.col("status") == "failed")

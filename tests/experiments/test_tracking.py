@@ -27,27 +27,27 @@ class Remembered:
     """Tracking of one's own: what it is given, and how the training ended."""
 
     def __init__(self) -> None:
-        self.message: list[Any] = []
+        self.heard: list[Any] = []
 
     def open(self, run_folder: Path, last_iteration: int) -> Tracker:
-        self.message.append((run_folder, last_iteration))
+        self.heard.append((run_folder, last_iteration))
         return self
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self.message.append((step, values["charts/seconds"], set(values)))
+        self.heard.append((step, values["charts/seconds"], set(values)))
 
     def close(self, *, failed: bool) -> None:
-        self.message.append(failed)
+        self.heard.append(failed)
 
 
 def test_tracking_of_ones_own_has_every_row_beside_the_file(tmp_path: Path) -> None:
     mine = Remembered()
     logged(tmp_path, 0, mine)
-    assert mine.message == [(tmp_path, 0), (1, 7.0, set(COLUMNS[1:])), False]
+    assert mine.heard == [(tmp_path, 0), (1, 7.0, set(COLUMNS[1:])), False]
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
     with pytest.raises(ZeroDivisionError), MetricsLog(tmp_path, 1, COLUMNS, mine):
         raise ZeroDivisionError
-    assert mine.message[-1]
+    assert mine.heard[-1]
 
 
 @pytest.fixture
@@ -87,22 +87,22 @@ def test_mlflow_has_the_config_and_every_finite_value_and_goes_on(run: Path) -> 
 def test_weights_and_biases_has_the_config_and_every_value_and_goes_on(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message: list[Any] = []
+    heard: list[Any] = []
 
     def init(**named: Any) -> Any:
-        message.append(named)
+        heard.append(named)
         return SimpleNamespace(id=named["id"] or "fresh")
 
     library = SimpleNamespace(
         init=init,
-        log=lambda values, step: message.append((step, values["charts/seconds"])),
-        finish=lambda exit_code: message.append({"exit": exit_code}),
+        log=lambda values, step: heard.append((step, values["charts/seconds"])),
+        finish=lambda exit_code: heard.append({"exit": exit_code}),
     )
     monkeypatch.setitem(sys.modules, "wandb", library)
     for last in (0, 1):
         logged(run, last, WandB("toys"))
-    first, second = (message.pop(place) for place in (0, 2))
-    assert message == [(1, 7.0), {"exit": 0}, (2, 8.0), {"exit": 0}]
+    first, second = (heard.pop(place) for place in (0, 2))
+    assert heard == [(1, 7.0), {"exit": 0}, (2, 8.0), {"exit": 0}]
     assert first.pop("id") is None
     assert second.pop("id") == "fresh"
     assert first == second

@@ -80,8 +80,8 @@ def test_bad_input_is_named(tmp_path: Path, more: list[str], message: str) -> No
 
 
 def test_a_policy_is_replayed_on_every_window(work: Path) -> None:
-    message = [*overrides(work), "split=itp", "agent=srtf", "placement=yarn", "hydra.run.dir=run"]
-    assert main(message) == 0
+    given = [*overrides(work), "split=itp", "agent=srtf", "placement=yarn", "hydra.run.dir=run"]
+    assert main(given) == 0
     found = read_json(work / "run/result.json")
     windows = Split(config(work).split).windows("test")
     assert list(found["instances"]) == [window.name for window in windows]

@@ -102,7 +102,7 @@ def fill(
     state: ClusterState,
     siblings: NDArray[np.int32],
     finished: FloatArray,
-    reason: NDArray[np.bool_],
+    done_before: NDArray[np.bool_],
     jobs: IntArray,
     expected: FloatArray,
     out: FloatArray,
@@ -110,7 +110,7 @@ def fill(
     """Write the rows of `jobs`, once the jobs that have finished since are known."""
     state = borrowed(state)
     if state.clock[0].finished != finished[0]:
-        for job in newly_finished(state, reason):
+        for job in newly_finished(state, done_before):
             finished[1] += minutes(state.jobs[job].work)
         finished[0] = state.clock[0].finished
     usual = finished[1] / max(finished[0], 1.0)

@@ -37,7 +37,7 @@ def width(history: int) -> int:
 
 
 def columns(history: int) -> list[str]:
-    reason = ("arrived", "time of its work", "finished", "time between the submissions")
+    gaps_of = ("arrived", "time of its work", "finished", "time between the submissions")
     return [
         "log2 of the GPUs / 4",
         "time since its submission",
@@ -52,7 +52,7 @@ def columns(history: int) -> list[str]:
             f"{side} {distance}: {name}"
             for side in ("before", "after")
             for distance in range(1, history + 1)
-            for name in reason
+            for name in gaps_of
         ),
     ]
 

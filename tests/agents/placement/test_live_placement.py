@@ -98,9 +98,9 @@ def test_it_places_as_the_planner(folder: str) -> None:
 def test_objects_are_taken_where_they_are_at_hand(folder: str) -> None:
     decider = load_decider(folder)
     assert isinstance(decider, PlacementDecider)
-    message = decider.decide({"graph": graph_document(graph()), "topology": TOPOLOGY}).document()
+    answer = decider.decide({"graph": graph_document(graph()), "topology": TOPOLOGY}).document()
     for topology in (problem().topology, TOPOLOGY):
-        assert decider.decide({"graph": graph(), "topology": topology}).document() == message
+        assert decider.decide({"graph": graph(), "topology": topology}).document() == answer
 
 
 def test_wrong_steps_are_refused(folder: str) -> None:

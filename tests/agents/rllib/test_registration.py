@@ -32,7 +32,7 @@ def test_environments_of_gymnasium_are_what_it_makes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PARALLEL))
 def test_environments_of_pettingzoo_have_all_agents(name: str) -> None:
-    assert set(made(name).reset(seed=0)[0]) == set(make_parallel(name).possible_agents)
+    assert set(made(name).reset(seed=0)[0]) == set(make_parallel(PARALLEL[name]).possible_agents)
 
 
 def test_env_config_holds_the_arguments() -> None:

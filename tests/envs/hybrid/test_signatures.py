@@ -30,10 +30,8 @@ def test_boxing_bytes_are_those_of_oneflow(data: Path) -> None:
     assert same
     for case in same:
         found = boxing_bytes(SBP[case["src"]], SBP[case["dst"]], case["T"], case["p"])
-        message = case["bytes_total"]  # or a text: there is no boxing
-        assert found == pytest.approx(np.inf if isinstance(message, str) else message, rel=1e-12), (
-            case
-        )
+        total = case["bytes_total"]  # or a text: there is no boxing
+        assert found == pytest.approx(np.inf if isinstance(total, str) else total, rel=1e-12), case
 
 
 def operator(kind: Kind, *inputs: bool, **facts: Any) -> Operator:

@@ -21,9 +21,9 @@ def test_the_peak_of_a_schedule_is_that_of_its_timeline(placed, seed: int) -> No
     stored, streams = stored_of(problem), streams_of(problem)
     peak = np.full(problem.topology.num_devices, np.nan)
     for _ in range(10):
-        message = peaks(schedule, stored, streams, peak)
+        found = peaks(schedule, stored, streams, peak)
         timeline = simulator.run(schedule.chosen.device.astype(np.int64), order)
-        np.testing.assert_array_equal(message, timeline.peak_memory)
+        np.testing.assert_array_equal(found, timeline.peak_memory)
         op = random.integers(len(device))
         schedule.chosen.device[op] = random.integers(problem.topology.num_devices)
         settle_all(*schedule)

@@ -51,15 +51,15 @@ def test_the_program_needs_torch_alone_and_makes_the_layers_of_the_plan(
 )
 def test_torchtitan_is_told_stages_and_ranks(tmp_path: Path, name: str, schedule: str) -> None:
     assert export(tmp_path, name, "torchtitan") == 0
-    message = tomllib.loads((tmp_path / "torchtitan/parallelism.toml").read_text())
-    parallelism = message["parallelism"]
+    settings = tomllib.loads((tmp_path / "torchtitan/parallelism.toml").read_text())
+    parallelism = settings["parallelism"]
     assert parallelism["pipeline_parallel_schedule"] == schedule
     assert parallelism["pipeline_parallel_degree"] == 2
     assert [x for part in parallelism["module_fqns_per_model_part"] for x in part] == NAMES
     rows = Path(parallelism["pipeline_parallel_schedule_csv"]).read_text().splitlines()
     assert [row.split(",") for row in rows] == PLANS[name]["orders"]
     samples = parallelism["pipeline_parallel_microbatch_size"]
-    assert message["training"]["local_batch_size"] == 4 * samples
+    assert settings["training"]["local_batch_size"] == 4 * samples
 
 
 def test_ranks_that_torchtitan_has_no_name_for_are_refused(

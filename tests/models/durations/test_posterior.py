@@ -83,11 +83,11 @@ def test_numpys_index_mean_and_deviation_are_torchs(
     mean = chance @ centres
     deviation = np.sqrt((chance * (centres - mean[:, None]) ** 2).sum(1))
     expected = np.stack([GittinsIndex()(logits).numpy(), mean, deviation], 1)
-    message = priority_of(posterior)
-    assert_allclose(message(rows), expected, atol=1e-4, rtol=1e-4)
-    one_by_one = np.concatenate([message(rows[k : k + 1]) for k in range(5)])
+    beliefs = priority_of(posterior)
+    assert_allclose(beliefs(rows), expected, atol=1e-4, rtol=1e-4)
+    one_by_one = np.concatenate([beliefs(rows[k : k + 1]) for k in range(5)])
     assert_allclose(one_by_one, expected[:5], atol=1e-4, rtol=1e-4)
-    assert message(rows[:0]).shape == (0, 3)
+    assert beliefs(rows[:0]).shape == (0, 3)
 
 
 def test_who_is_absent_has_no_part() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs import make_parallel
+from envs import PARALLEL, make_parallel
 from experiments.config.papers import register_environments
 from experiments.papers.posted_prices.env import ADVERSARY, REFUSE, RULE, TAKE, WAIT
 from experiments.papers.posted_prices.problem import (
@@ -156,7 +156,7 @@ def test_a_tree_has_the_values_and_scores_that_playing_has() -> None:
     tree, rng = RequestTree(rentals(4.0, 2, rounds=2)), np.random.default_rng(0)
     problem = tree.problem
     register_environments()
-    env: Any = make_parallel("meshwright/Pricing-v0", problem=problem)
+    env: Any = make_parallel(PARALLEL["meshwright/Pricing-v0"], problem=problem)
     taken = [rng.integers(0, 2, (len(x), *tree.fits.shape)).astype(float) for x in tree.reachable]
     values, q = tree.values(taken), problem.requests
     for requests in itertools.product(range(q), repeat=2):

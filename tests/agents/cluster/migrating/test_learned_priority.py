@@ -106,8 +106,8 @@ def test_the_order_from_a_folder_is_that_of_its_posterior(tmp_path: Path) -> Non
     simulator.advance()
     jobs = simulator.pending()
     rows = DurationFeatures(simulator, CONFIG.history).rows(simulator.state, jobs)
-    message = priority_of(posterior)(rows)
-    expected = 0.7 * np.log(simulator.state.jobs["gpus"][jobs]) - message[:, 0]
+    beliefs = priority_of(posterior)(rows)
+    expected = 0.7 * np.log(simulator.state.jobs["gpus"][jobs]) - beliefs[:, 0]
     assert_allclose(one(simulator.state, jobs), expected, rtol=1e-6)
 
 
