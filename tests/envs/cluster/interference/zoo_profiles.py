@@ -11,18 +11,17 @@ from envs.cost import RooflineCost
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.zoo import zoo_graph
 from envs.graphs.zoo_models import ZooModel, zoo_model
-from envs.hardware.builders import single_server
+from envs.hardware.builders import DEVICES, single_server
 from envs.hardware.devices import CATALOGUE
 from envs.hardware.fabric import LinkSpec
 from envs.hardware.servers import PcieServer
 
 PIXELS = 3 * 224 * 224 * 4  # bytes of an image in float32
 TOKEN = 8  # bytes of a token and of a label in int64
-GPUS = tuple(name for name in CATALOGUE if name != "CPU")
 
 
 def zoo_profile(
-    name: str, reference: str, least_gpus: int, most_gpus: int, devices: Iterable[str] = GPUS
+    name: str, reference: str, least_gpus: int, most_gpus: int, devices: Iterable[str] = DEVICES
 ) -> JobProfile:
     """The profile of the zoo's model `name` with its own batch, sequence and micro-batches.
 
