@@ -239,9 +239,10 @@ class RowChecks:
         return values
 
     def clock(self, field: str, form: str) -> IntArray:
-        """(R,) seconds since 1970-01-01 00:00 of a column of times in strftime's form `form`.
+        """(R,) seconds since 1970-01-01 00:00 of a column of times in the form `form` of polars.
 
-        Times with an offset from UTC are taken to UTC; times without one stay what the clock shows.
+        `%Y-%m-%dT%H:%M:%S%#z` is ISO 8601 with Z or an offset. Times with an offset from UTC are
+        taken to UTC; times without one stay what the clock shows.
         """
         times = self.text(field).str.to_datetime(form, strict=False, time_unit="ms")
         self.reject(times.is_null().to_numpy(), field, f"is no time of the form {form}")

@@ -141,8 +141,9 @@ def composed_words(arguments: Sequence[str], config_name: str) -> DictConfig:
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise _fault(parsed, _groups(loader), config_name, error) from error
         for key in plain_groups(loader, config_name):
-            if isinstance(whole[key], DictConfig) and list(whole[key]) == [PLAIN]:
-                whole[key] = whole[key][PLAIN]
+            value = OmegaConf.select(whole, key)  # None: it is missing
+            if isinstance(value, DictConfig) and list(value) == [PLAIN]:
+                whole[key] = value[PLAIN]
     return whole
 
 

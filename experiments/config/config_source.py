@@ -218,7 +218,8 @@ def _kind(group: str, option: str) -> str | None:
     """What an option is for, by the room of its class; None: it names none of ours.
 
     A planner, a step's model or environment is of the `step`, a scheduler of the `cluster`, a
-    learner of `rllib`.
+    learner of `rllib`; a class of a file that lies in no room, as `models/perceptron.py`, of its
+    floor.
     """
     target = None
     for found in (options_in(folder, group).get(option) for folder in config_folders()):
@@ -234,7 +235,8 @@ def _kind(group: str, option: str) -> str | None:
     if floor not in OURS:
         return None
     room = "step" if rest.startswith("rllib.step.") else rest.partition(".")[0]
-    return "step" if room in STEP else "cluster" if room in CLUSTER else room
+    shared = floor if (SHIPPED.parent / floor / f"{room}.py").is_file() else room
+    return "step" if room in STEP else "cluster" if room in CLUSTER else shared
 
 
 def _elsewhere(node: Mapping[str, Any]) -> frozenset[str]:

@@ -7,7 +7,10 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from experiments.config.command_words import (
     RECIPE,
@@ -26,7 +29,7 @@ from experiments.config.config_source import (
     options,
 )
 from experiments.config.registry import GROUP_HELP
-from experiments.config.signatures import NOTHING, definition, knobs
+from experiments.config.signatures import NOTHING, completed, definition, knobs
 from experiments.config.verbs import COMMANDS, Job, chosen_job, expanded, jobs_of
 
 HELP_FLAGS = ("--help", "-h")
@@ -90,20 +93,21 @@ def verb_help(shown: Job, words: Sequence[str], command: str) -> str:
     lines += _groups(shown, width)
     lines += ["Keys (key=value; what is given here is the default):", ""]
     taken = {choice.package.partition(".")[0] or choice.group for choice in choices(shown.config)}
-    config = {key: x for key, x in job_config(shown.config).items() if key not in taken}
-    helps = _helps(shown.schema) | COMMON
-    lines += _keys("", {**config, "seed": 0, "json": False}, helps, width)
     named = given_keys(words)
+    whole = _composed(shown, named)
+    config = {key: x for key, x in job_config(shown.config).items() if key not in taken}
+    config = _as_composed({**config, **dict.fromkeys(COMMON)}, whole)
+    lines += _keys("", config, _helps(shown.schema) | COMMON, width)
     for choice in choices(shown.config):
         if choice.word in named or (
             not choice.package and len(fitting(choice.group, shown.config, choice.package)) == 1
         ):
-            option = named.get(choice.word, choice.option)
-            node = _node(choice.group, option)
-            if node:
-                about = _summary(node)
-                lines += ["", f"Keys of {choice.group}={option}: {about}", ""]
-                lines += _keys(f"{choice.package or choice.group}.", node, {}, width)
+            option, place = named.get(choice.word, choice.option), choice.package or choice.group
+            inner = reduce(lambda found, key: found.get(key) or {}, place.split("."), whole)
+            node = _as_composed(_node(choice.group, option) or completed(inner), inner)
+            about, keys = _summary(node), list(_keys(f"{place}.", node, {}, width))
+            if about or keys:
+                lines += ["", f"Keys of {choice.group}={option}: {about}", "", *keys]
     lines += ["", "Options:", ""]
     for flag, meaning in FLAGS.items():
         lines += _entry(flag, meaning, width)
@@ -185,6 +189,33 @@ def _recipes(job: Job) -> list[str]:
     named = {x: {w.partition("=")[0] for w in recipe_choices(x)} for x in options(RECIPE)}
     taken = {x: {w for w in words if not w.startswith(RECIPE)} for x, words in named.items()}
     return [name for name, words in taken.items() if words and words <= groups]
+
+
+def _composed(shown: Job, named: Mapping[str, str]) -> dict[str, Any]:
+    """The config of a job with the options that are chosen, and no other value given.
+
+    Raises:
+        InputError: there is no such option.
+    """
+    from experiments.config.composing import (
+        composed_words,
+    )  # and NumPy, which shells do not wait for
+
+    words = {choice.word for choice in choices(shown.config)} | {RECIPE, f"+{RECIPE}"}
+    chosen = [f"{word}={option}" for word, option in named.items() if word in words]
+    found: Any = OmegaConf.to_container(composed_words(chosen, shown.config), resolve=False)
+    return dict(found)
+
+
+def _as_composed(value: Any, composed: Any) -> Any:
+    """What a value comes to: of a mapping the keys of its own, not those of groups inside it."""
+    if not isinstance(composed, Mapping):
+        return composed
+    if not isinstance(value, Mapping) or not value:
+        return "{...}" if composed else composed
+    if value.get("_target_") not in {None, composed.get("_target_")}:
+        return composed
+    return {key: _as_composed(x, composed.get(key, x)) for key, x in value.items()}
 
 
 def _node(group: str, option: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A folder's `paper.yaml` is read, none of its modules is imported for it. Modules
 folder, those of a floor by their whole name. To delete a folder takes its rows away, and nothing
 else.
 
-    commands:              # and other names of jobs: verb, module:dataclass:function, word
+    commands:              # `price` is `plan env=pricing`: verb, module:dataclass:function, word
       price: [plan, "command:PriceConfig:price", env=pricing]
     jobs: {...}            # the same, by that word of the verb alone
     groups: {agent: {switchml: "planners:SwitchMl"}}

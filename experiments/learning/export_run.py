@@ -56,6 +56,12 @@ def export_run(config: ExportConfig, run: Run) -> Result:
         InputError: the run has none that is exported, or a file of it is missing or another.
     """
     source = Path(config.run)
+    if "env" not in (saved_keys(source) or {"env"}):
+        reason = (
+            "trained neither whole plans nor a cluster's schedulers: only those are exported so; "
+            f"train resume={source} writes its checkpoint folder again"
+        )
+        raise InputError(reason, file=source)
     nodes = saved_nodes(source, ("env",))
     target = str(nodes["env"].get("_target_")).removeprefix(PREFIX)
     if target.startswith("envs.cluster."):

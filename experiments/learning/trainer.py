@@ -70,7 +70,10 @@ class Task(Protocol):
         return {}
 
     def state(self) -> tuple[dict[str, Any], Files]:
-        """What it needs to go on: plain numbers, and arrays by file and name."""
+        """What it needs to go on: plain numbers, and arrays by file and name.
+
+        They are written before the next step, so arrays need no copies.
+        """
         raise NotImplementedError
 
     def load(self, numbers: dict[str, Any], files: Files) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium as gym
 
 from docs.entries import KNOWLEDGE, entries, page, section
 from envs import PARALLEL
 from experiments.config.config_source import options
-from experiments.config.papers import register_environments
+from experiments.config.papers import PAPERS, register_environments
 from tests.paths import ROOT
 
 SOURCES = {
@@ -32,6 +34,12 @@ def test_each_registered_environment_is_on_a_page() -> None:
     paged = {entry.id for entry in entries() if entry.kind == "environment"}
     ids = {name for name in gym.registry if name.startswith("meshwright/")}
     assert paged == ids | {name.split("/")[1] for name in PARALLEL}
+
+
+def test_each_paper_has_its_row() -> None:
+    pages = {f"experiments/papers/{paper.folder.name}/page.md" for paper in PAPERS}
+    rows = (ROOT / "docs/papers/index.md").read_text()
+    assert pages <= set(re.findall(r"^\| \[\w+\]\((?:\.\./)+(.*?)\)", rows, re.M))
 
 
 def test_an_entry_says_what_it_knows_guarantees_and_comes_from() -> None:

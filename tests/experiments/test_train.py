@@ -233,6 +233,16 @@ def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
         saved_nodes(tmp_path / "none", ("graph",))
 
 
+def test_a_training_that_is_not_exported_again_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained/config.yaml").write_text("task: {_target_: guess.task}\ntraining: {}\n")
+    assert run_job("export", ["run=trained"]) == 2
+    assert "train resume=trained writes its checkpoint folder again" in capsys.readouterr().err
+
+
 def test_a_run_that_evaluated_nothing_cannot_be_exported(tmp_path: Path) -> None:
     with refusal(r"score\.json"):
         load_best(tmp_path, {})
