@@ -10,6 +10,7 @@ import numpy as np
 
 from envs.arrays import FloatArray
 from envs.errors import InputError, require_one_of
+from envs.graphs.kernels import Kernels
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers.kineto import read_trace
 from envs.graphs.traced_times import traced_times
@@ -67,6 +68,14 @@ class RooflineCost(_LinkTransfers):
         columns = {key: _seconds_on(graph, spec) for key, spec in specs.items()}
         return np.stack([columns[id(device.spec)] for device in topology.devices], axis=1)
 
+    def kernel_seconds(self, kernels: Kernels, spec: DeviceSpec, alone: bool = False) -> FloatArray:
+        """(K,) seconds of kernels on a device, alone and amid others the same; NaN: no rate."""
+        rates = np.array([spec.peak_flops.get(name, np.nan) for name in kernels.rate], np.float64)
+        compute = np.where(kernels.flop > 0, kernels.flop / rates / spec.compute_efficiency, 0.0)
+        moved = (kernels.bytes_read + kernels.bytes_written) / spec.memory_bandwidth
+        found: FloatArray = np.maximum(compute, moved / spec.memory_efficiency)
+        return found + spec.launch_overhead_s
+
 
 def _seconds_on(graph: OpGraph, spec: DeviceSpec) -> FloatArray:
     """(N,) seconds of every operator on one kind of device."""
@@ -74,8 +83,9 @@ def _seconds_on(graph: OpGraph, spec: DeviceSpec) -> FloatArray:
     missing = np.flatnonzero(np.isnan(rate) & (graph.flop > 0))
     if len(missing):
         dtype = DTYPES[graph.op_dtype[missing[0]]]
+        known = ", ".join(name for name in spec.peak_flops if name in DTYPES)
         raise InputError(
-            f"device {spec.name} has no {dtype} rate (it has: {', '.join(spec.peak_flops)})",
+            f"device {spec.name} has no {dtype} rate (it has: {known})",
             file=f"graph {graph.name}",
             record=graph.op_names[missing[0]],
             field="dtype",

@@ -17,6 +17,7 @@ from envs.files import check_file, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 _SPEC = "spec.json"  # of a folder that was exported
 
@@ -92,6 +93,21 @@ def save_weights(module: nn.Module, path: Path, **more: Tensor) -> None:
 
     weights = {name: value.contiguous() for name, value in module.state_dict().items()}
     save_file({**weights, **more}, path)
+
+
+def optimizer_arrays(optimizer: Optimizer) -> dict[str, Tensor]:
+    """What an optimizer keeps of its parameters, as arrays by number and name."""
+    kept = optimizer.state_dict()["state"].items()
+    return {f"{number}/{name}": x for number, own in kept for name, x in own.items()}
+
+
+def load_optimizer(optimizer: Optimizer, arrays: Mapping[str, Tensor]) -> None:
+    """Give an optimizer what `optimizer_arrays` took of it."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, x in arrays.items():
+        number, _, key = name.partition("/")
+        state.setdefault(int(number), {})[key] = x
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:

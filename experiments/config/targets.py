@@ -36,6 +36,7 @@ EXTRAS = {  # module: the extra of pyproject.toml that brings it
     "prometheus_client": "serve",
     "pymetis": "graphs",
     "ray": "train",
+    "sklearn": "train",
     "tensorboard": "train",
     "threadpoolctl": "serve",
     "torch": "train",

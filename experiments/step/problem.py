@@ -37,6 +37,7 @@ from envs.units import MICROSECOND, MILLISECOND, NANOSECOND
 from experiments.config.targets import build, build_as, no_such_thing, object_in_file
 from experiments.run.artifacts import to_json
 from experiments.run.provenance import Provenance, file_hash, text_hash
+from models.step.kernel_cost import SPEC_FILE, LearnedCost
 
 if TYPE_CHECKING:
     from envs.graphs.capture import Workload
@@ -414,10 +415,13 @@ def problem_of(
         raise InputError(f"graph {file.graph.name!r} has no operators")
     costs = build_as(CostModel, cost, "cost", "cost model")
     problem = StepProblem.build(file.graph, devices, costs)
-    measured = costs.inputs() if isinstance(costs, TracedCost) else {}
-    made_from = {
-        **inputs,
-        **{f"trace {name}".rstrip(): file_hash(path) for name, path in measured.items()},
+    made_from = dict(inputs)
+    if isinstance(costs, TracedCost):
+        traces = costs.inputs().items()
+        made_from |= {f"trace {name}".rstrip(): file_hash(path) for name, path in traces}
+    if isinstance(costs, LearnedCost):
+        made_from["learned cost"] = file_hash(costs.folder / SPEC_FILE)
+    made_from |= {
         f"graph {file.graph.name}": graph_hash(file.graph),
         "cost": text_hash(to_json(cost)),
     }

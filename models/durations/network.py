@@ -35,7 +35,13 @@ from envs.cluster.environment.duration_features import (
     width,
 )
 from envs.errors import InputError
-from models.artifacts import atomic_folder, save_weights, write_spec
+from models.artifacts import (
+    atomic_folder,
+    load_optimizer,
+    optimizer_arrays,
+    save_weights,
+    write_spec,
+)
 from models.durations.bins import (
     ALIKE,
     FAR,
@@ -265,24 +271,19 @@ class DurationFit:
 
     def state(self) -> tuple[dict[str, object], dict[str, Mapping[str, Tensor]]]:
         """What the fit needs to go on: plain numbers, and arrays by file and name."""
-        parameters = self.optimizer.state_dict()["state"].items()
-        adam = {f"{k}/{name}": x for k, own in parameters for name, x in own.items()}
         random = {"dropout": self._random, "order": self.generator.get_state()}
         files: dict[str, Mapping[str, Tensor]] = {
-            "weights": self.network.state_dict(), "optimizer": adam, "random": random
-        }  # fmt: skip
+            "weights": self.network.state_dict(),
+            "optimizer": optimizer_arrays(self.optimizer),
+            "random": random,
+        }
         schedule = self._schedule.state_dict()
         return {"epoch": schedule["last_epoch"], "rate": schedule["_last_lr"]}, files
 
     def load(self, numbers: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Go on from what `state` gave."""
         self.network.load_state_dict(dict(files["weights"]))
-        adam: dict[int, dict[str, Tensor]] = {}
-        for name, x in files["optimizer"].items():
-            number, _, key = name.partition("/")
-            adam.setdefault(int(number), {})[key] = x
-        whole = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({**whole, "state": adam})
+        load_optimizer(self.optimizer, files["optimizer"])
         self._schedule.last_epoch = numbers["epoch"]
         for group, rate in zip(self.optimizer.param_groups, numbers["rate"], strict=True):
             group["lr"] = rate

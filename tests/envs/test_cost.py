@@ -29,7 +29,7 @@ ROUND = DeviceSpec(
     memory_efficiency=0.8,
     source="made up",
 )
-SLOW = DeviceSpec("slow", {"float32": 1e12}, 1e11, 8e9, 1e-6, 1.0, 1.0, "made up")
+SLOW = DeviceSpec("slow", {"float32": 1e12, "tfloat32": 2e12}, 1e11, 8e9, 1e-6, 1.0, 1.0, "made up")
 
 
 def pair() -> Topology:
@@ -101,7 +101,7 @@ def test_integers_and_booleans_are_bound_by_memory_alone(dtype: str) -> None:
 
 
 def test_a_type_without_a_rate_is_refused_by_device_and_dtype() -> None:
-    with refusal(r"record op.*device slow has no float16 rate"):
+    with refusal(r"record op.*device slow has no float16 rate \(it has: float32\)"):
         seconds(one(flop=1.0, dtype="float16"))
 
 
