@@ -13,9 +13,11 @@ import numpy as np
 from envs.arrays import FloatArray
 from envs.errors import InputError
 from envs.hardware.topology import Topology
+from envs.hybrid.links import Servers
 from envs.hybrid.states import LayerGraph
 from envs.step.pipeline import Action, Orders, Pipeline, Work, parts, play
 from envs.synchronisation.planned import PlannedSums
+from envs.units import MEBI
 
 SUM_SLACK = 1e-9  # what shares may miss 1 by: rounding
 LETTERS = {Work.FORWARD: "F", Work.INPUT: "I", Work.WEIGHT: "W", Work.BACKWARD: "B"}
@@ -278,6 +280,8 @@ class LayerRow:
     sharding: Sharding
     profile: LayerGraph | None = None  # what the row was made of, with its branches
     sums: PlannedSums | None = None  # how replicas sum gradients; None: by rings
+    servers: Servers | None = None  # whose measured collectives hold; None: rings over the topology
+    bucket_bytes: float = 25 * MEBI  # of gradients that are summed together: PyTorch's default
 
     @property
     def num_layers(self) -> int:

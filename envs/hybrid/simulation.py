@@ -32,9 +32,6 @@ from envs.step.pipeline import Bar, Pipeline, Work, play
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
 from envs.step.timeline import Timeline
-from envs.units import MEBI
-
-BUCKET_BYTES = 25 * MEBI  # of gradients that are summed together: PyTorch's default
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +74,7 @@ def simulate(problem: LayerRow, plan: HybridPlan) -> HybridStep:
 
     When a stage runs its last backward pass (or gradient of weights), its gradients become ready
     layer by layer, from the last one to the first. They are summed over the replicas
-    (`all_reduce_seconds`), a bucket of at least `BUCKET_BYTES` after the other, beside what the
+    (`all_reduce_seconds`), a bucket of at least `bucket_bytes` after the other, beside what the
     devices compute. Stages whose replicas share servers take turns. Weights are updated when all
     that a stage sums is summed, at the end of its rank's list.
     """
@@ -229,7 +226,7 @@ class _MacroStep:
         sizes = self.hybrid.held[stage.shards].gradient_bytes[layers]
         pieces, buckets = [np.zeros(stage.replicas)], [0.0]
         for layer in reversed(range(stage.end - stage.first)):
-            if buckets[-1] >= BUCKET_BYTES and sizes[layer] > 0:
+            if buckets[-1] >= self.hybrid.bucket_bytes and sizes[layer] > 0:
                 pieces.append(np.zeros(stage.replicas))
                 buckets.append(0.0)
             pieces[-1] = pieces[-1] + seconds[layer]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.arrays import FloatArray, sums_before
+from envs.arrays import FloatArray, IntArray, sums_before
 from envs.hardware.topology import Topology
 from envs.hybrid.plan import LayerRow, Stage
 
@@ -46,8 +46,7 @@ def layer_seconds(problem: LayerRow, stage: Stage, layers: slice) -> StageSecond
         for column in (problem.forward, problem.input_gradient, problem.weight_gradient)
     )
     if stage.shards > 1:
-        rings = np.array([ring_slowness(problem.topology, [group]) for group in groups.tolist()])
-        latency, per_byte = rings.T
+        latency, per_byte = _shard_slowness(problem, groups)
 
         def exchanged(sent: FloatArray, messages: FloatArray) -> FloatArray:
             seconds = sent[layers, None] * share * per_byte
@@ -56,6 +55,17 @@ def layer_seconds(problem: LayerRow, stage: Stage, layers: slice) -> StageSecond
         forward = forward + exchanged(shard.forward_sent, shard.forward_messages)
         backward = backward + exchanged(shard.backward_sent, shard.backward_messages)
     return StageSeconds(forward, backward + forward if stage.recompute else backward, weights)
+
+
+def _shard_slowness(problem: LayerRow, groups: IntArray) -> tuple[FloatArray, FloatArray]:
+    """((R,) seconds a message, (R,) seconds a byte sent) among the shards of each replica."""
+    if problem.servers is not None:
+        latency, per_byte = problem.servers.all_reduce(groups.tolist())
+        count = groups.shape[1]
+        sent = per_byte * count / (2.0 * (count - 1))
+        return np.full(len(groups), latency), np.full(len(groups), sent)
+    rings = np.array([ring_slowness(problem.topology, [group]) for group in groups.tolist()])
+    return rings[:, 0], rings[:, 1]
 
 
 def ring_slowness(topology: Topology, rings: Sequence[Sequence[int]]) -> tuple[float, float]:
@@ -91,6 +101,9 @@ def all_reduce_seconds(problem: LayerRow, stage: Stage, nbytes: float) -> float:
     if stage.replicas == 1:
         return 0.0
     rings = [stage.devices[shard :: stage.shards] for shard in range(stage.shards)]
+    if problem.servers is not None:
+        latency, per_byte = problem.servers.all_reduce(rings)
+        return latency + nbytes * per_byte
     if problem.sums is not None:
         return problem.sums.among(problem.topology, rings).seconds(nbytes)
     latency, per_byte = ring_slowness(problem.topology, rings)

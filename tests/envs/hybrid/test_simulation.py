@@ -12,10 +12,9 @@ from numpy.random import default_rng
 from agents.pipeline.published import gpipe, one_f_one_b
 from agents.synchronisation.classical import DoubleTree, Ring
 from envs.graphs.op_graph import Kind
-from envs.hybrid import simulation
 from envs.hybrid.plan import HybridPlan, Stage, ordered, peak_memory
 from envs.hybrid.problem import HybridProblem
-from envs.hybrid.simulation import pipeline_of, simulate
+from envs.hybrid.simulation import pipeline_of, simulate, streams
 from envs.hybrid.timing import all_reduce_seconds
 from envs.step.pipeline import Action, Work, play
 from envs.synchronisation.planned import PlannedSums
@@ -43,14 +42,12 @@ def test_replicas_with_uneven_shares_pass_on_what_overlaps() -> None:
     assert step.step_time == line.transfer_finish.max()
 
 
-def test_gradients_are_summed_beside_the_last_backward_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_are_summed_beside_the_last_backward_pass() -> None:
     """Two replicas, three layers of 6 s backward in all; buckets of a layer each, 1 byte/s."""
-    monkeypatch.setattr(simulation, "BUCKET_BYTES", 1.0)
     problem = row(
         servers([1, 1], 1, 1), [2, 2, 2], [2, 2, 2], [2, 2, 2], gradients=[3, 1, 5], micro_batches=2
     )
+    problem = replace(problem, bucket_bytes=1.0)
     step = simulate(problem, ordered([Stage(0, 3, (0, 1))], 2, one_f_one_b))
     # a replica does half of each micro-batch: 3 s forward, 6 s backward, twice; the last backward
     # begins at 12, its gradients are there at 14, 16, 18; a ring of two sends what there is once:
@@ -73,8 +70,8 @@ def test_stages_that_share_servers_sum_one_after_the_other() -> None:
     problem = row(servers([2, 2], 9, 1), [1, 1], [1, 1], [1, 1], gradients=[10, 10])
     apart = (Stage(0, 1, (0, 1)), Stage(1, 2, (2, 3)))
     across = (Stage(0, 1, (0, 2)), Stage(1, 2, (1, 3)))
-    assert simulation.streams(problem, apart) == [0, 1]
-    assert simulation.streams(problem, across) == [0, 0]
+    assert streams(problem, apart) == [0, 1]
+    assert streams(problem, across) == [0, 0]
 
 
 def test_replicas_sum_by_the_plans_of_any_planner() -> None:
