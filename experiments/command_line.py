@@ -19,7 +19,6 @@ from experiments.config.command_words import (
     command_words,
     given_keys,
     listed,
-    of_cells,
     use_command_line,
     with_recipes,
 )
@@ -40,12 +39,11 @@ from experiments.config.verbs import (
     EXPERIMENTS,
     JOBS,
     LISTED,
-    STUDY,
-    STUDY_WORDS,
     Job,
     chosen_job,
     expanded,
     jobs_of,
+    of_verb,
     without_choice,
 )
 from experiments.run.artifacts import claimed, to_yaml
@@ -119,7 +117,7 @@ def run_verb(verb: str, arguments: Sequence[str], job: Job | None = None) -> Non
     require_text(arguments)
     command, called = command_line(), verb
     verb, given = expanded(verb, arguments)
-    given = of_cells(given, STUDY_WORDS) if verb == STUDY else given
+    given = of_verb(verb, given) if job is None or job.is_own else given
     words, flags, folders = command_words(listed(LISTED.get(verb), given))
     for flag in flags:
         if flag.partition("=")[0] not in (*FLAGS, TRUST):

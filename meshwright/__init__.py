@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from envs.cluster.workload.trace import Trace
     from envs.errors import InputError
     from envs.graphs.op_graph import OpGraph
+    from envs.graphs.transformer import TransformerSize
     from envs.hardware.topology import Topology
     from meshwright.clusters import Replays, cluster, order, read_trace, replay, synthetic_trace
     from meshwright.running import load, make, run
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         one_problem,
         plan,
         read_graph,
+        simulate,
         to_pyg,
         topology,
     )
@@ -64,6 +66,7 @@ __all__ = [
     "Server",
     "Topology",
     "Trace",
+    "TransformerSize",
     "__version__",
     "capture",
     "cluster",
@@ -76,6 +79,7 @@ __all__ = [
     "read_trace",
     "replay",
     "run",
+    "simulate",
     "synthetic_trace",
     "to_pyg",
     "topology",
@@ -92,6 +96,7 @@ _HOMES = {
     "Server": "meshwright.steps",
     "Topology": "envs.hardware.topology",
     "Trace": "envs.cluster.workload.trace",
+    "TransformerSize": "envs.graphs.transformer",
     "capture": "meshwright.steps",
     "cluster": "meshwright.clusters",
     "load": "meshwright.running",
@@ -103,6 +108,7 @@ _HOMES = {
     "read_trace": "meshwright.clusters",
     "replay": "meshwright.clusters",
     "run": "meshwright.running",
+    "simulate": "meshwright.steps",
     "synthetic_trace": "meshwright.clusters",
     "to_pyg": "meshwright.steps",
     "topology": "meshwright.steps",

@@ -58,7 +58,12 @@ def _run(verb: str, arguments: list[str], *, is_process: bool) -> int:
     if set(arguments) & set(HELP_FLAGS):
         words, _, folders = command_words(arguments)
         use_config_folders(folders)
-        print(command_help(verb, words, f"meshwright {verb}"))
+        from envs.errors import InputError
+
+        try:
+            print(command_help(verb, words, f"meshwright {verb}"))
+        except InputError as error:
+            return _refused(str(error))
         return 0
     if is_process:
         end_at_once_on_signals()  # while the app is being imported

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +19,12 @@ from envs.graphs.op_graph import OpGraph
 from envs.graphs.readers import read_graph_file
 from envs.graphs.readers.graph_file import GraphFile
 from envs.graphs.storage import graph_hash
+from envs.graphs.transformer import TransformerSize
 from envs.hardware.builders import mixed, single_server
 from envs.hardware.devices import device_spec
 from envs.hardware.servers import NvlinkServer, PcieServer
 from envs.hardware.topology import Topology
+from envs.hybrid.transformer_row import KernelCost
 from envs.placement.generator import FixedInstance
 from envs.step.plans import Phases, Plan
 from experiments.config.targets import build, build_as
@@ -32,6 +34,7 @@ from experiments.step.plan import PlanConfig
 from experiments.step.plan_file import write_plan
 from experiments.step.planning import Planned, ask, warm_up
 from experiments.step.problem import GraphSource, LoadedProblem, problem_of
+from experiments.step.simulating import SimulateConfig, Simulated, row_of, simulated, transformer_of
 from meshwright.composition import composed, drawn, provenance, word, writing
 
 if TYPE_CHECKING:
@@ -338,6 +341,42 @@ class PlanResult:
         if self.lower_bound_s > 0:
             title += f", no plan less than {_time(self.lower_bound_s)} (dotted)"
         return draw_gantt(step, self._evaluation.timeline, title, bound_s=self.lower_bound_s)
+
+
+def simulate(
+    model: TransformerSize | str,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    cost: KernelCost | None = None,
+    **run: Any,
+) -> Simulated:
+    """How long a training step of a transformer takes, and what memory it needs.
+
+    Args:
+        model: by its sizes, or a name of `conf/graph`: "gpt", "llama_7b", "bert_large".
+        sizes: of a model that is named, where they are not its own: hidden, layers, heads,
+            vocabulary, sequence.
+        cost: of kernels; None: learned from measured ones.
+        run: what `meshwright simulate --help` lists: device, tensor, pipeline, data, micro_batch,
+            global_batch, recompute, precision, zero, ...
+
+    Returns:
+        Seconds with their parts, memory of every stage, the plan and its layers.
+
+    Raises:
+        InputError: naming what is unknown, or does not divide.
+    """
+    named = isinstance(model, str)
+    words = [
+        *([f"graph={model}"] if named else []),
+        *(word(f"graph.{key}", value) for key, value in (sizes or {}).items()),
+        *(word(key, value) for key, value in run.items()),
+    ]
+    config = composed("simulate", SimulateConfig, words)
+    size = transformer_of(config.graph) if isinstance(model, str) else model
+    if size is None:
+        raise InputError(f"{model} is no transformer by its sizes", field="model")
+    return simulated(row_of(config, size, cost or build(config.cost, "cost")))
 
 
 def plan(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from experiments.config.command_words import given_keys
+from experiments.config.command_words import given_keys, of_cells
 from experiments.config.papers import PAPERS
 from experiments.config.signatures import definition, module_about
 
@@ -46,13 +46,20 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("train_interference",
          "learning.train_interference:TrainInterferenceConfig:train_interference",
          "task=interference model=interference"),
+        ("train_kernel_cost", "learning.train_kernel_cost:TrainKernelCostConfig:train_kernel_cost",
+         "task=kernel_cost model=kernel_cost"),
         ("train_priority", "learning.train_priority:TrainPriorityConfig:train_priority",
          "task=priority model=priority"),
         ("train_rule", "learning.train_rule:TrainRuleConfig:train_rule", "task=rule model=rule"),
         ("train", "learning.train_task:TrainTaskConfig:train_task", "task=?*"),
         ("placement_data", "step.placement_data:PlacementDataConfig:placement_data", "labels=?*"),
     ),
-    "study": (("study", "studies.running:StudyConfig:run_study"),),
+    "study": (
+        ("study", "studies.running:StudyConfig:run_study"),
+        ("measured", "measured.judging:MeasuredConfig:judge", "study=measured"),
+    ),
+    "calibrate": (("calibrate", "measured.calibrating:CalibrateConfig:calibrating"),),
+    "simulate": (("simulate", "step.simulating:SimulateConfig:simulating"),),
     "execute": (
         ("execute", "execution.executing:ExecuteConfig:execute"),
         ("execute_profile", "execution.profiling:ProfileConfig:profile", "profile=?*"),
@@ -164,6 +171,12 @@ def expanded(command: str, words: Iterable[str]) -> tuple[str, list[str]]:
     """The verb of a command, and its words with the one that an alias stands for."""
     verb, word = ALIASES.get(command, (command, ""))
     return verb, [*([word] if word else []), *words]
+
+
+def of_verb(verb: str, words: Sequence[str]) -> list[str]:
+    """A verb's command line: in that of a study, words of its cells become a list."""
+    own = verb == STUDY and chosen_job(verb, words).is_own
+    return of_cells(words, STUDY_WORDS) if own else list(words)
 
 
 def jobs_of(verb: str) -> list[Job]:

@@ -21,6 +21,7 @@ from envs.files import check_file
 from experiments.pictures.style import (
     BLUE,
     DASHES,
+    IDLE,
     LEVEL,
     LIMIT,
     NOTE,
@@ -273,6 +274,25 @@ def draw_predicted(tables: Mapping[str, Points], title: str) -> Figure:
         axes.set(xlabel="measured, alone = 1", ylabel="predicted")
         note(axes, f"{table}: mean absolute error {error:.3f}")
     return legend(figure, 3 * len(tables))
+
+
+def draw_ratios(points: Points, title: str, band: float = 0.2) -> Figure:
+    """Predicted over measured seconds by group, on logarithmic axes, with a band of the error."""
+    figure, (axes,) = picture(title, 7.2, 6.6)
+    known = np.concatenate([np.concatenate(both) for both in points.values()])
+    ends = np.array([known.min() / 1.5, known.max() * 1.5])
+    label = f"within {band:.0%}"
+    axes.fill_between(ends, ends * (1 - band), ends * (1 + band), color=IDLE, label=label)
+    axes.plot(ends, ends, **LEVEL)
+    size = float(np.clip(6e3 / len(known), 5.0, 30.0))
+    for number, (name, both) in enumerate(points.items()):
+        axes.scatter(*both, s=size, alpha=0.6, linewidths=0, color=colour(number))
+        axes.scatter([], [], s=30, color=colour(number), label=name)  # of the legend
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    axes.set(xlabel="measured (s)", ylabel="predicted (s)")
+    error = np.concatenate([np.abs(b / a - 1.0) for a, b in points.values()]).mean()
+    note(axes, f"mean absolute error {error:.1%}")
+    return legend(figure, 5)
 
 
 def draw_errors(

@@ -14,10 +14,10 @@ from hydra.utils import get_class
 from docs.entries import entries
 from envs.errors import InputError
 from experiments.command_line import job_of
-from experiments.config.command_words import command_words, listed, of_cells
+from experiments.config.command_words import command_words, listed
 from experiments.config.composing import CONFIG_FILE, check_command_line
 from experiments.config.config_source import job_keys
-from experiments.config.verbs import LISTED, STUDY, STUDY_WORDS, VERBS, expanded, without_choice
+from experiments.config.verbs import LISTED, VERBS, expanded, of_verb, without_choice
 from experiments.studies.multirun import check_sweep
 from tests.paths import ROOT
 
@@ -66,7 +66,7 @@ def words_of(rest: str, folder: Path) -> list[str]:
 def fault_of(app: str, rest: list[str]) -> InputError | None:
     """What is wrong with `python -m experiments.<app> <rest>`, as far as composing it tells."""
     app, rest = expanded(app, rest)
-    rest = of_cells(rest, STUDY_WORDS) if app == STUDY else rest
+    rest = of_verb(app, rest)
     words, flags, _ = command_words(listed(LISTED.get(app), rest))
     job = job_of(app, words)
     words = without_choice(app, words, job_keys(job.config))

@@ -16,9 +16,11 @@ from hydra.utils import get_class, get_object
 
 from envs.files import read_json
 from experiments.command_line import main_of
+from experiments.config import config_source
 from experiments.config.composing import take_config_folders
-from experiments.config.config_source import job_config
+from experiments.config.config_source import fitting, job_config
 from experiments.config.help import SCRIPTS, candidates
+from experiments.config.registry import GROUPS
 from experiments.config.targets import EXTRAS
 from experiments.config.verbs import JOBS, VERBS
 from meshwright import command
@@ -26,15 +28,17 @@ from meshwright.command import main
 from tests.paths import ROOT
 from tests.refusal import refusal
 
+LIGHT = ("gymnasium", "numpy")  # which `import envs` brings
 HEAVY = (
-    "gymnasium", "matplotlib", "networkx", "numba", "numpy", "onnxruntime", "ortools", "polars",
-    "ray", "scipy", "torch",
+    "matplotlib", "networkx", "numba", "onnxruntime", "ortools", "polars", "ray", "scipy", "torch",
 )  # fmt: skip
 LOADED = f"""
 import sys
 import meshwright
 from meshwright.command import VERBS, main
 assert main(["--help"]) == 0
+assert main(["--complete", "meshwright plan agent=m_"]) == 0
+assert not set({LIGHT!r}) & set(sys.modules)
 for verb in VERBS:
     assert main([verb, "--help"]) == 0, verb
 print("loaded:", *sorted(set({HEAVY!r}) & set(sys.modules)))
@@ -105,6 +109,38 @@ def test_help_lists_what_fits_and_keeps_planners_and_schedulers_apart(
     assert "cluster_known" not in help_of("compare")
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("task=environment agent=ppo_bandwidth seed=7", "agent.learning_rate=0.001 "),
+        ("task=environment agent=ppo_bandwidth agent.episodes=9", "agent.episodes=2 "),
+        ("+experiment=cluster_unknown agent=ppo_cluster", "agent.anneal_steps=100000 "),
+    ],
+)
+def test_help_has_the_values_that_a_run_has(
+    words: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the command's own file, and of a recipe, over those of the option."""
+    assert main(["train", *words.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"\n  {line}" in text
+    assert "\n  seed=0 " in text
+
+
+def test_help_for_an_option_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "agent=hefft", "--help"]) == 2
+    assert capsys.readouterr().err.startswith("error: unknown value agent=hefft (did you mean heft")
+
+
+def test_a_model_of_a_file_of_its_own_is_listed_beside_the_perceptron(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = {**GROUPS["model"], "mine": "models.layout:MineConfig"}
+    monkeypatch.setattr(config_source, "GROUPS", {**GROUPS, "model": models})
+    assert fitting("model", "train") == ["mine", "perceptron"]
+    assert "mine" not in fitting("model", "train_cluster")
+
+
 def test_an_extra_that_is_not_there_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +157,9 @@ def test_every_extra_brings_its_modules() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras, core = project["optional-dependencies"], project["dependencies"]
     for module, extra in EXTRAS.items():
-        name = {"hydra_plugins": "hydra-optuna-sweeper"}.get(module, module.replace("_", "-"))
+        name = {"hydra_plugins": "hydra-optuna-sweeper", "sklearn": "scikit-learn"}.get(
+            module, module.replace("_", "-")
+        )
         assert any(x.startswith(name) for x in extras[extra]), module
         assert name not in {re.split(r"\W", x.replace("-", "_"))[0] for x in core}
 

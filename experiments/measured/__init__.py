@@ -1,0 +1,1 @@
+"""What simulators say beside what was measured on real devices."""
