@@ -34,7 +34,7 @@ from experiments.step.plan import PlanConfig
 from experiments.step.plan_file import write_plan
 from experiments.step.planning import Planned, ask, warm_up
 from experiments.step.problem import GraphSource, LoadedProblem, problem_of
-from experiments.step.simulating import SimulateConfig, Simulated, row_of, simulated, transformer_of
+from experiments.step.simulating import SimulateConfig, Simulated, run_of, simulated, transformer_of
 from meshwright.composition import composed, drawn, provenance, word, writing
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def simulate(
             vocabulary, sequence.
         cost: of kernels; None: learned from measured ones.
         run: what `meshwright simulate --help` lists: device, tensor, pipeline, data, micro_batch,
-            global_batch, recompute, precision, zero, ...
+            global_batch, recompute, precision, zero, ...; `choose` and `devices` too.
 
     Returns:
         Seconds with their parts, memory of every stage, the plan and its layers.
@@ -376,7 +376,9 @@ def simulate(
     size = transformer_of(config.graph) if isinstance(model, str) else model
     if size is None:
         raise InputError(f"{model} is no transformer by its sizes", field="model")
-    return simulated(row_of(config, size, cost or build(config.cost, "cost")))
+    if config.launch is not None:
+        raise InputError("is the command's: mw.run('simulate', ...)", field="launch")
+    return simulated(run_of(config, size, cost or build(config.cost, "cost"))[0])
 
 
 def plan(

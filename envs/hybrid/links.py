@@ -12,7 +12,7 @@ from envs.errors import InputError
 from envs.hardware.devices import Device, DeviceSpec
 from envs.hardware.topology import Topology
 from envs.network.allreduce import Link, allreduce_seconds
-from envs.units import MICROSECOND
+from envs.units import GIGA, MICROSECOND
 
 NETWORK_LATENCY_S = 5 * MICROSECOND  # of a message between servers
 COLLECTIVE_LATENCY_S = 60 * MICROSECOND  # of an all-reduce between servers
@@ -109,6 +109,12 @@ _LINKS = {
     "H100-PCIe": "PCIe 5",
     "B200": "NVLink 5",
 }
+
+
+def usual_cards(spec: DeviceSpec) -> tuple[int, float]:
+    """(network cards, bytes/s of each) of servers of a kind: 8 of 400 Gb/s, else 4 of 200 Gb/s."""
+    newer = spec.name in {"H100", "H200", "B200"}
+    return (8, 50 * GIGA) if newer else (4, 25 * GIGA)
 
 
 def usual_link(spec: DeviceSpec) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from envs.errors import InputError, require_one_of
 from envs.graphs.transformer import TransformerSize
 from envs.hardware.devices import DeviceSpec, device_spec
-from envs.hybrid.links import Servers, usual_link
+from envs.hybrid.links import Servers, usual_cards, usual_link
 from envs.hybrid.training_run import Precision, Recompute, TrainingRun
 from envs.hybrid.transformer_row import Constants, KernelCost, TransformerRow
 from envs.network.allreduce import LINKS
 from envs.text_table import RowChecks, read_table
-from envs.units import GIGA
 from experiments.measured.models import NO_OTHERS, family_of
 from experiments.measured.tables import known_of, numbers_or, texts_of
 
@@ -28,7 +27,6 @@ REQUIRED = (
 )  # fmt: skip
 JOINED = "|"  # one value a stage
 VOCABULARY = 51_200  # where a table names none
-CARDS, CARD_BANDWIDTH = 4, 25 * GIGA  # network cards of a server, bytes/s of each
 # A table that names no precision and no recomputation is of Megatron-LM: half precision, float32
 # sums, every block computed again.
 _PRECISIONS: dict[str, Precision] = {
@@ -38,6 +36,8 @@ _PRECISIONS: dict[str, Precision] = {
 _RECOMPUTE: dict[str, Recompute] = {
     "none": "none", "full": "full", "selective": "selective"
 }  # fmt: skip
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_ZERO: dict[str, Literal[0, 1, 2, 3]] = {"0": 0, "1": 1, "2": 2, "3": 3}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,12 @@ def read_steps(
     precision, recompute = texts_of(table, "precision"), texts_of(table, "recompute")
     precisions = known_of(table, "precision", precision, lambda text: _word(text, _PRECISIONS))
     recomputes = known_of(table, "recompute", recompute, lambda text: _word(text, _RECOMPUTE))
+    attention = texts_of(table, "fused_attention")
+    fused = known_of(table, "fused_attention", attention, lambda text: _word(text, _FLAGS))
+    sequence = texts_of(table, "sequence_parallel")
+    shared = known_of(table, "sequence_parallel", sequence, lambda text: _word(text, _FLAGS))
+    zero = texts_of(table, "zero")
+    levels = known_of(table, "zero", zero, lambda text: _word(text, _ZERO))
     placed = texts_of(table, "stage_devices")
     replicas = np.array([row[0] if row else 1 for row in per_stage["data_parallel"]])
     one = replicas * numbers["micro_batch"]
@@ -126,14 +132,16 @@ def read_steps(
                 global_batch=own["global_batch"],
                 recompute=recomputes.get(recompute[number], "full"),
                 precision=precisions.get(precision[number], "fp16"),
-                fused_attention=False,
+                fused_attention=fused.get(attention[number], False),
+                sequence_parallel=shared.get(sequence[number], False),
+                zero=levels.get(zero[number], 0),
                 layers_per_stage=tuple(per_stage["layers_per_stage"][number]),
             )  # fmt: skip
             if run.devices != own["gpus"]:
                 reason = f"{own['gpus']} are not {run.tensor} x {run.pipeline} x {run.data}"
                 raise InputError(reason, field="gpus")
             link = LINKS[usual_link(stages[0])]
-            servers = Servers(stages[0], own["gpus_per_node"], link, CARDS, CARD_BANDWIDTH)
+            servers = Servers(stages[0], own["gpus_per_node"], link, *usual_cards(stages[0]))
             row = TransformerRow(
                 run, servers, cost,
                 fused=run.precision in {"fp16", "bf16"},

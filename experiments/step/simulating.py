@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from envs.graphs.transformer import TransformerSize
 from envs.graphs.zoo_models import ZOO, zoo_model
 from envs.hardware.devices import device_spec
 from envs.hybrid.launching import launch_arguments
-from envs.hybrid.links import Servers, usual_link
+from envs.hybrid.links import Servers, usual_cards, usual_link
 from envs.hybrid.plan import HybridPlan, peak_memory
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import pipeline_of, simulate
@@ -25,7 +26,7 @@ from envs.hybrid.training_run import Precision, Recompute, Schedule, TrainingRun
 from envs.hybrid.transformer_row import KernelCost, TransformerRow
 from envs.network.allreduce import LINKS
 from envs.step.pipeline import play
-from envs.units import GIBI, parse_bandwidth, read_quantity
+from envs.units import GIBI, GIGA, parse_bandwidth, read_quantity
 from experiments.config.targets import build, build_as
 from experiments.pictures.step import draw_pipeline
 from experiments.reporting.tables import Table, write_tables
@@ -38,8 +39,8 @@ from experiments.step.simulating_captured import captured_run, captured_step
 PICTURE_FILE = "step.png"
 MOST_DRAWN = 2000  # actions
 SHOWN = (
-    "model", "parameters", "device", "devices", "step_time_s", "tokens_per_s", "compute_s",
-    "tensor_s", "pipeline_s", "bubble_s", "data_s", "optimizer_s", "flop_utilisation",
+    "model", "parameters", "device", "devices", "network", "step_time_s", "tokens_per_s",
+    "compute_s", "tensor_s", "pipeline_s", "bubble_s", "data_s", "optimizer_s", "flop_utilisation",
     "peak_memory_bytes", "fits", "picture",
 )  # fmt: skip
 
@@ -63,8 +64,8 @@ class SimulateConfig:
     per_server: Count = 8  # devices of a server
     # between those of a server: NVLink 3, PCIe 4, ...; null: what the device mostly has
     link: str | None = None
-    cards: Count = 4  # network cards of a server
-    card_bandwidth: str = "25GB/s"  # of each, one direction
+    cards: Count | None = None  # network cards of a server; null: as such servers mostly have
+    card_bandwidth: str | None = None  # of each, one direction; null: likewise
     devices: Count | None = None  # of all; null: tensor x pipeline x data
     # what is chosen for so many devices, the rest stays as given: tensor, pipeline, micro_batch,
     # recompute, zero, sequence_parallel
@@ -94,7 +95,7 @@ class SimulateConfig:
     json: bool
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Simulated:
     """What a step of a run is like.
 
@@ -120,6 +121,14 @@ class Simulated:
     data_s: float
     optimizer_s: float
     memory: tuple[Mapping[str, float], ...]
+
+    def __repr__(self) -> str:
+        held, room = self.peak_memory_bytes / GIBI, self.row.servers.device.memory_bytes / GIBI
+        return (
+            f"Simulated {self.row.run.model.name} on {self.row.run.devices} "
+            f"{self.row.servers.device.name}: {self.step_time_s:.4g} s a step, "
+            f"{held:.1f} of {room:.0f} GiB"
+        )
 
     @property
     def peak_memory_bytes(self) -> float:
@@ -149,6 +158,7 @@ def simulated(row: TransformerRow) -> Simulated:
     ]
     passes = np.array([(part.forward_s, part.backward_s) for part in row.priced])
     waited = np.maximum(row.gathering_s()[:, None] - passes, 0.0).sum(axis=1)
+    shares = row.run.tensor > 1 or row.run.expert > 1
     slowest = max(ranks, key=lambda rank: sum(busy[rank :: row.run.pipeline]))
     count = row.run.micro_batches
     compute = count * sum(kernels[slowest :: row.run.pipeline])
@@ -166,7 +176,7 @@ def simulated(row: TransformerRow) -> Simulated:
         row, problem, plan,
         step_time_s=whole,
         compute_s=compute,
-        tensor_s=max(working - compute - gathered, 0.0),
+        tensor_s=max(working - compute - gathered, 0.0) if shares else 0.0,
         pipeline_s=max(passing - alone, 0.0),
         bubble_s=max(alone - working, 0.0),
         data_s=gathered + max(whole - passing - update, 0.0),
@@ -233,10 +243,12 @@ def servers_of(config: SimulateConfig) -> Servers:
     device = device_spec(config.device)
     link = config.link or usual_link(device)
     require_one_of(link, tuple(LINKS), field="link")
-    bandwidth = read_quantity(
-        parse_bandwidth, config.card_bandwidth, key="card_bandwidth", at_least=1.0
-    )
-    return Servers(device, config.per_server, LINKS[link], config.cards, bandwidth)
+    cards, bandwidth = usual_cards(device)
+    if config.card_bandwidth is not None:
+        bandwidth = read_quantity(
+            parse_bandwidth, config.card_bandwidth, key="card_bandwidth", at_least=1.0
+        )
+    return Servers(device, config.per_server, LINKS[link], config.cards or cards, bandwidth)
 
 
 def row_of(config: SimulateConfig, model: TransformerSize, cost: KernelCost) -> TransformerRow:
@@ -290,24 +302,40 @@ def chosen(
     return replace(row, run=found[0][2]), table
 
 
+def run_of(
+    config: SimulateConfig, model: TransformerSize, cost: KernelCost
+) -> tuple[TransformerRow, list[Table]]:
+    """The run that a config describes, with what it chooses, and tables of what was chosen from.
+
+    Raises:
+        InputError: naming the key, or nothing that may be chosen fits.
+    """
+    row = row_of(config, model, cost)
+    if config.choose:
+        row, table = chosen(row, config.devices or row.run.devices, config.choose)
+        return row, [table]
+    if config.devices not in (None, row.run.devices):
+        reason = (
+            f"{config.devices} are not the {row.run.devices} that the degrees multiply to: give "
+            "other degrees, or choose="
+        )
+        raise InputError(reason, field="devices")
+    return row, []
+
+
 def simulating(config: SimulateConfig, run: Run) -> Result:
     """Simulate, draw, print."""
     with refused_in("config"):
         model = transformer_of(config.graph)
     if model is None:
         return simulating_captured(config, run)
-    row = row_of(config, model, build_as(KernelCost, config.cost, "cost", "cost of kernels"))
-    tables = []
     if config.choose:
         run.begin("choosing how to train")
-        row, table = chosen(row, config.devices or row.run.devices, config.choose)
-        tables.append(table)
-    elif config.devices not in (None, row.run.devices):
-        reason = f"{config.devices} are not the {row.run.devices} that the degrees multiply to"
-        raise InputError(reason, field="devices")
+    cost = build_as(KernelCost, config.cost, "cost", "cost of kernels")
+    row, tables = run_of(config, model, cost)
     run.begin("pricing the step")
     found = simulated(row)
-    training = row.run
+    training, servers = row.run, row.servers
     held = [sum(row.stages[rank :: training.pipeline]) for rank in range(training.pipeline)]
     flop = sum(row.flop(part) for part in row.parts) * training.micro_batches
     flop *= training.tensor * training.data
@@ -317,8 +345,9 @@ def simulating(config: SimulateConfig, run: Run) -> Result:
     values: dict[str, object] = {
         "model": model.name,
         "parameters": row.parameter_count,
-        "device": row.servers.device.name,
+        "device": servers.device.name,
         "devices": training.devices,
+        "network": f"{servers.cards} cards of {servers.card_bandwidth / GIGA:g} GB/s a server",
         "run": {key: getattr(training, key) for key in _SHOWN_OF_A_RUN},
         "micro_batches": training.micro_batches,
         "tokens_per_s": tokens / found.step_time_s,
@@ -340,8 +369,12 @@ def simulating(config: SimulateConfig, run: Run) -> Result:
     ]  # fmt: skip
     tables.append(Table("Memory of a device, GiB", columns, rows))
     write_tables(run, title, tables, run.provenance)
+    shown: tuple[str, ...] = SHOWN
     if config.launch is not None:
-        values["launch"] = asdict(launch_arguments(training, config.launch))
+        launch = launch_arguments(training, config.launch)
+        values["launch"] = asdict(launch)
+        values["launch_words"] = shlex.join(launch.arguments)
+        shown = (*SHOWN, "launch_words")
     if 2 * training.micro_batches * len(found.plan.stages) <= MOST_DRAWN:
         pipeline = pipeline_of(found.problem, found.plan)
         played = play(pipeline, found.plan.orders)
@@ -349,7 +382,7 @@ def simulating(config: SimulateConfig, run: Run) -> Result:
         picture = run.folder / PICTURE_FILE
         write_figure(picture, draw_pipeline(played, pipeline, heading), run.provenance)
         values["picture"] = str(picture)
-    return Result(values, run.provenance, SHOWN)
+    return Result(values, run.provenance, shown)
 
 
 _BY_SIZE_ALONE = (

@@ -155,8 +155,9 @@ def test_kernels_of_any_size_are_finite_and_not_negative(
     size = TransformerSize(family, heads * head_size, 2, heads, 1000, sequence)
     fused, fused_attention, training, shared, loss = flags
     execution = Execution(
-        "float16", 2.0, tensor, shared, fused, fused_attention, training, parallel_loss=loss
-    )
+        "float16", 2.0, tensor, sequence_parallel=shared, fused=fused,
+        fused_attention=fused_attention, training=training, parallel_loss=loss,
+    )  # fmt: skip
     for part in dict.fromkeys(parts_of(size)):
         for kernels in kernels_of_part(size, part, samples, execution):
             for name in ("batch", "m", "n", "k", "flop", "bytes_read", "bytes_written"):
