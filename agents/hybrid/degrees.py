@@ -168,8 +168,7 @@ def estimate(row: TransformerRow) -> tuple[float, bool]:
     turns = run.micro_batches + (run.pipeline - 1) / run.chunks
     data = 0.0
     if run.data > 1:
-        rings = [range(shard, run.tensor * run.data, run.tensor) for shard in range(run.tensor)]
-        latency, per_byte = row.servers.all_reduce(rings)
+        latency, per_byte = row.servers.all_reduce(run.rings(run.data))
         summed = most([row.summed(part) for part in row.parts])
         data = latency + row.summed_bytes() * summed * per_byte * constants.data
     states = [sum(row.states(part)) for part in row.parts]

@@ -82,7 +82,9 @@ def kernels_of(graph: OpGraph) -> Kernels:
     family = np.array([_FAMILY.get(Kind(kind), Family.ELEMENTWISE) for kind in range(len(Kind))])
     none = np.zeros(graph.num_operators)
     return Kernels(
-        family=np.where(product | ~np.isin(family[graph.kind], MATRIX), family[graph.kind], 5),
+        family=np.where(
+            product | ~np.isin(family[graph.kind], MATRIX), family[graph.kind], Family.ELEMENTWISE
+        ),
         batch=np.ones(graph.num_operators),
         m=np.where(product, long, written / n),
         n=n,

@@ -58,15 +58,34 @@ class TransformerSize:
     every: _Own = 0
     name: str = ""
 
+    @property
+    def gated(self) -> bool:
+        """Whether feed-forward parts have a gate, and positions are rotated (as in llama)."""
+        return self.family in {"llama", "mixtral"}
+
+    @property
+    def biased(self) -> bool:
+        """Whether products have biases, and positions are learned (as in gpt)."""
+        return self.family in {"gpt", "bert", "opt"}
+
+    @property
+    def decoded(self) -> bool:
+        """Whether a decoder stands behind the encoder (as in t5)."""
+        return self.family in {"t5", "switch"}
+
+    @property
+    def feed_forward_parameters(self) -> int:
+        """Weights of one feed-forward part, or of one expert."""
+        return (3 if self.gated else 2) * self.hidden * self.feed_forward
+
     def __post_init__(self) -> None:
         with refused_in(f"graph {self.name or self.family}"):
             require_one_of(self.family, FAMILIES, field="family")
             if not self.head_size and self.hidden % self.heads:
                 reason = f"{self.heads} does not divide hidden = {self.hidden}"
                 raise InputError(reason, field="heads")
-            gated = self.family in {"llama", "mixtral"}
             own = {
-                "feed_forward": -(-8 * self.hidden // 768) * 256 if gated else 4 * self.hidden,
+                "feed_forward": -(-8 * self.hidden // 768) * 256 if self.gated else 4 * self.hidden,
                 "groups": self.heads,
                 "head_size": self.hidden // self.heads,
                 "experts": 8 if self.family in {"mixtral", "switch"} else 1,
@@ -137,7 +156,7 @@ def parts_of(size: TransformerSize) -> list[Part]:
     """The layers, in a row: an encoder's before a decoder's."""
     sparse = [(block + 1) % size.every == 0 and size.experts > 1 for block in range(size.layers)]
     blocks = [Part.SPARSE_BLOCK if chosen else Part.BLOCK for chosen in sparse]
-    if size.family in {"t5", "switch"}:
+    if size.decoded:
         blocks += [Part.SPARSE_DECODER_BLOCK if x else Part.DECODER_BLOCK for x in sparse]
     return [Part.EMBEDDING, *blocks, Part.HEAD]
 
@@ -173,21 +192,21 @@ def parameters_of(size: TransformerSize, part: Part) -> float:
     """How many parameters a layer of this kind has; a head that is tied to the embedding none."""
     h, inner = size.hidden, size.heads * size.head_size
     if part is Part.EMBEDDING:
-        positions = size.sequence * h if size.family in {"gpt", "bert", "opt"} else 0
+        positions = size.sequence * h if size.biased else 0
         return float(size.vocabulary * h + positions)
     if part is Part.HEAD:
         tied = size.family in {"gpt", "bert", "opt", "t5", "switch"}
         return float(h if tied else (size.vocabulary + 1) * h)
     keys = 2 * size.groups * size.head_size
     attention = h * (inner + keys) + inner * h
-    gated = size.family in {"llama", "mixtral"}
-    feed_forward = (3 if gated else 2) * h * size.feed_forward
-    biases = 0 if size.family not in {"gpt", "bert", "opt"} else 2 * inner + keys + 2 * h
-    norms = 4 * h if size.family in {"gpt", "bert", "opt"} else 2 * h
+    biases = 2 * inner + keys + 2 * h if size.biased else 0
+    norms = 4 * h if size.biased else 2 * h
     experts = size.experts if part.sparse else 1
     router = h * size.experts if part.sparse else 0
     attentions = 2 if part.decodes else 1
-    return float(attentions * attention + experts * feed_forward + router + biases + norms)
+    return float(
+        attentions * attention + experts * size.feed_forward_parameters + router + biases + norms
+    )
 
 
 class _Column:
@@ -234,7 +253,7 @@ class _Tape:
         elements = self.tokens * self.size.hidden / self._shared
         self._look_up(elements, elements)
         self._back(elements, 1, 2)
-        if self.size.family in {"gpt", "bert", "opt"}:
+        if self.size.biased:
             for _ in range(2 if self.size.family == "bert" else 1):
                 self._look_up(elements, elements / self.samples)
                 self._move(elements, 2, backward=(0, 0))
@@ -304,7 +323,7 @@ class _Tape:
         else:
             for width in (inner, keys, keys):
                 self._linear(width, size.hidden)
-        if size.family in {"llama", "mixtral"}:
+        if size.gated:
             for width in (inner, keys):  # rotary positions
                 for _ in range(1 if run.fused else 4):
                     self._move(self.tokens * width, 1)
@@ -341,7 +360,7 @@ class _Tape:
     def _mask(self, scores: float) -> None:
         """Scale, or positions in t5, and mask; opt takes the least number for what is less."""
         self._move(scores, 1)
-        if self.size.family not in {"t5", "switch"}:
+        if not self.size.decoded:
             self._move(scores, 1)
         if self.size.family == "opt":  # the gradient of the larger of two is 5 passes
             for _ in range(4):
@@ -352,10 +371,9 @@ class _Tape:
         rows = self.tokens if tokens is None else tokens
         width = size.feed_forward / run.tensor
         elements = rows * width
-        gated = size.family in {"llama", "mixtral"}
-        for _ in range(2 if gated and not run.fused else 1):
-            self._linear(width * (2 if gated and run.fused else 1), size.hidden, rows)
-        if gated:
+        for _ in range(2 if size.gated and not run.fused else 1):
+            self._linear(width * (2 if size.gated and run.fused else 1), size.hidden, rows)
+        if size.gated:
             if not run.fused:
                 self._move(elements, 1)
             self._move(elements, 2, backward=(3, 2))
@@ -405,7 +423,7 @@ class _Tape:
         self.forward.product(Family.LINEAR, 1.0, m, out, width, self.e)
         self.backward.product(Family.LINEAR, 1.0, m, width, out, self.e)
         self.backward.product(Family.LINEAR, 1.0, out, width, m, self.e)
-        if self.size.family in {"gpt", "bert", "opt"}:
+        if self.size.biased:
             self.backward.rowwise(Family.ELEMENTWISE, m, out, self.e * m * out, 0.0)  # the bias
 
     def _product(self, batch: float, m: float, n: float, k: float) -> None:

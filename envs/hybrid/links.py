@@ -86,17 +86,11 @@ class Servers:
             servers = Counter(device // self.per_server for device in ring)
             inside = max(inside, *servers.values())
             passing.update(servers.keys() if len(servers) > 1 else ())
+        latency, one = allreduce_seconds([0.0, 1.0], inside, self.link).tolist()
         if not passing:
-            latency = float(allreduce_seconds(0.0, inside, self.link))
-            return latency, float(allreduce_seconds(1.0, inside, self.link)) - latency
+            return latency, one - latency
         bandwidth = EFFICIENCY * self.cards * self.card_bandwidth / max(passing.values())
-        own = 0.0
-        if inside > 1:
-            own = float(
-                allreduce_seconds(1.0, inside, self.link)
-                - allreduce_seconds(0.0, inside, self.link)
-            )
-        return COLLECTIVE_LATENCY_S, max(2.0 * (size - 1) / size / bandwidth, own)
+        return COLLECTIVE_LATENCY_S, max(2.0 * (size - 1) / size / bandwidth, one - latency)
 
 
 # What joins the devices of a server, by how their names begin; the longest one counts.

@@ -19,6 +19,7 @@ from envs.step.pipeline import Action, Orders, Pipeline, Work, parts, play
 from envs.synchronisation.planned import PlannedSums
 from envs.units import MEBI
 
+BUCKET_BYTES = 25 * MEBI  # PyTorch's default
 SUM_SLACK = 1e-9  # what shares may miss 1 by: rounding
 LETTERS = {Work.FORWARD: "F", Work.INPUT: "I", Work.WEIGHT: "W", Work.BACKWARD: "B"}
 _ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
@@ -281,7 +282,7 @@ class LayerRow:
     profile: LayerGraph | None = None  # what the row was made of, with its branches
     sums: PlannedSums | None = None  # how replicas sum gradients; None: by rings
     servers: Servers | None = None  # whose measured collectives hold; None: rings over the topology
-    bucket_bytes: float = 25 * MEBI  # of gradients that are summed together: PyTorch's default
+    bucket_bytes: float = BUCKET_BYTES  # of gradients that are summed together
 
     @property
     def num_layers(self) -> int:

@@ -80,6 +80,11 @@ class TrainingRun:
         """How many there are."""
         return self.tensor * self.pipeline * self.data
 
+    def rings(self, replicas: int) -> list[range]:
+        """Devices with the same shard of so many replicas beside each other, ring by ring."""
+        group = self.tensor * replicas
+        return [range(shard, group, self.tensor) for shard in range(self.tensor)]
+
     @property
     def micro_batches(self) -> int:
         """Of a step, one after the other in each replica."""

@@ -21,7 +21,7 @@ from envs.graphs.transformer import (
 )
 from envs.hardware.devices import DeviceSpec
 from envs.hybrid.links import Servers
-from envs.hybrid.plan import Shard
+from envs.hybrid.plan import BUCKET_BYTES, Shard
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.training_run import TrainingRun
 
@@ -201,9 +201,7 @@ class TransformerRow:
         Each sends half of what an all-reduce of as many bytes does.
         """
         run = self.run
-        group = run.tensor * run.expert
-        rings = [range(shard, group, run.tensor) for shard in range(run.tensor)]
-        latency, per_byte = self.servers.all_reduce(rings)
+        latency, per_byte = self.servers.all_reduce(run.rings(run.expert))
         return 2.0 * (latency + activations * run.model.active * per_byte / 2.0)
 
     def _calibrated(self, seconds: FloatArray) -> float:
@@ -223,8 +221,7 @@ class TransformerRow:
         whole = parameters_of(size, part) / run.tensor
         if not part.sparse:
             return whole, 0.0
-        gated = size.family in {"llama", "mixtral"}
-        one = (3 if gated else 2) * size.hidden * size.feed_forward / run.tensor
+        one = size.feed_forward_parameters / run.tensor
         return whole - size.experts * one, size.experts / run.expert * one
 
     def summed(self, part: Part) -> float:
@@ -267,7 +264,7 @@ class TransformerRow:
         if run.recompute == "full":
             return width * e / shared
         ratio = size.feed_forward / (4.0 * size.hidden)
-        gates = 1.5 if size.family in {"llama", "mixtral"} else 1.0
+        gates = 1.5 if size.gated else 1.0
         kept = width * e * (5.0 / shared + (4.0 + 8.0 * ratio * gates * size.active) / t)
         if not run.fused_attention and run.recompute == "none":
             kept += (2.0 * e + 1.0 if size.family != "opt" else e) * (
@@ -299,8 +296,7 @@ class TransformerRow:
         run = self.run
         if run.zero < 3:
             return np.zeros(len(self.parts))
-        rings = [range(shard, run.tensor * run.data, run.tensor) for shard in range(run.tensor)]
-        latency, per_byte = self.servers.all_reduce(rings)
+        latency, per_byte = self.servers.all_reduce(run.rings(run.data))
         parameters = np.array([self.summed(part) for part in self.parts])
         found: FloatArray = latency + parameters * self.element_bytes * per_byte / 2.0
         return found
@@ -365,5 +361,5 @@ class TransformerRow:
             capacity=np.full(devices, max(free, 0.0)),
             sharding={run.tensor: shard},
             servers=self.servers,
-            bucket_bytes=25 * 2.0**20 if self.overlap else WHOLE,
+            bucket_bytes=BUCKET_BYTES if self.overlap else WHOLE,
         )

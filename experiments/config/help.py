@@ -197,9 +197,8 @@ def _composed(shown: Job, named: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         InputError: there is no such option.
     """
-    from experiments.config.composing import (
-        composed_words,
-    )  # and NumPy, which shells do not wait for
+    # with NumPy, which shells do not wait for
+    from experiments.config.composing import composed_words
 
     words = {choice.word for choice in choices(shown.config)} | {RECIPE, f"+{RECIPE}"}
     chosen = [f"{word}={option}" for word, option in named.items() if word in words]

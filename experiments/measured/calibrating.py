@@ -108,8 +108,8 @@ def calibrate(steps: Sequence[MeasuredStep]) -> Calibrated:
     """The constants under which simulated steps are most like measured ones.
 
     Robust least squares of logarithms, each constant drawn to what physics says: with few rows, or
-    rows that say nothing of it, it stays there. The framework's memory is the median of what
-    measured peaks leave.
+    rows that say nothing of it, it stays there. The framework's memory is what leaves the least
+    sum of relative errors of measured peaks.
 
     Raises:
         InputError: there is no row that can be priced.

@@ -13,12 +13,11 @@ from envs.errors import InputError
 from envs.graphs.op_graph import OpGraph
 from envs.hybrid.layers import hybrid_problem, layers_of
 from envs.hybrid.links import Servers
-from envs.hybrid.plan import HybridPlan, Shard, Stage, ordered, peak_memory
+from envs.hybrid.plan import BUCKET_BYTES, HybridPlan, Shard, Stage, ordered, peak_memory
 from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import simulate
 from envs.hybrid.transformer_row import WHOLE
 from envs.step.problem import CostModel, StepProblem
-from envs.units import MEBI
 
 MOST_LAYERS = 64
 
@@ -90,7 +89,7 @@ def _for_each(
         saved_bytes=problem.saved_bytes * data,
         sharding=shards,
         servers=servers,
-        bucket_bytes=25 * MEBI if overlap else WHOLE,
+        bucket_bytes=BUCKET_BYTES if overlap else WHOLE,
     )
 
 

@@ -38,7 +38,6 @@ from models.step.kernel_features import (
 )
 
 LIMIT = 3.0  # standard deviations beyond which an input counts no further
-FLOAT32 = "float32"
 LAUNCH_S = 5e-6  # of every measured kernel, whatever it does
 KIND, SCHEMA_VERSION = "meshwright.kernel_cost", 1
 WEIGHTS_FILE, SPEC_FILE = "kernel_cost.safetensors", "spec.json"
@@ -208,8 +207,7 @@ def priced(
 ) -> FloatArray:
     """(K,) seconds of kernels on a device, as `LearnedCost.kernel_seconds`."""
     inputs = Inputs(kernels, spec)
-    plain = np.array([rate == FLOAT32 for rate in kernels.rate])
-    factor = np.where(plain & (not alone), amid.factor(spec), 1.0)
+    factor = np.where(inputs.plain & (not alone), amid.factor(spec), 1.0)
     seconds = factor * inputs.ideal_s * np.exp(-shares(inputs))
     return np.maximum(seconds, inputs.least_s) + spec.launch_overhead_s
 

@@ -65,6 +65,7 @@ class Inputs:
         ideal_s: (K,) seconds at the peaks of the data sheet, power considered.
         least_s: (K,) seconds at the peaks, Winograd considered: what cannot be undercut.
         most: (K,) share of the peaks that may be reached, above 1 where Winograd multiplies less.
+        plain: (K,) whether its rate is that of float32 without TF32.
 
     Raises:
         InputError: naming device and what it lacks, a figure or the rate of a kernel.
@@ -74,11 +75,12 @@ class Inputs:
     ideal_s: FloatArray
     least_s: FloatArray
     most: FloatArray
+    plain: BoolArray
 
     def __init__(self, kernels: Kernels, spec: DeviceSpec) -> None:
         check_device(spec)
-        compute, memory, plain = _peak_seconds(kernels, spec)
-        hot = np.where(plain, compute / (compute + HEATING_S), 0.0)
+        compute, memory, self.plain = _peak_seconds(kernels, spec)
+        hot = np.where(self.plain, compute / (compute + HEATING_S), 0.0)
         self.ideal_s = np.maximum(compute * sustained_share(spec) ** -hot, memory)
         fewer = (kernels.window == 3) & (kernels.stride == 1)
         self.most = np.where(fewer, WINOGRAD, 1.0)
