@@ -63,6 +63,7 @@ class Gandiva(Scheduler):
 
     name = "gandiva"
     knows: Knowledge = "nothing"
+    memoryless = False
 
     def __init__(self, quantum_s: Positive = 60.0, defragment_free: Share = 0.75) -> None:
         self.quantum_s, self.defragment_free = quantum_s, defragment_free

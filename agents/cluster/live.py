@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any, Literal, NotRequired
@@ -11,6 +12,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic, below Python 3.12
 
 from agents.cluster.checkpoint import CheckpointScheduler
+from agents.cluster.hidden_durations import simulator_for
 from agents.cluster.live_state import (
     LIMITS,
     Gpus,
@@ -22,7 +24,9 @@ from agents.cluster.migrating.expert import MigrationActions
 from agents.cluster.migrating.learned_priority import LearnedPriority
 from agents.cluster.migrating.policy import STOP, Migrating
 from agents.cluster.migrating.priorities import Priority
+from agents.cluster.policy import Scheduler
 from agents.decision import Decider, Decision, Name, StateError, form
+from agents.solver import Knowledge
 from envs.arrays import IntArray
 from envs.bounds import Count, bounded
 from envs.cluster.environment.actions import Bookkeeping
@@ -32,6 +36,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE, RUNNING, Overheads
 from envs.cluster.simulation.resumed import resume
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.errors import InputError
 from models.export.checkpoint import CLUSTER
 
 Held = Annotated[dict[Name, Gpus], Field(description="GPUs by node")]
@@ -108,43 +113,14 @@ class ClusterAnswer(TypedDict):
     are taken to be as fast as the others"""
 
 
-@bounded
-class ClusterDecider(Decider):
-    """Decides on states as a checkpoint folder says; every state stands for itself.
-
-    A state is taken apart into the arrays of the simulator. A network plays the instant to its end:
-    starts and stops until it waits; a plan says all of it at once. One state at a time; further
-    threads wait their turn.
-
-    Args:
-        checkpoint: the folder, or the name of a shipped scheduler.
-        window: waiting jobs that a network is shown at most; None: all.
-        most_actions: of one answer; None: as many as the policy takes.
-        most_nodes: of a state.
-        most_jobs: of a state.
-
-    Raises:
-        InputError: the folder is no checkpoint of a cluster's scheduler.
-    """
+class _ClusterDecider(Decider):
+    """Takes the states of clusters apart into the arrays of the simulator."""
 
     kind = CLUSTER
 
-    def __init__(
-        self,
-        checkpoint: str,
-        *,
-        window: Count | None = None,
-        most_actions: Count | None = None,
-        most_nodes: Count = 4096,
-        most_jobs: Count = 100_000,
-    ) -> None:
-        self.scheduler = CheckpointScheduler(
-            checkpoint, window or most_jobs, partition=ConsecutiveRacks(), routing=OneQueue(),
-            forwards=0,
-        )  # fmt: skip
-        self.most_actions = most_actions
+    def __init__(self, knows: Knowledge, most_nodes: int, most_jobs: int) -> None:
         self.most = {"nodes": most_nodes, "jobs": most_jobs}
-        self.knows_durations = self.scheduler.knows == "durations"
+        self.knows_durations = knows == "durations"
         state: Any = LiveClusterWithDurations if self.knows_durations else LiveCluster
         super().__init__(
             (state, "The state of a cluster"), (ClusterAnswer, "What the scheduler decides")
@@ -176,47 +152,147 @@ class ClusterDecider(Decider):
                 raise StateError(((field,), message))
         arrays = StateArrays(state, self.knows_durations)
         with self._lock:
-            return _Instant(self.scheduler, arrays).decide(self.most_actions)
+            return self._decide_on(arrays)
+
+    @abstractmethod
+    def _decide_on(self, arrays: StateArrays) -> Decision:
+        """What to do in a state of the form."""
+
+
+@bounded
+class ClusterDecider(_ClusterDecider):
+    """Decides on states as a checkpoint folder says; every state stands for itself.
+
+    A state is taken apart into the arrays of the simulator. A network plays the instant to its end:
+    starts and stops until it waits; a plan says all of it at once. One state at a time; further
+    threads wait their turn.
+
+    Args:
+        checkpoint: the folder, or the name of a shipped scheduler.
+        window: waiting jobs that a network is shown at most; None: all.
+        most_actions: of one answer; None: as many as the policy takes.
+        most_nodes: of a state.
+        most_jobs: of a state.
+
+    Raises:
+        InputError: the folder is no checkpoint of a cluster's scheduler.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        window: Count | None = None,
+        most_actions: Count | None = None,
+        most_nodes: Count = 4096,
+        most_jobs: Count = 100_000,
+    ) -> None:
+        self.scheduler = CheckpointScheduler(
+            checkpoint, window or most_jobs, partition=ConsecutiveRacks(), routing=OneQueue(),
+            forwards=0,
+        )  # fmt: skip
+        self.most_actions = most_actions
+        super().__init__(self.scheduler.knows, most_nodes, most_jobs)
+
+    def _decide_on(self, arrays: StateArrays) -> Decision:
+        trained = self.scheduler.trained
+        longest = trained.actions.longest_wait_s
+        instant = _Instant(arrays, trained.restart_s)
+        simulator, chance, complete = None, 1.0, True
+        if len(instant.jobs):
+            plan = self.scheduler.mover
+            if plan is None:
+                simulator, chance, complete = instant.play(self.scheduler, self.most_actions)
+            else:
+                simulator, complete = instant.follow(plan, self.most_actions)
+        ask_again_s = None if longest is None else arrays.snapshot.now + longest
+        return instant.decision(simulator, chance if complete else 0.0, complete, ask_again_s)
+
+
+@bounded
+class PolicyDecider(_ClusterDecider):
+    """Decides on states as any policy of clusters does; every state stands for itself.
+
+    Args:
+        policy: what decides; of a state it sees what it says that it knows.
+        most_nodes: of a state.
+        most_jobs: of a state.
+
+    Raises:
+        InputError: the policy remembers what it has decided before.
+    """
+
+    def __init__(
+        self, policy: Scheduler, *, most_nodes: Count = 4096, most_jobs: Count = 100_000
+    ) -> None:
+        if not policy.memoryless:
+            raise InputError(f"{policy.name!r} goes by what it decided before, no state tells that")
+        self.policy = policy
+        super().__init__(policy.knows, most_nodes, most_jobs)
+
+    def _decide_on(self, arrays: StateArrays) -> Decision:
+        instant = _Instant(arrays, 0.0)
+        if not len(instant.jobs):
+            return instant.decision(None, 1.0, True, None)
+        simulator, wake = instant.ask(self.policy)
+        return instant.decision(simulator, 1.0, True, wake if np.isfinite(wake) else None)
 
 
 class _Instant:
-    """A state that the scheduler plays to its next wait."""
+    """A state that a scheduler takes to its next wait."""
 
-    def __init__(self, scheduler: CheckpointScheduler, arrays: StateArrays) -> None:
-        self.scheduler, self.arrays = scheduler, arrays
+    def __init__(self, arrays: StateArrays, restart_s: float) -> None:
+        self.arrays = arrays
         state, snapshot = arrays.state, arrays.snapshot
         self.setting: dict[str, Any] = {
             "rates": arrays,
-            "overheads": Overheads(state.get("restart_s", scheduler.trained.restart_s), 0.0),
+            "overheads": Overheads(state.get("restart_s", restart_s), 0.0),
             "incidents": np.array([] if state.get("closed") else [(np.inf, 0, 1)], INCIDENT),
         }
         self.jobs = np.concatenate([snapshot.waiting, snapshot.running])
         self.actions: list[dict[str, Any]] = []
         self.estimates: dict[int, dict[str, Any]] = {}
 
-    def decide(self, most_actions: int | None) -> Decision:
-        arrays, plan, outcomes = self.arrays, self.scheduler.mover, []
-        wait_probability, complete = 1.0, True
-        if len(self.jobs):
-            if plan is None:
-                simulator, wait_probability, complete = self._by_network(most_actions)
-            else:
-                simulator, complete = self._by_plan(plan, most_actions)
-            outcomes = list(self._outcomes(simulator))
+    def decision(
+        self,
+        simulator: ClusterSimulator | None,
+        wait_probability: float,
+        complete: bool,
+        ask_again_s: float | None,
+    ) -> Decision:
+        """The answer, once a scheduler has acted; without a simulator there were no jobs."""
+        arrays = self.arrays
         waits = {"decision": "wait", "on": None, **UNKNOWN}
-        longest, now = self.scheduler.trained.actions.longest_wait_s, arrays.snapshot.now
+        outcomes = [] if simulator is None else list(self._outcomes(simulator))
         content = {
             "kind": "meshwright.cluster_decision",
             "schema_version": 1,
-            "now_s": now,
+            "now_s": arrays.snapshot.now,
             "actions": self.actions,
             "complete": complete,
-            "wait_probability": wait_probability if complete else 0.0,
-            "ask_again_s": None if longest is None else now + longest,
+            "wait_probability": wait_probability,
+            "ask_again_s": ask_again_s,
             "jobs": [*outcomes, *({"job": name, **waits} for name in arrays.left_out)],
             "warnings": arrays.warnings,
         }
         return Decision(self.actions, content, arrays.warnings)
+
+    def ask(self, policy: Scheduler) -> tuple[ClusterSimulator, float]:
+        """Do what one pass of a policy does; when it wants to be asked again at the latest."""
+        simulator = ClusterSimulator(self.arrays.cluster, self.arrays.trace, **self.setting)
+        seen = simulator_for(policy, simulator)
+        policy.reset(seen)
+        self._resume(simulator)
+        simulator.settle()
+        before = {job: simulator.shares(job) for job in self.arrays.snapshot.running.tolist()}
+        policy.decide(seen)
+        after = {job: simulator.shares(job) for job in simulator.running().tolist()}
+        for acts, ones, others in (False, before, after), (True, after, before):
+            for job, held in ones.items():
+                if others.get(job) != held:
+                    on = self._on(held) if acts else self.arrays.jobs[job]["holds"]
+                    self._act(acts, job, on, 1.0)
+        return simulator, policy.wake(seen)
 
     def _resume(self, simulator: ClusterSimulator, book: Bookkeeping | None = None) -> None:
         resume(simulator, self.arrays.snapshot)
@@ -228,7 +304,7 @@ class _Instant:
             for job in self.arrays.snapshot.finished:
                 remember(simulator.state, book, job)
 
-    def _by_plan(self, plan: Migrating, most_actions: int | None) -> tuple[ClusterSimulator, bool]:
+    def follow(self, plan: Migrating, most_actions: int | None) -> tuple[ClusterSimulator, bool]:
         """Do what a plan says; whether that came to less than the limit."""
         simulator = ClusterSimulator(self.arrays.cluster, self.arrays.trace, **self.setting)
         plan.reset(simulator)
@@ -241,10 +317,12 @@ class _Instant:
             self._act(not stops, job, on, 1.0)
         return simulator, len(self.actions) != most_actions
 
-    def _by_network(self, most_actions: int | None) -> tuple[ClusterSimulator, float, bool]:
-        """Act; the probability of the wait, 0 where it did not come to that, and whether it did."""
+    def play(
+        self, scheduler: CheckpointScheduler, most_actions: int | None
+    ) -> tuple[ClusterSimulator, float, bool]:
+        """Act by a network; the probability of the wait, 0 where it did not come to that, and whether it did."""
         arrays = self.arrays
-        episode = self.scheduler.episode(
+        episode = scheduler.episode(
             arrays.cluster, arrays.trace, **self.setting, begin=self._resume
         )
         table, simulator, book = episode.action_table, episode.simulator, episode.book
@@ -267,7 +345,7 @@ class _Instant:
                 shown = np.concatenate([book.window[0], book.shown[0]])
                 jobs = shown[shown != NONE].astype(np.int64)
                 self._note_order(episode.expert.order, simulator, jobs)
-            action, probability = self.scheduler.choose(graph, mask, episode)
+            action, probability = scheduler.choose(graph, mask, episode)
             if action == table.size - 1:
                 return simulator, probability, True
             if len(self.actions) == most_actions:

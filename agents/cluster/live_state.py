@@ -183,10 +183,11 @@ class StateArrays:
         self.job_ids = [names[place] for place in self._place]
         self._jobs = given = _columns(self.jobs, JOB_DEFAULTS)
         _check("jobs", self._place, *self._rules(knows_durations))
-        ones, ids = np.ones(len(self.jobs), np.int64), np.array(self.job_ids, np.str_)
-        submit = given.submit_s.astype(np.int64)
+        ids, submit = np.array(self.job_ids, np.str_), given.submit_s.astype(np.int64)
+        known = np.nan_to_num(given.duration_s, nan=1.0)  # unknown ones are read by nobody
+        duration = np.maximum(known, 1.0).astype(np.int64)
         self.trace = replace(
-            Trace.of("state", submit, ones, given.num_gpus, job_id=ids),
+            Trace.of("state", submit, duration, given.num_gpus, job_id=ids),
             gpu_milli=given.gpu_milli.astype(np.int32),
             cpu_milli=given.cpu_milli,
             memory_mib=given.memory_mib,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class Scheduler(Policy[ClusterSimulator], Protocol):
     """A policy asked at every event; subclasses may know faster ways to the same schedule."""
 
     name: str
+    memoryless: ClassVar[bool] = True  # a state says all that it goes by, nothing asked before
 
     def reset(self, simulator: ClusterSimulator) -> None:
         """Before the first event of a simulation."""

@@ -74,6 +74,7 @@ class Rollout(Scheduler):
     """
 
     name = "rollout"
+    memoryless = False
 
     def __init__(
         self,
@@ -204,6 +205,7 @@ class Hindsight(Scheduler):
     """
 
     name = "hindsight"
+    memoryless = False
     knows: Knowledge = "durations"
 
     def __init__(self, base: JointChoice, replays: Count = 300, seed: int = 0) -> None:

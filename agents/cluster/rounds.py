@@ -78,6 +78,8 @@ class RoundBasedPolicy(Scheduler):
         seed: of the placement rule's generator.
     """
 
+    memoryless = False
+
     def __init__(
         self,
         shares: ShareRule,

@@ -50,6 +50,7 @@ class Themis(Scheduler):
 
     name = "themis"
     knows: Knowledge = "durations"
+    memoryless = False
 
     def __init__(
         self,
