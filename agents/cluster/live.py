@@ -113,7 +113,7 @@ class ClusterAnswer(TypedDict):
     are taken to be as fast as the others"""
 
 
-class _ClusterDecider(Decider):
+class StateDecider(Decider):
     """Takes the states of clusters apart into the arrays of the simulator."""
 
     kind = CLUSTER
@@ -160,7 +160,7 @@ class _ClusterDecider(Decider):
 
 
 @bounded
-class ClusterDecider(_ClusterDecider):
+class ClusterDecider(StateDecider):
     """Decides on states as a checkpoint folder says; every state stands for itself.
 
     A state is taken apart into the arrays of the simulator. A network plays the instant to its end:
@@ -210,7 +210,7 @@ class ClusterDecider(_ClusterDecider):
 
 
 @bounded
-class PolicyDecider(_ClusterDecider):
+class PolicyDecider(StateDecider):
     """Decides on states as any policy of clusters does; every state stands for itself.
 
     Args:
@@ -320,7 +320,7 @@ class _Instant:
     def play(
         self, scheduler: CheckpointScheduler, most_actions: int | None
     ) -> tuple[ClusterSimulator, float, bool]:
-        """Act by a network; the probability of the wait, 0 where it did not come to that, and whether it did."""
+        """Act by a network; how probable a wait was (0: it did not come to one), and if it did."""
         arrays = self.arrays
         episode = scheduler.episode(
             arrays.cluster, arrays.trace, **self.setting, begin=self._resume

@@ -72,6 +72,10 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("export_plan", "execution.exporting:ExportPlanConfig:export_plan", "plan=?*"),
     ),
     "serve": (("serve", "serving.serve:ServeConfig:serving"),),
+    "drive": (
+        ("drive", "driving.drive:DriveConfig:drive"),
+        ("rehearse", "driving.rehearsal:RehearseConfig:rehearse", "cluster=local"),
+    ),
     "trace": (("trace", "cluster.trace_source:TraceAppConfig:trace"),),
     "report": (
         ("report", "studies.report:ReportConfig:report"),

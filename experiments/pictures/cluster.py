@@ -261,14 +261,58 @@ def draw_cluster_gantt(
         InputError: no log of the runs was kept.
     """
     nodes, width = list(window.nodes), window.end_s - window.start_s
-    gpus, unit = cluster.gpus[nodes], unit_for(width)
-    bases = np.cumsum(gpus + 1) - gpus - 1  # where the bands of the nodes begin, a GPU apart
-    lanes = int((gpus + 1).sum())
-    height = min(max(LANE_HEIGHT * lanes, LEAST_HEIGHT), MOST_HEIGHT)
-    least = LABEL_HEIGHT * lanes / height
+    unit, height = unit_for(width), _height(cluster, window)
     figure, (chart, queue) = picture(
         title, 13, height + 2.2, 2, grid="x", sharex=True, height_ratios=(height, 1.1)
     )
+    _draw_bars(chart, cluster, schedule, window)
+    lasting = schedule.makespan - float(schedule.submit.min())
+    part = f", {in_words(width)} of {in_words(lasting)}" if window.end_s < schedule.makespan else ""
+    note(chart, f"{len(nodes)} of {cluster.num_nodes} nodes{part}")
+    edges = np.linspace(window.start_s, window.end_s, SLICES + 1)
+    waiting = pending_jobs(schedule).mean(edges[:-1], edges[1:])
+    queue.stairs(waiting, edges / unit.seconds, fill=True, color=PALE)
+    queue.set(ylim=(0, max(1.0, float(waiting.max()) * 1.1)), ylabel="jobs waiting")
+    queue.set_xlim(window.start_s / unit.seconds, window.end_s / unit.seconds)
+    queue.set_xlabel(f"time since the trace's second 0 ({unit.name})")
+    return legend(figure, 3, LOOKS)
+
+
+def draw_gantts(
+    cluster: Cluster, schedules: Mapping[str, Schedule], window: GanttWindow, title: str
+) -> Figure:
+    """The bars of several schedules of one trace, one below the other.
+
+    Raises:
+        InputError: of one of them no log of the runs was kept.
+    """
+    unit, height = unit_for(window.end_s - window.start_s), _height(cluster, window)
+    figure, charts = picture(
+        title, 13, len(schedules) * height + 1.2, len(schedules), grid="x", sharex=True
+    )
+    for chart, (name, schedule) in zip(charts, schedules.items(), strict=True):
+        _draw_bars(chart, cluster, schedule, window)
+        note(chart, name)
+    charts[-1].set_xlim(window.start_s / unit.seconds, window.end_s / unit.seconds)
+    charts[-1].set_xlabel(f"time since the trace's second 0 ({unit.name})")
+    return legend(figure, 3, LOOKS)
+
+
+LOOKS = {"colour and number: the job": "none", "idle GPUs": IDLE, "stopped before its end": "black"}
+
+
+def _height(cluster: Cluster, window: GanttWindow) -> float:
+    """Of the bars, in inches."""
+    lanes = int((cluster.gpus[[*window.nodes]] + 1).sum())
+    return float(min(max(LANE_HEIGHT * lanes, LEAST_HEIGHT), MOST_HEIGHT))
+
+
+def _draw_bars(chart: Any, cluster: Cluster, schedule: Schedule, window: GanttWindow) -> None:
+    nodes, width = list(window.nodes), window.end_s - window.start_s
+    gpus, unit = cluster.gpus[nodes], unit_for(width)
+    bases = np.cumsum(gpus + 1) - gpus - 1  # where the bands of the nodes begin, a GPU apart
+    lanes = int((gpus + 1).sum())
+    least = LABEL_HEIGHT * lanes / _height(cluster, window)
     for base, top in zip(bases, bases + gpus, strict=True):
         chart.axhspan(base, top, color=IDLE, zorder=0)
     shown = _shown(cluster, schedule, window)
@@ -283,17 +327,6 @@ def draw_cluster_gantt(
     chart.vlines(end[cut], low[cut], high[cut], color="black", linewidth=1.2)
     names = [f"node {node}" if gpus[k] > least else "" for k, node in enumerate(nodes)]
     label_rows(chart, (bases + gpus / 2).tolist(), names, lanes - 0.5)
-    lasting = schedule.makespan - float(schedule.submit.min())
-    part = f", {in_words(width)} of {in_words(lasting)}" if window.end_s < schedule.makespan else ""
-    note(chart, f"{len(nodes)} of {cluster.num_nodes} nodes{part}")
-    edges = np.linspace(window.start_s, window.end_s, SLICES + 1)
-    waiting = pending_jobs(schedule).mean(edges[:-1], edges[1:])
-    queue.stairs(waiting, edges / unit.seconds, fill=True, color=PALE)
-    queue.set(ylim=(0, max(1.0, float(waiting.max()) * 1.1)), ylabel="jobs waiting")
-    queue.set_xlim(window.start_s / unit.seconds, window.end_s / unit.seconds)
-    queue.set_xlabel(f"time since the trace's second 0 ({unit.name})")
-    looks = {"colour and number: the job": "none", "idle GPUs": IDLE}
-    return legend(figure, 3, {**looks, "stopped before its end": "black"})
 
 
 def cluster_trace(

@@ -24,7 +24,7 @@ USABLE = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAM
 PAIRS = re.compile(r"(\w+)=((?:(?! \w+=).)*)")
 
 
-class SlurmUnreachable(Exception):
+class SlurmError(Exception):
     """A command failed or did not answer in time: its first line; later it may answer."""
 
 
@@ -38,6 +38,11 @@ class Run(NamedTuple):
     end_s: float
     gpus: int  # 0: that is not written there
     user: str
+
+    @property
+    def seconds(self) -> float:
+        """For which it held them."""
+        return 0.0 if self.start_s is None else max(self.end_s - self.start_s, 0.0)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Slurm:
         """What a command of Slurm's prints.
 
         Raises:
-            SlurmUnreachable: it failed.
+            SlurmError: it failed.
             InputError: there is no such program.
         """
         try:
@@ -111,17 +116,17 @@ class Slurm:
             raise InputError(f"there is no program {command[0]!r}: is Slurm installed?") from error
         except subprocess.TimeoutExpired as error:
             late = f"{' '.join(command[:3])}: no answer in {self.timeout_s:g} s"
-            raise SlurmUnreachable(late) from error
+            raise SlurmError(late) from error
         except subprocess.CalledProcessError as error:
             said = (error.stderr or error.stdout).decode(errors="replace").strip() or "failed"
-            raise SlurmUnreachable(f"{' '.join(command[:3])}: {said.splitlines()[0]}") from error
+            raise SlurmError(f"{' '.join(command[:3])}: {said.splitlines()[0]}") from error
         return done.stdout
 
     def jobs(self) -> list[Job]:
         """All jobs of the partition that Slurm lists, tasks of arrays one by one.
 
         Raises:
-            SlurmUnreachable: it does not answer.
+            SlurmError: it does not answer.
             InputError: its JSON has other keys.
         """
         listed = self._listed("jobs", "squeue", "--json")

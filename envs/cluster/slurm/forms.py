@@ -1,4 +1,4 @@
-"""What Slurm's programs print, as plain values: each field is read in the form in which it is there.
+"""What Slurm's programs print, as plain values: fields are read in the form in which they come.
 
 Numbers are numbers or, from Slurm 23.02 on, `{"set": true, "infinite": false, "number": 4}`; states
 are a word or a list of words; GPUs stand in texts such as `gres:gpu:v100:4` and `gres/gpu=4`.

@@ -13,21 +13,27 @@ from pathlib import Path
 from types import TracebackType
 
 from envs.bounds import Count, bounded
-from envs.cluster.slurm.commands import Slurm, SlurmUnreachable
+from envs.cluster.slurm.commands import Slurm, SlurmError
 from envs.errors import InputError
 
 NEEDED = ("slurmctld", "slurmd", "squeue", "sinfo", "scontrol", "sbatch")
 PARTITION = "gpu"
-# It sleeps for the work that is left, in steps; what it has slept is kept for after a requeue.
+# It sleeps for the work that is left. What it has slept is kept for after a requeue, and a log has
+# when it began and stopped, in milliseconds since 1970.
 SLEEPER = """#!/bin/bash
 #SBATCH --output=/dev/null --error=/dev/null --requeue
-slept={folder}/slept/{name}
-left=$(({milliseconds} - $(cat "$slept" 2>/dev/null || echo 0)))
+of={folder}/slept/{name}
+before=$(cat "$of" 2>/dev/null || echo 0)
 begun=$(date +%s%3N)
-keep() {{ echo $(({milliseconds} - left + $(date +%s%3N) - begun)) > "$slept.new" && mv "$slept.new" "$slept"; }}
+echo "$begun" >> "$of.log"
+keep() {{
+    now=$(date +%s%3N)
+    echo "$((before + now - begun))" > "$of.new" && mv "$of.new" "$of"
+    echo "$now" >> "$of.log"
+}}
 trap 'keep; exit 143' TERM
-(( left <= 0 )) && exit 0
-sleep "$((left / 1000)).$(printf %03d $((left % 1000)))" & wait $!
+left=$(({milliseconds} - before))
+(( left > 0 )) && {{ sleep "$((left / 1000)).$(printf %03d $((left % 1000)))" & wait $!; }}
 keep
 """
 
@@ -125,6 +131,12 @@ class LocalSlurm:
         said = self.slurm.call("sbatch", "--parsable", *words, stdin=script.encode())
         return said.decode().strip().partition(";")[0]
 
+    def slept(self, name: str) -> list[tuple[float, float]]:
+        """When a job began to sleep and when it stopped, in seconds since 1970."""
+        log = self.folder / "slept" / f"{name}.log"
+        times = [int(line) / 1000 for line in log.read_text().split()] if log.exists() else []
+        return list(zip(times[::2], times[1::2], strict=False))
+
     def _start(self, *command: str) -> None:
         name = command[-1] if command[0] == "slurmd" else command[0]
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
@@ -141,7 +153,7 @@ class LocalSlurm:
                 if len(ready) == self.nodes:
                     return
                 said = f"{len(ready)} of {self.nodes} nodes are ready"
-            except SlurmUnreachable as error:
+            except SlurmError as error:
                 said = str(error)
             time.sleep(0.1)
         raise InputError(f"not ready in {timeout_s:g} s: {said}", file=self.folder)

@@ -41,7 +41,6 @@ def cluster_state(
     past, first = defaultdict[str, list[Run]](list), now
     for run in runs:
         past[run.job].append(run)
-    listed = {job.name for job in jobs}
     submitted = [*(job.submit_s for job in jobs), *(of_job[0].submit_s for of_job in past.values())]
     first = min([now, *filter(None, submitted)])
 
@@ -51,8 +50,12 @@ def cluster_state(
     known = {node.name for node in nodes}
     rows, held = [], defaultdict[str, int](int)
     for job in jobs:
-        before = past[job.name]
-        executed = sum(max(run.end_s - (run.start_s or run.end_s), 0.0) for run in before)
+        before, holds = past.pop(job.name, []), _holds(job)
+        executed = sum(run.seconds for run in before)
+        if job.state == "COMPLETING" or (
+            holds and not (holds.keys() <= known and sum(holds.values()) == job.gpus)
+        ):
+            continue  # neither here nor there, or on a node that has vanished: Slurm will say
         row: dict[str, Any] = {
             "id": job.name,
             "submit_s": at(min([job.submit_s, *(run.submit_s for run in before)])),
@@ -61,39 +64,30 @@ def cluster_state(
             "queue": job.partition,
         }
         if job.state == "OVER":
-            if job.start_s and job.end_s and job.end_s <= now and not before:
-                executed = max(job.end_s - job.start_s, 0.0)
+            if not before and job.start_s and job.end_s:
+                executed = max(min(job.end_s, now) - job.start_s, 0.0)
             rows.append({**row, "held_s": executed * scale, "finish_s": at(job.end_s or now)})
             continue
-        if job.state == "COMPLETING":
-            continue  # on its way to the queue or to its end; its GPUs are not free yet
-        begins = dict.fromkeys(job.wants, job.per_node or 0)
-        if job.per_node is None and job.wants:
-            begins = _divided(job.gpus, job.wants)
-        holds = job.holds if job.state == "RUNNING" else {} if job.held else begins
-        if holds and not (holds.keys() <= known and sum(holds.values()) == job.gpus):
-            continue  # on a node that has vanished; Slurm will say what becomes of it
         if holds:
             since = job.start_s if job.state == "RUNNING" and job.start_s else now
             executed += max(now - since, 0.0)
             row |= {"holds": dict(holds), "since_s": at(since)}
             for node, number in holds.items():
                 held[node] += number
-        if job.gpu_type:
-            row["gpu_types"] = [job.gpu_type]
         stops = sum(run.state == "PENDING" for run in before)
         row |= {"held_s": executed * scale, "preemptions": stops}
+        row |= {"gpu_types": [job.gpu_type]} if job.gpu_type else {}
         duration = _duration(job, durations)
         if duration is not None:
             row["duration_s"] = max(duration * (scale if durations == "time_limit" else 1.0), 1.0)
         rows.append(row)
     for name, before in past.items():
         number = before[-1].gpus or gpus.get(name, 0)
-        if name not in listed and before[-1].state != "PENDING" and number:
+        if before[-1].state != "PENDING" and number:
             rows.append({
                 "id": name, "submit_s": at(before[0].submit_s), "num_gpus": number,
                 "user": before[-1].user, "finish_s": at(before[-1].end_s),
-                "held_s": scale * sum(r.end_s - (r.start_s or r.end_s) for r in before),
+                "held_s": scale * sum(run.seconds for run in before),
             })  # fmt: skip
     return {
         "now_s": at(now),
@@ -103,16 +97,20 @@ def cluster_state(
     }
 
 
+def _holds(job: Job) -> Mapping[str, int]:
+    """GPUs by node of a job that runs, or that was sent there."""
+    if job.state == "RUNNING":
+        return job.holds
+    if job.held or job.state != "PENDING" or not job.wants:
+        return {}
+    each, more = divmod(job.gpus, len(job.wants))
+    return {name: each + (place < more) for place, name in enumerate(job.wants)}
+
+
 def _node(node: Node, held: int) -> dict[str, Any]:
     free = max(node.gpus - max(node.used, held), 0) if node.up else 0
     about = {"id": node.name, "gpu_type": node.gpu_type, "num_gpus": max(node.gpus, held)}
     return {**about, "free_gpus": free, "up": node.up or held > 0}
-
-
-def _divided(gpus: int, nodes: Sequence[str]) -> dict[str, int]:
-    """GPUs over nodes as evenly as can be."""
-    each, more = divmod(gpus, len(nodes))
-    return {name: each + (place < more) for place, name in enumerate(nodes)}
 
 
 def _duration(job: Job, durations: Known) -> float | None:

@@ -1,0 +1,1 @@
+"""A scheduler that acts on a live cluster, or watches it."""

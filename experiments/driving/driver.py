@@ -1,0 +1,259 @@
+"""`Driver`: looks at a Slurm, lets a policy decide at every change, and acts on its own jobs alone.
+
+All that it goes by is Slurm's own: a job that is held waits, one that is released with the nodes
+that it must have is on its way, one that runs runs. So a driver that was killed goes on where it
+was, and a decision that is made again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agents.cluster.live import StateDecider
+from envs.bounds import Count, Positive
+from envs.cluster.slurm.commands import Job, Slurm, SlurmError
+from envs.cluster.slurm.state import Known, cluster_state
+from envs.errors import InputError
+
+
+class AuditLog:
+    """A file of JSON lines: what was decided and done, each line before it is done.
+
+    Args:
+        path: lines are added to what is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.counts = path, Counter[str]()
+        try:
+            self._file = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise InputError(f"cannot be written ({error.strerror})", file=path) from error
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Add a line.
+
+        Raises:
+            InputError: the disk is full.
+        """
+        self.counts[event] += 1
+        try:
+            self._file.write(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
+            self._file.write("\n")
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror}): nothing more is done"
+            raise InputError(reason, file=self.path) from error
+
+
+@dataclass
+class Limits:
+    """How often a driver looks, decides and acts."""
+
+    poll_s: Positive = 0.25  # seconds between two looks
+    every_s: Positive = 30.0  # seconds after which it decides even if nothing has changed
+    # seconds after which a job that was sent to nodes and does not run is held again
+    stuck_s: Positive = 60.0
+    actions_per_s: Count = 50  # changes of jobs in a second at most
+
+
+@dataclass
+class Driver:
+    """One scheduler over the jobs of a partition whose names begin with a prefix.
+
+    Args:
+        slurm: of the partition.
+        decider: on states of clusters.
+        audit: what was done.
+        acts: False: it only watches (shadow).
+        prefix: of the names of its jobs.
+        limits: of its pace.
+        durations: where it is written how long jobs take.
+        scale: seconds of the policy's in one second of Slurm's.
+        restart_s: seconds of the policy's before a stopped job progresses again.
+        say: is given a line where somebody must know.
+    """
+
+    slurm: Slurm
+    decider: StateDecider
+    audit: AuditLog
+    acts: bool = True
+    prefix: str = ""
+    limits: Limits = field(default_factory=Limits)
+    durations: Known = "nothing"
+    scale: float = 1.0
+    restart_s: float = 0.0
+    say: Callable[[str], None] = print
+    gpus: dict[str, int] = field(default_factory=dict)  # of all jobs ever seen
+    _sent: dict[str, float] = field(default_factory=dict)  # since when jobs are on their way
+    _seen: object = None  # what the last decision was made on
+    _ask_at: float = 0.0
+    _spent: tuple[int, int] = (0, 0)  # the second, and the changes made in it
+    _said: set[str] = field(default_factory=set)
+
+    def run(self, ends: Callable[[], bool]) -> None:
+        """Go on until `ends`; while Slurm does not answer, it waits.
+
+        Raises:
+            InputError: the log cannot be written, or what Slurm prints cannot be read.
+        """
+        while not ends():
+            begun = time.monotonic()
+            try:
+                self.step()
+            except SlurmError as error:
+                self.audit.write("unreachable", message=str(error))
+                self._tell(str(error))
+            else:
+                self._said.discard("unreachable")
+            time.sleep(max(self.limits.poll_s - (time.monotonic() - begun), 0.0))
+
+    def step(self, always: bool = False) -> bool:
+        """Look, and where something has changed (or `always`) decide and act; whether it decided.
+
+        Raises:
+            SlurmError: Slurm did not answer in between.
+            InputError: as `run`.
+        """
+        now, listed = time.time(), self.slurm.jobs()
+        jobs = [job for job in listed if job.label.startswith(self.prefix) and job.gpus]
+        self.gpus |= {job.name: job.gpus for job in jobs}
+        if self.acts and self._tidy(jobs, listed, now):
+            return False  # Slurm is asked again how things are
+        nodes = self.slurm.nodes()
+        jobs = [self._as_it_is(job) for job in jobs if not _waits_for_more(job, now)]
+        seen = ([(job.name, job.state, job.held, *job.holds, *job.wants) for job in jobs], nodes)
+        if seen == self._seen and now < self._ask_at and not always:
+            return False
+        state = cluster_state(
+            jobs, nodes, self.slurm.runs(), now, gpus=self.gpus, scale=self.scale,
+            durations=self.durations if self.decider.knows_durations else "nothing",
+            restart_s=self.restart_s,
+        )  # fmt: skip
+        begun = time.monotonic()
+        decision = self.decider.decide(state)
+        seconds = time.monotonic() - begun
+        for warning in decision.warnings:
+            self._tell(f"{warning.get('job') or warning.get('gpu_type')}: {warning['message']}")
+        counts = Counter(job.state for job in jobs)
+        about = {"waiting": counts["PENDING"], "running": counts["RUNNING"]}
+        self._note_own_starts(jobs)
+        self.audit.write("decided", seconds=round(seconds, 4), **about, actions=decision.actions)
+        whole = not self.acts or self._act(decision.actions, jobs, state)
+        again = decision.content.get("ask_again_s")
+        wanted = now + (again - state["now_s"]) / self.scale if again is not None else now + 1e9
+        self._seen = seen if whole else None
+        self._ask_at = min(now + self.limits.every_s, max(wanted, now + self.limits.poll_s))
+        return True
+
+    def release_all(self) -> int:
+        """Leave all waiting jobs to Slurm, on whatever nodes; how many."""
+        held = [job for job in self.slurm.jobs() if job.held and job.label.startswith(self.prefix)]
+        for job in held:
+            self._do("release", job)
+        return len(held)
+
+    def _as_it_is(self, job: Job) -> Job:
+        """A job that Slurm may start by itself waits, unless it was sent to its nodes from here."""
+        return job if job.name in self._sent else replace(job, held=True)
+
+    def _tidy(self, jobs: Sequence[Job], listed: Sequence[Job], now: float) -> bool:
+        """Hold what Slurm would start by itself, and what is stuck; whether anything was done."""
+        waiting = {job.name: job for job in jobs if job.state == "PENDING"}
+        self._sent = {name: since for name, since in self._sent.items() if name in waiting}
+        done = False
+        for job in waiting.values():
+            if job.held or (job.name not in self._sent and _waits_for_more(job, now)):
+                self._sent.pop(job.name, None)
+            elif job.wants and now - self._sent.setdefault(job.name, now) < self.limits.stuck_s:
+                if job.eligible_s > now + 1:  # a driver was killed before it said: at once
+                    done |= self._do("start", job, list(job.wants))
+            else:
+                self._sent.pop(job.name, None)
+                done |= self._do("hold", job)
+        for job in listed:  # of those without a GPU there is nothing to decide
+            idle = job.state == "PENDING" and job.held and not job.gpus and not job.depends
+            if idle and job.label.startswith(self.prefix):
+                done |= self._do("release", job)
+        return done
+
+    def _act(
+        self, actions: Sequence[Mapping[str, Any]], jobs: Sequence[Job], state: Mapping[str, Any]
+    ) -> bool:
+        """Do what was decided, as far as Slurm can; whether all of it was done."""
+        named, whole = {job.name: job for job in jobs}, True
+        free = {node["id"]: node["free_gpus"] for node in state["nodes"] if node["up"]}
+        for action in actions:
+            job = named[action["job"]]
+            if action["action"] == "stop":
+                whole &= job.state == "RUNNING" and self._do("stop", job)
+                for node, number in job.holds.items():
+                    free[node] = free.get(node, 0) + number
+                continue
+            nodes = _places(job, action["on"], free) if job.state == "PENDING" else None
+            if nodes is None:
+                whole = whole and job.state != "PENDING"
+                continue
+            if self._do("start", job, nodes, decided=action["on"]):
+                self._sent[job.name] = time.time()
+                for node in nodes:
+                    free[node] -= job.per_node or action["on"].get(node, 0)
+            else:
+                whole = False
+        return whole
+
+    def _do(self, what: str, job: Job, *arguments: Any, **about: Any) -> bool:
+        """Write down a change of a job and make it; False: there were too many in this second.
+
+        Slurm's refusal, as of a job that was cancelled meanwhile, is written down too.
+        """
+        second, spent = self._spent
+        now = int(time.time())
+        if now == second and spent >= self.limits.actions_per_s:
+            return False
+        self._spent = (now, spent + 1 if now == second else 1)
+        self.audit.write(what, job=job.name, name=job.label, nodes=list(*arguments), **about)
+        try:
+            getattr(self.slurm, what)(job.name, *arguments)
+        except SlurmError as error:
+            self.audit.write("refused", job=job.name, message=str(error))
+            return False
+        self.audit.write("done", job=job.name, change=what)
+        return True
+
+    def _note_own_starts(self, jobs: Sequence[Job]) -> None:
+        """In a shadow: what Slurm itself has started since the last decision."""
+        running = {job.name: dict(job.holds) for job in jobs if job.state == "RUNNING"}
+        if not self.acts:
+            for name in running.keys() - self._sent.keys():
+                self.audit.write("slurm_started", job=name, on=running[name])
+            self._sent = dict.fromkeys(running, 0.0)
+
+    def _tell(self, line: str) -> None:
+        """Say a line once."""
+        if line not in self._said:
+            self._said.add(line)
+            self.say(line)
+
+
+def _waits_for_more(job: Job, now: float) -> bool:
+    """Whether a job waits for a time or for other jobs, which is left to Slurm."""
+    return job.state == "PENDING" and (job.depends or (job.eligible_s > now + 1 and not job.held))
+
+
+def _places(job: Job, on: Mapping[str, int], free: Mapping[str, int]) -> list[str] | None:
+    """Nodes for a job in the shape that it was submitted in, those decided first; None: no room.
+
+    A policy may divide a gang over nodes in another way than the job asks Slurm for: then it has
+    as many nodes as it asks for, of the others the fullest.
+    """
+    if job.per_node is None:
+        return list(on) if all(free.get(node, 0) >= number for node, number in on.items()) else None
+    room = [node for node, number in free.items() if number >= job.per_node]
+    room.sort(key=lambda node: (node not in on, free[node], node))
+    return room[: job.nodes] if len(room) >= job.nodes else None
