@@ -45,9 +45,9 @@ COLUMNS: Columns = {
 }
 CAPTION = (
     "Times of jobs in seconds of the trace. ratio: live over the replay's prediction. with "
-    "latency: over that of a replay in which every run takes as much longer as Slurm took in the mean to "
-    "begin and to end it. applied p99: seconds from an arrival or an end until what was decided on "
-    "it was done. to run: seconds from a release to the job's first instant."
+    "latency: over that of a replay in which every run takes as much longer as Slurm took in the "
+    "mean to begin and to end it. applied p99: seconds from an arrival or an end until what was "
+    "decided on it was done. to run: seconds from a release to the job's first instant."
 )
 
 
