@@ -77,6 +77,7 @@ class Driver:
         scale: seconds of the policy's in one second of Slurm's.
         restart_s: seconds of the policy's before a stopped job progresses again.
         say: is given a line where somebody must know.
+        clock: seconds since 1970.
     """
 
     slurm: Slurm
@@ -89,6 +90,7 @@ class Driver:
     scale: float = 1.0
     restart_s: float = 0.0
     say: Callable[[str], None] = print
+    clock: Callable[[], float] = time.time  # seconds since 1970, as Slurm has them
     gpus: dict[str, int] = field(default_factory=dict)  # of all jobs ever seen
     _sent: dict[str, float] = field(default_factory=dict)  # since when jobs are on their way
     _seen: object = None  # what the last decision was made on
@@ -120,7 +122,7 @@ class Driver:
             SlurmError: Slurm did not answer in between.
             InputError: as `run`.
         """
-        now, listed = time.time(), self.slurm.jobs()
+        now, listed = self.clock(), self.slurm.jobs()
         jobs = [job for job in listed if job.label.startswith(self.prefix) and job.gpus]
         self.gpus |= {job.name: job.gpus for job in jobs}
         if self.acts and self._tidy(jobs, listed, now):
@@ -195,12 +197,13 @@ class Driver:
                 for node, number in job.holds.items():
                     free[node] = free.get(node, 0) + number
                 continue
-            nodes = _places(job, action["on"], free) if job.state == "PENDING" else None
+            waits = job.state == "PENDING" and job.name not in self._sent
+            nodes = _places(job, action["on"], free) if waits else None
             if nodes is None:
                 whole = whole and job.state != "PENDING"
                 continue
             if self._do("start", job, nodes, decided=action["on"]):
-                self._sent[job.name] = time.time()
+                self._sent[job.name] = self.clock()
                 for node in nodes:
                     free[node] -= job.per_node or action["on"].get(node, 0)
             else:
@@ -213,7 +216,7 @@ class Driver:
         Slurm's refusal, as of a job that was cancelled meanwhile, is written down too.
         """
         second, spent = self._spent
-        now = int(time.time())
+        now = int(self.clock())
         if now == second and spent >= self.limits.actions_per_s:
             return False
         self._spent = (now, spent + 1 if now == second else 1)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,8 +131,8 @@ class Slurm:
             InputError: its JSON has other keys.
         """
         listed = self._listed("jobs", "squeue", "--json")
-        own = (row for row in listed if self.partition in str(row.get("partition")).split(","))
-        return [job for row in own for job in _jobs_of(row)]
+        jobs = (job for row in listed for job in _jobs_of(row))
+        return [job for job in jobs if self.partition in job.partition.split(",")]
 
     def nodes(self) -> list[Node]:
         """The nodes of the partition that have GPUs; raises as `jobs` does."""
@@ -175,7 +176,8 @@ class Slurm:
         """Let a held job run on nodes as soon as they are free."""
         self.call("scontrol", "update", f"JobId={job}", f"ReqNodeList={','.join(nodes)}")
         self.release(job)
-        self.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # no wait of a requeue's
+        with suppress(SlurmError):  # it runs already; one that came back would wait two minutes
+            self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
 
     def stop(self, job: str) -> None:
         """Send a running job back to the queue, where it is held."""
@@ -215,9 +217,10 @@ class Slurm:
 def _jobs_of(row: Mapping[str, Any]) -> Iterator[Job]:
     """A job of Slurm's JSON; of an array of which no task has begun, each of them."""
     try:
-        identity, states = int(row["job_id"]), words(row["job_state"])
+        identity, states, _ = int(row["job_id"]), words(row["job_state"]), row["partition"]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError("is missing", file="squeue --json", field=str(error)) from error
+        reason = f"has no job_id, job_state or partition that can be read ({error})"
+        raise InputError(reason, file="squeue --json", record=row.get("job_id")) from error
     array, task = number(row.get("array_job_id")), number(row.get("array_task_id"))
     waiting = str(row.get("array_task_string") or "")
     names = [str(identity)]

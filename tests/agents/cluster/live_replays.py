@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from agents.cluster.checkpoint import CheckpointScheduler
-from agents.cluster.live import ClusterDecider
+from agents.cluster.hidden_durations import simulator_for
+from agents.cluster.live import ClusterDecider, PolicyDecider
 from agents.cluster.migrating.policy import STOP, Migrating
+from agents.cluster.policy import Scheduler
 from agents.decision import Decision
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.routing import ConsecutiveRacks, OneQueue
@@ -113,3 +116,23 @@ def played(
             taken[-1]["shared_gpu"] = labels.get(partial)
             labels.setdefault(partial, f"new {trace.job_id[job]}")
         labels = {key: label for key, label in labels.items() if key in shared_gpus()}
+
+
+def asked_beside_a_replay(
+    policy: Callable[[], Scheduler], cluster: Cluster, trace: Trace, incidents: Any = None
+) -> None:
+    """Assert that a policy's live decisions are what it does at every event of a replay."""
+    decider, own = PolicyDecider(policy()), policy()
+    simulator = ClusterSimulator(cluster, trace, incidents=incidents)
+    seen = simulator_for(own, simulator)
+    own.reset(seen)
+    while not simulator.done:
+        assert simulator.advance(own.wake(seen))
+        decision = decider.decide(document_of(simulator, decider.knows_durations))
+        before = {int(job): simulator.shares(int(job)) for job in simulator.running()}
+        own.decide(seen)
+        after = {int(job): simulator.shares(int(job)) for job in simulator.running()}
+        moved = {job for job in {*before, *after} if before.get(job) != after.get(job)}
+        done = [action(simulator, False, job, before[job], 1.0) for job in before if job in moved]
+        done += [action(simulator, True, job, after[job], 1.0) for job in after if job in moved]
+        assert sorted(map(str, decision.actions)) == sorted(map(str, done))

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from exported_schedulers import environment, exported, trained_config
 from hypothesis import given
-from live_replays import agrees_with_the_simulator
+from hypothesis import strategies as st
+from live_replays import agrees_with_the_simulator, asked_beside_a_replay
 from small_clusters import Speeds, with_columns
 
 from agents.cluster.checkpoint_expert import described
+from agents.cluster.joint_choice import JointChoice
 from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.priorities import AttainedServiceClasses, RemainingService
+from agents.cluster.prediction import Gittins, QuasiShortestServiceFirst
+from agents.cluster.queue import EASY, FIFO, LAS2D, SJF, SRTF
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
 from envs.cluster.workload.trace import Trace
@@ -96,3 +100,16 @@ def test_fractions_of_gpus_and_limits_of_processors(folder: str, seed: int) -> N
     cpu = [16_000 if rng.random() < 0.5 else UNLIMITED] * cluster.num_nodes
     trace = with_columns(trace, gpu_milli=milli, cpu_milli=1000 * trace.num_gpus)
     agrees_with_the_simulator(folder, with_columns(cluster, cpu_milli=cpu), trace, rates=rates)
+
+
+POLICIES = {
+    "fifo": FIFO, "easy": EASY, "sjf": SJF, "srtf": SRTF, "las_2d": LAS2D, "qssf":
+    QuasiShortestServiceFirst, "gittins": Gittins, "joint_choice": JointChoice,
+}  # fmt: skip
+
+
+@examples(40)
+@given(SEEDS, st.sampled_from(sorted(POLICIES)))
+def test_any_memoryless_policy(seed: int, name: str) -> None:
+    cluster, trace, _, incidents = drawn(seed)
+    asked_beside_a_replay(POLICIES[name], cluster, trace, incidents)
