@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
+from heapq import heapify, heappop, heappush
+from itertools import chain, product
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from agents.hybrid.uniform import step_of, uniform_plan
+from agents.hybrid.uniform import planned_step, step_of, uniform_plan
 from agents.solver import Budget, DirectSolver, Result
 from envs.errors import InputError
 from envs.hybrid.training_run import TrainingRun
@@ -29,7 +32,7 @@ class TrainingProblem:
     Args:
         row: a run, of which the choices are open.
         devices: how many are to be used.
-        choices: what is decided, of `CHOICES`.
+        choices: what is decided, of `CHOICES`; `recompute` decides of how many blocks, too.
     """
 
     row: TransformerRow
@@ -65,19 +68,29 @@ class TrainingProblem:
 
     def runs(self) -> Iterator[TrainingRun]:
         """All that are open, each possible one once."""
+        return chain.from_iterable(self.families())
+
+    def families(self) -> Iterator[list[TrainingRun]]:
+        """The same in lists, along which ever more blocks are computed again.
+
+        Time rises along a list, and memory falls from the second run on: where the first one keeps
+        few micro-batches, it may need less than the one block that comes back in the others.
+        """
         own = self.row.run
         powers = [2**power for power in range(self.devices.bit_length())]
         open_to = {
             "tensor": [t for t in powers if t <= self.row.servers.per_server],
             "pipeline": [p for p in range(1, self.devices + 1) if self.devices % p == 0],
             "micro_batch": [b for b in powers if b <= own.global_batch],
-            "recompute": ["none", "selective", "full"],
+            "recompute": ["none", "selective"],
             "zero": [0, 1, 2, 3],
             "sequence_parallel": [False, True],
         }
         kept = [open_to[name] if name in self.choices else [getattr(own, name)] for name in CHOICES]
         for values in product(*kept):
             given = dict(zip(CHOICES, values, strict=True))
+            if "recompute" in self.choices:
+                given["recompute_layers"] = None
             data, rest = divmod(self.devices, given["tensor"] * given["pipeline"])
             useless = (
                 rest
@@ -90,14 +103,23 @@ class TrainingProblem:
                 continue
             try:
                 run = replace(own, data=data, layers_per_stage=(), **given)
-                replace(self.row, run=run).stages  # noqa: B018 - stages that do not divide
+                stages = replace(self.row, run=run).stages
             except InputError:
                 continue
-            yield run
+            family = [run]
+            if run.recompute == "none" and "recompute" in self.choices:
+                blocks = (sum(stages) - 2) // len(stages)
+                family += [
+                    replace(run, recompute="full", recompute_layers=layers)
+                    for layers in (*range(1, blocks), None)
+                ]
+            yield family
 
 
 class DegreeSearch(DirectSolver[TrainingProblem, TrainingRun]):
-    """Every run is estimated; those with the least estimates are simulated.
+    """Runs are estimated; those with the least estimates are simulated.
+
+    Of runs that differ in how many blocks are computed again, the first that fits counts alone.
 
     The estimate is that of a pipeline without transfers: (micro-batches + (devices of a pipeline
     - 1) / chunks) times the slowest device, sums over replicas and the update behind it; and of
@@ -126,20 +148,41 @@ class DegreeSearch(DirectSolver[TrainingProblem, TrainingRun]):
 
     def ranking(self, problem: TrainingProblem) -> list[tuple[float, float, TrainingRun]]:
         """(seconds, bytes of the fullest device, run) of the best runs that fit, fastest first."""
-        estimates = [
-            (*estimate(replace(problem.row, run=run)), number, run)
-            for number, run in enumerate(problem.runs())
-        ]
-        fitting = sorted((seconds, number, run) for seconds, fits, number, run in estimates if fits)
+
+        @cache
+        def estimated(run: TrainingRun) -> tuple[float, bool]:
+            return estimate(replace(problem.row, run=run))
+
+        queue = []  # (estimate, number, runs of a family that may fit)
+        for number, family in enumerate(problem.families()):
+            runs = family
+            if not estimated(family[0])[1]:
+                runs = _fitting(family[1:], lambda run: estimated(run)[1])
+            if runs:
+                queue.append((estimated(runs[0])[0], number, runs))
+        heapify(queue)
         priced: list[tuple[float, int, float, TrainingRun]] = []
-        for _, number, run in fitting:
-            if len(priced) == self.simulated:
-                break
-            if not problem.violations(run):
-                price = problem.price(run)
-                peak = price["peak_memory_bytes"]
-                priced.append((price[problem.objective], number, peak, run))
+        while queue and len(priced) < self.simulated:
+            _, number, runs = heappop(queue)
+            if step := _step_that_fits(replace(problem.row, run=runs[0])):
+                priced.append((step[0], number, step[1], runs[0]))
+            elif runs := _fitting(runs[1:], lambda run: not problem.violations(run)):
+                heappush(queue, (estimated(runs[0])[0], number, runs))
         return [(seconds, peak, run) for seconds, _, peak, run in sorted(priced)]
+
+
+def _fitting(runs: list[TrainingRun], fits: Callable[[TrainingRun], bool]) -> list[TrainingRun]:
+    """Runs along which memory falls, from the first one that fits on."""
+    return runs[bisect_left(runs, True, key=fits) :] if runs and fits(runs[-1]) else []
+
+
+def _step_that_fits(row: TransformerRow) -> tuple[float, float] | None:
+    """As `step_of`; None: it does not fit, or is too long to simulate."""
+    try:
+        problem, plan = row.problem(), uniform_plan(row)
+    except InputError:
+        return None
+    return None if plan.violations(problem) else planned_step(row, problem, plan)
 
 
 def estimate(row: TransformerRow) -> tuple[float, bool]:
@@ -172,7 +215,7 @@ def estimate(row: TransformerRow) -> tuple[float, bool]:
         summed = most([row.summed(part) for part in row.parts])
         data = latency + row.summed_bytes() * summed * per_byte * constants.data
     states = [sum(row.states(part)) for part in row.parts]
-    saved = [row.saved_bytes(part) for part in row.parts]
+    saved = row.saved
     held = 0.0
     for rank, own in enumerate(held_by):
         kept = min(run.micro_batches, run.pipeline - rank) if run.schedule == "1f1b" else 1

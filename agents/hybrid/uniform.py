@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agents.pipeline.published import gpipe, interleaved, one_f_one_b
 from envs.hybrid.plan import HybridPlan, Stage, ordered, peak_memory
+from envs.hybrid.problem import HybridProblem
 from envs.hybrid.simulation import simulate
 from envs.hybrid.transformer_row import TransformerRow
 
@@ -25,7 +26,13 @@ def uniform_plan(row: TransformerRow) -> HybridPlan:
 
 def step_of(row: TransformerRow) -> tuple[float, float]:
     """Seconds of a step, and bytes of the fullest device; whether they fit is not asked."""
-    problem, plan = row.problem(), uniform_plan(row)
+    return planned_step(row, row.problem(), uniform_plan(row))
+
+
+def planned_step(
+    row: TransformerRow, problem: HybridProblem, plan: HybridPlan
+) -> tuple[float, float]:
+    """As `step_of`, of the row's own problem and plan."""
     peak = float(peak_memory(problem, plan).max())
     extra = row.working_bytes() + row.constants.framework_bytes
     return simulate(problem, plan).step_time, peak + extra

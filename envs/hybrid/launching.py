@@ -49,6 +49,8 @@ def launch_arguments(run: TrainingRun, framework: str) -> Launch:
         InputError: the framework has no word for what `field` of the run asks for.
     """
     require_one_of(framework, FRAMEWORKS, field="framework")
+    if run.recompute_layers == 0:
+        run = replace(run, recompute="none", recompute_layers=None)
     with refused_in(framework):
         looped = run.schedule == "interleaved"
         _refuse(
@@ -111,8 +113,8 @@ def _megatron(run: TrainingRun) -> Launch:
         "moe-token-dispatcher-type": experts and "alltoall",
         "attention-backend": "flash" if run.fused_attention else "unfused",
         "recompute-granularity": run.recompute != "none" and run.recompute,
-        "recompute-method": full and "uniform",
-        "recompute-num-layers": full and 1,
+        "recompute-method": full and ("block" if run.recompute_layers else "uniform"),
+        "recompute-num-layers": full and (run.recompute_layers or 1),
         "bf16": run.precision == "bf16",
         "fp16": run.precision == "fp16",
         "use-distributed-optimizer": run.zero > 0,
@@ -139,6 +141,7 @@ def _torchtitan(run: TrainingRun) -> Launch:
         ("fused_attention", not run.fused_attention, "attention is always one operator"),
         # Its selective mode keeps attention and every second product, and computes all else again.
         ("recompute", run.recompute == "selective", "none or full: attention is not set apart"),
+        ("recompute_layers", run.recompute_layers is not None, "all blocks of a model alike"),
         ("pipeline", few, f"{count} micro-batches do not fill {run.pipeline} stages"),
         ("schedule", gpipe and not piped, "gpipe needs two stages"),
     )
@@ -176,6 +179,11 @@ def _deepspeed(run: TrainingRun) -> Launch:
         ("sequence_parallel", run.sequence_parallel, alone),
         ("schedule", run.schedule != "1f1b", "1f1b only"),
         ("layers_per_stage", run.layers_per_stage != (), "PipelineModule divides layers itself"),
+        (
+            "recompute_layers",
+            run.recompute_layers is not None and run.pipeline > 1,
+            "PipelineModule computes all layers again, or none",
+        ),
         ("zero", run.zero >= 2 and run.pipeline > 1, "at most 1 with a pipeline"),
         ("zero", run.zero == 3 and experts, "at most 2 with experts"),
     )
@@ -197,6 +205,8 @@ def _deepspeed(run: TrainingRun) -> Launch:
         config["pipeline"] = {"activation_checkpoint_interval": 1}
     elif run.recompute != "none":
         own["recompute"] = run.recompute
+        if run.recompute_layers is not None:
+            own["recompute_layers"] = run.recompute_layers
     arguments, text = (
         ("--deepspeed", "--deepspeed_config", CONFIG_FILE),
         json.dumps(config, indent=2),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from envs.bounds import Count, bounded
 from envs.errors import InputError
@@ -32,6 +34,8 @@ class TrainingRun:
         chunks: stages of each device under the interleaved schedule.
         recompute: what the backward pass computes again: nothing, attention's scores alone, or
             every block.
+        recompute_layers: with `full`, only so many blocks of each stage, its first ones (with
+            chunks a device has several stages); None: every block.
         precision: of products: float32, float32 by TF32 tensor cores, or half precision with
             float32 master weights.
         fused_attention: attention is one operator (FlashAttention), which keeps no scores.
@@ -55,6 +59,7 @@ class TrainingRun:
     schedule: Schedule = "1f1b"
     chunks: Count = 1
     recompute: Recompute = "none"
+    recompute_layers: Annotated[int, Ge(0)] | None = None
     precision: Precision = "bf16"
     fused_attention: bool = True
     zero: Literal[0, 1, 2, 3] = 0
@@ -74,6 +79,8 @@ class TrainingRun:
         if self.data % self.expert or self.model.experts % self.expert:
             reason = f"{self.expert} does not divide {self.data} replicas and the experts"
             raise InputError(reason, field="expert")
+        if self.recompute_layers is not None and self.recompute != "full":
+            raise InputError("counts blocks of recompute=full", field="recompute_layers")
 
     @property
     def devices(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -161,17 +161,28 @@ class TransformerRow:
         return [self.devices[stage] for stage in stages.tolist()]
 
     @cached_property
+    def recomputed(self) -> list[bool]:
+        """(L,) whether a layer is a block that keeps its input alone."""
+        run, ends = self.run, np.cumsum(self.stages)
+        first = np.maximum(np.repeat(ends - self.stages, self.stages), 1)  # blocks of their stages
+        place = np.arange(ends[-1]) - first
+        most = ends[-1] if run.recompute_layers is None else run.recompute_layers
+        chosen = (place >= 0) & (place < most) & (run.recompute == "full")
+        return [*chosen.tolist()[:-1], False]
+
+    @cached_property
     def priced(self) -> list[PricedPart]:
         """Of each layer, on the device of its stage."""
-        found: dict[tuple[Part, str], PricedPart] = {}
+        found: dict[tuple[Part, str, bool], PricedPart] = {}
         row = []
-        for part, spec in zip(self.parts, self.specs, strict=True):
-            if (part, spec.name) not in found:
-                found[part, spec.name] = self._price(part, spec)
-            row.append(found[part, spec.name])
+        for part, spec, again in zip(self.parts, self.specs, self.recomputed, strict=True):
+            key = part, spec.name, again
+            if key not in found:
+                found[key] = self._price(part, spec, again)
+            row.append(found[key])
         return row
 
-    def _price(self, part: Part, spec: DeviceSpec) -> PricedPart:
+    def _price(self, part: Part, spec: DeviceSpec, recomputed: bool) -> PricedPart:
         run, size = self.run, self.run.model
         execution = self.execution(spec)
         key = (size, part, run.micro_batch, execution, spec.name)
@@ -181,14 +192,14 @@ class TransformerRow:
         forward, backward = map(self._calibrated, self.known[key])
         block = part not in {Part.EMBEDDING, Part.HEAD}
         again = 0.0
-        if run.recompute == "full" and block:
+        if recomputed:
             again = forward
         elif run.recompute == "selective" and block and not run.fused_attention:
             scores = self._scores(part, execution)
             again = self._calibrated(self.cost.kernel_seconds(scores, spec))
         activations = float(run.micro_batch * size.sequence * size.hidden * self.element_bytes)
         once, twice = sums_of(part) if run.tensor > 1 else (0, 0)
-        if again and run.recompute == "full":
+        if recomputed:
             twice *= 2
         return PricedPart(
             forward, backward + again, once * activations, twice * activations, once, twice,
@@ -251,7 +262,12 @@ class TransformerRow:
             found.append(held * (shared / ways[0] + experts / ways[1]))
         return found[0], found[1], found[2]
 
-    def saved_bytes(self, part: Part) -> float:
+    @property
+    def saved(self) -> list[float]:
+        """(L,) bytes of `saved_bytes`."""
+        return [self.saved_bytes(*each) for each in zip(self.parts, self.recomputed, strict=True)]
+
+    def saved_bytes(self, part: Part, recomputed: bool = False) -> float:
         """Activations of one device that a micro-batch keeps (Korthikanti et al., MLSys 2023)."""
         run, size, e = self.run, self.run.model, float(self.element_bytes)
         tokens, t = float(run.micro_batch * size.sequence), run.tensor
@@ -261,23 +277,20 @@ class TransformerRow:
             return width / shared
         if part is Part.HEAD:
             return width * e / shared + tokens * size.vocabulary / t * (4.0 + (e if e < 4 else 0.0))
-        if run.recompute == "full":
+        if recomputed:
             return width * e / shared
         ratio = size.feed_forward / (4.0 * size.hidden)
         gates = 1.5 if size.gated else 1.0
         kept = width * e * (5.0 / shared + (4.0 + 8.0 * ratio * gates * size.active) / t)
-        if not run.fused_attention and run.recompute == "none":
+        if not run.fused_attention and run.recompute != "selective":
             kept += (2.0 * e + 1.0 if size.family != "opt" else e) * (
                 run.micro_batch * size.heads * float(size.sequence) ** 2 / t
             )
         return kept * (1.5 if part.decodes else 1.0)
 
     def working_bytes(self) -> float:
-        """Of a block whose activations are computed again."""
-        if self.run.recompute != "full":
-            return 0.0
-        once = replace(self, run=replace(self.run, recompute="none"))
-        return max(once.saved_bytes(part) for part in self.parts[1:-1])
+        """Of the largest block, where any is computed again."""
+        return max(map(self.saved_bytes, self.parts[1:-1])) if any(self.recomputed) else 0.0
 
     def summed_bytes(self) -> float:
         """Of a parameter, as bytes of one all-reduce at the end of a step.
@@ -356,7 +369,7 @@ class TransformerRow:
             cut_bytes=cuts,
             gradient_bytes=summed * self.summed_bytes() * constants.data,
             state_bytes=np.array([sum(self.states(part)) for part in parts]),
-            saved_bytes=np.array([self.saved_bytes(part) for part in parts]) * data,
+            saved_bytes=np.array(self.saved) * data,
             micro_batches=run.micro_batches,
             capacity=np.full(devices, max(free, 0.0)),
             sharding={run.tensor: shard},

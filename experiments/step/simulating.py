@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge
 
 from agents.hybrid.degrees import CHOICES, DegreeSearch, TrainingProblem
 from agents.hybrid.uniform import uniform_plan
@@ -68,7 +69,7 @@ class SimulateConfig:
     card_bandwidth: str | None = None  # of each, one direction; null: likewise
     devices: Count | None = None  # of all; null: tensor x pipeline x data
     # what is chosen for so many devices, the rest stays as given: tensor, pipeline, micro_batch,
-    # recompute, zero, sequence_parallel
+    # recompute (with its layers), zero, sequence_parallel
     choose: list[Choice] = field(default_factory=list)
     tensor: Count = 1  # devices that share every block
     pipeline: Count = 1  # stages
@@ -80,6 +81,8 @@ class SimulateConfig:
     schedule: Schedule = "1f1b"  # 1f1b, gpipe or interleaved
     chunks: Count = 1  # stages of a device under the interleaved schedule
     recompute: Recompute = "none"  # in the backward pass: none, selective (scores), full (blocks)
+    # with full, of the first blocks of each stage; null: all
+    recompute_layers: Annotated[int, Ge(0)] | None = None
     # of products: fp32, tf32, fp16 or bf16, these with float32 master weights
     precision: Precision = "bf16"
     fused_attention: bool = True  # attention is one kernel, which keeps no scores
@@ -275,7 +278,7 @@ def row_of(config: SimulateConfig, model: TransformerSize, cost: KernelCost) -> 
 
 _SHOWN_OF_A_RUN = (
     "tensor", "pipeline", "data", "expert", "micro_batch", "global_batch", "schedule", "recompute",
-    "precision", "zero", "sequence_parallel",
+    "recompute_layers", "precision", "zero", "sequence_parallel",
 )  # fmt: skip
 MOST_LISTED = 10
 
@@ -293,9 +296,13 @@ def chosen(
     if not found:
         reason = f"no run fits into the memory of {devices} {row.servers.device.name}"
         raise InputError(reason, field="choose")
-    columns = [*CHOICES[:2], "data", *CHOICES[2:]]
+    columns = [*CHOICES[:2], "data", *CHOICES[2:4], "recompute_layers", *CHOICES[4:]]
     rows = [
-        [*(str(getattr(run, name)) for name in columns), f"{seconds:.4g}", f"{peak / GIBI:.1f}"]
+        [
+            *("" if (x := getattr(run, name)) is None else str(x) for name in columns),
+            f"{seconds:.4g}",
+            f"{peak / GIBI:.1f}",
+        ]
         for seconds, peak, run in found[:MOST_LISTED]
     ]
     table = Table("The fastest runs that fit", [*columns, "seconds", "memory, GiB"], rows)
@@ -387,7 +394,7 @@ def simulating(config: SimulateConfig, run: Run) -> Result:
 
 _BY_SIZE_ALONE = (
     "expert", "sequence_parallel", "micro_batch", "global_batch", "chunks", "zero", "choose",
-    "layers_per_stage", "launch", "calibration", "precision",
+    "layers_per_stage", "launch", "calibration", "precision", "recompute_layers",
 )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ SIZES = {"hidden": 256, "layers": 8, "heads": 8, "vocabulary": 1024, "sequence":
 SMALL = [f"graph.{key}={value}" for key, value in SIZES.items()]
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "one device": {"micro_batch": 2, "global_batch": 8},
-    "all degrees": {"tensor": 2, "pipeline": 2, "data": 2, "global_batch": 16},
+    "all degrees": {"tensor": 2, "pipeline": 2, "data": 2, "global_batch": 16,
+                    "recompute": "full", "recompute_layers": 1},
     "deep": {"pipeline": 8, "global_batch": 4},
     "a late first stage": {"pipeline": 4, "data": 4, "global_batch": 16, "zero": 1},
     "interleaved": {"pipeline": 2, "chunks": 2, "schedule": "interleaved", "global_batch": 4},
@@ -60,6 +61,7 @@ def test_what_does_not_fit() -> None:
         ({"sizes": {"colour": 4}}, "colour"),
         ({"tensr": 2}, "tensr"),
         ({"tensor": 5}, "tensor"),
+        ({"recompute_layers": 2}, "recompute_layers"),
         ({"device": "Z9"}, "Z9"),
         ({"link": "string"}, "link"),
         ({"precision": "fp16", "device": "P4"}, "precision"),

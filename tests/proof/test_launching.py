@@ -65,6 +65,8 @@ def read(launch):
         "sequence_parallel": config.sequence_parallel,
         "micro_batch": args.micro_batch_size, "global_batch": args.global_batch_size,
         "recompute": config.recompute_granularity or "none",
+        "recompute_layers": config.recompute_num_layers
+        if config.recompute_method == "block" else None,
         "precision": "bf16" if config.bf16 else "fp16" if config.fp16 else "float32",
         "fused_attention": config.attention_backend.name == "flash",
         "zero": 0 if not args.use_distributed_optimizer else 1 if not args.use_megatron_fsdp
@@ -226,6 +228,7 @@ def test_megatron_reads_what_a_run_says(tmp_path: Path) -> None:
         }, run
     assert {run.zero for run in runs} == {0, 1, 2, 3}
     assert {run.model.family for run in runs} == {"gpt", "llama", "mixtral"}
+    assert {run.recompute_layers for run in runs} == {None, 1, 3}
 
 
 def test_torchtitan_reads_what_a_run_says(tmp_path: Path) -> None:

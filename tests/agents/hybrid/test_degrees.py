@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 from agents.hybrid.degrees import DegreeSearch, TrainingProblem, estimate
 from agents.solver import Budget
@@ -63,6 +64,25 @@ def test_the_best_of_all_runs_is_found(problem: TrainingProblem) -> None:
         assert (price["step_time_s"], price["peak_memory_bytes"]) == (seconds, peak)
         assert peak <= DEVICE.memory_bytes
         assert run.devices == problem.devices
+
+
+@examples(60)
+@given(st.floats(0.0, 1.0), st.sampled_from(["1f1b", "gpipe", "interleaved"]), st.booleans())
+def test_as_few_blocks_as_fit_are_computed_again(share: float, schedule: str, fused: bool) -> None:
+    run: dict[str, Any] = {
+        "choices": ("recompute",), "pipeline": 2, "data": 2, "batch": 16,
+        "schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1,
+        "fused_attention": fused,
+    }  # fmt: skip
+    wide = tiny(LLAMA, 4, 8e9, **run)
+    prices = [tuple(wide.price(each).values()) for each in wide.runs()]
+    assert len(prices) == (3 if schedule == "interleaved" else 5) + (not fused)
+    needs = [peak - wide.row.constants.framework_bytes for _, peak in prices]
+    free = min(needs) + share * (max(needs) - min(needs)) + 1
+    least = min(price[0] for price, need in zip(prices, needs, strict=True) if need <= free)
+    (seconds, _, best), *_ = DegreeSearch(100).ranking(tiny(LLAMA, 4, free, **run))
+    assert seconds == least
+    event(f"{best.recompute}: {best.recompute_layers}")
 
 
 def test_runs_whose_order_keeps_too_much_are_passed_over() -> None:

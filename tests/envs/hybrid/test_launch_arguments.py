@@ -41,6 +41,7 @@ OTHER: dict[str, Any] = {  # a value that means something else, by field
     "schedule": lambda run: "gpipe" if run.schedule == "1f1b" else "1f1b",
     "chunks": lambda run: run.chunks + 1,
     "recompute": lambda run: "none" if run.recompute == "full" else "full",
+    "recompute_layers": lambda run: run.recompute_layers is None or None,
     "precision": lambda run: "tf32" if run.precision == "fp32" else "fp32",
     "fused_attention": lambda run: not run.fused_attention,
     "zero": lambda run: (run.zero + 2) % 4,
@@ -68,6 +69,9 @@ def test_every_field_is_said_or_refused(seed: int) -> None:
             with suppress(InputError):
                 other = replace(run, **{field: OTHER[field](run)})
                 assert launched(other, framework) != launch, (framework, field)
+        plain = replace(run, recompute="none", recompute_layers=None)
+        no_block = replace(run, recompute="full", recompute_layers=0)
+        assert launched(no_block, framework) == launched(plain, framework)
         for size in SIZES if launch else ():
             model = replace(run.model, **{size: 2 * getattr(run.model, size)})
             assert launched(replace(run, model=model), framework) != launch, (framework, size)
@@ -94,6 +98,8 @@ def test_megatron() -> None:
     assert launch.processes == 16
     assert launch.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     assert launch.files == launch.by_program == {}
+    some = launch_arguments(replace(run, recompute_layers=2), "megatron")
+    assert " --recompute-method block --recompute-num-layers 2 " in " ".join(some.arguments)
 
 
 def test_megatron_with_experts_uneven_stages_and_all_divided() -> None:
@@ -163,10 +169,13 @@ def test_deepspeed() -> None:
     assert launch.by_program["pipeline"] == {"num_stages": 2, "partition_method": "type:block"}
     assert launch.by_program["expert"] == {"num_experts": 8, "k": 2, "ep_size": 4}
     assert launch.by_program["model"]["hidden"] == 64
+    some = replace(run, pipeline=1, recompute_layers=3)
+    assert launch_arguments(some, "deepspeed").by_program["recompute_layers"] == 3
 
 
 BASE = {"global_batch": 8}
 TITAN = {"model": LLAMA3_8B, **BASE}
+SOME = {"recompute": "full", "recompute_layers": 1}
 LOOPED = {"schedule": "interleaved", "chunks": 2}
 
 
@@ -194,6 +203,7 @@ LOOPED = {"schedule": "interleaved", "chunks": 2}
         ("torchtitan", "precision", {**TITAN, "precision": "fp16"}),
         ("torchtitan", "fused_attention", {**TITAN, "fused_attention": False}),
         ("torchtitan", "recompute", {**TITAN, "recompute": "selective"}),
+        ("torchtitan", "recompute_layers", {**TITAN, **SOME}),
         ("torchtitan", "schedule", {**TITAN, "schedule": "gpipe"}),
         ("torchtitan", "pipeline", {**TITAN, "pipeline": 16}),
         ("torchtitan", "pipeline", {**TITAN, **LOOPED, "pipeline": 4, "global_batch": 9}),
@@ -201,6 +211,7 @@ LOOPED = {"schedule": "interleaved", "chunks": 2}
         ("deepspeed", "sequence_parallel", {"sequence_parallel": True}),
         ("deepspeed", "schedule", {"schedule": "gpipe"}),
         ("deepspeed", "layers_per_stage", {"pipeline": 2, "layers_per_stage": (7, 7)}),
+        ("deepspeed", "recompute_layers", {"pipeline": 2, **SOME}),
         ("deepspeed", "zero", {"pipeline": 2, "zero": 2}),
         ("deepspeed", "zero", {"model": MIXTRAL, "zero": 3}),
         ("jax", "framework", {}),

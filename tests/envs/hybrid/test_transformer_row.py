@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 from agents.hybrid.degrees import estimate
-from agents.hybrid.uniform import uniform_plan
+from agents.hybrid.uniform import step_of, uniform_plan
+from envs.errors import InputError
 from envs.graphs.transformer import Part, TransformerSize, parameters_of
 from envs.hardware.devices import device_spec
 from envs.hybrid.links import Servers
@@ -25,7 +27,9 @@ from envs.hybrid.transformer_row import (
 from envs.network.allreduce import Link
 from envs.step.pipeline import play
 from tests.envs.hybrid.kernel_costs import Even, Products
+from tests.envs.hybrid.training_runs import drawn, layers_of_stages
 from tests.refusal import refusal
+from tests.strength import SEEDS, examples
 
 # Four times its width of a head is its sequence: a block's inner activations are as many as scores.
 GPT = TransformerSize("gpt", 64, 8, 8, 512, 32)
@@ -123,7 +127,7 @@ def test_activations_of_a_block(tensor: int, shared: bool, scores: bool) -> None
         expected - (5 * heads * s**2 * b / tensor if scores else 0)
     )
     full = replace(run, run=replace(run.run, recompute="full"))
-    assert full.saved_bytes(BLOCK) == pytest.approx(2 * s * b * h / (tensor if shared else 1))
+    assert full.saved[1] == pytest.approx(2 * s * b * h / (tensor if shared else 1))
     assert full.working_bytes() == run.saved_bytes(BLOCK)
 
 
@@ -139,6 +143,57 @@ def test_micro_batches_that_stages_keep(schedule: str, batches: int, kept: tuple
         parts = [Part(part) for part in layers[stage]]
         held = sum(sum(run.states(part)) + count * run.saved_bytes(part) for part in parts)
         assert peak[2 * stage : 2 * stage + 2] == pytest.approx(held)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chunks", "again"),
+    [((), 1, "0110011000"), ((4, 3, 1, 2), 2, "0110110110"), ((1, 8, 1), 1, "0110000000")],
+)
+def test_the_first_blocks_of_stages_are_computed_again(
+    sizes: tuple[int, ...], chunks: int, again: str
+) -> None:
+    stages = len(sizes) // chunks or 2
+    run = row(pipeline=stages, chunks=chunks, layers_per_stage=sizes, recompute="full",
+              recompute_layers=2, schedule="interleaved" if chunks > 1 else "1f1b")  # fmt: skip
+    assert run.recomputed == [each == "1" for each in again]
+
+
+def test_memory_and_time_of_blocks_computed_again() -> None:
+    run = row(pipeline=2, tensor=2, global_batch=4, recompute="full", recompute_layers=3)
+    kept, whole = 2 * 32 * 64, 32 * 64 * (10 + 24 / 2)  # a block's input, and all it keeps
+    assert run.saved[1:5] == pytest.approx([kept] * 3 + [whole])
+    assert [part.backward_s for part in run.priced[1:5]] == [28, 28, 28, 18]
+    assert [part.messages_backward for part in run.priced[1:5]] == [4, 4, 4, 2]
+    first = sum(sum(run.states(part)) for part in run.parts[:5])
+    first += 2 * (run.saved[0] + 3 * kept + whole)  # of two micro-batches
+    memory = first + whole + run.constants.framework_bytes  # one block's come back
+    assert step_of(run)[1] == pytest.approx(memory, abs=1)
+
+
+@examples(100)
+@given(SEEDS)
+def test_more_blocks_take_more_time_and_less_memory(seed: int) -> None:
+    run = drawn(seed)
+    servers = replace(SERVERS, link=Link(1e11), card_bandwidth=5e9)
+    blocks = np.array(layers_of_stages(run))
+    blocks[0] -= 1
+    blocks[-1] -= 1
+
+    def step(recompute: Any, layers: int | None = None) -> tuple[float, float, float]:
+        own = replace(run, recompute=recompute, recompute_layers=layers)
+        row = TransformerRow(own, servers, Products(run.model.vocabulary))
+        return *step_of(row), peak_memory(row.problem(), uniform_plan(row)).sum()
+
+    try:
+        none = step("none")
+    except InputError:
+        return  # stages do not divide the blocks
+    steps = [step("full", layers) for layers in range(blocks.max() + 1)]
+    assert (steps[0], steps[-1]) == (none, step("full"))
+    seconds, peaks, kept = zip(*steps, strict=True)
+    assert sorted(set(seconds)) == list(seconds)
+    assert sorted(peaks[1:], reverse=True) == list(peaks[1:])
+    assert sorted(set(kept), reverse=True) == list(kept)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +263,8 @@ def test_layers_of_stages() -> None:
         ("pipeline", {"pipeline": 4, "chunks": 4}),
         ("layers_per_stage", {"pipeline": 2, "layers_per_stage": (4, 4)}),
         ("layers_per_stage", {"pipeline": 2, "layers_per_stage": (4, 4, 2)}),
+        ("recompute_layers", {"recompute": "selective", "recompute_layers": 1}),
+        ("recompute_layers", {"recompute": "full", "recompute_layers": -1}),
     ],
 )
 def test_what_does_not_divide_is_refused(field: str, run: dict[str, Any]) -> None:

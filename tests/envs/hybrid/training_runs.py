@@ -37,7 +37,8 @@ def drawn(seed: int) -> TrainingRun:
     return TrainingRun(
         model, one_of(1, 2), pipeline, data, one_of(1, np.gcd(data, model.experts).item()),
         one_of(True, True, False), micro_batch, micro_batch * data * one_of(2, 4, 8), schedule,
-        chunks, one_of("none", "selective", "full"),
+        chunks, recompute := one_of("none", "selective", "full"),
+        one_of(None, 1, 3) if recompute == "full" else None,
         one_of("fp32", "tf32", "fp16", "bf16", "bf16"), one_of(True, True, False),
         one_of(0, 1, 2, 3), sizes,
     )  # fmt: skip
@@ -48,5 +49,6 @@ def layers_of_stages(run: TrainingRun) -> list[int]:
     count = run.pipeline * run.chunks
     sizes = list(run.layers_per_stage) or [run.model.layers // count] * count
     if not run.layers_per_stage:
-        sizes[0], sizes[-1] = sizes[0] + 1, sizes[-1] + 1
+        sizes[0] += 1
+        sizes[-1] += 1
     return sizes
