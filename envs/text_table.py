@@ -88,6 +88,7 @@ def read_table(
     required: Sequence[str] | None = None,
     hint: str = "",
     content: bytes | None = None,
+    separator: str = SEPARATOR,
 ) -> Table:
     """A CSV file with a header, whose columns are in any order.
 
@@ -96,21 +97,18 @@ def read_table(
     `RowChecks.finish`.
 
     UTF-8 with or without byte order mark, lines end in LF or CRLF, blank lines do not count. `hint`
-    is added where a column is missing; `content` is the file's where it was read before.
+    is added where a column is missing; `content` is the file's where it was read before. Cells are
+    quoted only where commas separate them.
 
     Raises:
         InputError: the file cannot be read, is a damaged gzip, empty, not in UTF-8, no CSV, holds
             no row, or lacks a required column.
     """
-    content = read_content(path) if content is None else content
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        message = f"is no text in UTF-8 ({error.reason})"
-        raise InputError(message, file=path, record=f"line {line}") from error
-    split = _split_quoted if '"' in text else _split_plain
-    header, parts, cells, lines = split(path, text.replace("\r\n", "\n"))
+    text = decoded(path, read_content(path) if content is None else content)
+    if '"' in text and separator == SEPARATOR:
+        header, parts, cells, lines = _split_quoted(path, text)
+    else:
+        header, parts, cells, lines = _split_plain(path, text, separator)
     columns = Columns(path, header, parts, hint)
     for name in header if required is None else required:
         columns[name]
@@ -121,20 +119,34 @@ def read_table(
     )
 
 
+def decoded(path: str | Path, content: bytes) -> str:
+    """The text of a file, whose lines end in LF.
+
+    Raises:
+        InputError: it is not in UTF-8.
+    """
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        message = f"is no text in UTF-8 ({error.reason})"
+        raise InputError(message, file=path, record=f"line {line}") from error
+
+
 _Split = tuple[list[str], list[pl.Series], IntArray, IntArray]
 
 
-def _split_plain(path: str | Path, text: str) -> _Split:
+def _split_plain(path: str | Path, text: str, separator: str) -> _Split:
     """Header, columns, cells and line of each row of a file without quotes."""
     lines = pl.Series(text.split("\n"))
     number = np.flatnonzero((lines.str.strip_chars() != "").to_numpy())
     if not len(number):
         raise InputError("is empty", file=path)
-    header = [name.strip() for name in lines[int(number[0])].split(SEPARATOR)]
+    header = [name.strip() for name in lines[int(number[0])].split(separator)]
     number = number[1:]
     rows = lines.gather(number)
-    cells = rows.str.count_matches(SEPARATOR, literal=True).to_numpy().astype(np.int64) + 1
-    parts = rows.str.split_exact(SEPARATOR, len(header) - 1).struct.unnest()
+    cells = rows.str.count_matches(separator, literal=True).to_numpy().astype(np.int64) + 1
+    parts = rows.str.split_exact(separator, len(header) - 1).struct.unnest()
     return header, parts.get_columns(), cells, number + 1
 
 

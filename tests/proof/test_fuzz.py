@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 import traceback
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,10 @@ from envs.cluster.interference.gavel import read_gavel
 from envs.cluster.workload.parquet import write_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.cluster.workload.readers.job_logs import HeliosReader, ItpReader, PhillyReader
+from envs.cluster.workload.readers.kubernetes import KaiReader, VolcanoReader
 from envs.cluster.workload.readers.openb import OpenbReader, read_openb_nodes
 from envs.cluster.workload.readers.philly_json import PhillyJsonReader
+from envs.cluster.workload.readers.slurm import SlurmReader
 from envs.cluster.workload.trace import Trace
 from envs.cost import CostByGraph
 from envs.errors import InputError
@@ -116,6 +119,59 @@ PHILLY_JSON = [
     }
     for number in range(2)
 ]  # fmt: skip
+SLURM_JSON = {
+    "jobs": [
+        {
+            "job_id": number, "array": {"job_id": 4, "task_id": {"set": True, "number": number}},
+            "user": "u", "partition": "p", "state": {"current": ["COMPLETED"]},
+            "time": {"submission": 100, "start": 110, "end": 120, "elapsed": 10},
+            "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 2}], "requested": []},
+        }
+        for number in range(2)
+    ]
+}  # fmt: skip
+POD_SPEC = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "500m"}}}]}
+TIME = "2026-03-01T10:00:0{}Z"
+ENDED = TIME.format(9)
+VOLCANO = {
+    "items": [
+        {
+            "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job",
+            "metadata": {"name": "j", "namespace": "n", "creationTimestamp": TIME.format(0)},
+            "spec": {"queue": "q", "tasks": [{"replicas": 2, "template": {"spec": POD_SPEC}}]},
+            "status": {
+                "state": {"phase": "Completed"},
+                "conditions": [
+                    {"status": "Running", "lastTransitionTime": TIME.format(1)},
+                    {"status": "Completed", "lastTransitionTime": ENDED},
+                ],
+            },
+        }
+    ]
+}  # fmt: skip
+KAI = {
+    "rawObjects": {
+        "podGroups": [
+            {
+                "metadata": {"name": "g", "namespace": "n", "creationTimestamp": TIME.format(0)},
+                "spec": {"queue": "q"},
+            }
+        ],
+        "pods": [
+            {
+                "metadata": {
+                    "namespace": "n",
+                    "annotations": {"pod-group-name": "g", "gpu-fraction": "0.5"},
+                },
+                "spec": POD_SPEC,
+                "status": {
+                    "phase": "Succeeded", "startTime": TIME.format(1),
+                    "containerStatuses": [{"state": {"terminated": {"finishedAt": ENDED}}}],
+                },
+            }
+        ],
+    }
+}  # fmt: skip
 GAVEL = {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 12.0}}}
 FLOWS = "shard,arrival_ns,size_bytes,src,dst,n_hosts\n0,0,1000,0,1,3\n0,10,5000,1,2,3\n"
 WEIGHTS = {"kind": WEIGHTS_KIND, "weights": dict.fromkeys(NAMES, 1.0)}
@@ -187,13 +243,16 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     write_parquet(Trace.of("t", [0, 5, 9], [9, 8, 7], [1, 2, 4]), samples / "trace.parquet")
     texts = {
         "dnn.json": json.dumps(DNN_PARTITIONING), "pipedream.txt": PIPEDREAM,
-        "philly.json": json.dumps(PHILLY_JSON),
+        "philly.json": json.dumps(PHILLY_JSON), "slurm.json": json.dumps(SLURM_JSON),
+        "volcano.json": json.dumps(VOLCANO), "kai.json": json.dumps(KAI),
         "gavel.json": json.dumps(GAVEL), "flows.csv": FLOWS, "weights.json": json.dumps(WEIGHTS),
         "nodes.csv": "sn,cpu_milli,memory_mib,gpu,model\nn1,96000,1000,8,V100\nn2,9,9,0,\n",
         **{name: text for name, (text, _) in CSVS.items()},
     }  # fmt: skip
     for name, text in texts.items():
         (samples / name).write_text(text)
+    with zipfile.ZipFile(samples / "kai.zip", "w") as archive:
+        archive.writestr("snapshot.json", texts["kai.json"])
     folder, advised_by = scheduler_folder(SHIPPED), advised(samples / "checkpoint")
 
     def lenient(reader: Any) -> Callable[[Path], object]:
@@ -222,6 +281,10 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
             samples / "trace.parquet", fuzzing.damaged_parquet, lenient(CanonicalReader()), 4
         ),
         "philly.json": Target(samples / "philly.json", json_, lenient(PhillyJsonReader()), 2),
+        "slurm.json": Target(samples / "slurm.json", json_, lenient(SlurmReader()), 2),
+        "volcano.json": Target(samples / "volcano.json", json_, lenient(VolcanoReader()), 2),
+        "kai.json": Target(samples / "kai.json", json_, lenient(KaiReader()), 2),
+        "kai.zip": Target(samples / "kai.zip", fuzzing.damaged_bytes, lenient(KaiReader()), 2),
         "nodes": Target(samples / "nodes.csv", csv_, read_openb_nodes),
         "pods": Target(samples / "pods.csv", csv_, OpenbReader().read_requests),
         "gavel": Target(samples / "gavel.json", json_, read_gavel, 2),

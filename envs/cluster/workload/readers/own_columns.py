@@ -82,33 +82,20 @@ def own_table(
     """
     checks, called = RowChecks(table), {**CANONICAL, **columns}
 
-    def lengths(field: str) -> FloatArray:
-        return checks.numbers(called[field]) * UNITS[units.get(field, "s")]
-
-    def moments(field: str) -> FloatArray:
-        """(R,) seconds of numbers or dates; wrong rows are marked and hold 0."""
-        name = called[field]
-        text = checks.text(name)
-        if text.cast(pl.Float64, strict=False).is_null().all():
-            if field in units and len(text):
-                reason = f"has dates, which have no unit; {units[field]!r} is for numbers"
-                raise InputError(reason, file=table.path, field=name)
-            return _dates(checks, name)
-        seconds = lengths(field)
-        hint = f"is beyond the year 5000 in {units.get(field, 's')}: say units: {{{field}: ms}}"
-        checks.reject(seconds > LATEST_S, name, hint)
-        return np.where(seconds > LATEST_S, 0.0, seconds)
+    def at(field: str) -> FloatArray:
+        return moments(checks, called[field], units.get(field), f": say units: {{{field}: ms}}")
 
     def whole(seconds: FloatArray) -> IntArray:
         return np.where(checks.kept, np.rint(seconds), 0.0).astype(np.int64)
 
-    submit_s = moments("submit")
+    submit_s = at("submit")
     if "start" in columns:
-        began, ended = moments("start"), moments("end")
+        began, ended = at("start"), at("end")
         checks.reject(ended < began, called["end"], f"is before {called['start']!r}")
         ran_s, of = ended - began, called["end"]
     else:
-        ran_s, of = lengths("duration"), called["duration"]
+        of = called["duration"]
+        ran_s = checks.numbers(of) * UNITS[units.get("duration", "s")]
     checks.exclude(ran_s == 0, of, "leaves no time: the job never ran")
     checks.reject(ran_s > EXACT, of, "is too large")
     found = {
@@ -122,6 +109,25 @@ def own_table(
     for seconds in (submit_s, ran_s):
         uneven |= np.abs(seconds - np.rint(seconds)) > 1e-6
     return replace(read, rounded=int((uneven & checks.kept).sum()))
+
+
+def moments(checks: RowChecks, name: str, unit: str | None = None, hint: str = "") -> FloatArray:
+    """(R,) a column of numbers, in seconds unless a unit is named, or of dates, as seconds.
+
+    Wrong rows are marked and hold 0.
+
+    Raises:
+        InputError: dates where a unit is named.
+    """
+    text = checks.text(name)
+    if text.cast(pl.Float64, strict=False).is_null().all():
+        if unit is not None and len(text):
+            reason = f"has dates, which have no unit; {unit!r} is for numbers"
+            raise InputError(reason, file=checks.table.path, field=name)
+        return _dates(checks, name)
+    seconds = checks.numbers(name) * UNITS[unit or "s"]
+    checks.reject(seconds > LATEST_S, name, f"is beyond the year 5000 in {unit or 's'}{hint}")
+    return np.where(seconds > LATEST_S, 0.0, seconds)
 
 
 def _dates(checks: RowChecks, name: str) -> FloatArray:

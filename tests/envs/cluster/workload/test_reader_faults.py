@@ -19,6 +19,7 @@ from envs.cluster.workload.readers.job_logs import (
 )
 from envs.cluster.workload.readers.openb import OpenbReader
 from envs.cluster.workload.readers.read_trace import TraceReader
+from envs.cluster.workload.readers.slurm import SlurmReader
 from tests.refusal import refusal
 
 ITP = "job_id,submission_time,duration,num_gpu"
@@ -54,6 +55,11 @@ READERS: dict[str, tuple[TraceReader, str, str]] = {  # reader, header, a sound 
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,"
         "deletion_time,scheduled_time",
         "{},12000,16384,2,1000,,LS,Succeeded,100,200,110",
+    ),
+    "slurm": (
+        SlurmReader(),
+        "JobID,Submit,User,State,Start,End,ElapsedRaw,ReqTRES",
+        "{},2026-03-01T00:00:00,u1,FAILED,2026-03-01T00:05:00,2026-03-01T00:06:00,60,gres/gpu=4",
     ),
 }  # fmt: skip
 
@@ -127,6 +133,20 @@ FAULTS = {  # of rows behind those of jobs a and b, by format; how the error goe
             "field 'deletion_time': '149' is before scheduled_time",
         "p-2,4,8,1,460,G2|G3,LS,Running,120,400,119":
             "field 'scheduled_time': '119' is before creation_time",
+    },
+    "slurm": {
+        "z,Unknown,u1,FAILED,2026-03-01T00:05:00,2026-03-01T00:06:00,60,gres/gpu=4":
+            "field 'Submit': 'Unknown' is neither a number nor a date",
+        "z,2026-03-01T00:00:00,u1,FAILED,soon,2026-03-01T00:06:00,60,gres/gpu=4":
+            "field 'Start': 'soon' is neither a number nor a date",
+        "z,2026-03-01T00:00:00,u1,FAILED,2026-03-01T00:05:00,2026-03-01T00:04:00,,gres/gpu=4":
+            "field 'End': '2026-03-01T00:04:00' is before Start",
+        "z,2026-03-01T00:00:00,u1,FAILED,2026-03-01T00:05:00,2026-03-01T00:06:00,1x,gres/gpu=4":
+            "field 'ElapsedRaw': '1x' is not a number",
+        "z,2026-03-01T00:00:00,u1,FAILED,2026-03-01T00:05:00,2026-03-01T00:06:00,60,gres/gpu=-4":
+            "field 'ReqTRES': 'gres/gpu=-4' is unclear",
+        "z,2026-03-01T00:00:00,u1,FAILED,2026-03-01T00:05:00,2026-03-01T00:06:00,60":
+            "has 7 cells, the header has 8",
     },
 }  # fmt: skip
 
