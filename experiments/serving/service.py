@@ -12,7 +12,7 @@ import hmac
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from html import escape
 from pathlib import Path
@@ -33,12 +33,14 @@ from prometheus_client import (
     generate_latest,
 )
 from pydantic import BaseModel
+from pydantic_core import to_json
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import ClientDisconnect
 
 from agents.decision import Decider, StateError
 from envs.errors import InputError
 from experiments.serving.settings import ServeConfig
+from models.export.checkpoint import CLUSTER
 
 JSON = "application/json"
 BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -150,6 +152,9 @@ class Service:
             responses={200: _content("Decision"), **REFUSALS},
         )(self.decide)
 
+        if decider.kind == CLUSTER:
+            self._extend(decider)
+
         @app.get("/v1/schema", summary="JSON Schemas of states and decisions")
         async def schema() -> dict[str, Any]:
             return {"state": decider.schema, "decision": decider.answer_schema}
@@ -188,6 +193,30 @@ class Service:
 
     async def decide(self, request: Request) -> Response:
         """Decide on the state that is the body of the request."""
+        return await self._answered(request, self._decide)
+
+    def _extend(self, decider: Decider) -> None:
+        """Answer other schedulers in their contracts, where jobs need not say their durations."""
+        from agents.cluster.live import ClusterDecider
+        from experiments.serving.gangs import GangDecisions
+        from experiments.serving.kubernetes import Extender
+        from experiments.serving.volcano import VolcanoExtender
+
+        def route(path: str, answer: Callable[[bytes], Any]) -> None:
+            @self.app.post(path, include_in_schema=False)
+            async def asked(request: Request) -> Response:
+                return await self._answered(
+                    request, lambda body: to_json(answer(body), inf_nan_mode="null")
+                )
+
+        if isinstance(decider, ClusterDecider) and not decider.knows_durations:
+            decisions = GangDecisions(decider)
+            for contract in (Extender(decisions), VolcanoExtender(decisions)):
+                for path, answer in contract.routes.items():
+                    route(path, answer)
+
+    async def _answered(self, request: Request, answer: Callable[[bytes], bytes]) -> Response:
+        """What the worker says to the body of a request."""
         config, body = self.config, bytearray()
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             raise HTTPException(415, f"the Content-Type is not {JSON}")
@@ -205,7 +234,7 @@ class Service:
             raise HTTPException(499, "the client has gone") from None
         if len(self._pending) >= config.concurrency:
             raise HTTPException(503, "too many requests wait", LATER)
-        future = self._worker.submit(self._decide, bytes(body))
+        future = self._worker.submit(self._timed, answer, bytes(body))
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         try:
@@ -218,13 +247,17 @@ class Service:
             raise HTTPException(422, details) from None
         return Response(text, media_type=JSON)
 
-    def _decide(self, body: bytes) -> bytes:
+    def _timed(self, answer: Callable[[bytes], bytes], body: bytes) -> bytes:
         start = time.perf_counter()
+        text = answer(body)
+        self._decision_seconds.observe(time.perf_counter() - start)
+        return text
+
+    def _decide(self, body: bytes) -> bytes:
         decision = self.decider.decide_json(body)
         text = json.dumps(decision.document(), allow_nan=False).encode()
         for action in decision.actions:
             self._actions.labels(action["action"]).inc()
-        self._decision_seconds.observe(time.perf_counter() - start)
         return text
 
     async def _measured(self, request: Request, answer: RequestResponseEndpoint) -> Response:

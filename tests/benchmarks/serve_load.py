@@ -2,12 +2,14 @@
 
 python -m experiments.serve port=8000 &
 python -m tests.benchmarks.serve_load --url http://127.0.0.1:8000 --rate 50 --seconds 600
+python -m tests.benchmarks.serve_load --clients 8 --seconds 15 --kubernetes whole
 python -m tests.benchmarks.serve_load --url http://127.0.0.1:8000 --clients 64 --seconds 15
 
 States are those of 64 servers with 8 GPUs each under the shipped scheduler, which meets a trace of
 10 times the cluster's load. Requests leave at a steady rate, whatever the answers do; or so many
-clients ask again as soon as they are answered. It talks to this machine alone, and ends after at
-most an hour or `MOST_REQUESTS`.
+clients ask again as soon as they are answered. With `--kubernetes` they are kube-schedulers that
+ask about pods, most of them in gangs, on 64 whole nodes or on their names. It talks to this machine
+alone, and ends after at most an hour or `MOST_REQUESTS`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import ipaddress
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,6 +33,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.state_documents import document_of
+from tests.experiments.kubernetes_objects import node, pod
 
 SERVERS, GPUS = 64, 8
 JOBS, OVERLOAD = 2_000, 10.0
@@ -63,6 +68,42 @@ def states(number: int = STATES) -> list[bytes]:
         decisions += 1
         plan.decide(simulator)
     return found
+
+
+class FilterRequests(Sequence[bytes]):
+    """Of pods that keep coming, most of them in gangs, and are asked about twice.
+
+    Args:
+        nodes: `v1.NodeList`, as JSON, or null.
+        names: of nodes, as JSON, or null.
+    """
+
+    def __init__(self, nodes: bytes, names: bytes) -> None:
+        self._where = b', "Nodes": %b, "NodeNames": %b}' % (nodes, names)
+        rng = np.random.default_rng(0)
+        self._pods: list[bytes] = []
+        while len(self._pods) < MOST_REQUESTS // 10:
+            gang, size = len(self._pods), int(rng.choice([1, 1, 2, 4]))
+            gpus = int(rng.choice([1, 2, 4, 8]))
+            pods = [pod(f"p{gang}-{i}", gpus, f"g{gang}", size) for i in range(size)]
+            self._pods += 2 * [json.dumps(one).encode() for one in pods]
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __getitem__(self, place: Any) -> Any:
+        return b'{"Pod": ' + self._pods[place] + self._where
+
+
+def kubernetes_nodes() -> dict[str, Any]:
+    """A `v1.NodeList`, every node with the names of the images that it has."""
+    nodes = [node(f"gpu-node-{place:03}", GPUS) for place in range(SERVERS)]
+    for one in nodes:
+        images = [
+            {"names": [f"registry/image-{i}@sha256:{i:064x}"], "sizeBytes": i} for i in range(40)
+        ]
+        one["status"]["images"] = images
+    return {"metadata": {}, "items": nodes}
 
 
 @dataclass
@@ -167,7 +208,7 @@ async def load(
 
 
 async def closed_loop(
-    url: str, bodies: list[bytes], clients: int, seconds: float
+    url: str, bodies: Sequence[bytes], clients: int, seconds: float, path: str = "/v1/decide"
 ) -> dict[str, object]:
     """`clients` clients, each of which asks again as soon as it is answered."""
     connections, found = Connections(url), Found()
@@ -177,7 +218,7 @@ async def closed_loop(
         place = client
         while (since := time.perf_counter()) < start + seconds and place < MOST_REQUESTS:
             body = bodies[place % len(bodies)]
-            status, _ = await connections.request("POST", "/v1/decide", body)
+            status, _ = await connections.request("POST", path, body)
             found.add(status, since)
             place += clients
 
@@ -190,6 +231,20 @@ async def closed_loop(
     }  # fmt: skip
 
 
+async def kubernetes_load(url: str, whole: bool, clients: int, seconds: float) -> dict[str, object]:
+    """`clients` kube-schedulers that ask about pods as fast as they are answered."""
+    nodes = kubernetes_nodes()
+    names = [one["metadata"]["name"] for one in nodes["items"]]
+    shown = json.dumps({"nodes": nodes, "pods": {"items": []}}).encode()
+    status, _ = await Connections(url).request("POST", "/kubernetes/snapshot", shown)
+    if status != 200:
+        raise SystemExit(f"a snapshot of {len(shown)} bytes is answered with {status}")
+    texts = [json.dumps(one).encode() for one in (nodes, names)]
+    bodies = FilterRequests(*((texts[0], b"null") if whole else (b"null", texts[1])))
+    found = await closed_loop(url, bodies, clients, seconds, "/kubernetes/filter")
+    return {"body_bytes": len(bodies[0]), **found}
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -198,7 +253,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--malformed", type=int, default=100)
     parser.add_argument("--clients", type=int, help="in a closed loop, in place of a rate")
+    parser.add_argument("--kubernetes", choices=["whole", "names"], help="nodes of its requests")
     given = parser.parse_args()
+    if given.kubernetes:
+        clients, whole = given.clients or 8, given.kubernetes == "whole"
+        print(json.dumps(asyncio.run(kubernetes_load(given.url, whole, clients, given.seconds))))
+        return 0
     bodies = states()
     message = [json.loads(body) for body in bodies]
     running = np.mean([sum("holds" in job for job in state["jobs"]) for state in message])
