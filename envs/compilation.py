@@ -195,6 +195,19 @@ def _interpreted_or_compiled(dispatcher: Any, *values: Any, **nothing: Any) -> A
     return run
 
 
+@contextmanager
+def compiled_beforehand() -> Iterator[None]:
+    """Inside, kernels are compiled however small a problem is, and behind it only for large ones.
+
+    For a process that answers: it would be silent for a minute in the midst of its work.
+    """
+    rows, tier.most_rows, tier.most_seconds = tier.most_rows, -1, float("inf")
+    try:
+        yield
+    finally:
+        tier.most_rows = rows
+
+
 @dataclass
 class Tier:
     """How long kernels are interpreted that are not compiled yet."""

@@ -36,6 +36,7 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, NONE, RUNNING, Overheads
 from envs.cluster.simulation.resumed import resume
 from envs.cluster.workload.trace import WHOLE_GPU
+from envs.compilation import compiled_beforehand
 from envs.errors import InputError
 from models.export.checkpoint import CLUSTER
 
@@ -153,6 +154,10 @@ class StateDecider(Decider):
         arrays = StateArrays(state, self.knows_durations)
         with self._lock:
             return self._decide_on(arrays)
+
+    def warm(self) -> None:
+        with compiled_beforehand():
+            super().warm()
 
     @abstractmethod
     def _decide_on(self, arrays: StateArrays) -> Decision:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agents.cluster.backfilling import preempt_in_order, request, start, start_in_order
 from agents.cluster.compiled import passes, whole_trace
@@ -274,7 +275,8 @@ class ShortestRemaining(QueuePolicy):
             left = left * jobs["gpus"] * (jobs["milli"] / WHOLE_GPU)
         known = np.array(self._sorted, np.int64)
         known = known[np.isin(jobs["status"][known], (PENDING, RUNNING))]
-        new = np.setdiff1d(simulator.pending(), known)
+        there = np.concatenate([simulator.pending(), simulator.running()])
+        new = np.setdiff1d(there, known)  # running ones: if it was taken up in the midst
         order = np.concatenate([known, new])
         self._sorted = order[np.argsort(left[order], kind="stable")].tolist()
         preempt_in_order(simulator, self._sorted, self.placement, self._rng)
@@ -352,8 +354,20 @@ class AttainedService(QueuePolicy):
         jobs, queue = simulator.state.jobs, self._queue
         first, self._arrived = self._arrived, int(simulator.state.clock[0]["arrived"])
         count = passes.rank(jobs, first, self._arrived, queue, *self._options)
+        if first == 0 and jobs["executed"].any():
+            count = self._take_up(jobs, count)
         preempt_in_order(simulator, queue.ranked[:count].tolist(), self.placement, self._rng)
         passes.put_running_first(jobs, queue, count)
+
+    def _take_up(self, jobs: NDArray[np.void], count: int) -> int:
+        """Put jobs that have run before the first event into their queues, those that run first."""
+        queue, none = self._queue, self._arrived
+        for level in range(len(self.limits) + 1):
+            passes.put_running_first(jobs, queue, count)
+            if level < len(self.limits):
+                queue.ran[:] = True
+            count = passes.rank(jobs, none, none, queue, *self._options)
+        return count
 
     def wake(self, simulator: ClusterSimulator) -> float:
         """When a running job may have to leave its queue."""

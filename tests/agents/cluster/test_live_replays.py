@@ -17,8 +17,8 @@ from agents.cluster.checkpoint_expert import described
 from agents.cluster.joint_choice import JointChoice
 from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.priorities import AttainedServiceClasses, RemainingService
-from agents.cluster.prediction import Gittins, QuasiShortestServiceFirst
-from agents.cluster.queue import EASY, FIFO, LAS2D, SJF, SRTF
+from agents.cluster.prediction import Gittins
+from agents.cluster.queue import EASY, FIFO, SJF, SRTF
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
 from envs.cluster.workload.trace import Trace
@@ -103,8 +103,8 @@ def test_fractions_of_gpus_and_limits_of_processors(folder: str, seed: int) -> N
 
 
 POLICIES = {
-    "fifo": FIFO, "easy": EASY, "sjf": SJF, "srtf": SRTF, "las_2d": LAS2D, "qssf":
-    QuasiShortestServiceFirst, "gittins": Gittins, "joint_choice": JointChoice,
+    "fifo": FIFO, "easy": EASY, "sjf": SJF, "srtf": SRTF, "gittins": Gittins,
+    "joint_choice": JointChoice,
 }  # fmt: skip
 
 

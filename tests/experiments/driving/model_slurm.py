@@ -107,10 +107,10 @@ class ModelSlurm(Slurm):
         one.past.append(Run(name, state, one.job.submit_s, start, self.now, 0, "ann"))
         one.work_s -= self.now - start
 
-    def _change(self, name: str, state: str, **fields: object) -> None:
+    def _change(self, name: str, wanted: str, **fields: object) -> None:
         self._answer()
-        if name not in self.asked or self.asked[name].job.state != state:
-            raise SlurmError(f"scontrol {name}: Job is not {state.lower()}")
+        if name not in self.asked or self.asked[name].job.state != wanted:
+            raise SlurmError(f"scontrol {name}: Job is not {wanted.lower()}")
         self.changes += 1
         self._set(name, **fields)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from model_slurm import ModelSlurm
 
 from agents.cluster.live import ClusterDecider, PolicyDecider
-from agents.cluster.queue import FIFO, SRTF, FIFOBackfill
+from agents.cluster.queue import FIFO, SRTF, FIFOBackfill, LAS2DTiresias
 from agents.decision import Decision
 from experiments.driving.driver import AuditLog, Driver, Limits
 from tests.refusal import refusal
@@ -27,6 +27,7 @@ OURS, OTHERS = "ours-", "other"
 DECIDERS = {
     "fifo": lambda: PolicyDecider(FIFO()),
     "srtf": lambda: PolicyDecider(SRTF()),
+    "las": lambda: PolicyDecider(LAS2DTiresias()),
     "backfill": lambda: PolicyDecider(FIFOBackfill()),
     "shipped": lambda: ClusterDecider("unknown_durations"),
 }
