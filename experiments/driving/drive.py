@@ -21,7 +21,7 @@ from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster import FREE_OF_CHARGE
 from envs.cluster.slurm.commands import Run as Held
-from envs.cluster.slurm.commands import Slurm
+from envs.cluster.slurm.commands import Slurm, SlurmError
 from envs.cluster.slurm.state import Known
 from envs.cluster.workload.trace import Trace
 from envs.errors import InputError
@@ -69,10 +69,14 @@ def drive(config: DriveConfig, run: Run) -> Result:
         reason = f"{config.checkpoint!r} goes by how long jobs take: give time_limit or comment"
         raise InputError(reason, file="config key 'durations'")
     decider.warm()
-    if not slurm.find_record():
+    try:
+        recorded, nodes = slurm.find_record(), slurm.nodes()
+    except SlurmError as error:
+        raise InputError(f"Slurm does not answer ({error})") from error
+    if not recorded:
         run.console.say("Slurm writes down nowhere what ends (JobCompType=jobcomp/filetxt): of past"
                         " runs nothing is known")  # fmt: skip
-    if not any(True for _ in slurm.nodes()):
+    if not nodes:
         reason = f"{config.partition!r} has no node with GPUs"
         raise InputError(reason, file="config key 'partition'")
     audit, begun = AuditLog(run.folder / AUDIT), time.time()

@@ -18,7 +18,7 @@ from typing import Any
 from agents.cluster.live import StateDecider
 from envs.bounds import Count, Positive
 from envs.cluster.slurm.commands import Job, Slurm, SlurmError
-from envs.cluster.slurm.state import Known, cluster_state
+from envs.cluster.slurm.state import Known, cluster_state, duration_s
 from envs.errors import InputError
 
 
@@ -132,6 +132,9 @@ class Driver:
         seen = ([(job.name, job.state, job.held, *job.holds, *job.wants) for job in jobs], nodes)
         if seen == self._seen and now < self._ask_at and not always:
             return False
+        for job in jobs if self.durations != "nothing" else ():
+            if job.state != "OVER" and duration_s(job, self.durations) is None:
+                self._tell(f"job {job.name} has no {self.durations}: it is taken to be endless")
         state = cluster_state(
             jobs, nodes, self.slurm.runs(), now, gpus=self.gpus, scale=self.scale,
             durations=self.durations if self.decider.knows_durations else "nothing",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from envs.cluster.slurm.commands import Job, Node, Run
 
 Known = Literal["nothing", "time_limit", "comment"]  # where it is written how long a job takes
+ENDLESS_S = 1e9  # where a job does not say how long it takes
 _DURATION = re.compile(r"\bduration_s=(\d+(?:\.\d+)?)")
 
 
@@ -34,7 +35,7 @@ def cluster_state(
         runs: past ones; `submit_s` and `held_s` count them too.
         now: seconds since 1970.
         gpus: of jobs that have ended, as far as anybody knows.
-        durations: where it is written how long jobs take.
+        durations: where it is written how long jobs take; one that does not say it is endless.
         scale: seconds of the state in one second of Slurm's.
         restart_s: seconds of the state before a stopped job progresses again.
     """
@@ -77,9 +78,9 @@ def cluster_state(
         stops = sum(run.state == "PENDING" for run in before)
         row |= {"held_s": executed * scale, "preemptions": stops}
         row |= {"gpu_types": [job.gpu_type]} if job.gpu_type else {}
-        duration = _duration(job, durations)
-        if duration is not None:
-            row["duration_s"] = max(duration * (scale if durations == "time_limit" else 1.0), 1.0)
+        if durations != "nothing":
+            own = scale if durations == "time_limit" else 1.0
+            row["duration_s"] = max(own * (duration_s(job, durations) or ENDLESS_S), 1.0)
         rows.append(row)
     for name, before in past.items():
         number = before[-1].gpus or gpus.get(name, 0)
@@ -113,7 +114,8 @@ def _node(node: Node, held: int) -> dict[str, Any]:
     return {**about, "free_gpus": free, "up": node.up or held > 0}
 
 
-def _duration(job: Job, durations: Known) -> float | None:
+def duration_s(job: Job, durations: Known) -> float | None:
+    """How long a job says that it takes; None: it does not."""
     if durations == "time_limit":
         return job.limit_s
     found = _DURATION.search(job.comment) if durations == "comment" else None
