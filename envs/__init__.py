@@ -35,6 +35,7 @@ for _name, _entry in {
     "Cluster": "cluster.environment.env:ClusterEnv",
     "ClusterPreemptive": "cluster.environment.env:preemptive_environment",
     "ClusterToy": "cluster.environment.env:toy_environment",
+    "SlurmCluster": "cluster.environment.slurm_env:SlurmClusterEnv",
 }.items():
     gymnasium.register(id=f"meshwright/{_name}-v0", entry_point=f"{__name__}.{_entry}")
 

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -17,14 +18,29 @@ from numpy.random import default_rng
 
 from experiments.config.papers import register_environments
 from tests.refusal import refusal
+from tests.slurm_here import LIVE, LIVE_HERE
 
 register_environments()
 IDS = sorted(spec.id for spec in gym.registry.values() if spec.id.startswith("meshwright/"))
+SIMULATED = [one for one in IDS if one != LIVE]
+repeatable = pytest.mark.parametrize("env", SIMULATED, indirect=True)
 
 
-@pytest.fixture(params=IDS)
+@pytest.fixture(scope="module")
+def live() -> Iterator[gym.Env[Any, Any]]:
+    """The only one that takes real time: a millisecond for a second."""
+    made = gym.make(LIVE, render_mode="rgb_array", scale=1000.0).unwrapped
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[*SIMULATED, LIVE_HERE])
 def env(request: pytest.FixtureRequest) -> gym.Env[Any, Any]:
-    made = gym.make(request.param, render_mode="rgb_array").unwrapped
+    made: gym.Env[Any, Any] = (
+        request.getfixturevalue("live")
+        if request.param == LIVE
+        else gym.make(request.param, render_mode="rgb_array").unwrapped
+    )
     made.action_space.seed(0)
     return made
 
@@ -62,7 +78,7 @@ def test_at_least_these_environments_are_registered() -> None:
         f"Bandwidth{toy}{kind}" for toy in ("", "Toy") for kind in ("", "Continuous")
     }
     kinds |= {f"Cluster{kind}" for kind in ("", "Preemptive", "Toy")}
-    kinds |= {"Allocation"}
+    kinds |= {"Allocation", "SlurmCluster"}
     assert {f"meshwright/{kind}-v0" for kind in kinds} <= set(IDS)
 
 
@@ -84,10 +100,12 @@ def test_gymnasium_finds_nothing_to_warn_about(env: gym.Env[Any, Any]) -> None:
         check_env(env)
 
 
+@repeatable
 def test_equal_seeds_give_equal_episodes(env: gym.Env[Any, Any]) -> None:
     assert data_equivalence(rollout(env, 3, 40), rollout(env, 3, 40))
 
 
+@repeatable
 def test_a_pickled_and_a_copied_environment_go_on_identically(env: gym.Env[Any, Any]) -> None:
     rollout(env, 5, 3)
     twins = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
@@ -96,6 +114,7 @@ def test_a_pickled_and_a_copied_environment_go_on_identically(env: gym.Env[Any, 
         assert data_equivalence(rollout(twin, 6, 30), expected)
 
 
+@repeatable
 def test_a_copy_in_mid_episode_does_not_disturb_the_original(env: gym.Env[Any, Any]) -> None:
     observation, _ = env.reset(seed=1)
     action = masked_action(env, observation, default_rng(0))
@@ -109,8 +128,9 @@ def test_a_copy_in_mid_episode_does_not_disturb_the_original(env: gym.Env[Any, A
 def test_observations_stay_in_their_space_and_one_action_is_always_allowed(
     env: gym.Env[Any, Any],
 ) -> None:
-    for seed in range(3):
-        for observation, *_, info in rollout(env, seed, 60):
+    episodes, steps = (3, 60) if env.spec is None or env.spec.id != LIVE else (1, 20)
+    for seed in range(episodes):
+        for observation, *_, info in rollout(env, seed, steps):
             for key, space in env.observation_space.items():
                 assert space.contains(observation[key]), key
             if isinstance(env.action_space, gym.spaces.Box):

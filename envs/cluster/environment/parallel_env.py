@@ -172,6 +172,7 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
     """
 
     metadata = METADATA
+    episodes: Callable[..., SchedulingEpisode] = SchedulingEpisode  # begins one
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
                 or a job that none of them can hold.
         """
         instance = self.generator(rng)
-        self._episode = SchedulingEpisode(
+        self._episode = self.episodes(
             instance,
             self.partition(instance.cluster, self.schedulers),
             self.routing(instance.trace, self.schedulers, rng),

@@ -16,7 +16,7 @@ from envs.bounds import Count, bounded
 from envs.cluster.slurm.commands import Slurm, SlurmError
 from envs.errors import InputError
 
-NEEDED = ("slurmctld", "slurmd", "squeue", "sinfo", "scontrol", "sbatch")
+NEEDED = ("slurmctld", "slurmd", "squeue", "sinfo", "scontrol", "sbatch", "scancel")
 PARTITION = "gpu"
 # It sleeps for the work that is left. What it has slept is kept for after a requeue, and a log has
 # when it began and stopped, in milliseconds since 1970.
@@ -25,11 +25,10 @@ SLEEPER = """#!/bin/bash
 of={folder}/slept/{name}
 before=$(cat "$of" 2>/dev/null || echo 0)
 begun=$(date +%s%3N)
-echo "$begun" >> "$of.log"
 keep() {{
     now=$(date +%s%3N)
     echo "$((before + now - begun))" > "$of.new" && mv "$of.new" "$of"
-    echo "$now" >> "$of.log"
+    printf '%s\\n' "$begun" "$now" >> "$of.log"
 }}
 trap 'keep; exit 143' TERM
 left=$(({milliseconds} - before))
@@ -130,6 +129,19 @@ class LocalSlurm:
         words += ["--hold"] if held else []
         said = self.slurm.call("sbatch", "--parsable", *words, stdin=script.encode())
         return said.decode().strip().partition(";")[0]
+
+    def cancel(self, timeout_s: float = 60.0) -> None:
+        """End all jobs, and wait until nothing of them runs.
+
+        Raises:
+            SlurmError: they do not end, or Slurm does not answer.
+        """
+        self.slurm.call("scancel", f"--partition={PARTITION}")
+        until = time.monotonic() + timeout_s
+        while any(job.state != "OVER" for job in self.slurm.jobs()):
+            if time.monotonic() > until:
+                raise SlurmError(f"cancelled jobs do not end in {timeout_s:g} s")
+            time.sleep(0.1)
 
     def slept(self, name: str) -> list[tuple[float, float]]:
         """When a job began to sleep and when it stopped, in seconds since 1970."""

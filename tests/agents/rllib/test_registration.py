@@ -12,6 +12,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from agents.rllib.registration import register
 from envs import PARALLEL, make_parallel
 from experiments.config.papers import register_environments
+from tests.slurm_here import LIVE, LIVE_HERE
 
 register_environments()
 
@@ -23,11 +24,12 @@ def made(name: str, **arguments: Any) -> Any:
     return _global_registry.get(ENV_CREATOR, name)(EnvContext(arguments, worker_index=0))
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", [LIVE_HERE if one == LIVE else one for one in SINGLE])
 def test_environments_of_gymnasium_are_what_it_makes(name: str) -> None:
     ours = made(name)
     assert ours.spec.id == name
     assert ours.reset(seed=0)[0] in ours.observation_space
+    ours.close()
 
 
 @pytest.mark.parametrize("name", sorted(PARALLEL))
