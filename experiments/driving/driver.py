@@ -247,9 +247,14 @@ class Driver:
             self.say(line)
 
 
+RETURN_S = 2.0  # after a return to the queue, in whose second nodes still refuse the job
+
+
 def _waits_for_more(job: Job, now: float) -> bool:
-    """Whether a job waits for a time or for other jobs, which is left to Slurm."""
-    return job.state == "PENDING" and (job.depends or (job.eligible_s > now + 1 and not job.held))
+    """Whether it waits for a time or for other jobs, left to Slurm, or has only just come back."""
+    returns = job.restarts > 0 and now < job.submit_s + RETURN_S
+    later = job.eligible_s > now + 1 and not job.held
+    return job.state == "PENDING" and (job.depends or returns or later)
 
 
 def _places(job: Job, on: Mapping[str, int], free: Mapping[str, int]) -> list[str] | None:

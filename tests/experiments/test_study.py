@@ -449,7 +449,7 @@ def test_a_shipped_study_composes(name: str, data: Path) -> None:
     assert len(found) == sizes
     assert study.left_out() == []
     first = [cell for cell in found if cell.seed == 0]
-    cells_module.check(first[:: -(-len(first) // trials(40, 8))], Path("nowhere"))
+    cells_module.check(first[:: -(-len(first) // trials(40, 3))], Path("nowhere"))
 
 
 DURATIONS = [

@@ -78,6 +78,7 @@ class Job:
     eligible_s: float  # the begin that it waits for
     depends: bool
     wants: tuple[str, ...]  # nodes it must have
+    restarts: int  # times that it was sent back
     holds: Mapping[str, int] = field(default_factory=dict)  # GPUs by node
     comment: str = ""
 
@@ -272,6 +273,7 @@ def _job_of(row: Mapping[str, Any], name: str, states: set[str]) -> Job:
         eligible_s=number(row.get("eligible_time")) or 0.0,
         depends="unfulfilled" in str(row.get("dependency") or ""),
         wants=tuple(hosts_in(str(row.get("required_nodes") or ""))),
+        restarts=int(number(row.get("restart_cnt")) or 0),
         holds=dict(zip(hosts, detail, strict=True)) if state in {"RUNNING", "COMPLETING"} else {},
         comment=str(row.get("comment") or ""),
     )

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -81,10 +82,13 @@ class LocalSlurm:
         self.slurm = Slurm(PARTITION, str(self.config))
 
     def __enter__(self) -> LocalSlurm:
-        self.start_controller()
-        for number in range(self.nodes):
-            self._start("slurmd", "-D", "-f", str(self.config), "-N", f"n{number}")
-        self._wait_until_ready(60.0)
+        with ExitStack() as failed:
+            failed.push(self)
+            self.start_controller()
+            for number in range(self.nodes):
+                self._start("slurmd", "-D", "-f", str(self.config), "-N", f"n{number}")
+            self._wait_until_ready(60.0)
+            failed.pop_all()
         return self
 
     def __exit__(

@@ -35,7 +35,7 @@ class ModelSlurm(Slurm):
             name=name, label=label, user="ann", partition="gpu", state="PENDING",
             submit_s=self.now, start_s=None, end_s=None, limit_s=3600.0, gpus=gpus * nodes,
             gpu_type=None, nodes=nodes, per_node=gpus, held=held, eligible_s=0.0, depends=False,
-            wants=(),
+            wants=(), restarts=0,
         )  # fmt: skip
         self.asked[name] = Asked(job, work_s)
         return name
@@ -63,6 +63,8 @@ class ModelSlurm(Slurm):
     def start(self, job: str, nodes: list[str]) -> None:  # type: ignore[override]
         if unknown := [node for node in nodes if node not in self.table]:
             raise SlurmError(f"scontrol update: Invalid node name specified {unknown}")
+        one = self.asked[job].job
+        assert not one.restarts or self.now >= one.submit_s + 1  # or a node would refuse it
         self._change(job, "PENDING", wants=tuple(nodes))
         self._change(job, "PENDING", held=False)
 
@@ -82,7 +84,8 @@ class ModelSlurm(Slurm):
         for name, one in self.asked.items():
             job = one.job
             if job.state == "COMPLETING":
-                self._set(name, state="PENDING", holds={}, submit_s=self.now)
+                again = {"restarts": job.restarts + 1, "submit_s": self.now}
+                self._set(name, state="PENDING", holds={}, **again)
             elif job.state == "RUNNING" and self.now - (job.start_s or 0) >= one.work_s:
                 self._leave(name, "COMPLETED")
                 self._set(name, state="OVER", holds={}, end_s=self.now)

@@ -49,7 +49,7 @@ def test_kills_of_driver_and_controller(machine: LocalSlurm, tmp_path: Path) -> 
     rng, jobs, kills = random.Random(os.getpid()), trials(200, 16), trials(20, 3)
     driver, submitted, begun = driven(machine, tmp_path), dict[str, float](), time.monotonic()
     killed, next_kill = 0, time.monotonic() + 4.0
-    while len(ended(machine)) < jobs:
+    while len(ended(machine)) < jobs or killed < kills:
         assert time.monotonic() - begun < 60 + 6 * (jobs // 8 + kills)
         try:
             if len(submitted) < jobs:
