@@ -231,7 +231,8 @@ class PolicyDecider(StateDecider):
         self, policy: Scheduler, *, most_nodes: Count = 4096, most_jobs: Count = 100_000
     ) -> None:
         if not policy.memoryless:
-            raise InputError(f"{policy.name!r} goes by what it decided before, no state tells that")
+            reason = "goes by what it decided before, as rounds, Gandiva, Themis and rollouts do"
+            raise InputError(f"{policy.name!r} {reason}: no state says that")
         self.policy = policy
         super().__init__(policy.knows, most_nodes, most_jobs)
 

@@ -43,7 +43,9 @@ class DriveConfig:
     checkpoint: str = "unknown_durations"
     cluster: Literal["slurm"] = "slurm"
     partition: str  # of Slurm; no other is looked at
-    prefix: str = ""  # of the names of the jobs that it may act on (sbatch --job-name)
+    # of the names of the jobs that it decides on (sbatch --job-name); '' is all jobs of the
+    # partition, which must be said where it acts
+    prefix: str | None = None
     # true: it acts on nothing, and says what its schedule would have been beside Slurm's
     shadow: bool = False
     dry_run: bool = False  # true: it decides once, acts on nothing and ends
@@ -63,6 +65,18 @@ class DriveConfig:
 
 def drive(config: DriveConfig, run: Run) -> Result:
     """Drive until something ends it."""
+    stop = Path(config.stop_file or run.folder / STOP)
+    watches = config.shadow or config.dry_run
+    for key, wrong, message in (
+        ("dry_run", config.shadow and config.dry_run, "goes without shadow"),
+        ("stop_file", stop.exists(), f"{stop} is there already: remove it"),
+        ("prefix", config.prefix is None and not watches,
+         "is missing: which jobs may it act on? prefix='' is all of the partition"),
+        ("slurm_conf", bool(config.slurm_conf) and not Path(config.slurm_conf or "").is_file(),
+         f"{config.slurm_conf} is no file"),
+    ):  # fmt: skip
+        if wrong:
+            raise InputError(message, file=f"config key '{key}'")
     slurm = Slurm(config.partition, config.slurm_conf)
     decider, policy = decider_of(config.checkpoint, config.placement, config.seed)
     if decider.knows_durations and config.durations == "nothing":
@@ -77,22 +91,27 @@ def drive(config: DriveConfig, run: Run) -> Result:
         run.console.say("Slurm writes down nowhere what ends (JobCompType=jobcomp/filetxt): of past"
                         " runs nothing is known")  # fmt: skip
     if not nodes:
-        reason = f"{config.partition!r} has no node with GPUs"
+        reason = f"there is no partition {config.partition!r}, or it has no node with GPUs"
         raise InputError(reason, file="config key 'partition'")
     audit, begun = AuditLog(run.folder / AUDIT), time.time()
     driver = Driver(
-        slurm, decider, audit, acts=not (config.shadow or config.dry_run), prefix=config.prefix,
+        slurm, decider, audit, acts=not watches, prefix=config.prefix or "",
         limits=config.limits, durations=config.durations, restart_s=config.restart_s,
         say=run.console.say,
     )  # fmt: skip
-    ends = ending(Path(config.stop_file or run.folder / STOP), config.for_s)
-    run.console.say(f"decides for {config.partition}; ends at Ctrl-C or once {ends.file} is there")
+    about = {"partition": config.partition, "prefix": config.prefix, "acts": driver.acts}
+    audit.write("begun", checkpoint=config.checkpoint, **about)
     run.console.live = True
     try:
         if config.dry_run:
             driver.step(always=True)
+            for action in driver.actions:
+                run.console.say(f"would {action['action']} job {action['job']}: {action['on']}")
         else:
-            driver.run(ends)
+            run.console.say(
+                f"decides for {config.partition} until Ctrl-C, or until {stop} is there"
+            )
+            driver.run(ending(stop, config.for_s))
     except KeyboardInterrupt:
         pass  # as any other end: what was found is told
     values: dict[str, object] = {"audit": str(audit.path), **audit.counts}
@@ -149,11 +168,12 @@ def regret(
     ended = sorted(
         (held[0].submit_s, held[-1].end_s, sum(one.seconds for one in held),
          held[-1].gpus or gpus.get(job, 0))
-        for job, held in past.items() if held[0].submit_s >= begun and held[-1].state != "PENDING"
+        for job, held in past.items()
+        if job in gpus and held[0].submit_s >= begun and held[-1].state != "PENDING"
     )  # fmt: skip
     rows = np.array([row for row in ended if row[3] and row[2] > 0])
     if not len(rows):
-        return {"jobs": 0}
+        return {"jobs": 0}  # that came and ended meanwhile
     submit, end, seconds, number = rows.T
     submit_s = (submit - submit[0]).astype(np.int64)
     trace = Trace.of("shadow", submit_s, seconds.astype(np.int64), number.astype(np.int64))

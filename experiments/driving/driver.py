@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from agents.cluster.live import StateDecider
+from agents.decision import StateError
 from envs.bounds import Count, Positive
-from envs.cluster.slurm.commands import Job, Slurm, SlurmError
+from envs.cluster.slurm.commands import KEPT, Job, Slurm, SlurmError
 from envs.cluster.slurm.state import Known, cluster_state, duration_s
 from envs.errors import InputError
 
@@ -92,10 +93,16 @@ class Driver:
     say: Callable[[str], None] = print
     clock: Callable[[], float] = time.time  # seconds since 1970, as Slurm has them
     gpus: dict[str, int] = field(default_factory=dict)  # of all jobs ever seen
+    actions: Sequence[Mapping[str, Any]] = ()  # of the last decision
     _sent: dict[str, float] = field(default_factory=dict)  # since when jobs are on their way
     _seen: object = None  # what the last decision was made on
     _ask_at: float = 0.0
     _spent: tuple[int, int] = (0, 0)  # the second, and the changes made in it
+    _limited: bool = False  # whether more was to be done in a second than may be
+    _first: bool = True  # whether nothing has been looked at yet
+    _down: bool = False  # whether Slurm does not answer
+    # jobs that could not start: until when they are left out, and how often
+    _rests: dict[str, tuple[float, int]] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)
 
     def run(self, ends: Callable[[], bool]) -> None:
@@ -108,11 +115,12 @@ class Driver:
             begun = time.monotonic()
             try:
                 self.step()
+                self._down = False
             except SlurmError as error:
-                self.audit.write("unreachable", message=str(error))
-                self._tell(str(error))
-            else:
-                self._said.discard("unreachable")
+                if not self._down:
+                    self.audit.write("unreachable", message=str(error))
+                    self.say(str(error))
+                self._down = True
             time.sleep(max(self.limits.poll_s - (time.monotonic() - begun), 0.0))
 
     def step(self, always: bool = False) -> bool:
@@ -123,12 +131,13 @@ class Driver:
             InputError: as `run`.
         """
         now, listed = self.clock(), self.slurm.jobs()
-        jobs = [job for job in listed if job.label.startswith(self.prefix) and job.gpus]
-        self.gpus |= {job.name: job.gpus for job in jobs}
-        if self.acts and self._tidy(jobs, listed, now):
+        own = [job for job in listed if job.label.startswith(self.prefix)]
+        jobs = [job for job in own if 0 < job.gpus <= MOST_GPUS]
+        self._remember(jobs)
+        if self.acts and self._tidy(jobs, own, now):
             return False  # Slurm is asked again how things are
         nodes = self.slurm.nodes()
-        jobs = [self._as_it_is(job) for job in jobs if not _waits_for_more(job, now)]
+        jobs = [self._as_it_is(job) for job in jobs if not self._is_left_out(job, now)]
         seen = ([(job.name, job.state, job.held, *job.holds, *job.wants) for job in jobs], nodes)
         if seen == self._seen and now < self._ask_at and not always:
             return False
@@ -140,8 +149,13 @@ class Driver:
             durations=self.durations if self.decider.knows_durations else "nothing",
             restart_s=self.restart_s,
         )  # fmt: skip
-        begun = time.monotonic()
-        decision = self.decider.decide(state)
+        begun, self._seen, self._ask_at = time.monotonic(), seen, now + self.limits.every_s
+        try:
+            decision = self.decider.decide(state)
+        except StateError as error:  # nothing is done on what nobody can decide on
+            self.audit.write("undecided", message=str(error))
+            self._tell(str(error))
+            return False
         seconds = time.monotonic() - begun
         for warning in decision.warnings:
             self._tell(f"{warning.get('job') or warning.get('gpu_type')}: {warning['message']}")
@@ -149,69 +163,104 @@ class Driver:
         about = {"waiting": counts["PENDING"], "running": counts["RUNNING"]}
         self._note_own_starts(jobs)
         self.audit.write("decided", seconds=round(seconds, 4), **about, actions=decision.actions)
-        whole = not self.acts or self._act(decision.actions, jobs, state)
+        self._limited, self.actions = False, decision.actions
+        if self.acts:
+            self._act(decision.actions, jobs, state)
         again = decision.content.get("ask_again_s")
         wanted = now + (again - state["now_s"]) / self.scale if again is not None else now + 1e9
-        self._seen = seen if whole else None
-        self._ask_at = min(now + self.limits.every_s, max(wanted, now + self.limits.poll_s))
+        self._seen = None if self._limited else seen
+        self._ask_at = min(self._ask_at, max(wanted, now + self.limits.poll_s))
         return True
 
     def release_all(self) -> int:
         """Leave all waiting jobs to Slurm, on whatever nodes; how many."""
-        held = [job for job in self.slurm.jobs() if job.held and job.label.startswith(self.prefix)]
-        for job in held:
-            self._do("release", job)
-        return len(held)
+        released = 0
+        for job in self.slurm.jobs():
+            if job.held and job.state == "PENDING" and job.label.startswith(self.prefix):
+                self._limited = True
+                while self._limited:
+                    self._limited = False
+                    released += self._do("leave", job)
+                    time.sleep(self.limits.poll_s if self._limited else 0.0)
+        return released
 
     def _as_it_is(self, job: Job) -> Job:
         """A job that Slurm may start by itself waits, unless it was sent to its nodes from here."""
         return job if job.name in self._sent else replace(job, held=True)
 
-    def _tidy(self, jobs: Sequence[Job], listed: Sequence[Job], now: float) -> bool:
+    def _is_left_out(self, job: Job, now: float) -> bool:
+        """Whether nothing is decided on a job: it cannot be stopped, or Slurm will not start it."""
+        rests = self._rests.get(job.name, (0.0, 0))[0] > now
+        fixed = job.state == "RUNNING" and not job.movable  # its GPUs are in use, as others' are
+        return fixed or (job.state == "PENDING" and (rests or _waits_for_more(job, now)))
+
+    def _remember(self, jobs: Sequence[Job]) -> None:
+        """Note how many GPUs jobs have, and forget what nobody will ask for."""
+        self.gpus |= {job.name: job.gpus for job in jobs}
+        listed = {job.name for job in jobs}
+        if len(self.gpus) > 2 * KEPT + len(jobs):
+            ended = {run.job for run in self.slurm.runs()}
+            self.gpus = {name: n for name, n in self.gpus.items() if name in listed | ended}
+        self._rests = {name: rest for name, rest in self._rests.items() if name in listed}
+
+    def _tidy(self, jobs: Sequence[Job], own: Sequence[Job], now: float) -> bool:
         """Hold what Slurm would start by itself, and what is stuck; whether anything was done."""
         waiting = {job.name: job for job in jobs if job.state == "PENDING"}
         self._sent = {name: since for name, since in self._sent.items() if name in waiting}
+        if self._first:  # another driver may have sent them; those that came back wait two minutes
+            later = [job for job in waiting.values() if job.eligible_s > now + 1]
+            sent = [x for x in waiting.values() if not x.held and x.wants and x not in later]
+            again = [x for x in later if not x.held and x.wants and x.restarts]
+            self._sent = dict.fromkeys([job.name for job in [*sent, *again]], now)
+            self._first = False
+            for job in again:
+                self._do("start", job, list(job.wants))
         done = False
         for job in waiting.values():
-            if job.held or (job.name not in self._sent and _waits_for_more(job, now)):
+            since = self._sent.get(job.name)
+            if job.held or (since is None and _waits_for_more(job, now)):
                 self._sent.pop(job.name, None)
-            elif job.wants and now - self._sent.setdefault(job.name, now) < self.limits.stuck_s:
-                if job.eligible_s > now + 1:  # a driver was killed before it said: at once
-                    done |= self._do("start", job, list(job.wants))
-            else:
-                self._sent.pop(job.name, None)
+            elif since is None or now - since >= self.limits.stuck_s:
+                if self._sent.pop(job.name, None) is not None:
+                    self._rest(job)
                 done |= self._do("hold", job)
-        for job in listed:  # of those without a GPU there is nothing to decide
-            idle = job.state == "PENDING" and job.held and not job.gpus and not job.depends
-            if idle and job.label.startswith(self.prefix):
+        for job in own:  # of those without a GPU there is nothing to decide
+            if job.state == "PENDING" and job.held and not job.gpus and not job.depends:
                 done |= self._do("release", job)
         return done
 
+    def _rest(self, job: Job) -> None:
+        """Leave a job out that could not be started: twice as long each time, at most an hour."""
+        times = self._rests.get(job.name, (0.0, 0))[1]
+        seconds = min(self.limits.stuck_s * 2**times, 3600.0)
+        self._rests[job.name] = (self.clock() + seconds, times + 1)
+
     def _act(
         self, actions: Sequence[Mapping[str, Any]], jobs: Sequence[Job], state: Mapping[str, Any]
-    ) -> bool:
-        """Do what was decided, as far as Slurm can; whether all of it was done."""
-        named, whole = {job.name: job for job in jobs}, True
+    ) -> None:
+        """Do what was decided, as far as Slurm can."""
+        named = {job.name: job for job in jobs}
         free = {node["id"]: node["free_gpus"] for node in state["nodes"] if node["up"]}
+        kind = {node["id"]: node["gpu_type"] for node in state["nodes"]}
         for action in actions:
             job = named[action["job"]]
             if action["action"] == "stop":
-                whole &= job.state == "RUNNING" and self._do("stop", job)
-                for node, number in job.holds.items():
-                    free[node] = free.get(node, 0) + number
+                if job.state == "RUNNING" and self._do("stop", job):
+                    for node, number in job.holds.items():
+                        free[node] = free.get(node, 0) + number
                 continue
-            waits = job.state == "PENDING" and job.name not in self._sent
-            nodes = _places(job, action["on"], free) if waits else None
+            if job.state != "PENDING" or job.name in self._sent:
+                continue
+            room = {x: n for x, n in free.items() if job.gpu_type in (None, kind[x])}
+            nodes = _places(job, action["on"], room)
             if nodes is None:
-                whole = whole and job.state != "PENDING"
                 continue
             if self._do("start", job, nodes, decided=action["on"]):
                 self._sent[job.name] = self.clock()
                 for node in nodes:
                     free[node] -= job.per_node or action["on"].get(node, 0)
-            else:
-                whole = False
-        return whole
+            elif not self._limited:
+                self._rest(job)
 
     def _do(self, what: str, job: Job, *arguments: Any, **about: Any) -> bool:
         """Write down a change of a job and make it; False: there were too many in this second.
@@ -221,6 +270,7 @@ class Driver:
         second, spent = self._spent
         now = int(self.clock())
         if now == second and spent >= self.limits.actions_per_s:
+            self._limited = True
             return False
         self._spent = (now, spent + 1 if now == second else 1)
         self.audit.write(what, job=job.name, name=job.label, nodes=list(*arguments), **about)
@@ -243,17 +293,19 @@ class Driver:
     def _tell(self, line: str) -> None:
         """Say a line once."""
         if line not in self._said:
-            self._said.add(line)
+            self._said = {line, *(self._said if len(self._said) < MOST_SAID else ())}
             self.say(line)
 
 
+MOST_GPUS = 65_536  # of a job; larger ones wait
+MOST_SAID = 1000  # lines that are not said twice
 RETURN_S = 2.0  # after a return to the queue, in whose second nodes still refuse the job
 
 
 def _waits_for_more(job: Job, now: float) -> bool:
     """Whether it waits for a time or for other jobs, left to Slurm, or has only just come back."""
     returns = job.restarts > 0 and now < job.submit_s + RETURN_S
-    later = job.eligible_s > now + 1 and not job.held
+    later = job.eligible_s > now + 1 and not (job.held and job.restarts)
     return job.state == "PENDING" and (job.depends or returns or later)
 
 
@@ -264,6 +316,8 @@ def _places(job: Job, on: Mapping[str, int], free: Mapping[str, int]) -> list[st
     as many nodes as it asks for, of the others the fullest.
     """
     if job.per_node is None:
+        if 0 < job.most_nodes < len(on):
+            on = dict.fromkeys(sorted(free, key=free.__getitem__)[-1:], job.gpus)
         return list(on) if all(free.get(node, 0) >= number for node, number in on.items()) else None
     room = [node for node, number in free.items() if number >= job.per_node]
     room.sort(key=lambda node: (node not in on, free[node], node))

@@ -132,11 +132,10 @@ class _TimedDriver(Driver):
 
     def _act(
         self, actions: Sequence[Mapping[str, Any]], jobs: Sequence[Job], state: Mapping[str, Any]
-    ) -> bool:
-        whole = super()._act(actions, jobs, state)
+    ) -> None:
+        super()._act(actions, jobs, state)
         for job in jobs:
             self.applied.setdefault((job.label, job.state == "OVER"), time.time())
-        return whole
 
 
 def played(trace: Trace, decider: StateDecider, config: RehearseConfig, folder: Path) -> Live:

@@ -6,12 +6,19 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import cache
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AliasChoices, AliasGenerator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import (
+    AliasChoices,
+    AliasGenerator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+)
 from pydantic.alias_generators import to_camel, to_pascal
 
-from agents.cluster.live_state import Gpus
 from agents.decision import Form, Name
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -27,7 +34,19 @@ SIZE = (  # that say how many members it needs
 UNKNOWN = "unknown"  # the type of the GPUs of a node without the label
 OVER = ("Succeeded", "Failed")
 Label = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f]*$")]
-Labels = dict[Label, str]
+Labels = dict[str, str]
+
+
+def _count(value: Any) -> Any:
+    """A quantity of Kubernetes' as a number, at most `MOST_GPUS`."""
+    found = re.fullmatch(r"(\d+)([kMG]?)", str(value))
+    if found is None:
+        return value
+    return min(int(found[1]) * 1000 ** " kMG".index(found[2] or " "), MOST_GPUS)
+
+
+Count = Annotated[int, BeforeValidator(_count), Field(ge=0)]
+MOST_GPUS = 65_536  # that a pod or a gang may ask for
 
 
 def _keys(field: str) -> AliasChoices:
@@ -48,7 +67,7 @@ Read = TypeVar("Read", bound=GoObject)
 class Resources(GoObject):
     """GPUs of a `v1.ResourceList`."""
 
-    gpus: Gpus = Field(default=0, validation_alias="nvidia.com/gpu")
+    gpus: Count = Field(default=0, validation_alias="nvidia.com/gpu")
 
 
 class Metadata(GoObject):

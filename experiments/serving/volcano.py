@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field
 
-from agents.cluster.live_state import Gang
 from agents.decision import Name
 from experiments.serving.gangs import SPLIT, Document, GangDecisions
 from experiments.serving.objects import (
     UNKNOWN,
+    Count,
     GoObject,
     Label,
     Node,
@@ -72,7 +72,7 @@ class Task(GoObject):
 class MinResources(GoObject):
     """GPUs of a gang."""
 
-    gpus: Gang = Field(default=0, validation_alias="nvidia.com/gpu")
+    gpus: Count = Field(default=0, validation_alias="nvidia.com/gpu")
 
 
 class PodGroupSpec(GoObject):
@@ -210,10 +210,10 @@ class VolcanoExtender:
                 jobs.append({**about, "num_gpus": total, **kinds(task.pod for task in waiting)})
         nodes = [
             {"id": name, "gpu_type": node.node.gpu_type if node.node else UNKNOWN,
-             "num_gpus": node.allocatable.gpus,
+             "num_gpus": max(node.allocatable.gpus, held[name]),
              "free_gpus": max(min(node.idle.gpus, node.allocatable.gpus - held[name]), 0)}
             for name, node in sorted(request.nodes.items())
-            if node.allocatable.gpus
+            if node.allocatable.gpus or held[name]
         ]  # fmt: skip
         if nodes and jobs:
             self._decide(made, nodes, jobs, running, starts)

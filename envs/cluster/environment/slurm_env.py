@@ -81,7 +81,8 @@ class SlurmEpisode(SchedulingEpisode):
             try:
                 slurm.stop(number)
             except SlurmError:  # it has not begun, unless it does between these two
-                slurm.hold(number)
+                with suppress(SlurmError):
+                    slurm.hold(number)
                 with suppress(SlurmError):
                     slurm.stop(number)
         return outcome
@@ -91,8 +92,9 @@ class SlurmEpisode(SchedulingEpisode):
 
         Started in the second in which it was, it would fail: its credential counts as revoked.
         """
+        back = {"PENDING", "OVER"}
         while any(
-            job.name == number and job.state != "PENDING" for job in self.machine.slurm.jobs()
+            job.name == number and job.state not in back for job in self.machine.slurm.jobs()
         ):
             time.sleep(POLL_S)
         time.sleep(1.0 - time.time() % 1.0)

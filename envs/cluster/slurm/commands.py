@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +22,13 @@ OVER = {
     "NODE_FAIL", "PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL",
 }  # fmt: skip
 USABLE = {"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"}
+LONGEST = 256  # characters of a name
+KEPT = 20_000  # runs that are remembered
 PAIRS = re.compile(r"(\w+)=((?:(?! \w+=).)*)")
 
 
-class SlurmError(Exception):
-    """A command failed or did not answer in time: its first line; later it may answer."""
+class SlurmError(InputError):
+    """A command failed or did not answer in time; later it may answer."""
 
 
 class Run(NamedTuple):
@@ -73,10 +75,12 @@ class Job:
     gpus: int
     gpu_type: str | None
     nodes: int
+    most_nodes: int  # 0: any number
     per_node: int | None  # GPUs on each; None: Slurm may divide them as it likes
     held: bool
     eligible_s: float  # the begin that it waits for
-    depends: bool
+    depends: bool  # on other jobs, or on the operator who holds it
+    movable: bool  # whether it may be sent back to the queue
     wants: tuple[str, ...]  # nodes it must have
     restarts: int  # times that it was sent back
     holds: Mapping[str, int] = field(default_factory=dict)  # GPUs by node
@@ -98,7 +102,10 @@ class Slurm:
     ) -> None:
         self.partition, self.timeout_s = partition, timeout_s
         path = {"SLURM_CONF": str(Path(config).resolve())} if config else {}
-        self.environment = {**os.environ, **path, "LC_ALL": "C"}
+        own = ("SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_")  # what a shell may have set for people
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(own)}
+        path = path or {key: os.environ[key] for key in ("SLURM_CONF",) if key in os.environ}
+        self.environment = {**kept, **path, "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
         self._record: Path | None = None
         self._offset, self._runs = 0, list[Run]()
 
@@ -131,32 +138,36 @@ class Slurm:
             SlurmError: it does not answer.
             InputError: its JSON has other keys.
         """
-        listed = self._listed("jobs", "squeue", "--json")
+        listed = self._listed("jobs", "squeue", "--all", "--json")
         jobs = (job for row in listed for job in _jobs_of(row))
         return [job for job in jobs if self.partition in job.partition.split(",")]
 
     def nodes(self) -> list[Node]:
         """The nodes of the partition that have GPUs; raises as `jobs` does."""
-        listed = self._listed("nodes", "sinfo", "--json")
+        listed = self._listed("nodes", "sinfo", "--all", "--json")
         if not listed:  # later than Slurm 23.02 `sinfo` groups them
-            listed = self._listed("nodes", "scontrol", "show", "nodes", "--json")
+            listed = self._listed(
+                "nodes", "scontrol", "--details", "--all", "show", "nodes", "--json"
+            )
         own = (row for row in listed if self.partition in (row.get("partitions") or ()))
         return [node for node in map(_node_of, own) if node.gpus]
 
     def runs(self) -> Sequence[Run]:
-        """All that the file of ended jobs says of this partition, in its order.
+        """What the file of ended jobs says of this partition's last `KEPT` runs, in its order.
 
-        Raises:
-            InputError: a line of it is no such record.
+        Lines that are no such record are left out: users can write into it, by folder and name.
         """
         path = self._record
         if path is not None and path.is_file():
             with path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._offset:  # it was begun anew
+                    self._offset = 0
                 file.seek(self._offset)
                 added = file.read()
             whole = added[: added.rfind(b"\n") + 1]  # Slurm may be writing the last line
             self._offset += len(whole)
-            self._runs += self._read(whole.decode(errors="replace").splitlines(), path)
+            lines = whole.decode(errors="replace").split("\n")
+            self._runs = [*self._runs, *filter(None, map(self._run, lines))][-KEPT:]
         return self._runs
 
     def find_record(self) -> bool:
@@ -168,10 +179,16 @@ class Slurm:
         return self._record is not None and os.access(self._record.parent, os.R_OK)
 
     def hold(self, job: str) -> None:
-        self.call("scontrol", "hold", job)
+        """As its user would: what an operator holds is the operator's to release."""
+        self.call("scontrol", "uhold", job)
 
     def release(self, job: str) -> None:
         self.call("scontrol", "release", job)
+
+    def leave(self, job: str) -> None:
+        """Release a job to whatever nodes Slurm finds."""
+        self.call("scontrol", "update", f"JobId={job}", "ReqNodeList=")
+        self.release(job)
 
     def start(self, job: str, nodes: Sequence[str]) -> None:
         """Let a held job run on nodes as soon as they are free."""
@@ -181,12 +198,13 @@ class Slurm:
             self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
 
     def stop(self, job: str) -> None:
-        """Send a running job back to the queue, where it is held."""
-        self.call("scontrol", "requeuehold", job)
+        """Send a running job back to the queue, where it is held; one that has ended stays so."""
+        self.call("scontrol", "requeuehold", "Incomplete", job)
 
     def _listed(self, key: str, *command: str) -> list[dict[str, Any]]:
         name = " ".join(command)
-        document = parse_json(self.call(*command), name)
+        text = self.call(*command).decode(errors="replace")  # users name jobs as they like
+        document = parse_json(text.encode(), name)
         found = document.get(key) if isinstance(document, dict) else None
         if found is None and isinstance(document, dict) and "sinfo" in document:
             return []
@@ -194,25 +212,25 @@ class Slurm:
             raise InputError("has no such list: a Slurm of another kind", file=name, field=key)
         return found
 
-    def _read(self, lines: Iterable[str], path: Path) -> Iterator[Run]:
-        for line in lines:
-            row = dict(PAIRS.findall(line))
-            if row.get("Partition") != self.partition:
-                continue
-            try:
-                submit, start, end = (
-                    instant(row[key]) for key in ("SubmitTime", "StartTime", "EndTime")
-                )
-                array = row.get("ArrayJobId")
-                name = f"{array}_{row['ArrayTaskId']}" if array else row["JobId"]
-                state, user = row["JobState"], row["UserId"].partition("(")[0]
-            except KeyError as error:
-                missing = str(error.args[0])
-                raise InputError(
-                    "is missing", file=path, record=line[:60], field=missing
-                ) from error
-            if submit is not None and end is not None:
-                yield Run(name, state, submit, start, end, gpus_in(row.get("Tres"))[0], user)
+    def _run(self, line: str) -> Run | None:
+        """A line of the file: what users write, their folder, stands between what Slurm writes."""
+        before, _, others = line.partition(" WorkDir=")
+        behind = others.rpartition(" ReservationName=")[2]
+        row = {key: value for key, value in reversed(PAIRS.findall(before)) if key != "Name"}
+        late = dict(reversed(PAIRS.findall(behind)))
+        if row.get("Partition") != self.partition:
+            return None
+        try:
+            submit = instant(late["SubmitTime"])
+            start, end = instant(row["StartTime"]), instant(row["EndTime"])
+            array = late.get("ArrayJobId")
+            name = f"{array}_{late['ArrayTaskId']}" if array else row["JobId"]
+            state, user = row["JobState"], row["UserId"].partition("(")[0][:LONGEST]
+        except (KeyError, InputError):
+            return None
+        if submit is None or end is None:
+            return None
+        return Run(name, state, submit, start, end, gpus_in(late.get("Tres"))[0], user)
 
 
 def _jobs_of(row: Mapping[str, Any]) -> Iterator[Job]:
@@ -258,8 +276,8 @@ def _job_of(row: Mapping[str, Any], name: str, states: set[str]) -> Job:
     return Job(
         name=name,
         label=str(row.get("name") or ""),
-        user=str(row.get("user_name") or row.get("user_id") or "unknown"),
-        partition=str(row.get("partition")),
+        user=str(row.get("user_name") or row.get("user_id") or "unknown")[:LONGEST],
+        partition=str(row.get("partition"))[:LONGEST],
         state=state,
         submit_s=number(row.get("submit_time")) or 0.0,
         start_s=number(row.get("start_time")),
@@ -268,10 +286,14 @@ def _job_of(row: Mapping[str, Any], name: str, states: set[str]) -> Job:
         gpus=total,
         gpu_type=kind or per_job[1] or per_node[1] or per_task[1],
         nodes=nodes,
+        most_nodes=int(number(row.get("max_nodes")) or 0),
         per_node=each,
         held=number(row.get("priority")) == 0,
         eligible_s=number(row.get("eligible_time")) or 0.0,
-        depends="unfulfilled" in str(row.get("dependency") or ""),
+        depends=any(word in str(row.get("dependency")) for word in ("unfulfilled", "failed"))
+        or "SPECIAL_EXIT" in states
+        or row.get("state_reason") == "JobHeldAdmin",
+        movable=row.get("requeue") not in (False, 0),
         wants=tuple(hosts_in(str(row.get("required_nodes") or ""))),
         restarts=int(number(row.get("restart_cnt")) or 0),
         holds=dict(zip(hosts, detail, strict=True)) if state in {"RUNNING", "COMPLETING"} else {},

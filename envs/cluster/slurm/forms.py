@@ -41,11 +41,13 @@ def gpus_in(text: Any) -> tuple[int, str | None]:
     >>> gpus_in("gpu:v100:4(IDX:0-2,7)")
     (4, 'v100')
     """
-    plain = re.sub(r"\([^)]*\)", "", str(text or "")).replace("gres:", "")
+    plain = str(text or "").replace("(null):", "").replace("gres:", "")
+    plain = re.sub(r"\([^)]*\)", "", plain)
     found = [(kind, int(count or 1)) for kind, count in _GPUS.findall(plain)]
     typed = [(kind, count) for kind, count in found if kind]
     kinds = {kind for kind, _ in typed}
-    return sum(n for _, n in typed or found), kinds.pop() if len(kinds) == 1 else None
+    number = max(sum(n for _, n in typed), sum(n for kind, n in found if not kind))
+    return number, kinds.pop() if len(kinds) == 1 else None
 
 
 def hosts_in(text: str) -> list[str]:
@@ -67,8 +69,12 @@ def numbers_in(ranges: str) -> Iterator[str]:
     for part in ranges.partition("%")[0].split(","):
         span, _, step = part.partition(":")
         first, _, last = span.partition("-")
-        for one in range(int(first), min(int(last or first), MOST_NAMES) + 1, int(step or 1)):
-            yield str(one).zfill(len(first))
+        try:
+            start, end, by = int(first), int(last or first), int(step or 1)
+            for one in range(start, min(end, start + by * MOST_NAMES) + 1, by):
+                yield str(one).zfill(len(first))
+        except ValueError as error:
+            raise InputError("is no list of numbers such as 0-3,7", record=ranges[:80]) from error
 
 
 def instant(text: str) -> float | None:

@@ -183,7 +183,8 @@ class LocalSlurm:
         lines = [
             "ClusterName=meshwright", "SlurmctldHost=localhost(127.0.0.1)",
             f"SlurmctldPort={ports[0]}", "AuthType=auth/none", "CredType=cred/none",
-            "SlurmUser=root", "SlurmdUser=root", "ProctrackType=proctrack/pgid",
+            "SlurmUser=root", "SlurmdUser=root",
+            "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny", "ProctrackType=proctrack/pgid",
             "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none", "MpiDefault=none",
             "SwitchType=switch/none", "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_Core", "SlurmdParameters=config_overrides",

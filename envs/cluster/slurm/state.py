@@ -10,6 +10,7 @@ from typing import Any, Literal
 from envs.cluster.slurm.commands import Job, Node, Run
 
 Known = Literal["nothing", "time_limit", "comment"]  # where it is written how long a job takes
+LEARNED = 2000  # ended jobs that are told of, the last ones
 ENDLESS_S = 1e9  # where a job does not say how long it takes
 _DURATION = re.compile(r"\bduration_s=(\d+(?:\.\d+)?)")
 
@@ -49,7 +50,7 @@ def cluster_state(
         return min(max(time, first), now) * scale - first * scale
 
     known = {node.name for node in nodes}
-    rows, held = [], defaultdict[str, int](int)
+    rows, held, sent = [], defaultdict[str, int](int), defaultdict[str, int](int)
     for job in jobs:
         before, holds = past.pop(job.name, []), _holds(job)
         executed = sum(run.seconds for run in before)
@@ -75,14 +76,16 @@ def cluster_state(
             row |= {"holds": dict(holds), "since_s": at(since)}
             for node, number in holds.items():
                 held[node] += number
+                sent[node] += number * (job.state == "PENDING")
         stops = sum(run.state == "PENDING" for run in before)
         row |= {"held_s": executed * scale, "preemptions": stops}
         row |= {"gpu_types": [job.gpu_type]} if job.gpu_type else {}
         if durations != "nothing":
             own = scale if durations == "time_limit" else 1.0
-            row["duration_s"] = max(own * (duration_s(job, durations) or ENDLESS_S), 1.0)
+            told = own * (duration_s(job, durations) or ENDLESS_S)
+            row["duration_s"] = min(max(told, 1.0), ENDLESS_S)
         rows.append(row)
-    for name, before in past.items():
+    for name, before in [*past.items()][-LEARNED:]:
         number = before[-1].gpus or gpus.get(name, 0)
         if before[-1].state != "PENDING" and number:
             rows.append({
@@ -92,7 +95,7 @@ def cluster_state(
             })  # fmt: skip
     return {
         "now_s": at(now),
-        "nodes": [_node(node, held[node.name]) for node in nodes],
+        "nodes": [_node(node, held[node.name], sent[node.name]) for node in nodes],
         "jobs": rows,
         "restart_s": restart_s,
     }
@@ -105,11 +108,13 @@ def _holds(job: Job) -> Mapping[str, int]:
     if job.held or job.state != "PENDING" or not job.wants:
         return {}
     each, more = divmod(job.gpus, len(job.wants))
-    return {name: each + (place < more) for place, name in enumerate(job.wants)}
+    divided = ((name, each + (place < more)) for place, name in enumerate(job.wants))
+    return {name: number for name, number in divided if number}
 
 
-def _node(node: Node, held: int) -> dict[str, Any]:
-    free = max(node.gpus - max(node.used, held), 0) if node.up else 0
+def _node(node: Node, held: int, sent: int) -> dict[str, Any]:
+    """A node of which jobs hold GPUs, some of them only sent there; others may use it too."""
+    free = max(node.gpus - max(node.used + sent, held), 0) if node.up else 0
     about = {"id": node.name, "gpu_type": node.gpu_type, "num_gpus": max(node.gpus, held)}
     return {**about, "free_gpus": free, "up": node.up or held > 0}
 

@@ -35,7 +35,7 @@ class ModelSlurm(Slurm):
             name=name, label=label, user="ann", partition="gpu", state="PENDING",
             submit_s=self.now, start_s=None, end_s=None, limit_s=3600.0, gpus=gpus * nodes,
             gpu_type=None, nodes=nodes, per_node=gpus, held=held, eligible_s=0.0, depends=False,
-            wants=(), restarts=0,
+            wants=(), restarts=0, most_nodes=nodes, movable=True,
         )  # fmt: skip
         self.asked[name] = Asked(job, work_s)
         return name
@@ -59,6 +59,9 @@ class ModelSlurm(Slurm):
 
     def release(self, job: str) -> None:
         self._change(job, "PENDING", held=False)
+
+    def leave(self, job: str) -> None:
+        self._change(job, "PENDING", wants=(), held=False)
 
     def start(self, job: str, nodes: list[str]) -> None:  # type: ignore[override]
         if unknown := [node for node in nodes if node not in self.table]:

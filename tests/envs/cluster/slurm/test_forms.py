@@ -131,7 +131,7 @@ def test_an_array_that_waits_is_its_tasks() -> None:
                 b'{"jobs": [{"partition": "gpu", "job_id": "x", "job_state": "RUNNING"}]}']
 )  # fmt: skip
 def test_json_of_another_kind_is_one_line(printed: bytes) -> None:
-    with refusal("squeue --json"):
+    with refusal("squeue .*--json"):
         list(Printed(squeue=printed).jobs())
 
 
