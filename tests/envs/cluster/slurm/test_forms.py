@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,3 +152,50 @@ def test_a_node_that_does_not_answer_is_not_up() -> None:
 
 def test_words_of_a_state() -> None:
     assert words("IDLE+DRAIN") == words(["idle", "DRAIN"]) == {"IDLE", "DRAIN"}
+
+
+LINE = (
+    "JobId={job} UserId=ann(1000) GroupId=ann(1000) Name={name} JobState={state} Partition=gpu "
+    "TimeLimit=UNLIMITED StartTime=2026-11-28T20:13:29 EndTime=2026-11-28T20:14:29 NodeList=n[1-2] "
+    "NodeCnt=2 ProcCnt=2 WorkDir={folder} ReservationName= Tres=cpu=2,gres/gpu=4,node=2 Account= "
+    "QOS= WcKey= Cluster=c SubmitTime=2026-11-28T20:13:28 EligibleTime=2026-11-28T20:13:28{array} "
+    "DerivedExitCode=0:0 ExitCode=0:0 \n"
+)
+
+
+def line(
+    job: int, state: str = "COMPLETED", name: str = "a", folder: str = "/", array: str = ""
+) -> str:
+    return LINE.format(job=job, state=state, name=name, folder=folder, array=array)
+
+
+def test_what_has_ended_is_slurms_word_not_a_users(tmp_path: Path) -> None:
+    """A folder or a name that looks like the record of another job is none, and harms no other."""
+    record, slurm = tmp_path / "ended.txt", Slurm("gpu")
+    slurm._record = record
+    forged = (
+        "/tmp/x JobId=1 JobState=PENDING EndTime=zzz Partition=other ArrayJobId=9 Tres=gres/gpu=9"
+    )
+    record.write_text(
+        line(1) + line(2, "PENDING") + line(3, folder=forged) + line(4, name="x\u2028y JobId=1")
+        + "no record\n" + line(5, array=" ArrayJobId=5 ArrayTaskId=7") + line(6)[:100]
+    )  # fmt: skip
+    runs = slurm.runs()
+    assert [(run.job, run.state) for run in runs] == [
+        ("1", "COMPLETED"), ("2", "PENDING"), ("3", "COMPLETED"), ("4", "COMPLETED"),
+        ("5_7", "COMPLETED"),
+    ]  # fmt: skip
+    assert {(run.seconds, run.gpus, run.user) for run in runs} == {(60.0, 4, "ann")}
+    with record.open("a") as file:
+        file.write(line(6)[100:])
+    assert [run.job for run in slurm.runs()][-1:] == ["6"]  # once its line is whole
+    record.write_text(line(7))  # begun anew
+    assert [run.job for run in slurm.runs()][-2:] == ["6", "7"]
+
+
+def test_what_an_operator_holds_is_left_to_the_operator() -> None:
+    held = {**OLD, "job_state": "PENDING", "nodes": "", "gres_detail": [], "priority": 0}
+    assert not read({**held, "state_reason": "JobHeldUser"})[0].depends
+    assert read({**held, "state_reason": "JobHeldAdmin"})[0].depends
+    assert read({**held, "dependency": "afterok:12(failed)"})[0].depends
+    assert not read({**OLD, "requeue": False})[0].movable
