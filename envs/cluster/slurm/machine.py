@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -74,8 +75,9 @@ class LocalSlurm:
             raise InputError(f"{', '.join(missing)}: not installed (Debian: slurm-wlm)")
         if os.geteuid() != 0:
             raise InputError("a Slurm with GPUs that are none can only be started by root")
-        for name in ("state", "spool", "log", "slept"):
+        for name in ("state", "log", "slept"):
             (self.folder / name).mkdir(parents=True)
+        self._spool = tempfile.mkdtemp(prefix="slurm-")  # paths of its sockets must be short
         self.config = self.folder / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._configure(gpu_type, settings)
@@ -104,6 +106,7 @@ class LocalSlurm:
                 process.poll() is None for process in self._processes.values()
             ):
                 time.sleep(0.05)
+        shutil.rmtree(self._spool, ignore_errors=True)
 
     def start_controller(self) -> None:
         """Start `slurmctld`, as after it was killed."""
@@ -190,7 +193,7 @@ class LocalSlurm:
             "SelectTypeParameters=CR_Core", "SlurmdParameters=config_overrides",
             "ReturnToService=2", "GresTypes=gpu", "JobCompType=jobcomp/filetxt",
             f"JobCompLoc={folder}/ended.txt", f"StateSaveLocation={folder}/state",
-            f"SlurmdSpoolDir={folder}/spool/%n", f"SlurmctldLogFile={folder}/log/slurmctld.log",
+            f"SlurmdSpoolDir={self._spool}/%n", f"SlurmctldLogFile={folder}/log/slurmctld.log",
             f"SlurmdLogFile={folder}/log/%n.log", f"SlurmctldPidFile={folder}/slurmctld.pid",
             f"SlurmdPidFile={folder}/%n.pid", "KillWait=1", "MinJobAge=300",
             "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
