@@ -29,7 +29,8 @@ MOST_GPUS = 262_144  # of a cluster
 Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 Speed = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
 Gpus = Annotated[int, Field(ge=0, le=1024)]
-Gang = Annotated[int, Field(ge=0, le=65_536)]
+LARGEST_GANG = 65_536  # GPUs of a job
+Gang = Annotated[int, Field(ge=0, le=LARGEST_GANG)]
 Amount = Annotated[int, Field(ge=0, le=10**15)]
 
 

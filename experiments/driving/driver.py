@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.cluster.live import StateDecider
+from agents.cluster.live_state import LARGEST_GANG
 from agents.decision import StateError
 from envs.bounds import Count, Positive
 from envs.cluster.slurm.commands import KEPT, Job, Slurm, SlurmError
@@ -132,7 +133,7 @@ class Driver:
         """
         now, listed = self.clock(), self.slurm.jobs()
         own = [job for job in listed if job.label.startswith(self.prefix)]
-        jobs = [job for job in own if 0 < job.gpus <= MOST_GPUS]
+        jobs = [job for job in own if 0 < job.gpus <= LARGEST_GANG]
         self._remember(jobs)
         if self.acts and self._tidy(jobs, own, now):
             return False  # Slurm is asked again how things are
@@ -168,7 +169,8 @@ class Driver:
             self._act(decision.actions, jobs, state)
         again = decision.content.get("ask_again_s")
         wanted = now + (again - state["now_s"]) / self.scale if again is not None else now + 1e9
-        self._seen = None if self._limited else seen
+        if self._limited:
+            self._seen = None
         self._ask_at = min(self._ask_at, max(wanted, now + self.limits.poll_s))
         return True
 
@@ -297,7 +299,6 @@ class Driver:
             self.say(line)
 
 
-MOST_GPUS = 65_536  # of a job; larger ones wait
 MOST_SAID = 1000  # lines that are not said twice
 RETURN_S = 2.0  # after a return to the queue, in whose second nodes still refuse the job
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from agents.cluster.live_state import LARGEST_GANG
 from agents.decision import Name, StateError
 from experiments.serving.gangs import Document, GangDecisions
 from experiments.serving.objects import (
@@ -30,7 +31,6 @@ from experiments.serving.objects import (
 FORGET_S = 600.0  # after which who is not asked about is gone: kube-scheduler retries in 300
 LATE_S = 30.0  # by which a snapshot may be older than what was asked
 MOST_FINISHED = 500  # jobs that are learned from
-MOST_GPUS = 65_536  # of a gang
 SCORE = 10  # MaxExtenderPriority
 
 
@@ -148,7 +148,7 @@ class Extender:
         for known in pods.values():
             over.pop(known.gang, None)
         ended = (_finished(members, now) for members in over.values())
-        useful = (job for job in ended if 0 < job["num_gpus"] <= MOST_GPUS)
+        useful = (job for job in ended if 0 < job["num_gpus"] <= LARGEST_GANG)
         self._finished = sorted(useful, key=itemgetter("finish_s"))[-MOST_FINISHED:]
         self._pods, self._nodes = pods, {}
         self._see(names, shown.nodes, now)
@@ -254,8 +254,8 @@ def _lacks(members: Collection[KnownPod]) -> str:
         return "its gang does not say in a number how many members it needs"
     if len(members) < size:
         return f"{len(members)} of the {size} members of its gang have been asked about"
-    if total > MOST_GPUS:
-        return f"its gang asks for {total} GPUs, {MOST_GPUS} are the most"
+    if total > LARGEST_GANG:
+        return f"its gang asks for {total} GPUs, {LARGEST_GANG} are the most"
     return ""
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel, to_pascal
 
+from agents.cluster.live_state import LARGEST_GANG
 from agents.decision import Form, Name
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -38,15 +39,14 @@ Labels = dict[str, str]
 
 
 def _count(value: Any) -> Any:
-    """A quantity of Kubernetes' as a number, at most `MOST_GPUS`."""
+    """A quantity of Kubernetes' as a number, at most `LARGEST_GANG`."""
     found = re.fullmatch(r"(\d+)([kMG]?)", str(value))
     if found is None:
         return value
-    return min(int(found[1]) * 1000 ** " kMG".index(found[2] or " "), MOST_GPUS)
+    return min(int(found[1]) * 1000 ** " kMG".index(found[2] or " "), LARGEST_GANG)
 
 
 Count = Annotated[int, BeforeValidator(_count), Field(ge=0)]
-MOST_GPUS = 65_536  # that a pod or a gang may ask for
 
 
 def _keys(field: str) -> AliasChoices:

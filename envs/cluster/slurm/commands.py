@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,11 +101,11 @@ class Slurm:
         self, partition: str, config: str | None = None, timeout_s: Positive = 10.0
     ) -> None:
         self.partition, self.timeout_s = partition, timeout_s
-        path = {"SLURM_CONF": str(Path(config).resolve())} if config else {}
+        path = str(Path(config).resolve()) if config else os.environ.get("SLURM_CONF")
         own = ("SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_")  # what a shell may have set for people
         kept = {key: value for key, value in os.environ.items() if not key.startswith(own)}
-        path = path or {key: os.environ[key] for key in ("SLURM_CONF",) if key in os.environ}
-        self.environment = {**kept, **path, "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
+        named = {"SLURM_CONF": path} if path else {}
+        self.environment = {**kept, **named, "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
         self._record: Path | None = None
         self._offset, self._runs = 0, list[Run]()
 
@@ -166,8 +166,9 @@ class Slurm:
                 added = file.read()
             whole = added[: added.rfind(b"\n") + 1]  # Slurm may be writing the last line
             self._offset += len(whole)
-            lines = whole.decode(errors="replace").split("\n")
-            self._runs = [*self._runs, *filter(None, map(self._run, lines))][-KEPT:]
+            if whole:
+                lines = whole.decode(errors="replace").split("\n")
+                self._runs = [*self._runs, *filter(None, map(self._run, lines))][-KEPT:]
         return self._runs
 
     def find_record(self) -> bool:
@@ -247,9 +248,9 @@ def _jobs_of(row: Mapping[str, Any]) -> Iterator[Job]:
         names = [f"{array:.0f}_{one}" for one in numbers_in(waiting)]
     elif array and task is not None:
         names = [f"{array:.0f}_{task:.0f}"]
-    job = _job_of(row, names[0], states) if names else None
-    if job is not None:
-        yield from (Job(**{**vars(job), "name": name}) for name in names)
+    if names:
+        job = _job_of(row, names[0], states)
+        yield from (replace(job, name=name) for name in names)
 
 
 def _job_of(row: Mapping[str, Any], name: str, states: set[str]) -> Job:

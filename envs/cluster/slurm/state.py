@@ -40,7 +40,7 @@ def cluster_state(
         scale: seconds of the state in one second of Slurm's.
         restart_s: seconds of the state before a stopped job progresses again.
     """
-    past, first = defaultdict[str, list[Run]](list), now
+    past = defaultdict[str, list[Run]](list)
     for run in runs:
         past[run.job].append(run)
     submitted = [*(job.submit_s for job in jobs), *(of_job[0].submit_s for of_job in past.values())]
