@@ -121,7 +121,7 @@ def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
     assert expected.finished.all()
     shutil.rmtree("posterior")
     scheduler = CheckpointScheduler(
-        "run/checkpoint", 12, 2, MixedRacks(), lambda *_: homes, 1, 0.0, None, 0
+        "run/checkpoint", 12, 2, MixedRacks(), lambda *_: homes, 1, 0.0, 0
     )
     found = scheduler.play(*instance, rates=NoInterference(), overheads=env.overheads)
     assert_array_equal(found.finish, expected.finish)

@@ -104,7 +104,7 @@ def test_every_model_is_captured(name: str) -> None:
     assert (graph.gradient_bytes == graph.parameter_bytes).all()
     assert (graph.optimizer_bytes == 2 * graph.parameter_bytes).all()
     dropout = any("dropout" in operator for operator in graph.op_names)
-    assert dropout == (name not in {"resnet50", "vit_base", "llama_7b"})
+    assert dropout == (ZOO[name].family not in {"resnet", "vit", "llama"})
 
 
 def test_forward_flop_of_bert_base() -> None:
