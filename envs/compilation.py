@@ -2,12 +2,14 @@
 
 numba tells of every kernel that it compiles, and nothing of those that its cache on disk has. It
 looks at a kernel's own file to see whether what it has is still good; here it looks at all kernels
-and constants that the kernel uses, wherever they stand.
+and constants that the kernel uses, wherever they stand. Of several processes that need a kernel one
+compiles it, and the others wait for what it writes.
 """
 
 from __future__ import annotations
 
 import builtins
+import fcntl
 import hashlib
 import os
 import sys
@@ -25,6 +27,7 @@ import numpy as np
 from numba import njit
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
@@ -94,7 +97,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, kernel: Any) -> None:
         super().__init__(kernel.py_func)
-        self.kernel = kernel
+        self.kernel, self._alone = kernel, False
         stamp = self._impl.locator.get_source_stamp()
         self._cache_file = _Index(self._cache_path, self._impl.filename_base, stamp)
 
@@ -112,6 +115,27 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         """Whether it has the kernel for arguments of such types."""
         return self._index_key(types, context.codegen()) in self._cache_file._load_index()
 
+    @contextmanager
+    def alone(self, types: Any, context: Any) -> Iterator[None]:
+        """Inside, no other process compiles the kernel; a thread that is inside compiles alone."""
+        with global_compiler_lock:
+            if self._alone or self.has(types, context):
+                yield
+                return
+            self._impl.locator.ensure_cache_path()
+            path = os.path.join(self._cache_path, f"{self._impl.filename_base}.lock")
+            with open(path, "ab") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    with event.trigger_event("numba:compile", data={"dispatcher": self.kernel}):
+                        fcntl.flock(file, fcntl.LOCK_EX)
+                self._alone = True
+                try:
+                    yield
+                finally:
+                    self._alone = False
+
 
 def kernel(**options: Any) -> Callable[[Any], Any]:
     """A decorator of kernels, `numba.njit` with a cache on disk; small problems need not wait."""
@@ -121,11 +145,18 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
         if not hasattr(dispatcher, "py_func"):  # with NUMBA_DISABLE_JIT
             return dispatcher
         dispatcher._cache = _Cache(dispatcher)
+        dispatcher.compile = partial(_compiled_once, dispatcher)
         if subject(function.__module__) == CLUSTER:
             dispatcher._compile_for_args = partial(_interpreted_or_compiled, dispatcher)
         return dispatcher
 
     return made
+
+
+def _compiled_once(dispatcher: Any, types: Any) -> Any:
+    """`Dispatcher.compile`, in one process at a time."""
+    with dispatcher._cache.alone(types, dispatcher.targetctx):
+        return type(dispatcher).compile(dispatcher, types)
 
 
 _twins: dict[FunctionType, FunctionType] = {}

@@ -23,7 +23,7 @@ from agents.placement.neighbourhood.levels import (
 from agents.placement.neighbourhood.walk import RuledWalker, Walker
 from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem
-from agents.step.incumbent import StepAndPartitionSolver, StepIncumbent
+from agents.step.incumbent import StepAndPartitionSolver, StepIncumbent, StepSolver
 from agents.step.problems import Partition, PartitionPlanner, Planner, StepPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
@@ -140,6 +140,9 @@ class LocalSearch(StepAndPartitionSolver):
 
     def compile(self, problem: StepProblem) -> None:
         _compile()
+        for planner in self.starts:
+            if isinstance(planner, StepSolver):
+                planner.compile(problem)
 
     def improve(self, incumbent: StepIncumbent, budget: Budget, guide: Guide | None = None) -> int:
         """Search from the best plan of `incumbent` until it is `budget.seconds` old.

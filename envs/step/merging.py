@@ -35,14 +35,11 @@ def linear_order(arcs: IntArray, first: IntArray) -> IntArray:
         fill[arcs[e, 0]] += 1
     ready = [(first[u], u) for u in range(n) if missing[u] == 0]
     heapq.heapify(ready)
-    waiting, next_waiting = np.argsort(first, kind="mergesort"), 0
+    waiting = [(first[u], u) for u in range(n)]
+    heapq.heapify(waiting)
     taken, order, count = np.zeros(n, np.bool_), np.empty(n, np.int64), 0
     while count < n:
-        if ready:
-            node = heapq.heappop(ready)[1]
-        else:
-            node = waiting[next_waiting]
-            next_waiting += 1
+        node = heapq.heappop(ready if ready else waiting)[1]
         if taken[node]:
             continue
         taken[node] = True

@@ -90,7 +90,8 @@ def order_of(rule: int, work: Pricing, device: IntArray) -> None:
     if rule < Rule.WINDOW_S:
         return
     n, base = len(order), orders.base
-    base[:] = order
+    for p in range(n):
+        base[p] = order[p]
     window = 0
     if rule == Rule.CRITICAL:
         tail = np.zeros(n)
@@ -101,8 +102,11 @@ def order_of(rule: int, work: Pricing, device: IntArray) -> None:
                 moved = arrays.transfer_seconds[arrays.use_tensor[k], link]
                 tail[op] = max(tail[op], moved + tail[c])
             tail[op] += arrays.op_seconds[op, device[op]]
-        for at, op in enumerate(base[np.argsort(-tail[base], kind="mergesort")]):
-            ready.order[at] = op
+        least = np.empty(n)
+        for p in range(n):
+            least[p] = -tail[base[p]]
+        for p, at in enumerate(np.argsort(least, kind="mergesort")):
+            ready.order[p] = base[at]
     elif rule in (Rule.READY, Rule.WINDOW_ONE):
         for p in range(n):
             ready.order[p] = base[p]
@@ -135,7 +139,10 @@ def _play_ranking(work: Pricing, device: IntArray, window: int) -> None:
         return  # the window can never be kept: the order of its ranking stays
     for p in range(len(device)):
         orders.start[ready.order[p]] = start[p]
-    orders.order[:] = orders.base[np.argsort(orders.start[orders.base], kind="mergesort")]
+    for p in range(len(device)):
+        start[p] = orders.start[orders.base[p]]
+    for p, at in enumerate(np.argsort(start, kind="mergesort")):
+        orders.order[p] = orders.base[at]
 
 
 @compiled

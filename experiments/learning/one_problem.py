@@ -51,7 +51,7 @@ from experiments.step.comparison import Comparison, row_of
 from experiments.step.evaluate_step import evaluation_values
 from experiments.step.objectives import Makespan, learnable, placement_task
 from experiments.step.plan_file import write_plan
-from experiments.step.planning import ask_in_turn, ask_side_by_side
+from experiments.step.planning import ask_in_turn, ask_side_by_side, compile_beside
 from experiments.step.problem import BUILDING, communication_of, load_problem
 from experiments.step.tasks import LearnedTask, StepTask
 
@@ -337,10 +337,10 @@ class MainConfig(OneProblemConfig):
 
 def main_job(config: MainConfig, run: Run) -> Result:
     """Run every method on one problem and write everything a reader may want to see."""
+    start, compiling = time.perf_counter(), compile_beside(config.searching, "searching")
     from models.export.placer import OnnxPlacer, export_placer
     from models.step.placer import PlacerConfig, PlacerPolicy
 
-    start = time.perf_counter()
     config, tracking = begun(config, run)
     console = run.console
     run.begin(BUILDING)
@@ -366,6 +366,8 @@ def main_job(config: MainConfig, run: Run) -> Result:
         alone = StepTask(problem)
         found = ask_in_turn(config.quick, "quick", Makespan(), alone, config.budget_s, display)
         learned = learn(config, tracking, training, task, run, display, provenance)
+        run.begin("compiling what searches need")
+        compiling.join()
         searched = ask_side_by_side(
             config.searching, "searching", problem, config.budget_s, display
         )

@@ -9,17 +9,20 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.progress import TaskID
 
 from agents.solver import Budget, Result, Solver
 from agents.step.problems import Verdict
-from envs.compilation import clock
+from envs.compilation import clock, telling
 from envs.errors import InputError
 from envs.step.order import OneFOneB
 from envs.step.plans import Plan
@@ -152,6 +155,24 @@ def ask_in_turn(
     return found
 
 
+def compile_beside(nodes: Mapping[str, Node], key: str) -> BaseProcess:
+    """A process that compiles what planners of a step need; it ends with this one."""
+    asked = [(dict(node), f"{key}.{name}") for name, node in nodes.items()]
+    with one_thread_each():
+        process = multiprocessing.get_context("spawn").Process(
+            target=_compile, args=(asked,), daemon=True
+        )
+        process.start()
+    return process
+
+
+def _compile(asked: Sequence[tuple[Node, str]]) -> None:
+    """In silence; what is wrong with a planner is said by whoever asks it."""
+    with telling(lambda _: None), suppress(InputError):
+        for node, place in asked:
+            planner_of(node, place, Makespan())
+
+
 def ask_side_by_side(
     nodes: Mapping[str, Node],
     key: str,
@@ -160,34 +181,28 @@ def ask_side_by_side(
     display: ProgressDisplay,
 ) -> dict[str, Result[Plan]]:
     """Planners of a step, as many at once as there are cores, each in a process of one thread."""
-    cores, each = os.cpu_count() or 1, [*nodes.items()]
-    if len(each) > cores:
-        waves = (dict(each[:cores]), dict(each[cores:]))
-        first, rest = (ask_side_by_side(x, key, problem, budget_s, display) for x in waves)
-        return first | rest
-    objective, found = Makespan(), {}
-    task, toy = StepTask(problem), objective.toy()
+    cores = min(os.cpu_count() or 1, len(nodes))
+    objective, task = Makespan(), StepTask(problem)
+    asked = [(name, dict(node), f"{key}.{name}") for name, node in nodes.items()]
+    found: dict[str, Result[Plan]] = {}
     with (
         one_thread_each(),
-        ProcessPoolExecutor(len(nodes), multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool,
     ):
-        asked = [(f"{key}.{name}", dict(node)) for name, node in nodes.items()]
-        for place, node in asked:  # one process compiles, and tells of it
-            planner_of(node, place, objective)
-        wait([pool.submit(ask_beside, x, at, objective, toy, WARM_UP_S) for at, x in asked])
-        start = time.perf_counter()
-        shown = {name: display.begin(name, budget_s) for name in nodes}
-        running = {
-            pool.submit(ask_beside, node, place, objective, task, budget_s): name
-            for name, (place, node) in zip(nodes, asked, strict=True)
-        }
-        while running:
+        toy = objective.toy()  # loads a process, so that it is not counted as search
+        wait([pool.submit(ask_beside, *x, objective, toy, WARM_UP_S) for _, *x in asked[:cores]])
+        running: dict[Future[Result[Plan]], tuple[str, TaskID, float]] = {}
+        while asked or running:
+            while asked and len(running) < cores:
+                name, *what = asked.pop(0)
+                future = pool.submit(ask_beside, *what, objective, task, budget_s)
+                running[future] = name, display.begin(name, budget_s), time.perf_counter()
             for future in wait(running, timeout=POLL_S).done & running.keys():
-                name = running.pop(future)
+                name, shown, _ = running.pop(future)
                 found[name] = future.result()
-                display.end(shown[name], describe(found[name]))
-            for name in running.values():
-                display.update(shown[name], time.perf_counter() - start, "")
+                display.end(shown, describe(found[name]))
+            for _, shown, start in running.values():
+                display.update(shown, time.perf_counter() - start, "")
     return {name: found[name] for name in nodes}
 
 

@@ -82,19 +82,22 @@ def test_only_kernels_call_inner_kernels() -> None:
 HEAD = "from envs.compilation import compiled\n"
 
 
-def outcome(folder: Path, call: str) -> str:
-    """What a call of `outer`, of the module of that name, gives, and whether it was cached."""
+def asked(folder: Path, call: str) -> subprocess.Popen[str]:
+    """A process that calls `outer`, of the module of that name."""
     code = f"from outer import *; print({call}, sum(outer.stats.cache_hits.values()))"
     paths = os.pathsep.join([str(ROOT), str(folder)])
-    run = subprocess.run(
-        [sys.executable, "-B", "-c", code],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    value, from_cache = run.stdout.split()
+    command, env = [sys.executable, "-B", "-c", code], {**os.environ, "PYTHONPATH": paths}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    """What its call gave, and whether the kernel was cached."""
+    value, from_cache = process.communicate()[0].split()
     return f"{value} from the cache" if int(from_cache) else value
+
+
+def outcome(folder: Path, call: str) -> str:
+    return answer(asked(folder, call))
 
 
 @pytest.mark.slow
@@ -117,6 +120,15 @@ def test_a_kernel_is_compiled_anew_where_one_that_it_calls_has_changed(
         assert outcome(tmp_path, "outer(0)") == "20 from the cache"
         inner.write_text(text.replace("x + 1", changed).replace("LARGE = 2", "LARGE = 3"))
         assert outcome(tmp_path, "outer(0)") == "30"
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_compiles(tmp_path: Path) -> None:
+    inner = "@compiled\ndef inner(x):\n    return np.sort(np.arange(x))[0]\n"
+    outer = "@compiled\ndef outer(x):\n    return inner(x)\n"
+    (tmp_path / "outer.py").write_text(f"import numpy as np\n{HEAD}{inner}{outer}")
+    both = [asked(tmp_path, "outer(2)") for _ in range(2)]
+    assert sorted(map(answer, both)) == ["0", "0 from the cache"]
 
 
 @pytest.mark.slow

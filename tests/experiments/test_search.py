@@ -44,13 +44,15 @@ def test_side_by_side_finds_what_in_turn_finds(
         assert together[name].value == alone[name].value
 
 
-def test_the_environment_is_as_before_after_a_search(
+def test_more_planners_than_cores_take_turns_and_leave_the_environment_as_it_was(
     problem: StepProblem, display: ProgressDisplay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    ask_side_by_side({"single": SINGLE}, "searching", problem, 1.0, display)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    nodes = {"single": SINGLE, "random": RANDOM}
+    assert list(ask_side_by_side(nodes, "searching", problem, 1.0, display)) == [*nodes]
     assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == before
 
 

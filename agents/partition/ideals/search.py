@@ -224,7 +224,7 @@ class LineSearch:
             skip=fixed and host is None,
             summed=host is not None,
             host=np.full(n, np.inf) if host is None else host,
-            need=np.where(ahead > ahead[:, :1] * _PRICE_ROUNDING, ahead, 0.0),
+            need=np.where(ahead > ahead[:, :1] * _PRICE_ROUNDING, ahead, 0.0).copy(order="C"),
             supply=np.maximum(price @ left, 1.0 / _FREE) / (1.0 - _PRICE_ROUNDING)
             if host is None
             else np.ones((1, left.shape[1])),
