@@ -130,6 +130,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]
                 except BlockingIOError:
                     with event.trigger_event("numba:compile", data={"dispatcher": self.kernel}):
                         fcntl.flock(file, fcntl.LOCK_EX)
+                except OSError:
+                    pass  # a file system without locks
                 self._alone = True
                 try:
                     yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import re
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -38,14 +39,19 @@ SLOW = (
     "tests/models/step/test_pyg.py",
     "tests/proof",
 )
+SLOW_AS_A_WHOLE = re.compile(r"^pytestmark = .*mark\.(slow|proof)", re.MULTILINE)
 STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 running: list[pytest.Item] = []  # the test that is set up, called or torn down
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`make quick` does not even import what is slow as a whole."""
-    quick = config.option.markexpr == QUICK
-    return True if quick and collection_path.as_posix().endswith(SLOW) else None
+    if config.option.markexpr != QUICK:
+        return None
+    slow = collection_path.as_posix().endswith(SLOW)
+    if not slow and collection_path.suffix == ".py":
+        slow = bool(SLOW_AS_A_WHOLE.search(collection_path.read_text(encoding="utf-8")))
+    return True if slow else None
 
 
 @pytest.hookimpl(tryfirst=True)

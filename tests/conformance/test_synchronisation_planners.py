@@ -7,19 +7,29 @@ from functools import cache
 from typing import Any
 
 import pytest
+from hydra.utils import get_object
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.entries import entries
 from envs.synchronisation.plan import Primitive
 from envs.synchronisation.playing import play
 from envs.synchronisation.problem import SynchronisationProblem
+from experiments.config.config_source import SHIPPED_CONFIGS, options
 from experiments.config.targets import build
 from experiments.network.synchronising import largest_error
 from tests.envs.synchronisation.made_networks import networks
 from tests.strength import examples
 
-PLANNERS = {e.name: e.node for e in entries() if SynchronisationProblem in e.answers}
+
+def shipped() -> dict[str, Any]:
+    """Every option of the group `agent` that plans a synchronisation."""
+    nodes = {name: SHIPPED_CONFIGS.node(f"agent/{name}") for name in options("agent")}
+    nodes = {name: node for name, node in nodes.items() if "_target_" in node}
+    solves = {x: getattr(get_object(nodes[x]["_target_"]), "solves", ()) for x in nodes}
+    return {x: nodes[x] for x in nodes if SynchronisationProblem in solves[x]}
+
+
+PLANNERS = shipped()
 
 
 @cache

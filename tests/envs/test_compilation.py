@@ -44,6 +44,7 @@ def in_python(tree: ast.Module) -> Iterator[ast.AST]:
             left.extend(ast.iter_child_nodes(node))
 
 
+@pytest.mark.slow
 def test_only_kernels_call_inner_kernels() -> None:
     texts = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text("utf-8")

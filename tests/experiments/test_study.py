@@ -143,7 +143,10 @@ def test_levels_without_their_data_are_left_out(
         ({"budgets": [-1]}, "budgets"),
         ({"against": ["nobody"]}, "'nobody' is not one of best_per_problem"),
         ({"yardsticks": ["nobody"]}, "'study.yardsticks'"),
-        ({"metrics": ["nothing"]}, "no cell has a figure 'nothing'"),
+        (
+            {"metrics": ["nothing"], "problems": {}, "solvers": ["contiguous"]},
+            "no cell has a figure 'nothing'",
+        ),
     ],
 )
 def test_a_fault_is_one_line(
@@ -163,14 +166,14 @@ def test_a_fault_is_one_line(
 def test_three_tables_and_what_is_read_from_them(
     work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [study_file(work), "hydra.run.dir=run", "json=true"]
+    given = [study_file(work, solvers=["contiguous", "random"]), "hydra.run.dir=run", "json=true"]
     assert main(given) == 0
     result = json.loads(capfd.readouterr().out)
     frames = {name: pl.read_parquet(work / "run" / f"{name}.parquet") for name in Frames._fields}
     for name, schema in (("cells", CELLS), ("values", VALUES), ("curves", CURVES)):
         assert frames[name].schema == pl.Schema(schema)
     cells, values = frames["cells"], frames["values"]
-    assert len(cells) == 12
+    assert len(cells) == 8
     assert set(values["cell"]) == set(cells["cell"])
     for name in ("table.md", "table.tex", "table.csv", "study.html", "study.png"):
         assert (work / "run" / name).stat().st_size > 100
@@ -186,26 +189,28 @@ def test_three_tables_and_what_is_read_from_them(
 def test_cells_that_are_done_are_not_done_again(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C in the fourth cell; the command that is told goes on; another study shares cells."""
-    whole = [study_file(work), "hydra.run.dir=whole"]
+    """Ctrl-C in the second cell; the command that is told goes on; another study shares cells."""
+    small = {"solvers": ["contiguous", "dp"], "seeds": 1}
+    whole = [study_file(work, **small), "hydra.run.dir=whole"]
     assert main(whole) == 0
     run, calls = cells_module.run_quietly, itertools.count()
 
     def counted(*arguments: Any) -> None:
-        if next(calls) == 3:
+        if next(calls) == 1:
             raise KeyboardInterrupt
         run(*arguments)
 
     monkeypatch.setattr(cells_module, "run_quietly", counted)
-    assert main([study_file(work), "hydra.run.dir=run", f"cells={work}/kept"]) == 130
+    shared = f"cells={work}/kept"
+    assert main([study_file(work, **small), "hydra.run.dir=run", shared]) == 130
     capsys.readouterr()
     assert main(["resume=run"]) == 0
-    assert "3 of 12 cells were done before" in capsys.readouterr().out
-    assert next(calls) == 4 + 9
+    assert "1 of 4 cells were done before" in capsys.readouterr().out
+    assert next(calls) == 2 + 3
     assert below(work / "run") == below(work / "whole")
     assert main(["resume=run", "study.against=[dp]"]) == 0  # from the same cells
-    assert main([study_file(work, title="More"), "hydra.run.dir=more", f"cells={work}/kept"]) == 0
-    assert next(calls) == 4 + 9 + 1
+    assert main([study_file(work, **small, title="More"), "hydra.run.dir=more", shared]) == 0
+    assert next(calls) == 2 + 3 + 1
     assert "over that of dp" in (work / "run/table.md").read_text()
 
 
@@ -542,7 +547,7 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
             part["words"] = words
         else:
             part["words"] = [*words, *tiny]
-    return {**study, "seeds": min(study["seeds"], 2)}
+    return {**study, "seeds": min(study["seeds"], trials(2, 1))}
 
 
 # One of each kind runs daily; all of them compose daily.

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-ROWS = 20
+from tests.strength import trials
+
+ROWS, KILLS = trials(20, 9), trials(5, 2)
 RUN = [
     "training.budget_s=null", f"training.max_steps={16 * ROWS}", "training.checkpoint_every=3",
     "training.evaluate_every=7", "training.evaluation_episodes=1", "agent.num_envs=16",
@@ -88,7 +90,7 @@ def test_killed_at_any_rows_it_is_the_undisturbed_run(tmp_path: Path, problems: 
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     start = [*problems, *RUN]
     played([*start, f"hydra.run.dir={whole}"])
-    killed = sorted(random.Random(38).sample(range(1, ROWS), 5))
+    killed = sorted(random.Random(38).sample(range(1, ROWS), KILLS))
     played([*start, f"hydra.run.dir={torn}"], killed[0])
     for row in killed[1:]:
         played([f"resume={torn}"], row)

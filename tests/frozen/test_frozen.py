@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.frozen.__main__ import FROZEN, differences, read_frozen, read_names, renamed
-from tests.paths import ROOT
+from tests.frozen.__main__ import FROZEN, differences, main, read_frozen, read_names, renamed
 
 NOTHING: dict[str, Any] = {"commands": {}, "keys": {}, "values": {}, "patterns": []}
 LEAST_PAIRS, LEAST_COMMANDS = 10000, 420
 
 
 @pytest.mark.slow
-def test_the_sample_says_what_it_said(data: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.frozen", "--sample"], cwd=ROOT, text=True, check=False,
-        capture_output=True, env={**os.environ, "MESHWRIGHT_DATA": str(data)},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
+def test_the_sample_says_what_it_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--sample"]) == 0, capsys.readouterr().out
 
 
 def test_no_figure_is_lost() -> None:

@@ -36,7 +36,11 @@ def section(**changes: Any) -> dict[str, Any]:
 # The profile of resnet50 has both gradients of a convolution in one call, which reads the gradient
 # of its output once; captured graphs have two operators. Devices short of bandwidth differ most.
 @pytest.mark.parametrize(
-    ("name", "busy", "step"), [("resnet50", 3e-3, 0.08), ("t5_small", 1e-4, 1e-3)]
+    ("name", "busy", "step"),
+    [
+        ("resnet50", 3e-3, 0.08),
+        pytest.param("t5_small", 1e-4, 1e-3, marks=pytest.mark.slow),  # loads transformers
+    ],
 )
 def test_the_shipped_profiles_are_derived(name: str, busy: float, step: float) -> None:
     profile = next(p for p in shipped().all if p.name == name)
