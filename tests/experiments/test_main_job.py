@@ -21,7 +21,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_graph(layered_step(6, 2), "graph.npz")
-    asked = ["graph=graph.npz", "budget_s=2", "env.max_groups=8", "agent.num_envs=8"]
+    asked = ["graph=graph.npz", "budget_s=1", "env.max_groups=8", "agent.num_envs=8"]
     asked += ["agent.group_size=8", "model.hidden=8", "model.heads=2", "training.min_iterations=6"]
     asked += ["training.budget_s=1e-9", "~quick.random_one", "~searching.fusion_milp"]
     assert main([*asked, "hydra.run.dir=run"]) == 0
