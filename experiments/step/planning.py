@@ -190,12 +190,13 @@ def ask_side_by_side(
         ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool,
     ):
         toy = objective.toy()  # loads a process, so that it is not counted as search
-        wait([pool.submit(ask_beside, *x, objective, toy, WARM_UP_S) for _, *x in asked[:cores]])
+        warm = [(node, place, objective, toy, WARM_UP_S) for _, node, place in asked[:cores]]
+        wait([pool.submit(ask_beside, *one) for one in warm])
         running: dict[Future[Result[Plan]], tuple[str, TaskID, float]] = {}
         while asked or running:
             while asked and len(running) < cores:
-                name, *what = asked.pop(0)
-                future = pool.submit(ask_beside, *what, objective, task, budget_s)
+                name, node, place = asked.pop(0)
+                future = pool.submit(ask_beside, node, place, objective, task, budget_s)
                 running[future] = name, display.begin(name, budget_s), time.perf_counter()
             for future in wait(running, timeout=POLL_S).done & running.keys():
                 name, shown, _ = running.pop(future)

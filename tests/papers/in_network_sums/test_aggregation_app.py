@@ -11,6 +11,7 @@ from envs.files import read_json
 from experiments.command_line import run_job
 from experiments.synchronise import main as synchronise
 
+pytestmark = pytest.mark.slow
 LAYERS = "gpu,model,layer,elements,forward_ps,backward_ps,update_ps\nx,toy,0,9999,10,10,10\n"
 
 
