@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from math import gcd, inf
 from typing import Any
+
+from pydantic_core import to_json
 
 from agents.cluster.live import ClusterDecider
 
@@ -30,7 +31,7 @@ class GangDecisions:
     def __init__(self, decider: ClusterDecider) -> None:
         self._decider = copy(decider)
         self._decider.most_actions = None
-        self._made: dict[str, tuple[float, Document]] = {}  # until when it holds
+        self._made: dict[bytes, tuple[float, Document]] = {}  # until when it holds
 
     def decide(self, nodes: Sequence[Document], jobs: Sequence[Document]) -> Document:
         """The answer to a state; its jobs bear their places in `jobs` as ids.
@@ -39,7 +40,7 @@ class GangDecisions:
             nodes: as in a state.
             jobs: as in a state, less `id` and `held_s` of those that run.
         """
-        key, now = json.dumps([nodes, jobs]), time.time()
+        key, now = to_json([nodes, jobs]), time.time()
         until, answer = self._made.get(key, (0.0, {}))
         if now >= until:
             listed = [{"id": str(place), **job} for place, job in enumerate(jobs)]
@@ -72,8 +73,7 @@ class GangDecisions:
         answer = self.decide(nodes, jobs)
         shares = _started(answer, job)
         if shares is None:
-            said = {one.get("job"): one["message"] for one in answer["warnings"]}
-            return str(said.get(str(job), WAITS))
+            return _why(answer, job)
         found = fitted(gpus, shares)
         if found is None:
             left, unit = Counter[str](), gcd(*gpus.values())
@@ -88,6 +88,18 @@ class GangDecisions:
             shares = _started(self.decide(whole, [jobs[job]]), 0)
             found = None if shares is None else fitted(gpus, shares)
         return SPLIT if found is None else found
+
+    def beyond_free(self, nodes: Sequence[Document], job: Document) -> str | None:
+        """Why a job waits that asks for more than is free, where no other can be stopped for it.
+
+        Nothing has to be decided on the others then; None: it asks for no more.
+        """
+        if job["num_gpus"] <= sum(node["free_gpus"] for node in nodes):
+            return None
+        alone = {key: job[key] for key in job if key in ("num_gpus", "gpu_types")}
+        alone["submit_s"] = 0.0
+        full = [{**node, "free_gpus": 0} for node in nodes]
+        return _why(self.decide(full, [alone]), 0)
 
 
 def fitted(gpus: Mapping[str, int], shares: Mapping[str, int]) -> dict[str, str] | None:
@@ -105,6 +117,12 @@ def fitted(gpus: Mapping[str, int], shares: Mapping[str, int]) -> dict[str, str]
         left[node] -= asked
         found[pod] = node
     return found
+
+
+def _why(answer: Document, job: int) -> str:
+    """That a job waits for."""
+    said = {one.get("job"): one["message"] for one in answer["warnings"]}
+    return str(said.get(str(job), WAITS))
 
 
 def _started(answer: Document, job: int) -> dict[str, int] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
@@ -20,7 +22,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_pascal
 
 from agents.cluster.live_state import LARGEST_GANG
-from agents.decision import Form, Name
+from agents.decision import Form, Name, StateError
 
 PRODUCT = "nvidia.com/gpu.product"
 GROUP = (  # annotations or labels that name the gang of a pod
@@ -34,6 +36,9 @@ SIZE = (  # that say how many members it needs
 )
 UNKNOWN = "unknown"  # the type of the GPUs of a node without the label
 OVER = ("Succeeded", "Failed")
+MOST_KEPT = 2**26  # bytes of nodes
+OPENS = b'{"metadata":{'  # a node, as Go writes it
+FIRST = b'"items":[' + OPENS
 Label = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f]*$")]
 Labels = dict[str, str]
 
@@ -201,11 +206,11 @@ class Node(GoObject):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
-    @property
+    @cached_property
     def gpu_type(self) -> str:
         return (self.metadata.labels or {}).get(PRODUCT) or UNKNOWN
 
-    @property
+    @cached_property
     def up(self) -> bool:
         said = self.status.conditions or ()
         ready = all(one.status == "True" for one in said if one.type == "Ready")
@@ -216,6 +221,26 @@ class NodeList(GoObject):
     """`v1.NodeList`."""
 
     items: list[Node] | None = None
+
+
+class ExtenderArgs(GoObject):
+    """A pod, and nodes or their names."""
+
+    pod: Pod
+    nodes: NodeList | None = None
+    node_names: list[Name] | None = None
+
+
+class WholeNodes(GoObject):
+    """A `v1.NodeList`, of which all is kept."""
+
+    items: list[dict[str, Any]]
+
+
+class WholeArgs(GoObject):
+    """The nodes of `ExtenderArgs`."""
+
+    nodes: WholeNodes
 
 
 class PodList(GoObject):
@@ -236,3 +261,47 @@ def read(kind: type[Read], body: bytes) -> Read:
 @cache
 def _form(kind: type[GoObject]) -> Form:
     return Form(kind, "")
+
+
+class ArgumentReader:
+    """Reads `ExtenderArgs`; nodes whose text was read before are not read again.
+
+    kube-scheduler sends all of each node with each pod, and little of that changes. Its text is cut
+    where Go begins a node. Each piece that is an object by itself, in a text that is valid with
+    another in their place, is a node; where one is none, all is read at once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Node] = {}
+        self._bytes = 0
+        self._other = secrets.token_hex()  # the name of a node that nobody has
+        self._instead = b'{"metadata":{"name":"%b"}}' % self._other.encode()
+
+    def read(self, body: bytes) -> tuple[ExtenderArgs, list[bytes]]:
+        """The arguments, and the texts of their nodes where they were cut.
+
+        Raises:
+            StateError: they are none.
+        """
+        found = body.find(FIRST, max(body.find(b'"Nodes":{'), 0))
+        start, end = found + len(FIRST) - len(OPENS), body.rfind(b"}]}")
+        if 0 <= found < end:
+            with suppress(StateError):
+                args = read(ExtenderArgs, body[:start] + self._instead + body[end + 1 :])
+                listed = (args.nodes and args.nodes.items) or ()
+                if args.nodes and [node.metadata.name for node in listed] == [self._other]:
+                    pieces = body[start + len(OPENS) : end].split(b"}," + OPENS)
+                    texts = [OPENS + piece + b"}" for piece in pieces]
+                    args.nodes.items = [*map(self._node, texts)]
+                    return args, texts
+        return read(ExtenderArgs, body), []
+
+    def _node(self, text: bytes) -> Node:
+        found = self._known.get(text)
+        if found is None:
+            found = read(Node, text)
+            if self._bytes > MOST_KEPT:
+                self._known, self._bytes = {}, 0
+            self._known[text] = found
+            self._bytes += len(text)
+        return found

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from string import Template
@@ -34,8 +35,8 @@ from prometheus_client import (
 )
 from pydantic import BaseModel
 from pydantic_core import to_json
-from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agents.decision import Decider, StateError
 from envs.errors import InputError
@@ -144,7 +145,7 @@ class Service:
             responses={status: REFUSALS[status] for status in (401, 403, 421)},
         )
         app.openapi = self.openapi  # type: ignore[method-assign]
-        app.middleware("http")(self._measured)
+        app.add_middleware(self._measured)
         app.post(
             "/v1/decide",
             summary="What to do in a state",
@@ -203,11 +204,12 @@ class Service:
         from experiments.serving.volcano import VolcanoExtender
 
         def route(path: str, answer: Callable[[bytes], Any]) -> None:
-            @self.app.post(path, include_in_schema=False)
             async def asked(request: Request) -> Response:
                 return await self._answered(
                     request, lambda body: to_json(answer(body), inf_nan_mode="null")
                 )
+
+            self.app.add_route(path, asked, ["POST"], include_in_schema=False)
 
         if isinstance(decider, ClusterDecider) and not decider.knows_durations:
             decisions = GangDecisions(decider)
@@ -260,22 +262,38 @@ class Service:
             self._actions.labels(action["action"]).inc()
         return text
 
-    async def _measured(self, request: Request, answer: RequestResponseEndpoint) -> Response:
-        """Refuse or answer a request, and count it."""
-        start, status, path = time.perf_counter(), 500, request.scope["path"]
-        try:
-            self._check(request, path)
-            response = await answer(request)
-            status = response.status_code
-        except HTTPException as refused:
-            status = refused.status_code
-            response = await http_exception_handler(request, refused)
-        finally:
-            known = path in {getattr(route, "path", None) for route in self.app.routes}
-            label = path if known else "other"
-            self._requests.labels(label, status).inc()
-            self._seconds.labels(label).observe(time.perf_counter() - start)
-        return response
+    @cached_property
+    def _paths(self) -> frozenset[str | None]:
+        return frozenset(getattr(route, "path", None) for route in self.app.routes)
+
+    def _measured(self, app: ASGIApp) -> ASGIApp:
+        """Refuse or answer requests, and count them."""
+
+        async def measured(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                return await app(scope, receive, send)
+            start, status, path = time.perf_counter(), 500, scope["path"]
+
+            async def noted(message: Message) -> None:
+                nonlocal status
+                status = message.get("status", status)
+                await send(message)
+
+            try:
+                request = Request(scope)
+                try:
+                    self._check(request, path)
+                except HTTPException as refused:
+                    response = await http_exception_handler(request, refused)
+                    await response(scope, receive, noted)
+                else:
+                    await app(scope, receive, noted)
+            finally:
+                label = path if path in self._paths else "other"
+                self._requests.labels(label, status).inc()
+                self._seconds.labels(label).observe(time.perf_counter() - start)
+
+        return measured
 
     def _check(self, request: Request, path: str) -> None:
         """Raise where a request is for another host, of another's page or lacks the token."""

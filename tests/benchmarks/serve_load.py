@@ -79,20 +79,20 @@ class FilterRequests(Sequence[bytes]):
     """
 
     def __init__(self, nodes: bytes, names: bytes) -> None:
-        self._where = b', "Nodes": %b, "NodeNames": %b}' % (nodes, names)
+        self._where = b',"Nodes":%b,"NodeNames":%b}' % (nodes, names)
         rng = np.random.default_rng(0)
         self._pods: list[bytes] = []
         while len(self._pods) < MOST_REQUESTS // 10:
             gang, size = len(self._pods), int(rng.choice([1, 1, 2, 4]))
             gpus = int(rng.choice([1, 2, 4, 8]))
             pods = [pod(f"p{gang}-{i}", gpus, f"g{gang}", size) for i in range(size)]
-            self._pods += 2 * [json.dumps(one).encode() for one in pods]
+            self._pods += 2 * [json.dumps(one, separators=(",", ":")).encode() for one in pods]
 
     def __len__(self) -> int:
         return len(self._pods)
 
     def __getitem__(self, place: Any) -> Any:
-        return b'{"Pod": ' + self._pods[place] + self._where
+        return b'{"Pod":' + self._pods[place] + self._where
 
 
 def kubernetes_nodes() -> dict[str, Any]:
@@ -239,7 +239,7 @@ async def kubernetes_load(url: str, whole: bool, clients: int, seconds: float) -
     status, _ = await Connections(url).request("POST", "/kubernetes/snapshot", shown)
     if status != 200:
         raise SystemExit(f"a snapshot of {len(shown)} bytes is answered with {status}")
-    texts = [json.dumps(one).encode() for one in (nodes, names)]
+    texts = [json.dumps(one, separators=(",", ":")).encode() for one in (nodes, names)]
     bodies = FilterRequests(*((texts[0], b"null") if whole else (b"null", texts[1])))
     found = await closed_loop(url, bodies, clients, seconds, "/kubernetes/filter")
     return {"body_bytes": len(bodies[0]), **found}

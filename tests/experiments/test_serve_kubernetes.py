@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import yaml
 from fastapi.testclient import TestClient
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agents.cluster.live import ClusterDecider
@@ -19,7 +19,8 @@ from agents.decision import StateError
 from agents.exported import load_decider
 from experiments.serving import kubernetes
 from experiments.serving.gangs import SPLIT, GangDecisions, fitted
-from experiments.serving.kubernetes import Extender
+from experiments.serving.kubernetes import Extender, KnownPods
+from experiments.serving.objects import ArgumentReader, ExtenderArgs, read
 from experiments.serving.settings import ServeConfig
 from experiments.serving.volcano import VolcanoExtender
 from tests.experiments.kubernetes_objects import (
@@ -136,7 +137,7 @@ def test_a_snapshot_says_what_runs_and_what_has_ended(
     assert asked("v", 8) == []
     monkeypatch.setattr(kubernetes, "FORGET_S", 0.0)
     assert asked("u", 4) == ["c"]
-    assert [*extender._pods] == ["uid-p", "uid-s", "uid-u"]
+    assert [*extender._pods.by_id] == ["uid-p", "uid-s", "uid-u"]
 
 
 def test_a_gang_that_says_no_size_waits_and_one_whose_node_is_lost_moves_on(
@@ -190,9 +191,37 @@ def test_all_of_a_gang_passes_on_nodes_that_hold_it_or_none(
             (on[place],) = found
             free[on[place]] -= size
     assert min(free.values()) >= 0
+    known, anew = extender._pods, KnownPods(extender._pods.by_id)
+    assert known.held == anew.held
+    assert {gang: one.job for gang, one in known.gangs.items()} == {
+        gang: one.job for gang, one in anew.gangs.items()
+    }
     for gang, sizes in enumerate(gangs):
         started = sum(pods[place][0] == f"g{gang}" for place in on)
         assert started in (0, sum(size > 0 for size in sizes))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    free=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    gangs=st.lists(st.tuples(st.integers(1, 20), st.sampled_from(["", "V100", "T4"])), min_size=1),
+)
+def test_who_asks_for_more_than_is_free_waits_as_the_whole_decision_says(
+    decider: ClusterDecider, free: list[int], gangs: list[tuple[int, str]]
+) -> None:
+    nodes: list[Object] = [
+        {"id": f"n{place}", "gpu_type": "V100", "num_gpus": 4, "free_gpus": number}
+        for place, number in enumerate(free)
+    ]
+    jobs: list[Object] = [
+        {"submit_s": float(place), "num_gpus": gpus, **({"gpu_types": [kind]} if kind else {})}
+        for place, (gpus, kind) in enumerate(gangs)
+    ]
+    decisions = GangDecisions(decider)
+    for place, (gpus, _) in enumerate(gangs):
+        why = decisions.beyond_free(nodes, jobs[place])
+        assert (why is None) == (gpus <= sum(free))
+        assert why in (None, decisions.place(nodes, jobs, place, {"p": gpus}))
 
 
 @settings(max_examples=40, deadline=None)
@@ -370,6 +399,42 @@ def test_whatever_stands_in_a_body_is_answered_or_refused(
     with suppress(StateError):
         routes[f"/{route}"](json.dumps(body).encode())
     assert routes[f"/{route}"](json.dumps(VALID[route]).encode()) is not None
+
+
+TEXTS = st.sampled_from([
+    b"", b"{", b"}", b"[", b"]", b",", b'"Nodes":{', b'"items":[', b'"items":[]', b'"nodes":{}',
+    b'"Nodes":{"items":[]},', b'"nodes":{"items":[]},', b'{"metadata":{', b'},{"metadata":{',
+    b'{"metadata":{"name":"z"}}', b"}]}", b"null", b" ", b'"', b"\\",
+])  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    cuts=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 30), TEXTS), max_size=3),
+    names=st.lists(st.sampled_from("abc"), max_size=4),
+)
+@example(cuts=[(1, 0, b'"nodes":{"items":[]},')], names=["a"])  # goes before those that are cut
+def test_arguments_read_in_pieces_are_those_read_at_once(cuts: Any, names: list[str]) -> None:
+    """However the text is cut, lengthened or made invalid."""
+    asked = asking(pod("p", 2, "},{", 1), [node(name) for name in names])
+    body, reader = json.dumps(asked, separators=(",", ":")).encode(), ArgumentReader()
+    _, texts = reader.read(body)
+    assert [json.loads(text) for text in texts] == asked["Nodes"]["items"]
+    for at, number, text in cuts:
+        body = body[:at] + text + body[at + number :]
+    found = _or_faults(lambda: reader.read(body))
+    expected = _or_faults(lambda: (read(ExtenderArgs, body), []))
+    assert found[0] == expected[0]
+    if found[1]:
+        assert [json.loads(text) for text in found[1]] == json.loads(body)["Nodes"]["items"]
+
+
+def _or_faults(reading: Callable[[], tuple[ExtenderArgs, list[bytes]]]) -> tuple[Any, list[bytes]]:
+    try:
+        args, texts = reading()
+    except StateError as error:
+        return error.faults, []
+    return args.model_dump(), texts
 
 
 def test_other_schedulers_need_the_token_too(decider: ClusterDecider) -> None:
