@@ -57,7 +57,8 @@ class AuditLog:
 class Limits:
     """How often a driver looks, decides and acts."""
 
-    poll_s: Positive = 0.25  # seconds between two looks
+    poll_s: Positive = 0.1  # seconds between two looks at whether anything has changed
+    look_s: Positive = 1.0  # seconds after which all is looked at even if nothing seems to have
     every_s: Positive = 30.0  # seconds after which it decides even if nothing has changed
     # seconds after which a job that was sent to nodes and does not run is held again
     stuck_s: Positive = 60.0
@@ -97,6 +98,7 @@ class Driver:
     actions: Sequence[Mapping[str, Any]] = ()  # of the last decision
     _sent: dict[str, float] = field(default_factory=dict)  # since when jobs are on their way
     _seen: object = None  # what the last decision was made on
+    _look_at: float = 0.0  # when all is looked at, whatever has changed
     _ask_at: float = 0.0
     _spent: tuple[int, int] = (0, 0)  # the second, and the changes made in it
     _limited: bool = False  # whether more was to be done in a second than may be
@@ -112,10 +114,14 @@ class Driver:
         Raises:
             InputError: the log cannot be written, or what Slurm prints cannot be read.
         """
+        known = b""
         while not ends():
             begun = time.monotonic()
             try:
-                self.step()
+                glance = self.slurm.glance()
+                if glance != known or self.clock() >= min(self._look_at, self._ask_at):
+                    self.step()
+                    known = glance
                 self._down = False
             except SlurmError as error:
                 if not self._down:
@@ -135,7 +141,10 @@ class Driver:
         own = [job for job in listed if job.label.startswith(self.prefix)]
         jobs = [job for job in own if 0 < job.gpus <= LARGEST_GANG]
         self._remember(jobs)
+        back = (job.submit_s + RETURN_S for job in jobs if job.restarts)
+        self._look_at = min([now + self.limits.look_s, *(at for at in back if at > now)])
         if self.acts and self._tidy(jobs, own, now):
+            self._look_at = now
             return False  # Slurm is asked again how things are
         nodes = self.slurm.nodes()
         jobs = [self._as_it_is(job) for job in jobs if not self._is_left_out(job, now)]
@@ -216,7 +225,7 @@ class Driver:
             self._sent = dict.fromkeys([job.name for job in [*sent, *again]], now)
             self._first = False
             for job in again:
-                self._do("start", job, list(job.wants))
+                self._do("start", job, list(job.wants), True)
         done = False
         for job in waiting.values():
             since = self._sent.get(job.name)
@@ -257,7 +266,7 @@ class Driver:
             nodes = _places(job, action["on"], room)
             if nodes is None:
                 continue
-            if self._do("start", job, nodes, decided=action["on"]):
+            if self._do("start", job, nodes, job.restarts > 0, decided=action["on"]):
                 self._sent[job.name] = self.clock()
                 for node in nodes:
                     free[node] -= job.per_node or action["on"].get(node, 0)
@@ -275,7 +284,8 @@ class Driver:
             self._limited = True
             return False
         self._spent = (now, spent + 1 if now == second else 1)
-        self.audit.write(what, job=job.name, name=job.label, nodes=list(*arguments), **about)
+        nodes = [*arguments[0]] if arguments else []
+        self.audit.write(what, job=job.name, name=job.label, nodes=nodes, **about)
         try:
             getattr(self.slurm, what)(job.name, *arguments)
         except SlurmError as error:

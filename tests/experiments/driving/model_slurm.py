@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from envs.cluster.slurm.commands import Job, Node, Run, Slurm, SlurmError
@@ -63,11 +64,17 @@ class ModelSlurm(Slurm):
     def leave(self, job: str) -> None:
         self._change(job, "PENDING", wants=(), held=False)
 
-    def start(self, job: str, nodes: list[str]) -> None:  # type: ignore[override]
+    def glance(self) -> bytes:
+        self._answer()
+        jobs = (one.job for one in self.asked.values())
+        return repr([(job.name, job.state, job.held) for job in jobs]).encode()
+
+    def start(self, job: str, nodes: Sequence[str], returned: bool = True) -> None:
         if unknown := [node for node in nodes if node not in self.table]:
             raise SlurmError(f"scontrol update: Invalid node name specified {unknown}")
         one = self.asked[job].job
         assert not one.restarts or self.now >= one.submit_s + 1  # or a node would refuse it
+        assert returned or not one.restarts  # or it would wait two minutes
         self._change(job, "PENDING", wants=tuple(nodes))
         self._change(job, "PENDING", held=False)
 

@@ -16,7 +16,9 @@ from model_slurm import ModelSlurm
 from agents.cluster.live import ClusterDecider, PolicyDecider
 from agents.cluster.queue import FIFO, SRTF, FIFOBackfill, LAS2DTiresias
 from agents.decision import Decision
+from envs.cluster.slurm.commands import Job
 from experiments.driving.driver import AuditLog, Driver, Limits
+from tests.experiments.refusals import run_refused
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -111,6 +113,37 @@ def test_a_decision_that_is_made_again_changes_nothing(tmp_path: Path) -> None:
     assert slurm.changes == changes == 6  # three jobs, each sent to its nodes and released
 
 
+def test_all_is_looked_at_after_a_change_and_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, looks, seen = ModelSlurm(1, 4, NOW, random.Random(0)), list[int](), list[float]()
+    driver = Driver(
+        slurm, PolicyDecider(FIFO()), AuditLog(tmp_path / "audit.jsonl"), prefix="a",
+        clock=lambda: slurm.now, limits=Limits(poll_s=1e-6, look_s=5),
+    )  # fmt: skip
+    rounds = iter(range(30))
+
+    def ends() -> bool:
+        place = next(rounds)
+        if place == 5:
+            slurm.submit(4, 50, label="a", held=True)
+        elif place in (10, 15, 20):  # it begins; seconds pass
+            slurm.tick({10: 1.0, 15: 3.0, 20: 2.0}[place])
+        looks.append(len(seen))
+        seen.clear()
+        return place == 25
+
+    jobs = slurm.jobs
+
+    def listed() -> list[Job]:
+        seen.append(slurm.now)
+        return jobs()
+
+    monkeypatch.setattr(slurm, "jobs", listed)
+    driver.run(ends)
+    assert [place - 1 for place, number in enumerate(looks) if number] == [0, 5, 6, 10, 20]
+
+
 def test_a_shadow_changes_nothing(tmp_path: Path) -> None:
     slurm, audit = ModelSlurm(2, 4, NOW, random.Random(0)), AuditLog(tmp_path / "audit.jsonl")
     slurm.submit(4, 50, label="a", held=False)
@@ -162,3 +195,24 @@ def test_a_job_that_was_cancelled_meanwhile_is_a_line(tmp_path: Path) -> None:
     slurm.jobs = lambda: listed  # type: ignore[method-assign]  # as it was a moment ago
     driver.step(always=True)
     assert audit.counts["refused"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["checkpoint=fifo"], ["'prefix'", "prefix='' is all of the partition"]),
+        (
+            ["checkpoint=fifo", "dry_run=true", "stop_file={stop}"],
+            ["'stop_file'", "is there already"],
+        ),
+        (["checkpoint=fifo", "prefix=", "stop_file={stop}"], ["'stop_file'", "is there already"]),
+    ],
+)
+def test_a_command_line_that_would_act_on_too_much_or_end_at_once_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: list[str]
+) -> None:
+    """Before Slurm is asked anything."""
+    stop = tmp_path / "stop"
+    stop.touch()
+    given = ["partition=gpu", *(word.format(stop=stop) for word in words)]
+    run_refused("drive", [*given, f"hydra.run.dir={tmp_path / 'run'}"], said, tmp_path, capfd)
