@@ -218,6 +218,8 @@ class ClusterDecider(StateDecider):
 class PolicyDecider(StateDecider):
     """Decides on states as any policy of clusters does; every state stands for itself.
 
+    Only queues by attained service stay as the last state left them, which no state says.
+
     Args:
         policy: what decides; of a state it sees what it says that it knows.
         most_nodes: of a state.

@@ -338,6 +338,7 @@ class AttainedService(QueuePolicy):
     ) -> None:
         super().__init__(placement, seed)
         self.limits = np.array(limits, np.int64)
+        self._known: dict[str, tuple[int, bool]] = {}
         if (np.diff(self.limits, prepend=0) <= 0).any() or (self.limits != limits).any():
             problem = f"{list(limits)} are not whole numbers above 0, ascending"
             raise InputError(problem, field="limits")
@@ -354,14 +355,30 @@ class AttainedService(QueuePolicy):
         jobs, queue = simulator.state.jobs, self._queue
         first, self._arrived = self._arrived, int(simulator.state.clock[0]["arrived"])
         count = passes.rank(jobs, first, self._arrived, queue, *self._options)
+        ids = simulator.trace.job_id
         if first == 0 and jobs["executed"].any():
-            count = self._take_up(jobs, count)
+            count = self._take_up(jobs, count, ids)
         preempt_in_order(simulator, queue.ranked[:count].tolist(), self.placement, self._rng)
         passes.put_running_first(jobs, queue, count)
+        if first == 0:  # a next state of the same jobs is taken up with it
+            order = queue.order[: queue.number[1]]
+            self._known = {ids[job]: (queue.level[job], queue.ran[job]) for job in order}
 
-    def _take_up(self, jobs: NDArray[np.void], count: int) -> int:
-        """Put jobs that have run before the first event into their queues, those that run first."""
+    def _take_up(self, jobs: NDArray[np.void], count: int, ids: Sequence[str]) -> int:
+        """Put jobs that have run before the first event into their queues, as they were in them.
+
+        Where one of them was in no state before, those that run are the first of each queue.
+        """
         queue, none = self._queue, self._arrived
+        listed, known = queue.ranked[:count].copy(), self._known
+        if count and all(ids[job] in known for job in listed if jobs["executed"][job]):
+            place = {name: place for place, name in enumerate(known)}
+            places = [place.get(ids[job], len(place)) for job in listed]
+            levels, ran = zip(*(known.get(ids[job], (0, False)) for job in listed), strict=True)
+            queue.level[listed], queue.ran[listed] = levels, ran
+            queue.order[:count] = listed[np.lexsort((places, levels))]
+            queue.number[1] = count
+            return passes.rank(jobs, none, none, queue, *self._options)
         for level in range(len(self.limits) + 1):
             passes.put_running_first(jobs, queue, count)
             if level < len(self.limits):

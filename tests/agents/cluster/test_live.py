@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
-from live_replays import agrees_with_the_simulator
+from live_replays import agrees_with_the_simulator, asked_beside_a_replay
 from small_clusters import with_columns
 
+from agents.cluster.queue import LAS2DTiresias
 from agents.decision import Decision, StateError
 from agents.exported import load_decider
 from envs.cluster.nodes import Cluster
@@ -60,6 +61,14 @@ def test_replays_agree_action_by_action() -> None:
     assert kinds == {"start", "stop"}
     made = {what for decision in decisions for what in outcomes(decision).values()}
     assert made >= {"start", "keep", "stop", "wait"}
+
+
+@pytest.mark.slow
+def test_who_waited_in_a_queue_goes_before_who_is_demoted_to_it_state_after_state() -> None:
+    rng = np.random.default_rng(5)
+    submit = np.sort(rng.integers(0, 6_000, 16))
+    trace = Trace.of("drawn", submit, rng.integers(60, 9_000, 16), rng.choice([1, 2, 4], 16))
+    asked_beside_a_replay(LAS2DTiresias, Cluster.uniform(2, 4), trace)
 
 
 def test_a_waiting_job_gets_the_free_server() -> None:

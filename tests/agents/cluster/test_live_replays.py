@@ -18,7 +18,7 @@ from agents.cluster.joint_choice import JointChoice
 from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.priorities import AttainedServiceClasses, RemainingService
 from agents.cluster.prediction import Gittins
-from agents.cluster.queue import EASY, FIFO, SJF, SRTF
+from agents.cluster.queue import EASY, FIFO, LAS2D, SJF, SRTF, LAS2DTiresias
 from envs.cluster.nodes import UNLIMITED, Cluster
 from envs.cluster.simulation.cluster_state import INCIDENT
 from envs.cluster.workload.trace import Trace
@@ -104,7 +104,7 @@ def test_fractions_of_gpus_and_limits_of_processors(folder: str, seed: int) -> N
 
 POLICIES = {
     "fifo": FIFO, "easy": EASY, "sjf": SJF, "srtf": SRTF, "gittins": Gittins,
-    "joint_choice": JointChoice,
+    "joint_choice": JointChoice, "las_2d": LAS2D, "las_2d_tiresias": LAS2DTiresias,
 }  # fmt: skip
 
 
