@@ -17,9 +17,11 @@ from agents.cluster.migrating.learned_priority import LearnedPriority, Weights, 
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.migrating.priorities import (
     AttainedServiceClasses,
+    Priority,
     RemainingService,
     RemainingTime,
 )
+from agents.cluster.shipped import scheduler_folder
 from envs.cluster.environment.observation import ADVISED, ExpertPolicy
 from envs.errors import InputError, require_one_of
 from envs.forms import Form, read_form
@@ -29,6 +31,7 @@ from models.export.checkpoint import (
     SPEC_FILE,
     ExpertSpec,
     SchedulerCheckpoint,
+    load_checkpoint,
 )
 
 EXPERT, KIND = "adviser", "migration"
@@ -118,6 +121,18 @@ def plan_of(checkpoint: SchedulerCheckpoint) -> tuple[MigrationExpert, Migrating
     """
     expert, given = _expert(checkpoint, _Plan, PLAN)
     return expert, Migrating(expert.priority(), expert.gain, expert.least_run_s, given.wake_s)
+
+
+def order_of(checkpoint: str = "unknown_durations") -> Priority:
+    """The order of a plan that was exported, to be made part of another.
+
+    Args:
+        checkpoint: the folder, or the name of a shipped scheduler.
+
+    Raises:
+        InputError: the folder holds no plan.
+    """
+    return plan_of(load_checkpoint(scheduler_folder(checkpoint)))[1].priority
 
 
 def _expert(

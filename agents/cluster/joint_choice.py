@@ -22,6 +22,7 @@ from agents.cluster.compiled.pairs import (
     pairs_of,
 )
 from agents.cluster.hidden_durations import simulator_for
+from agents.cluster.migrating.priorities import Priority
 from agents.cluster.partitioned import Partitioned, user_numbers
 from agents.cluster.policy import Option, PartialGpuShares, Scheduler
 from agents.cluster.prediction import Finished
@@ -104,7 +105,8 @@ class JointChoice(Scheduler):
     and gang, else of the same gang, else of all. A gang is the same if it asks for as many GPUs and
     as much of each.
 
-    With a `posterior` it is the mean of that instead, anew at every event.
+    With a `posterior` it is the mean of that instead, anew at every event. With a `priority`
+    pending jobs are in its order, anew at every event, instead of `order`.
 
     Several schedulers may share a cluster: see `Partitioned`.
 
@@ -133,6 +135,7 @@ class JointChoice(Scheduler):
         prior_s: seconds that jobs are thought to take where none has finished.
         recency: weight of the latest duration in an average.
         posterior: of what jobs still need; None: averages.
+        priority: pending jobs come in this order; None: in `order`.
         scorer: a learned policy that may overrule the rule; None: it is held to.
         believed: how jobs are thought to slow each other down; None: as they do.
         partitioned: how many schedulers share the cluster, and how jobs come to them.
@@ -161,6 +164,7 @@ class JointChoice(Scheduler):
         prior_s: Positive = 3600.0,
         recency: Annotated[float, Gt(0.0), Le(1.0)] = 0.3,
         posterior: WorkLeft | None = None,
+        priority: Priority | None = None,
         scorer: PairScorer | None = None,
         believed: RateModel | None = None,
         partitioned: Partitioned = Partitioned(),
@@ -174,12 +178,14 @@ class JointChoice(Scheduler):
         if numbers is not None:
             given |= read_numbers(numbers, given, bounds_of(JointChoice))
         codes = {
-            "order": get_args(Order).index(given["order"]),
+            "order": get_args(Order).index(given["order"]) if priority is None else kernel.RANKED,
             "choice": get_args(Choice).index(given["choice"]),
         }
         self.rule = Rule(**{**given, **codes})
         self.prior_s, self.recency = float(prior_s), float(recency)
-        self.posterior, self.scorer = posterior, scorer
+        self.posterior, self.priority, self.scorer = posterior, priority, scorer
+        if priority is not None and priority.knows == "durations":
+            self.knows = "durations"
         self.believed, self.partitioned = believed, partitioned
         self.schedulers = int(partitioned.schedulers)
 
@@ -191,12 +197,16 @@ class JointChoice(Scheduler):
         if self.posterior is not None:
             self.posterior.reset(simulator)
             like = np.arange(len(trace))[:, None]
+        if self.priority is not None:
+            self.priority.reset(simulator)
         classes = int(like.max(initial=-1)) + 1
         nodes = cluster.num_nodes
         self._now = Joint(
             believed=believed,
             owners=self.partitioned.owners(simulator, believed),
-            memory=Memory(like, np.full(classes, np.nan), self.prior_s, self.recency),
+            memory=Memory(
+                like, np.full(classes, np.nan), self.prior_s, self.recency, np.zeros(len(trace))
+            ),
             rule=self.rule,
             room=kernel.room_of(nodes, len(state.shares), len(trace)),
         )
@@ -209,10 +219,12 @@ class JointChoice(Scheduler):
 
     def learn(self, simulator: ClusterSimulator) -> None:
         """Bring what is thought of durations, and who is in whose queue, up to now."""
-        memory = self._now.memory
-        if self.posterior is not None:
-            waiting = simulator.pending()
+        memory, waiting = self._now.memory, simulator.pending()
+        if self.posterior is not None or self.priority is not None:
             simulator.settle()
+        if self.priority is not None:
+            memory.rank[waiting] = self.priority(simulator.state, waiting)
+        if self.posterior is not None:
             memory.mean[waiting] = self.posterior.mean(simulator.state, waiting)
         else:
             for job in self._finished.new(simulator):
@@ -295,8 +307,8 @@ class JointChoice(Scheduler):
             simulator.lengthen_log()
 
     def run(self, simulator: ClusterSimulator) -> bool:
-        """See `Scheduler.run`; False with a posterior, which is asked at every event."""
-        if self.posterior is not None:
+        """See `Scheduler.run`; False with a posterior or a priority: asked at every event."""
+        if self.posterior is not None or self.priority is not None:
             return False
         self.reset(simulator_for(self, simulator))
         self._run(simulator, self._now)

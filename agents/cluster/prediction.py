@@ -72,11 +72,14 @@ class RollingDuration:
             for job in range(len(self.training)):
                 self._learn(self.training, job, float(self.training.duration_s[job]))
 
-    def observe(self, simulator: ClusterSimulator) -> IntArray:
-        """Learns from the jobs that have finished since, and returns them."""
+    def observe(self, simulator: ClusterSimulator, measured: str = "executed") -> IntArray:
+        """Learns from the jobs that have finished since, and returns them.
+
+        `measured` is the field of seconds: "attained" counts them on the reference GPU, alone.
+        """
         jobs = self._finished.new(simulator)
         for job in jobs:
-            self._learn(simulator.trace, int(job), float(simulator.state.jobs["executed"][job]))
+            self._learn(simulator.trace, int(job), float(simulator.state.jobs[measured][job]))
         return jobs
 
     def duration(self, trace: Trace, job: int) -> float:

@@ -201,7 +201,7 @@ class Hindsight(Scheduler):
         seed: of its changes.
 
     Raises:
-        InputError: the base has a posterior of durations.
+        InputError: the base has a posterior of durations, or a priority.
     """
 
     name = "hindsight"
@@ -209,8 +209,9 @@ class Hindsight(Scheduler):
     knows: Knowledge = "durations"
 
     def __init__(self, base: JointChoice, replays: Count = 300, seed: int = 0) -> None:
-        if base.posterior is not None:
-            raise InputError("is not asked: durations are known", field="base.posterior")
+        for field in ("posterior", "priority"):
+            if getattr(base, field) is not None:
+                raise InputError("is not asked: durations are known", field=f"base.{field}")
         base.rule = base.rule._replace(order=SHORTEST)
         self.base, self.replays, self.seed = base, replays, seed
 

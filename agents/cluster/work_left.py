@@ -1,16 +1,20 @@
-"""What jobs may still need, as a learned posterior has it: means, and draws."""
+"""What jobs may still need, as a learned posterior has it: means, draws, and an order by them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from agents.cluster.prediction import RollingDuration
 from agents.cluster.shipped import scheduler_folder
+from agents.solver import Knowledge
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.environment.duration_features import DurationFeatures
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import ClusterState
+from envs.cluster.workload.trace import WHOLE_GPU
 from models.durations.bins import LONGEST_S, SHORTEST_S, middles, upper_edges_s
 from models.durations.index import read_posterior
 
@@ -65,6 +69,40 @@ class WorkLeft:
         """(A, 26) of the bins."""
         rows = self._features.rows(state, jobs)
         return self._posterior.chances(rows).astype(np.float64) if len(jobs) else np.zeros((0, 26))
+
+
+class ExpectedService:
+    """Jobs by ln GPU-seconds that they are expected to need.
+
+    The seconds are the geometric mean of two that err differently: the posterior's mean, and a
+    rolling average over the finished jobs that are similar. Sound of jobs that have not run.
+
+    Args:
+        posterior: of the work that jobs need.
+        durations: the averages.
+    """
+
+    name = "expected_service"
+    knows: Knowledge = "predictions"
+
+    def __init__(
+        self, posterior: WorkLeft | None = None, durations: RollingDuration = RollingDuration()
+    ) -> None:
+        self.posterior, self.durations = posterior or WorkLeft(), replace(durations)
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        self._simulator = simulator
+        self.posterior.reset(simulator)
+        self.durations.reset(simulator)
+
+    def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
+        """(A,) of settled jobs that wait."""
+        self.durations.observe(self._simulator, "attained")
+        trace, records = self._simulator.trace, state.jobs[jobs]
+        average = np.array([self.durations.duration(trace, job) for job in jobs.tolist()])
+        gpus = np.maximum(records["gpus"] * (records["milli"] / WHOLE_GPU), 1.0 / WHOLE_GPU)
+        key: FloatArray = np.log(gpus) + np.log(average * self.posterior.mean(state, jobs)) / 2.0
+        return key
 
 
 def futures_of(

@@ -20,8 +20,9 @@ from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled, compiled_inner, pasted
 
-# `Rule.order`: by arrival, predicted seconds, GPU-seconds, the dominant share of the job's user
-QUEUE, SHORTEST, SMALLEST, DOMINANT = range(4)
+# `Rule.order`: by arrival, predicted seconds, GPU-seconds, the dominant share of the job's user, or
+# `Memory.rank`
+QUEUE, SHORTEST, SMALLEST, DOMINANT, RANKED = range(5)
 GAIN, TIGHTEST, LOOSEST, ALIGNED = range(4)  # `Rule.choice`
 # Rows of `Room`: the shares looked at, the best that are good enough, anywhere, on free GPUs alone.
 # They and what follows are no literals, for each of which numba would compile anew.
@@ -57,6 +58,7 @@ class Memory(NamedTuple):
     mean: FloatArray  # (C,) seconds, nan: none of the class has finished
     prior: float  # seconds, where no job at all has
     recency: float  # weight of the latest duration
+    rank: FloatArray  # (J,) of an order that is worked out elsewhere
 
 
 class Room(NamedTuple):
@@ -439,6 +441,8 @@ def look(state: ClusterState, joint: Joint, first: int, scheduler: int) -> int:
                 key = gpu_seconds(state, joint.memory, job)
             elif order == DOMINANT:
                 key = dominant_share(state, owners, job)
+            elif order == RANKED:
+                key = joint.memory.rank[job]
             place = filled
             while place > 0 and key < room.key[place - 1]:
                 if place < first:

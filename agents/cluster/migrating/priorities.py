@@ -93,3 +93,42 @@ class RemainingService(Stateless):
         records = state.jobs[jobs]
         left: FloatArray = records["remaining"] * records["gpus"] * (records["milli"] / WHOLE_GPU)
         return left
+
+
+@bounded
+class Aged:
+    """Another order, whose keys are ln seconds, mixed with first come, first served.
+
+    Jobs come by e^key less `share` times the seconds since their submission: with a share near 0
+    in the other order, with a large one as they were submitted.
+
+    Guarantees:
+        A job goes before one of S seconds, e^key at most, only if it was submitted no more than
+        S / `share` seconds later, however wrong the keys are. So on one machine that never idles
+        it starts no later than first come, first served would start it, had it been submitted
+        S / `share` seconds later.
+
+    Source:
+        Own work. Mixing an order by predictions with a fair share bounds what wrong predictions
+        cost: Kumar, Purohit, Svitkina, "Improving Online Algorithms via ML Predictions", NeurIPS
+        2018, section 3, and Benomar, Perchet, "Non-clairvoyant Scheduling with Partial
+        Predictions", ICML 2024, where the share is round robin's and jobs can be stopped.
+
+    Args:
+        order: the other one.
+        share: seconds that a second of waiting counts.
+    """
+
+    name = "aged"
+
+    def __init__(self, order: Priority, share: Positive = 1.0) -> None:
+        self.order, self.share = order, share
+        self.knows: Knowledge = order.knows
+
+    def reset(self, simulator: ClusterSimulator) -> None:
+        self.order.reset(simulator)
+
+    def __call__(self, state: ClusterState, jobs: IntArray) -> FloatArray:
+        waited = state.clock[0]["now"] - state.jobs["submit"][jobs]
+        key: FloatArray = np.exp(self.order(state, jobs)) - self.share * waited
+        return key
