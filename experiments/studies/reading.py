@@ -93,14 +93,17 @@ def _yardsticks(found: Comparison) -> Table:
 
 
 def _by_problem(found: Comparison) -> Table:
-    """Mean ratios over the instances of each problem."""
-    shown = solvers_first(found.shown)
+    """Mean ratios over the instances of each problem, of every metric."""
+    shown, metrics = solvers_first(found.shown), found.study.metrics
+    ratios = {metric: {x: found.ratios(x, metric=metric) for x in shown} for metric in metrics}
     rows = []
-    for problem, intervals in found.by_problem.items():
-        places = found.problems[problem]
-        cells = [one.text() if (one := intervals[entry]) else "" for entry in shown]
-        rows.append((problem, str(len(places)), found.name(found.overall(places)), *cells))
-    columns = ("problem", "instances", "best overall", *map(found.name, shown))
+    for problem, places in found.problems.items():
+        best = found.name(found.overall(places))
+        for metric in metrics:
+            every = [found.interval(ratios[metric][x][places]) for x in shown]
+            cells = ["" if one is None else one.text() for one in every]
+            rows.append((problem, str(len(places)), best, metric, *cells))
+    columns = ("problem", "instances", "best overall", "figure", *map(found.name, shown))
     return Table("By problem", columns, rows, on_console=len(shown) <= WIDEST)
 
 
