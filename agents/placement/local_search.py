@@ -42,7 +42,9 @@ _PATIENCE = 30.0  # seconds of search for a second of checking plans in full
 _MOVES = 64  # moves proposed between two looks: to begin with, and under a deterministic limit
 _SPLIT_GROUPS = 64  # groups of the graph that is split, where it is not fused for a level
 _PRICINGS = 16  # times, on every level, that the best placement is tried in all orders
+_REST = 10.0  # seconds of search, at least, for a second of that
 _RULED = 0.7  # of the budget: placements alone are moved, where micro-batches make pipelines
+_WORTH = 5.0  # seconds for a second of beginning it: a coarse level with less is left out
 _MOVED = 0.1  # of the budget, for the memory moves of the best plan, if there may be any
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
 
@@ -200,6 +202,8 @@ class _Search:
         self.room = incumbent.problem.capacity.copy()
         self.proposed = 0
         self.judged = 0
+        self.searched = 0  # levels
+        self.started_s = 0.0  # that the last of them took to begin
         self.seeds: list[
             tuple[tuple[float, float], _Plan]
         ] = []  # overflow, seconds; the best first
@@ -268,8 +272,13 @@ class _Search:
         left *= 1.0 - _MOVED if self.incumbent.may_move else 1.0
         for level, kind, part in stages:
             until += left * part
-            if self.judged == 0 or self.incumbent.plan is None or self.progress < until:
+            left_s = (until - self.progress) * self.budget_s
+            short = self.limit is None and left_s < _WORTH * self.started_s
+            if short and level is not levels[-1] and self.searched > 0:
+                continue
+            if self.searched == 0 or self.incumbent.plan is None or self.progress < until:
                 self.run(level, kind, min(until, 1.0))
+                self.searched += 1
         self.incumbent.improve_moves(self.budget_s)
 
     def binds(self, level: Level) -> bool:
@@ -290,7 +299,9 @@ class _Search:
         settings, begin = self.settings, self.progress
         self.room = self.incumbent.problem.capacity.copy()
         pricer = Pricer(level.problem)
+        began = self.incumbent.seconds
         start = self._start(level, pricer)
+        self.started_s = self.incumbent.seconds - began
         scale = max(start.best_seconds, _COLDEST)
         if not np.isfinite(scale):
             scale = max(start.seconds, _COLDEST)
@@ -302,7 +313,7 @@ class _Search:
         self._offer(level, walkers)
         moves, before = _MOVES, self.proposed
         hot, heated, cooled = settings.hot, begin, until
-        priced = begin
+        priced, next_pricing = begin, 0.0
         with ThreadPoolExecutor(settings.workers) as pool:
             while (progress := self.progress) < until:
                 done = (self.proposed - before) / len(walkers)
@@ -325,9 +336,13 @@ class _Search:
                     wanted = min(max(self.budget_s / _LOOKS, _SHORTEST), _LONGEST)
                     moves = max(1, int(moves * min(4.0, wanted / spent)))
                 self._offer(level, walkers)
-                if progress - priced > (until - begin) / _PRICINGS:
+                began = self.incumbent.seconds
+                wait = self.limit is None and began < next_pricing
+                if progress - priced > (until - begin) / _PRICINGS and not wait:
                     priced = progress
                     self._price(level, pricer, walkers)
+                    ended = self.incumbent.seconds
+                    next_pricing = ended + _REST * (ended - began)
         self._offer(level, walkers, last=True)
         self.judged += sum(walker.judged for walker in walkers)
 
@@ -374,7 +389,7 @@ class _Search:
         own = np.arange(len(first))
         yield first, own
         yield from self._known(level)
-        if self.proposed > 0:
+        if self.searched > 0:
             return
         listed = list_schedule(level, self.room)
         if listed is not None:

@@ -31,6 +31,7 @@ from models.step.decoding import Encoded, compose, views_of
 
 _OFFERED = 12  # plans that are played on all operators until one fits
 _FITTING_S = 1.0  # seconds that fitting has at least
+_HANDED = 4  # plans that the search may start from
 _CLOSER = 2  # plans that a round goes on from, that are priced in all orders and descend
 
 
@@ -113,7 +114,7 @@ class LearnedPlanner(StepSolver):
         plans, evaluations = answer.best_first()
         answer.fit(incumbent, plans, budget)
         if self.search is not None and (budget.evaluations or incumbent.seconds < budget.seconds):
-            placements = [grouped.fusion.expand(device) for device in plans]
+            placements = [grouped.fusion.expand(device) for device in plans[:_HANDED]]
             if self.levels and not answer.binds:
                 share = 1.0 if budget.evaluations else self.descent
                 until = incumbent.seconds + share * (budget.seconds - incumbent.seconds)

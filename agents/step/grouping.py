@@ -172,8 +172,9 @@ def numbered(key: NDArray[np.generic]) -> IntArray:
 
 def device_kinds(problem: StepProblem) -> IntArray:
     """(D,) the same number for devices of equal seconds and capacity, whatever links they have."""
-    columns = np.concatenate([problem.op_seconds, problem.capacity[None]]).T
-    return numbered(np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1))
+    columns = np.concatenate([problem.op_seconds, problem.capacity[None]]).T + 0.0  # no -0.0
+    number: dict[bytes, int] = {}
+    return np.array([number.setdefault(column.tobytes(), len(number)) for column in columns])
 
 
 def parcels(traffic: HostTraffic, atom: IntArray) -> dict[tuple[int, tuple[int, ...]], FloatArray]:

@@ -12,15 +12,23 @@ from numpy.testing import assert_array_equal
 
 from agents.partition.dp import ContiguousDP
 from agents.placement.baselines import SingleDevice
-from agents.placement.local_search import LocalSearch
-from agents.placement.neighbourhood.levels import inner_bytes, levels_of, list_schedule, splits
+from agents.placement.local_search import LocalSearch, _Search
+from agents.placement.neighbourhood.levels import (
+    Level,
+    inner_bytes,
+    levels_of,
+    list_schedule,
+    splits,
+)
+from agents.placement.neighbourhood.walk import Walker
 from agents.step.grouping import GroupedProblem, topological
+from envs.compilation import clock
 from envs.cost import TabulatedCost
 from envs.graphs.op_graph import Phase
 from envs.graphs.readers import read_graph_file
 from envs.partition.problem import MaxLoadProblem
 from envs.step.plans import Placement, Plan
-from envs.step.price import name_of_order
+from envs.step.price import Pricer, name_of_order
 from envs.step.problem import StepProblem
 from tests.agents.placement.random_problems import cluster, optimum, pipeline, problems
 from tests.asking import partitioned, planned
@@ -75,6 +83,30 @@ def test_a_search_uses_its_budget_and_makes_a_plan_without_one() -> None:
     assert planned(search(), problem, 2.0).seconds >= 2.0
     for budget_s in (0.0, -0.5):
         assert planned(search(), problem, budget_s).solution is not None
+
+
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize(
+    ("budget_s", "looks", "searched"),
+    [(3.0, 0, [0, 1, 2, 2]), (3.0, 20, [0, 2, 2]), (-1.0, 0, [0])],
+)
+def test_levels_that_would_end_as_they_begin_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, budget_s: float, looks: int, searched: list[int]
+) -> None:
+    problem = pipeline([1.0] * 20, 4, cluster([0, 0, 1]))
+    pieces = [level.problem.graph.num_operators for level in levels_of(problem, (2, 5), 3000)]
+    begun: list[int] = []
+
+    def start(self: _Search, level: Level, pricer: Pricer) -> Walker:
+        for _ in range(looks):
+            clock()
+        begun.append(pieces.index(level.problem.graph.num_operators))
+        return whole(self, level, pricer)
+
+    whole = _Search._start
+    monkeypatch.setattr(_Search, "_start", start)
+    assert planned(search(groups=(2, 5)), problem, budget_s).solution is not None
+    assert begun == [0, *searched]  # once to see whether memory binds
 
 
 @SETTINGS

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.step.grouping import device_kinds
 from agents.step.lower_bound import _atoms, _certified, _windows, longest_paths, lower_bound
 from envs.step.problem import StepProblem
 from envs.step.step import NO_COMMUNICATION, SINGLE_PORT, Ports
 from tests.agents.placement.random_problems import cluster, optimum, pipeline, problems
-from tests.strength import examples
+from tests.strength import SEEDS, examples
 
 
 @examples(150)
@@ -38,6 +39,23 @@ def test_no_plan_on_devices_that_are_alike_beats_the_bound(problem: StepProblem)
     )
     assert len(_atoms(alike).members) == 1
     assert lower_bound(alike).seconds <= optimum(alike, NO_COMMUNICATION, live=False) * (1 + 1e-12)
+
+
+@examples(50)
+@given(problem=problems(max_operators=5), seed=SEEDS)
+def test_devices_are_of_a_kind_where_seconds_and_capacity_are_equal(
+    problem: StepProblem, seed: int
+) -> None:
+    copied = np.random.default_rng(seed).integers(0, problem.topology.num_devices, 6)
+    step = replace(
+        problem, op_seconds=problem.op_seconds[:, copied], capacity=problem.capacity[copied]
+    )
+    kind = device_kinds(step)
+    for a in range(len(copied)):
+        for b in range(a + 1):
+            same = np.array_equal(step.op_seconds[:, a], step.op_seconds[:, b])
+            assert (kind[a] == kind[b]) == (same and step.capacity[a] == step.capacity[b])
+        assert kind[a] <= kind[:a].max(initial=-1) + 1
 
 
 @pytest.mark.parametrize(
