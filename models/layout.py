@@ -32,7 +32,7 @@ class FieldLayout:
 
 @dataclass(frozen=True)
 class ClusterWidths:
-    """Columns of the arrays about a cluster; peers, state and the expert's action: 0 without.
+    """Columns of the arrays about a cluster; peers, state, expert's action, sent: 0 without.
 
     `types` is how many of a server's columns, the last, say which GPU type it has.
     """
@@ -46,6 +46,7 @@ class ClusterWidths:
     peer: int
     state: int
     advised: int = 0
+    sent: int = 0
 
 
 def cluster_layout(widths: ClusterWidths) -> tuple[FieldLayout, ...]:
@@ -54,6 +55,7 @@ def cluster_layout(widths: ClusterWidths) -> tuple[FieldLayout, ...]:
     What only a critic sees in training, the state of all schedulers, is not among them.
     """
     peers = FieldLayout("peer_features", "float32", ("F", widths.peer), optional=True)
+    sent = FieldLayout("sent_features", "float32", ("F", widths.sent), optional=True)
     return (
         FieldLayout("cluster_features", "float32", (widths.cluster,)),
         FieldLayout("rack_features", "float32", ("R", widths.rack)),
@@ -69,6 +71,7 @@ def cluster_layout(widths: ClusterWidths) -> tuple[FieldLayout, ...]:
         FieldLayout("share_features", "float32", ("E", widths.share)),
         FieldLayout("share_mask", "int8", ("E",)),
         *((peers,) if widths.peer else ()),
+        *((sent,) if widths.sent else ()),
         *((FieldLayout(ADVISED, "int64", (1,)),) if widths.advised else ()),
         FieldLayout("action_mask", "int8", ("A",)),
     )

@@ -134,7 +134,7 @@ class CheckpointScheduler:
 
     A network plays an episode of `envs.cluster`. What it sees and may do is read from the
     configuration of its training, which lies in the folder: known durations, history, order of the
-    window, server groups, preemption, longest wait. An expert policy whose action it is shown is
+    window, view delay, server groups, preemption, longest wait. The expert that it may be shown is
     described by `spec.json` (`checkpoint_expert`). Nothing of these files is instantiated. Sizes
     are free: all of the cluster's servers are shown, all running jobs, and as many pending jobs as
     `window` allows. The columns of GPU types are those of the cluster, in its order.
@@ -257,6 +257,7 @@ class CheckpointScheduler:
             order=self.trained.order,
             history=self.trained.history,
             expert=self.expert,
+            view_delay_s=self.trained.view_delay_s if self.schedulers > 1 else None,
         )
         rng = np.random.default_rng(self.seed)
         return SchedulingEpisode(
@@ -311,6 +312,7 @@ class Training:
     known_durations: bool = False
     history: int = 0
     order: WindowOrder = QueueOrder()
+    view_delay_s: float | None = None
     gpu_types: int = MAX_GPU_TYPES
     restart_s: float = 0.0  # where the state does not say; no decision of a plan depends on it
 
@@ -340,6 +342,9 @@ class _Config(_Part):
     known_durations: bool = _at("env", "observation", "known_durations")
     history: int = _at("env", "observation", "history")
     order: str = _at("env", "observation", "order", "_target_")
+    view_delay_s: float | None = Field(
+        None, ge=0.0, validation_alias=AliasPath("env", "view_delay_s")
+    )
     actions: _Actions = _at("env", "actions")
     overheads: _Overheads | None = None
 
@@ -366,6 +371,7 @@ def _training(checkpoint: SchedulerCheckpoint) -> Training:
         config.known_durations,
         config.history,
         WINDOW_ORDERS[order](),
+        config.view_delay_s,
         read_form(_Model, checkpoint.spec.get("model"), spec, inside="model").types,
         0.0 if config.overheads is None else config.overheads.restart_s,
     )

@@ -10,7 +10,9 @@ from annotated_types import Gt, Le
 from agents.cluster.backfilling import start
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.compiled import joint_replay as compiled
-from agents.cluster.compiled.joint_choice import Joint, Memory, Rule
+from agents.cluster.compiled.cells import Cells
+from agents.cluster.compiled.durations import Memory, learn
+from agents.cluster.compiled.joint_choice import Joint, Rule
 from agents.cluster.compiled.joint_replay import Scorer, scorer_of
 from agents.cluster.compiled.pairs import (
     EDGE_WIDTH,
@@ -228,7 +230,7 @@ class JointChoice(Scheduler):
             memory.mean[waiting] = self.posterior.mean(simulator.state, waiting)
         else:
             for job in self._finished.new(simulator):
-                kernel.learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
+                learn(memory, int(job), float(simulator.state.jobs["attained"][job]))
         kernel.route(simulator.state, self._now)
 
     def choice(self, simulator: ClusterSimulator) -> Option | None:
@@ -284,6 +286,30 @@ class JointChoice(Scheduler):
         if not hold:
             self._decide(simulator, joint)
         self._run(simulator, joint)
+
+    @property
+    def cells(self) -> Cells:
+        """What schedulers see of each other's cells; see `LateViews`."""
+        return self._now.owners.cells
+
+    def to_decision(
+        self, simulator: ClusterSimulator, cell: int | None = None
+    ) -> tuple[int | None, float]:
+        """Send the job that was asked about to a cell, and go on to the next decision of `views`.
+
+        Args:
+            simulator: since the `reset`, all of whose jobs have gone to cells in this way.
+            cell: None: no job was asked about yet.
+
+        Returns:
+            The job that is asked about, which `cells` describes, None: nothing is to come; and the
+            integral of the number of unfinished jobs over the seconds until then.
+        """
+        job, passed_s = compiled.run_to_decision(
+            simulator.state, simulator.tables, simulator.overheads, self._now, self._scorer,
+            self.schedulers, NONE if cell is None else cell,
+        )  # fmt: skip
+        return None if job == NONE else int(job), float(passed_s)
 
     def order_by(self, key: FloatArray) -> None:
         """Jobs are thought to take `key` (J,) seconds, until the next `reset`."""

@@ -9,7 +9,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.cluster.compiled.joint_choice import ROUTED, Owners
+from agents.cluster.cells import LateViews
+from agents.cluster.compiled.joint_choice import ROUTED, VIEWED, Owners
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.cluster.environment.routing import (
@@ -42,7 +43,8 @@ class Partitioned:
     the most free GPUs. With "best_offer" it goes to the scheduler that has the best place for it
     that is good enough, and only where none has one to the least loaded. At the first event after
     it has been in a queue for longer than `forward_s`, and as long again later, a job goes to the
-    scheduler with the least load, its own not counted.
+    scheduler with the least load, its own not counted. All of this is seen as it is; `views` decide
+    in place of `arrival` where schedulers see each other late, and a job may then be sent on once.
 
     Args:
         schedulers: how many share the cluster.
@@ -51,6 +53,7 @@ class Partitioned:
         arrival: "routed" (as `routing` says), "least_load", "shortest_queue" or "best_offer".
         forward_s: seconds after which a job may go to another queue; None: never.
         seed: of the routing.
+        views: what schedulers see of each other, and how they choose a cell; None: `arrival` says.
 
     Raises:
         InputError: an arrival that there is not; a number out of bounds.
@@ -62,6 +65,7 @@ class Partitioned:
     arrival: Arrival = "best_offer"
     forward_s: Positive | None = 60.0
     seed: int = 0
+    views: LateViews | None = None
 
     def owners(self, simulator: ClusterSimulator, tables: RateTables) -> Owners:
         """Who has what at the start of a simulation.
@@ -74,12 +78,13 @@ class Partitioned:
             InputError: there are fewer racks than schedulers, or none can hold a job.
         """
         cluster, trace, schedulers = simulator.cluster, simulator.trace, self.schedulers
-        arrival = get_args(Arrival).index(self.arrival)
+        arrival = VIEWED if self.views else get_args(Arrival).index(self.arrival)
         of_node = self.racks(cluster, schedulers).astype(np.int64)
         types = np.array(simulator.state.jobs["types"])
         holds = _holds(cluster, trace, types, of_node, schedulers)
         home = self.routing(trace, schedulers, np.random.default_rng(self.seed))
         home = first_that_holds(trace.name, home, holds)
+        cells = (self.views or LateViews()).cells(home, schedulers)
         if schedulers > 1 and arrival != ROUTED:
             home[:] = NONE
         return Owners(
@@ -93,6 +98,7 @@ class Partitioned:
             asked=np.zeros(len(trace)),
             user=user_numbers(trace),
             capacity=_capacity(cluster),
+            cells=cells,
         )
 
 

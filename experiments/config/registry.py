@@ -144,6 +144,7 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "perceptron": "models.perceptron:PerceptronConfig",
         "interference": "models.interference.fit:FitConfig",
         "kernel_cost": "models.step.kernel_cost:KernelCostConfig",
+        "cells": "models.cluster.cells:CellsConfig",
         "pairs": "models.cluster.pairs:PairsConfig",
         "placer": "models.step.placer:PlacerConfig",
         "placer_continued": "agents.rllib.step.plans:Continued",

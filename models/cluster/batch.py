@@ -257,6 +257,9 @@ class ClusterBatch:
         if self.peer_features is not None:
             peers = order.unsqueeze(1).expand(-1, self.peer_features.shape[1], -1)
             self.peer_features = _arranged(self.peer_features, peers, PEER_BASE)
+            if "sent_features" in observation:
+                seen = (self.peer_features, observation["sent_features"])
+                self.peer_features = torch.cat(seen, dim=-1)
         self.num_pending = pending.shape[0]
         self._connect(observation, shares, running.shape[0], packed)
         types = servers[..., SERVER_BASE:]

@@ -194,7 +194,7 @@ def widths_of_cluster(observation_space: spaces.Dict) -> ClusterWidths:
         name: width_of(observation_space, f"{name}_features")
         if f"{name}_features" in observation_space.spaces
         else 0
-        for name in ("peer", "state")
+        for name in ("peer", "state", "sent")
     }
     if other["peer"] not in (0, PEER_BASE + types):
         raise InputError(
@@ -263,7 +263,7 @@ class HierarchicalPolicy(Policy):
         if preemption:
             self.preempt = JobHead(hidden, direct, scale, -index)
         if widths.peer:
-            self.forwarding = ForwardHead(hidden, widths.peer, scale)
+            self.forwarding = ForwardHead(hidden, widths.peer + widths.sent, scale)
         if widths.advised:
             self.advice = nn.Parameter(torch.tensor(float(config.initial_expert_weight)))
         if widths.state:

@@ -5,6 +5,7 @@ weights.safetensors   the weights; spec.json, config.yaml and README.md as besid
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from models.cluster.pairs import PairsPolicy
 
 KIND, VERSION = "meshwright.pairs", 1
+Weights = dict[str, NDArray[np.float32]]
+Shape = tuple[int, ...]
 LISTED = (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
 
 
@@ -43,19 +46,41 @@ def export_pairs(policy: PairsPolicy, folder: Path, card: ModelCard) -> Path:
     return folder
 
 
-def read_pairs(folder: Path, node: int, edge: int, pair: int) -> dict[str, NDArray[np.float32]]:
+def read_pairs(folder: Path, node: int, edge: int, pair: int) -> Weights:
     """The weights by name, of a policy for features of these widths.
 
     Raises:
         InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
+    return read_weights(
+        folder,
+        KIND,
+        VERSION,
+        lambda found: pair_shapes(node, edge, pair, len(found.get("score", ()))),
+    )
+
+
+def read_weights(
+    folder: Path, kind: str, version: int, shapes_of: Callable[[Weights], Mapping[str, Shape]]
+) -> Weights:
+    """The weights by name of a folder that `write_beside` wrote.
+
+    Args:
+        folder: that holds them.
+        kind: of the folder, in its spec.
+        version: of the spec.
+        shapes_of: what shapes they have, by the weights themselves.
+
+    Raises:
+        InputError: the folder is not one of these, or a file in it is damaged or foreign.
+    """
     check_folder(folder)
-    read_checked_spec(folder, KIND, VERSION, LISTED)
+    read_checked_spec(folder, kind, version, LISTED)
     try:
-        found: dict[str, NDArray[np.float32]] = load_file(folder / WEIGHTS_FILE)
+        found: Weights = load_file(folder / WEIGHTS_FILE)
     except (ValueError, SafetensorError) as error:
         raise InputError(f"cannot be read ({error})", file=folder / WEIGHTS_FILE) from error
-    shapes = pair_shapes(node, edge, pair, len(found.get("score", ())))
+    shapes = shapes_of(found)
     for name, shape in shapes.items():
         if name not in found or found[name].shape != shape or set(found) != set(shapes):
             reason = f"{name} is not of shape {shape}, or there are other weights"

@@ -38,7 +38,8 @@ from models.export.checkpoint import (
 from models.step.decoding import PARALLEL, SEQUENTIAL, Encoded, FeatureArray, Views
 
 if TYPE_CHECKING:
-    from models.architecture import Policy
+    from torch import nn
+
     from models.step.placer import PlacerPolicy
 
 KIND, VERSION = "meshwright.placer", 1
@@ -144,7 +145,7 @@ def export_placer(policy: PlacerPolicy, folder: Path, card: ModelCard) -> Path:
     return folder
 
 
-def write_beside(policy: Policy, folder: Path, card: ModelCard, spec: Mapping[str, Any]) -> None:
+def write_beside(policy: nn.Module, folder: Path, card: ModelCard, spec: Mapping[str, Any]) -> None:
     """The weights, the card and what they were trained with, and `spec` with the hashes of all."""
     save_weights(policy, folder / WEIGHTS_FILE)
     (folder / CONFIG_FILE).write_text(card.config_yaml, encoding="utf-8")

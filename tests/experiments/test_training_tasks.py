@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from agents.cluster.cells import CellChoice
 from agents.cluster.migrating.weight_search import WeightSearchConfig
 from agents.cluster.rule_numbers import Numbers, NumberSearch
 from envs.arrays import FloatArray
 from envs.cluster.environment.duration_features import width
+from experiments.cluster.regimes import Regime
 from experiments.cluster.split_windows import SampledWindows
+from experiments.learning.train_cells import EvolutionConfig, EvolutionTask
 from experiments.learning.train_durations import DurationTask, Rows
 from experiments.learning.train_priority import Request, WeightTask
 from experiments.learning.train_rule import NumberTask
 from experiments.learning.trainer import Rounds, Task, train
 from models.durations.bins import DurationConfig
+from models.export.cells import CONTEXTS, FEATURES
 from tests.refusal import refusal
 
 
@@ -58,7 +62,21 @@ def durations(seed: int = 0) -> DurationTask:
     return DurationTask(config, rows, rows, seed)
 
 
-@pytest.mark.parametrize("make", [numbers, weights, durations])
+class Noisy:
+    """Windows in which weights cost more the farther they are from 0.4."""
+
+    def jcts(self, choice: CellChoice, drawn: Sequence[int] | None = None) -> list[FloatArray]:
+        off = np.square(choice.compiled().weights - 0.4).sum()
+        return [np.array([1.0, 3.0]) * (n + 1) * np.exp(off) for n in drawn or range(4)]
+
+
+def evolution(seed: int = 0) -> EvolutionTask:
+    config: Any = SimpleNamespace(chosen=Regime(), delays=[2.0], base={}, seed=seed)
+    start, windows = np.zeros((FEATURES, CONTEXTS)), cast(Any, Noisy())
+    return EvolutionTask(config, EvolutionConfig(spread=0.1, replays=3), start, windows, windows)
+
+
+@pytest.mark.parametrize("make", [numbers, weights, durations, evolution])
 def test_what_goes_on_is_what_was_not_stopped(make: Callable[..., Task], tmp_path: Path) -> None:
     rounds, whole, parts = Rounds(3, evaluate_every=2), make(), make()
     undisturbed = train(whole, rounds, tmp_path / "whole")

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.cluster.compiled.cells import Cells, choose, describe, look_around, note
+from agents.cluster.compiled.durations import Memory, gpu_seconds, predicted
 from agents.cluster.rules.eligible import Record, holds, permitted
 from envs.arrays import FloatArray, IntArray
 from envs.cluster.interference.kernel import Sums, alone_rate, left_by_neighbours
@@ -28,7 +30,7 @@ GAIN, TIGHTEST, LOOSEST, ALIGNED = range(4)  # `Rule.choice`
 # They and what follows are no literals, for each of which numba would compile anew.
 LOOKED_AT, BEST, WIDEST, FREEST = np.arange(4)
 ALONE, STRICT, NARROW = np.int64(1), np.bool_(True), np.bool_(False)
-ROUTED, LEAST_LOAD, SHORTEST_QUEUE, BEST_OFFER = range(4)  # `Owners.arrival`
+ROUTED, LEAST_LOAD, SHORTEST_QUEUE, BEST_OFFER, VIEWED = range(5)  # `Owners.arrival`
 
 
 class Rule(NamedTuple):
@@ -49,16 +51,6 @@ class Rule(NamedTuple):
     fast: float
     choice: int  # what places are compared by
     hurry: float  # what a place in the order counts, beside a part of the rate gained
-
-
-class Memory(NamedTuple):
-    """What schedulers remember of durations: averages that forget, by the likes of a job."""
-
-    like: IntArray  # (J, L) classes of every job, the narrowest first
-    mean: FloatArray  # (C,) seconds, nan: none of the class has finished
-    prior: float  # seconds, where no job at all has
-    recency: float  # weight of the latest duration
-    rank: FloatArray  # (J,) of an order that is worked out elsewhere
 
 
 class Room(NamedTuple):
@@ -102,6 +94,7 @@ class Owners(NamedTuple):
     asked: FloatArray  # (J,) seconds at which it was last asked to whose queue a job goes
     user: IntArray  # (J,) from 0, in jobs of unknown users one for each
     capacity: FloatArray  # (3,) of the cluster: thousandths of GPUs, processors, memory; or inf
+    cells: Cells  # what they see of each other, where `arrival` is VIEWED
 
 
 class Joint(NamedTuple):
@@ -114,55 +107,56 @@ class Joint(NamedTuple):
     room: Room
 
 
-@compiled_inner
-def predicted(memory: Memory, job: int) -> float:
-    """Seconds that a job is thought to take."""
-    for level in range(memory.like.shape[1]):
-        mean: float = memory.mean[memory.like[job, level]]
-        if not np.isnan(mean):
-            return mean
-    return memory.prior
-
-
-@compiled
-def learn(memory: Memory, job: int, seconds: float) -> None:
-    """A job has finished after so many seconds of work."""
-    for level in range(memory.like.shape[1]):
-        kind = memory.like[job, level]
-        before = memory.mean[kind]
-        if np.isnan(before):
-            before = seconds
-        memory.mean[kind] = before + memory.recency * (seconds - before)
-
-
-@compiled
-def gpu_seconds(state: ClusterState, memory: Memory, job: int) -> float:
-    """That a job is thought to take."""
-    record = state.jobs[job]
-    return float(predicted(memory, job) * record.gpus * (record.milli / WHOLE_GPU))
-
-
 @pasted
 def route(state: ClusterState, joint: Joint) -> None:
     """Jobs that have arrived come to a queue, and those that have waited for long may leave theirs.
 
-    Who has been asked is asked again after `forward_s`.
+    Who has been asked is asked again after `forward_s`; with late views that happens once.
     """
     owners = joint.owners
     if len(owners.gpus) == 1 or (owners.arrival == ROUTED and owners.forward_s == np.inf):
         return
-    now, job = state.clock[0].now, state.clock[0].head
+    job = next_asked(state, owners, state.clock[0].head)
+    while job != NONE:
+        its = NONE
+        if owners.arrival == BEST_OFFER:
+            its = best_offer(state, joint, job)
+        elif owners.arrival == VIEWED:
+            look_at_cells(state, joint, job)
+            its = choose(owners.cells)
+            note(state, joint.memory, owners.cells, job, its)
+        if its == NONE:
+            its = least_loaded(state, joint, job)
+        come(state, owners, job, its)
+        job = next_asked(state, owners, state.jobs[job].after)
+
+
+@compiled_inner
+def next_asked(state: ClusterState, owners: Owners, job: int) -> int:
+    """From `job` on, the first pending job of which it is asked to whose queue it goes, or NONE."""
+    now = state.clock[0].now
     while job != NONE:
         waited = now - max(state.jobs[job].since, owners.asked[job])
         if owners.home[job] == NONE or waited > owners.forward_s:
-            its = NONE
-            if owners.arrival == BEST_OFFER:
-                its = best_offer(state, joint, job)
-            if its == NONE:
-                its = least_loaded(state, joint, job)
-            owners.home[job] = its
-            owners.asked[job] = now
+            break
         job = state.jobs[job].after
+    return job
+
+
+@compiled_inner
+def come(state: ClusterState, owners: Owners, job: int, scheduler: int) -> None:
+    """A job comes to the queue of a scheduler."""
+    again = owners.arrival != VIEWED or owners.home[job] == NONE
+    owners.asked[job] = state.clock[0].now if again else np.inf
+    owners.home[job] = scheduler
+
+
+@compiled_inner
+def look_at_cells(state: ClusterState, joint: Joint, job: int) -> None:
+    """Write what the scheduler who decides about `job` sees of all cells."""
+    owners, memory, cells = joint.owners, joint.memory, joint.owners.cells
+    look_around(state, memory, owners.of_node, owners.home, cells, job)
+    describe(state, memory, owners.gpus, owners.fastest[job], owners.holds[job], cells, job)
 
 
 @pasted
@@ -300,6 +294,13 @@ def best_places(state: ClusterState, joint: Joint, job: int, strict: bool, wide:
     record, scheduler = state.jobs[job], owners.home[job]
     fastest = owners.fastest[job, scheduler]
     room.shares[:], room.worth[:] = 0, -np.inf
+    if record.milli == WHOLE_GPU and record.gpus > 0:
+        free = 0
+        for node in range(len(state.nodes)):
+            if owners.of_node[node] == scheduler:
+                free += state.nodes[node].free
+        if free < record.gpus:
+            return
     anywhere = False
     for node in range(len(state.nodes)):
         place = state.nodes[node]

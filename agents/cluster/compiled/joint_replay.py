@@ -6,7 +6,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.cluster.compiled.joint_choice import BEST, Joint, Owners, learn, route, take
+from agents.cluster.compiled.cells import note
+from agents.cluster.compiled.durations import Memory, learn
+from agents.cluster.compiled.joint_choice import (
+    BEST,
+    Joint,
+    Owners,
+    Room,
+    come,
+    look_at_cells,
+    next_asked,
+    route,
+    take,
+)
 from agents.cluster.compiled.pairs import FloatRows, Pairs, Weights, find, pairs_of, put, scores
 from envs.cluster.interference.rates import RateTables
 from envs.cluster.simulation.borrowed import borrowed
@@ -65,6 +77,44 @@ def out_of_patience(state: ClusterState, owners: Owners, scorer: Scorer, schedul
     return False
 
 
+@pasted
+def pass_time(
+    state: ClusterState, tables: RateTables, overheads: Overheads, room: Room, memory: Memory
+) -> bool:
+    """Go to the next event and learn from jobs that finish; False: nothing is to come."""
+    ran = state.clock[0].running
+    room.running[:ran] = state.heap[:ran]
+    if advance(state, tables, overheads, np.inf) == NOTHING:
+        return False
+    finished = 0
+    for place in range(ran):
+        if state.jobs[room.running[place]].status == FINISHED:
+            room.running[finished] = room.running[place]
+            finished += 1
+    for job in np.sort(room.running[:finished]):
+        learn(memory, job, state.jobs[job].attained)
+    return True
+
+
+@compiled_inner
+def start_all(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    joint: Joint,
+    scorer: Scorer,
+    schedulers: int,
+) -> None:
+    """Every scheduler starts what it can."""
+    for scheduler in range(schedulers):
+        while True:
+            chosen, shares = next_start(state, joint, scorer, scheduler)
+            if chosen == NONE:
+                break
+            take(state, joint.room, BEST, chosen, shares)
+            begin(state, tables, overheads, chosen)
+
+
 @compiled
 def run(
     state: ClusterState,
@@ -77,26 +127,44 @@ def run(
     """Simulate until nothing is to come; False: the log must be lengthened first."""
     state, tables, room, memory = borrowed(state), borrowed(tables), joint.room, joint.memory
     joint = Joint(borrowed(joint.believed), joint.owners, memory, joint.rule, room)
-    clock = state.clock[0]
     while True:
         if log_is_short(state):
             return False
-        ran = clock.running
-        room.running[:ran] = state.heap[:ran]
-        if advance(state, tables, overheads, np.inf) == NOTHING:
+        if not pass_time(state, tables, overheads, room, memory):
             return True
-        finished = 0
-        for place in range(ran):
-            if state.jobs[room.running[place]].status == FINISHED:
-                room.running[finished] = room.running[place]
-                finished += 1
-        for job in np.sort(room.running[:finished]):
-            learn(memory, job, state.jobs[job].attained)
         route(state, joint)
-        for scheduler in range(schedulers):
-            while True:
-                chosen, shares = next_start(state, joint, scorer, scheduler)
-                if chosen == NONE:
-                    break
-                take(state, room, BEST, chosen, shares)
-                begin(state, tables, overheads, chosen)
+        start_all(state, tables, overheads, joint, scorer, schedulers)
+
+
+@compiled
+def run_to_decision(
+    state: ClusterState,
+    tables: RateTables,
+    overheads: Overheads,
+    joint: Joint,
+    scorer: Scorer,
+    schedulers: int,
+    cell: int,
+) -> tuple[int, float]:
+    """Send the job that was asked about to `cell`, NONE: there is none; go on to the next.
+
+    Returns:
+        The job that is asked about, which is described, NONE: nothing is to come; and the integral
+        of the number of unfinished jobs over the seconds until then.
+    """
+    state, tables, owners = borrowed(state), borrowed(tables), joint.owners
+    clock, passed = state.clock[0], 0.0
+    if cell != NONE:
+        job = next_asked(state, owners, clock.head)
+        note(state, joint.memory, owners.cells, job, cell)
+        come(state, owners, job, cell)
+    while True:
+        job = next_asked(state, owners, clock.head)
+        if job != NONE:
+            look_at_cells(state, joint, job)
+            return job, passed
+        start_all(state, tables, overheads, joint, scorer, schedulers)
+        before, unfinished = clock.now, clock.pending + clock.running
+        if not pass_time(state, tables, overheads, joint.room, joint.memory):
+            return NONE, passed
+        passed += unfinished * (clock.now - before)

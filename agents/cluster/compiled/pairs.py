@@ -9,24 +9,21 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from agents.cluster.compiled.durations import gpu_seconds, left, predicted
 from agents.cluster.compiled.joint_choice import (
     BEST,
     FREEST,
     LOOKED_AT,
     WIDEST,
     Joint,
-    Memory,
     Room,
     best_places,
     effect,
-    gpu_seconds,
     look,
     owns_running,
-    predicted,
     rate_on,
 )
 from envs.arrays import IntArray
-from envs.cluster.simulation.cluster_kernel import attained_by
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled_inner, pasted
@@ -154,13 +151,6 @@ def find(state: ClusterState, joint: Joint, pairs: Pairs, scheduler: int, first:
     if first > 0 and count > 1:
         describe(state, joint, pairs, scheduler, count, filled)
     return count
-
-
-@compiled_inner
-def left(state: ClusterState, memory: Memory, job: int) -> float:
-    """Seconds of work that a running job is thought to have left."""
-    done = attained_by(state.jobs[job], state.clock[0].now)
-    return float(max(predicted(memory, job) - done, 0.3 * done, 1.0))
 
 
 @compiled_inner

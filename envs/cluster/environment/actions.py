@@ -80,6 +80,9 @@ class Layout(NamedTuple):
     allow_all: int = 1
     least_run_s: float = np.inf  # a job runs before it can be preempted, inf without preemption
     longest_wait_s: float = np.inf
+    view_delay_s: float = (
+        -1.0
+    )  # between broadcasts of what others show; below 0: it is seen as it is
 
     @property
     def size(self) -> int:
@@ -204,6 +207,9 @@ class Bookkeeping(NamedTuple):
     took: FloatArray  # (J,) feature: time for which a job that has finished held its GPUs
     gang: IntArray  # (J,) number of its gang size; (0,) where no history is shown
     finished: FloatArray  # (C + 1, 3) number, mean, variance by gang size, and over all
+    broadcast: FloatArray  # (1,) seconds: when schedulers last showed each other what they have
+    seen: FloatArray  # (S, ...) what they showed then
+    sent: FloatArray  # (S, S, 2) jobs, and GPUs they ask for, forwarded since by whom and to whom
 
 
 @compiled_inner
@@ -393,7 +399,10 @@ def act(
     action -= table.window * table.groups
     if action < table.window * table.peers:
         job = book.window[me, action // table.peers]
-        book.home[job] = (me + 1 + action % table.peers) % (table.peers + 1)
+        other = (me + 1 + action % table.peers) % (table.peers + 1)
+        book.home[job] = other
+        book.sent[me, other, 0] += 1.0
+        book.sent[me, other, 1] += state.jobs[job].gpus * state.jobs[job].milli / WHOLE_GPU
         book.there[job] = state.clock[0].now + forward_delay
         book.forwards[job] += 1
         return FORWARDED

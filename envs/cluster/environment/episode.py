@@ -202,6 +202,9 @@ class SchedulingEpisode:
             took=np.zeros(len(gang)),
             gang=gang,
             finished=np.zeros((int(gang.max(initial=-1)) + 2, 3)),
+            broadcast=np.full(1, -np.inf),
+            seen=self._summaries.copy(),
+            sent=np.zeros((self.schedulers, self.schedulers, 2)),
         )
         expert = observation.expert
         self.expert = None if expert is None else expert.begin(self)

@@ -16,7 +16,7 @@ from annotated_types import Ge
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.bounds import Count, bounded
+from envs.bounds import Count, NonNegative, bounded
 from envs.cluster.environment.actions import (
     QUEUE,
     REMAINING_TIME,
@@ -47,6 +47,7 @@ Features = NDArray[np.float32]
 LOW, HIGH = -1.0, 4.0
 AREA_WIDTH = 8  # what racks and the whole have in common
 RACK_WIDTH, CLUSTER_WIDTH, SHARE_WIDTH, PEER_BASE = AREA_WIDTH, AREA_WIDTH + 8, 2, 7
+SENT_WIDTH = 3
 PROFILE_WIDTH = 8  # features of a job that only its rate model and its requests say
 SERVER_BASE, CHANGING = 11, 17  # columns of a server before its type, of a job before its profile
 JOB_BASE = CHANGING + PROFILE_WIDTH
@@ -214,6 +215,7 @@ class Seen(NamedTuple):
     pending_features: Features
     share_features: Features
     peer_features: Features
+    sent_features: Features
     server_rack: NDArray[np.int64]
     share_index: NDArray[np.int64]
     rack_mask: Flags
@@ -245,6 +247,7 @@ class ClusterObservation:
     | share_features | float32 (E, 2) | 0 |
     | share_mask | int8 (E,) | 0 |
     | peer_features | float32 (F, 7 + T), only with other schedulers | none |
+    | sent_features | float32 (F, 3), only with a view delay | none |
     | advised | int64 (1,), only with an expert: the action it would take | none |
 
     N servers, R racks and T GPU types are bounds; W, M and E arguments; F is the number of other
@@ -345,6 +348,14 @@ class ClusterObservation:
     | 5, 6 | count of its running jobs, of the jobs on their way to it |
     | 7.. | share of its GPUs that are of each type |
 
+    With a `view_delay_s` columns 1 to 6 are those of the last broadcast. All schedulers broadcast
+    together: at the start, and at the first decision when so many seconds have passed since.
+
+    | sent_features | in the order of forwarding |
+    |---|---|
+    | 0, 1 | jobs forwarded there since the broadcast: count, GPUs they ask for / its GPUs |
+    | 2 | time since the broadcast |
+
     Args:
         bounds: N, R, T and the GPUs of the largest server.
         peers: F.
@@ -355,6 +366,7 @@ class ClusterObservation:
         order: by what key the window is filled.
         history: K; 0: no history is shown.
         expert: the policy whose action is shown; None: none.
+        view_delay_s: seconds between broadcasts of peer_features; None: they are seen as they are.
 
     Raises:
         InputError: the window's key needs durations that are not known.
@@ -372,6 +384,7 @@ class ClusterObservation:
         order: WindowOrder = QueueOrder(),
         history: Annotated[int, Ge(0)] = 0,
         expert: ExpertPolicy | None = None,
+        view_delay_s: NonNegative | None = None,
     ) -> None:
         if order.needs_durations and not known_durations:
             raise InputError(f"{type(order).__name__} needs known durations", field="order")
@@ -389,6 +402,7 @@ class ClusterObservation:
             key=order.code,
             history=history,
             groups=servers + racks + 1,
+            view_delay_s=-1.0 if view_delay_s is None else float(view_delay_s),
         )
         job = JOB_BASE + types + history_width(history)
         rows = {
@@ -409,6 +423,8 @@ class ClusterObservation:
         }
         if peers:
             self._arrays["peer_features"] = ((peers, PEER_BASE + types), np.float32, HIGH)
+            if view_delay_s is not None:
+                self._arrays["sent_features"] = ((peers, SENT_WIDTH), np.float32, HIGH)
         if expert is not None:
             self._arrays[ADVISED] = ((1,), np.int64, MOST_ACTIONS)
 
@@ -476,11 +492,22 @@ def observe(
     ):
         fill_jobs(state, book, view, profiles, table, chosen, rows, flags)
     fill_shares(state, view, book.shown[me], seen)
+    late = table.peers > 0 and table.view_delay_s >= 0.0
+    if late and state.clock[0].now - book.broadcast[0] >= table.view_delay_s:
+        book.broadcast[0] = state.clock[0].now
+        book.seen[:] = summaries
+        book.sent[:] = 0.0
     for peer in range(table.peers):
-        other = summaries[(me + 1 + peer) % (table.peers + 1)]
+        number = (me + 1 + peer) % (table.peers + 1)
+        other = book.seen[number] if late else summaries[number]
         seen.peer_features[peer, 0] = inside(other[0] / max(view.gpus, 1))
         for column in range(1, len(other)):
             seen.peer_features[peer, column] = inside(other[column])
+        if late:
+            sent = book.sent[me, number]
+            seen.sent_features[peer, 0] = count(sent[0])
+            seen.sent_features[peer, 1] = inside(sent[1] / max(other[0], 1.0))
+            seen.sent_features[peer, 2] = minutes(state.clock[0].now - book.broadcast[0])
     fill_mask(state, book, view, table, request, mask)
 
 

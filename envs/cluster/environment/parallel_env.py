@@ -104,7 +104,8 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
     `observation_space(agent)`, the same for all: `Dict` as of `meshwright/Cluster-v0`, of the
     scheduler's own servers and jobs, with `peer_features` about the other schedulers
     (`ClusterObservation`; absent where there is one scheduler) and
-    `action_mask` (int8 (A,), also in `infos`). With `state_in_observation` there is also
+    `action_mask` (int8 (A,), also in `infos`). With a `view_delay_s` that is late, and
+    `sent_features` say what the scheduler has sent since. With `state_in_observation` there is also
     `state_features` (float32 (S (23 + T),)), what `state()` returns.
     To wait is allowed as long as something is to come, and where nothing else is allowed. To
     forward is allowed to schedulers whose server groups could hold the job when empty.
@@ -151,6 +152,8 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
     * `credit`: who gets which reward; default: the team.
     * `forwards`: how often a job can be forwarded.
     * `forward_s`: seconds for which it is then on its way.
+    * `view_delay_s`: seconds for which schedulers know of the others only what these last showed
+      them, and what they have sent there since (`ClusterObservation`); None: they see all.
     * `rates`, `overheads`, `actions`, `reward`, `keep_runs`, `render_mode`: as of
       `meshwright/Cluster-v0`.
     * `observation`: called with the bounds of a scheduler's part and the number of other
@@ -184,6 +187,7 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
         credit: Credit = TeamCredit(),
         forwards: Annotated[int, Ge(0)] = 1,
         forward_s: NonNegative = 0.0,
+        view_delay_s: NonNegative | None = None,
         rates: RateModel | None = None,
         overheads: Overheads = FREE_OF_CHARGE,
         actions: ClusterActions = ClusterActions(),
@@ -201,7 +205,8 @@ class ClusterParallelEnv(WithEpisode, DecisionsEnv[ClusterGraph]):
         self.overheads, self.horizon, self.keep_runs = overheads, horizon, keep_runs
         self.actions, self.reward, self.render_mode = actions, reward, render_mode
         self.bounds = self.generator.bounds.part(schedulers)
-        self.observation = observation(self.bounds, peers=schedulers - 1)
+        late = {} if view_delay_s is None else {"view_delay_s": view_delay_s}
+        self.observation = observation(self.bounds, peers=schedulers - 1, **late)
         self.state_in_observation = state_in_observation
         width = schedulers * (CLUSTER_WIDTH + PEER_BASE + self.bounds.gpu_types)
         self.state_space = spaces.Box(LOW, HIGH, (width,), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -13,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from agents.cluster.cells import BySize, LateViews, LeastWork, ShortestQueue, of_weights
 from agents.cluster.compiled import joint_choice as kernel
 from agents.cluster.joint_choice import JointChoice, likes
 from agents.cluster.partitioned import Partitioned, fastest
 from agents.cluster.replay import replay, simulate
+from envs.arrays import FloatArray
 from envs.cluster.environment.routing import (
     MixedRacks,
     OneQueue,
@@ -35,6 +38,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
+from models.export.cells import CONTEXTS, FEATURES
 from tests.agents.cluster.further_policies import joint_choice, several
 from tests.agents.cluster.small_clusters import (
     Speeds,
@@ -140,6 +144,7 @@ class Twin:
         self.policy.reset(simulator)
         self.owners = self.policy._now.owners  # of nodes and jobs, and the fastest rates
         self.asked: dict[int, float] = {}  # about the queue
+        self.cells = LateTwin(self)
         self.mean: dict[tuple[object, ...], float] = {}
 
     def run(self) -> None:
@@ -161,6 +166,10 @@ class Twin:
         for job in self.simulator.pending():
             since = max(self.simulator.state.jobs["since"][job], self.asked.get(job, 0.0))
             if home[job] == NONE or now - since > (several.forward_s or np.inf):
+                if several.views is not None:
+                    self.asked[job] = now if home[job] == NONE else np.inf
+                    home[job] = self.cells.chosen(job)
+                    continue
                 self.asked[job] = now
                 can = np.flatnonzero(self.owners.holds[job]).tolist()
                 offers = self.offers(job, can) if several.arrival == "best_offer" else {}
@@ -289,6 +298,133 @@ class Twin:
         return places
 
 
+class LateTwin:
+    """What schedulers know of cells, told anew from the jobs at every decision."""
+
+    def __init__(self, twin: Twin) -> None:
+        self.twin, self.views = twin, twin.policy.partitioned.views
+        several, trace = twin.policy.partitioned, twin.trace
+        rng = np.random.default_rng(several.seed)
+        home = several.routing(trace, several.schedulers, rng)
+        self.first = first_that_holds(trace.name, home, twin.owners.holds)
+        self.broadcast_s, self.seen = -np.inf, list[Counter[str]]()
+        self.sends: list[tuple[int, int, Counter[str]]] = []  # since: by whom, where to, what
+
+    def chosen(self, job: int) -> int:
+        twin, views, home = self.twin, self.views, int(self.twin.owners.home[job])
+        assert views is not None
+        cells = range(twin.policy.schedulers)
+        me = int(self.first[job]) if home == NONE else home
+        now = [self.summary(cell, job) for cell in cells]
+        if twin.simulator.now - self.broadcast_s >= views.delay_s:
+            self.broadcast_s, self.seen, self.sends = twin.simulator.now, now, []
+        shape = (2, len(twin.trace), len(cells))
+        draws = np.random.default_rng(views.seed).random(shape)[int(home != NONE), job]
+        known = [now[cell] if cell == me else self.seen[cell] for cell in cells]
+        score = self.scores(views.choice, job, me, known)
+        if isinstance(views.choice, BySize | Linear):
+            score = [one - np.log(-np.log(draw)) for one, draw in zip(score, draws, strict=True)]
+        can = np.flatnonzero(twin.owners.holds[job]).tolist()
+        can.sort(key=lambda cell: -draws[cell])
+        can = can[: getattr(views.choice, "candidates", None)]
+        best: int = max(can, key=lambda cell: (score[cell], draws[cell]))
+        amounts = {"gpus": self.gpus(job), "work": twin.gpu_seconds(job)}  # as thought of now
+        self.sends.append((me, best, Counter({"jobs": 1, **amounts})))
+        return best
+
+    def gpus(self, job: int) -> float:
+        return float(self.twin.trace.num_gpus[job] * (self.twin.trace.gpu_milli[job] / WHOLE_GPU))
+
+    def summary(self, cell: int, but: int) -> Counter[str]:
+        twin, simulator = self.twin, self.twin.simulator
+        simulator.settle()
+        home, found = twin.owners.home, Counter[str]()
+        for job in simulator.pending().tolist():
+            if home[job] == cell and job != but:
+                amounts = {"waiting_gpus": self.gpus(job), "waiting_work": twin.gpu_seconds(job)}
+                found.update({"waiting": 1, **amounts})
+        for job in simulator.running().tolist():
+            if home[job] == cell:
+                done = float(simulator.state.jobs["attained"][job])
+                left = max(twin.seconds(job) - done, 0.3 * done, 1.0)
+                found.update({"running": 1, "running_work": left * self.gpus(job)})
+        free = simulator.state.nodes["free"][twin.owners.of_node == cell]
+        found.update({"free": int(free.sum()), "largest": int(free.max())})
+        return found
+
+    def sent(self, me: int, cell: int) -> Counter[str]:
+        found = Counter[str]()
+        for who, to, what in self.sends:
+            found.update(what if (who, to) == (me, cell) else {})
+        return found
+
+    def scores(self, choice: Any, job: int, me: int, known: list[Counter[str]]) -> list[float]:
+        owners, cells = self.twin.owners, range(len(known))
+        rate = owners.fastest[job] / owners.fastest[job].max()
+        if isinstance(choice, Linear):
+            rows = [self.features(job, me, cell, known[cell], rate[cell]) for cell in cells]
+            sent = len([1 for who, *_ in self.sends if who == me])
+            context = [
+                1.0, np.log1p(len(cells) * sent) / 4, np.mean([row[4] for row in rows]),
+                np.log1p(self.twin.gpu_seconds(job) / 60.0) / 4,
+            ]  # fmt: skip
+            return [float(np.array(row) @ choice.weights @ context) for row in rows]
+        score = []
+        for cell, seen in zip(cells, known, strict=True):
+            size = owners.gpus[cell] * (rate[cell] if choice.speed else 1.0)
+            if isinstance(choice, BySize):
+                score.append(np.log(size))
+                continue
+            often = {"none": 0, "own": 1, "all": len(cells)}[choice.sends] * (cell != me)
+            sent = self.sent(me, cell)
+            if isinstance(choice, ShortestQueue):
+                score.append(-(seen["waiting"] + seen["running"] + often * sent["jobs"]) / size)
+            else:
+                work = seen["waiting_work"] + seen["running_work"]
+                score.append(-(work + often * sent["work"]) / size)
+        return score
+
+    def features(
+        self, job: int, me: int, cell: int, seen: Counter[str], rate: float
+    ) -> list[float]:
+        gpus = self.twin.owners.gpus.astype(float)
+        size, sent, all_ = gpus[cell] * rate, self.sent(me, cell), len(gpus) * (cell != me)
+        own, jobs, asked = int(cell != me), seen["waiting"] + seen["running"], self.gpus(job)
+        work = (seen["waiting_work"] + seen["running_work"]) / 60.0
+        age = self.twin.simulator.now - self.broadcast_s
+        free = seen["free"] - all_ * sent["gpus"]
+        return [
+            cell == me,
+            np.log(gpus[cell] / gpus.mean()),
+            np.log(rate),
+            np.log1p(10 * seen["waiting"] / size),
+            np.log1p(10 * (jobs + own * sent["jobs"]) / size),
+            np.log1p(10 * (jobs + all_ * sent["jobs"]) / size),
+            np.log1p((work + own * sent["work"] / 60.0) / size),
+            np.log1p((work + all_ * sent["work"] / 60.0) / size),
+            np.log1p(10 * all_ * sent["jobs"] / size),
+            np.log1p(seen["running_work"] / 60.0 / size),
+            seen["free"] / gpus[cell],
+            seen["free"] >= asked,
+            free >= asked,
+            seen["largest"] >= asked,
+            max((free - seen["waiting_gpus"]) / gpus[cell], -3.0),
+            0.0 if cell == me else np.log1p(age / 60.0),
+            seen["waiting"] == 0,
+            np.log1p(self.twin.gpu_seconds(job) / gpus[cell] / 60.0),
+        ]
+
+
+@dataclass
+class Linear:
+    """A linear rule with weights of the test's own."""
+
+    weights: FloatArray
+
+    def compiled(self) -> Any:
+        return of_weights({"weights": self.weights})
+
+
 def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
     """A cluster, jobs that one of its schedulers can hold, and numbers of the rule."""
     rng = np.random.default_rng(seed)
@@ -314,6 +450,13 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
     def one_of(*values: Any) -> Any:
         return values[rng.integers(len(values))]
 
+    count, sends = int(rng.integers(1, 4)), one_of("none", "own", "all")
+    choices = (
+        BySize(one_of(False, True)),
+        ShortestQueue(one_of(None, count), one_of(False, True), sends),
+        LeastWork(one_of(None, count), one_of(False, True), sends),
+        Linear(rng.normal(size=(FEATURES, CONTEXTS))),
+    )
     settings = {
         "order": one_of("queue", "shortest", "smallest", "dominant"),
         "first": int(rng.integers(1, 9)),
@@ -327,6 +470,7 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
             arrival=one_of("routed", "least_load", "shortest_queue", "best_offer"),
             forward_s=one_of(None, 5.0),
             seed=seed,
+            views=one_of(None, LateViews(one_of(*choices), one_of(0.0, 5.0, 20.0), seed)),
         ),
         "prior_s": 60.0,
         "recency": 0.25,

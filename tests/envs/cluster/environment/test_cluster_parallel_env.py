@@ -261,6 +261,49 @@ def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) 
     assert env.simulator.done
 
 
+@pytest.mark.parametrize("view_delay_s", [0.0, 20.0, 90.0])
+def test_late_views_are_those_of_the_last_broadcast(view_delay_s: float) -> None:
+    """Beside an environment that sees all, given the same actions."""
+    arguments = {"schedulers": 3, "forwards": 2, "forward_s": 5.0, "observation": SMALL}
+    late = ClusterParallelEnv(JOBS, view_delay_s=view_delay_s, **arguments)
+    fresh = ClusterParallelEnv(JOBS, **arguments)
+    assert "sent_features" not in fresh.observation_space(FIRST).spaces
+    seen, _ = late.reset(seed=2)
+    truth, _ = fresh.reset(seed=2)
+    table, rng, broadcast_s, late_rows = late.episode.action_table, default_rng(0), -np.inf, 0
+    first_forward = table.window * table.groups
+    shown: dict[str, Any] = {}
+    sent: dict[tuple[int, int], list[float]] = {}
+    while late.agents:
+        now = late.simulator.now
+        if now - broadcast_s >= view_delay_s:
+            broadcast_s, sent = now, {}
+            shown = {agent: truth[agent]["peer_features"].copy() for agent in late.agents}
+        for number, agent in enumerate(late.agents):
+            assert late.observation_space(agent).contains(seen[agent])
+            for key, values in truth[agent].items():
+                expected = shown[agent] if key == "peer_features" else values
+                assert_array_equal(seen[agent][key], expected, err_msg=key)
+            late_rows += not np.array_equal(shown[agent], truth[agent]["peer_features"])
+            for peer, row in enumerate(seen[agent]["sent_features"]):
+                other = (number + 1 + peer) % 3
+                gpus = sent.get((number, other), [])
+                owned = late.simulator.cluster.gpus[late.episode.views[other].node].sum()
+                expected = [np.log(1 + len(gpus)) / 4, min(sum(gpus) / owned, 4)]
+                assert_allclose(row[:2], expected, rtol=1e-6)
+                assert row[2] == pytest.approx(np.log(1 + (now - broadcast_s) / 60) / 4)
+        actions = random_actions(seen, rng)
+        for number, action in enumerate(actions.values()):
+            job, peer = divmod(action - first_forward, table.peers)
+            if 0 <= job < table.window:
+                record = late.simulator.state.jobs[late.episode.book.window[number, job]]
+                asked = float(record["gpus"] * record["milli"] / 1000)
+                sent.setdefault((number, (number + 1 + peer) % 3), []).append(asked)
+        seen, *_ = late.step(actions)
+        truth, *_ = fresh.step(actions)
+    assert (late_rows > 0) == (view_delay_s > 0.0)
+
+
 def test_a_single_scheduler_is_the_agent_of_the_central_environment() -> None:
     given = {
         "rates": Crowding(),
@@ -295,7 +338,14 @@ def test_queues_choose_schedulers() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("schedulers", 0), ("schedulers", 3), ("forwards", -1), ("horizon", 0), ("forward_s", -1.0)],
+    [
+        ("schedulers", 0),
+        ("schedulers", 3),
+        ("forwards", -1),
+        ("horizon", 0),
+        ("forward_s", -1.0),
+        ("view_delay_s", -1.0),
+    ],
 )
 def test_bad_arguments_are_input_errors(field: str, value: float) -> None:
     with refusal() as refused:
