@@ -22,7 +22,7 @@ from envs.errors import InputError
 from models.architecture import MASKED_LOGIT, Policy, perceptron, width_of
 from models.export.cells import CONTEXTS, FEATURES, cell_shapes
 
-QUEUE = 5  # the feature that is jobs per GPU, with as many sent by each of the others as by this one
+QUEUE = 5  # the feature that is jobs per GPU, what all have sent as far as is known included
 CELLS, CONTEXT, NOISE = "cell_features", "context_features", "noise"
 
 

@@ -13,9 +13,9 @@ from agents.cluster.cells import LearnedCells
 from experiments.train import main
 
 SMALL = [
-    "~split@splits.philly", "+known.late.gpu_types=[V100,P100]", "+known.late.splits=[itp]", "known.late.schedulers=2",
-    "known.late.nodes_per_type=[2,2]", "known.late.jobs=[5,8]", "known.late.max_gpus=4",
-    "windows=2", "evaluation_windows=2", "delays=[2.0]", "samples=50",
+    "~split@splits.philly", "+known.late.gpu_types=[V100,P100]", "+known.late.splits=[itp]",
+    "known.late.schedulers=2", "known.late.nodes_per_type=[2,2]", "known.late.jobs=[5,8]",
+    "known.late.max_gpus=4", "windows=2", "evaluation_windows=2", "delays=[2.0]", "samples=50",
 ]  # fmt: skip
 PPO = [
     "task=cells", "agent.num_envs=2", "agent.group_size=2", "training.evaluation_episodes=2",
