@@ -11,8 +11,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from agents.cluster.live import StateDecider
@@ -32,7 +35,7 @@ class AuditLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.counts = path, Counter[str]()
+        self.path, self.counts, self._lock = path, Counter[str](), Lock()
         try:
             self._file = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
@@ -44,10 +47,11 @@ class AuditLog:
         Raises:
             InputError: the disk is full.
         """
-        self.counts[event] += 1
+        row = {"time": round(time.time(), 3), "event": event, **fields}
         try:
-            self._file.write(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
-            self._file.write("\n")
+            with self._lock:
+                self.counts[event] += 1
+                self._file.write(json.dumps(row) + "\n")
         except OSError as error:
             reason = f"cannot be written ({error.strerror}): nothing more is done"
             raise InputError(reason, file=self.path) from error
@@ -101,6 +105,7 @@ class Driver:
     _look_at: float = 0.0  # when all is looked at, whatever has changed
     _ask_at: float = 0.0
     _spent: tuple[int, int] = (0, 0)  # the second, and the changes made in it
+    _lock: Lock = field(default_factory=Lock)  # of what is spent
     _limited: bool = False  # whether more was to be done in a second than may be
     _first: bool = True  # whether nothing has been looked at yet
     _down: bool = False  # whether Slurm does not answer
@@ -253,37 +258,45 @@ class Driver:
         named = {job.name: job for job in jobs}
         free = {node["id"]: node["free_gpus"] for node in state["nodes"] if node["up"]}
         kind = {node["id"]: node["gpu_type"] for node in state["nodes"]}
-        for action in actions:
-            job = named[action["job"]]
-            if action["action"] == "stop":
-                if job.state == "RUNNING" and self._do("stop", job):
-                    for node, number in job.holds.items():
-                        free[node] = free.get(node, 0) + number
-                continue
-            if job.state != "PENDING" or job.name in self._sent:
+        listed = [(action["action"] == "stop", named[action["job"]]) for action in actions]
+        stops = {job.name: job for is_stop, job in listed if is_stop and job.state == "RUNNING"}
+        for name in self._at_once({name: partial(self._do, "stop", stops[name]) for name in stops}):
+            for node, number in stops[name].holds.items():
+                free[node] = free.get(node, 0) + number
+        starts = dict[str, Callable[[], bool]]()
+        for (is_stop, job), action in zip(listed, actions, strict=True):
+            if is_stop or job.state != "PENDING" or job.name in {*self._sent, *starts}:
                 continue
             room = {x: n for x, n in free.items() if job.gpu_type in (None, kind[x])}
             nodes = _places(job, action["on"], room)
-            if nodes is None:
-                continue
-            if self._do("start", job, nodes, job.restarts > 0, decided=action["on"]):
-                self._sent[job.name] = self.clock()
+            if nodes is not None:
+                change = "start", job, nodes, job.restarts > 0
+                starts[job.name] = partial(self._do, *change, decided=action["on"])
                 for node in nodes:
                     free[node] -= job.per_node or action["on"].get(node, 0)
-            elif not self._limited:
-                self._rest(job)
+        done = self._at_once(starts)
+        self._sent |= dict.fromkeys(done, self.clock())
+        for name in starts.keys() - done if not self._limited else ():
+            self._rest(named[name])
+
+    def _at_once(self, changes: Mapping[str, Callable[[], bool]]) -> set[str]:
+        """Change jobs side by side, for calls of Slurm hardly compute; those that were changed."""
+        with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+            made = pool.map(lambda change: change(), changes.values())
+            return {name for name, done in zip(changes, made, strict=True) if done}
 
     def _do(self, what: str, job: Job, *arguments: Any, **about: Any) -> bool:
         """Write down a change of a job and make it; False: there were too many in this second.
 
         Slurm's refusal, as of a job that was cancelled meanwhile, is written down too.
         """
-        second, spent = self._spent
-        now = int(self.clock())
-        if now == second and spent >= self.limits.actions_per_s:
-            self._limited = True
-            return False
-        self._spent = (now, spent + 1 if now == second else 1)
+        with self._lock:
+            second, spent = self._spent
+            now = int(self.clock())
+            if now == second and spent >= self.limits.actions_per_s:
+                self._limited = True
+                return False
+            self._spent = (now, spent + 1 if now == second else 1)
         nodes = [*arguments[0]] if arguments else []
         self.audit.write(what, job=job.name, name=job.label, nodes=nodes, **about)
         try:
@@ -309,6 +322,7 @@ class Driver:
             self.say(line)
 
 
+CALLS_AT_ONCE = 8
 MOST_SAID = 1000  # lines that are not said twice
 RETURN_S = 2.0  # after a return to the queue, in whose second nodes still refuse the job
 
