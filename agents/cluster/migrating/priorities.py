@@ -102,6 +102,9 @@ class Aged:
     Jobs come by e^key less `share` times the seconds since their submission: with a share near 0
     in the other order, with a large one as they were submitted.
 
+    Knows:
+        what the other order looks at.
+
     Guarantees:
         A job goes before one of S seconds, e^key at most, only if it was submitted no more than
         S / `share` seconds later, however wrong the keys are. So on one machine that never idles
