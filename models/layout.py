@@ -81,3 +81,15 @@ def num_cluster_actions(sizes: Mapping[str, int], preemption: bool) -> int:
     """A, as `ClusterActions` numbers them, from the sizes by letter."""
     groups = sizes["N"] + sizes["R"] + 1 + sizes.get("F", 0)
     return sizes["W"] * groups + preemption * sizes["M"] + 1
+
+
+FEATURES, CONTEXTS = 18, 4  # of a cell, and of the decision to which cell a job is sent
+
+
+def cell_shapes(width: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights of a choice of cells, by name; hidden layers of no width are none."""
+    return {
+        "weights": (FEATURES, CONTEXTS),
+        "first": (FEATURES + CONTEXTS, width), "first_bias": (width,),
+        "second": (width, width), "second_bias": (width,), "last": (width,),
+    }  # fmt: skip

@@ -15,7 +15,8 @@ from agents.cluster.compiled import cells as kernel
 from agents.cluster.compiled.cells import SENT_WIDTH, SUMMARY_WIDTH, Cells
 from agents.cluster.shipped import scheduler_folder
 from envs.bounds import Count, NonNegative, bounded
-from models.export.cells import CONTEXTS, FEATURES, cell_shapes, read_cells
+from models.export.cells import read_cells
+from models.layout import CONTEXTS, FEATURES, cell_shapes
 
 ALL = 2**31  # candidates
 Sends = Literal["none", "own", "all"]

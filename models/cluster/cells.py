@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from envs.bounds import Count, NonNegative, bounded
 from envs.errors import InputError
 from models.architecture import MASKED_LOGIT, Policy, perceptron, width_of
-from models.export.cells import CONTEXTS, FEATURES, cell_shapes
+from models.layout import CONTEXTS, FEATURES, cell_shapes
 
 QUEUE = 5  # the feature that is jobs per GPU, what all have sent as far as is known included
 CELLS, CONTEXT, NOISE = "cell_features", "context_features", "noise"

@@ -11,23 +11,14 @@ from typing import TYPE_CHECKING
 
 from models.artifacts import atomic_folder
 from models.export.checkpoint import ModelCard
-from models.export.pairs import Shape, Weights, read_weights
+from models.export.pairs import Weights, read_weights
 from models.export.placer import write_beside
+from models.layout import cell_shapes
 
 if TYPE_CHECKING:
     from models.cluster.cells import CellsPolicy
 
 KIND, VERSION = "meshwright.cells", 1
-FEATURES, CONTEXTS = 18, 4  # of a cell, and of a decision
-
-
-def cell_shapes(width: int) -> dict[str, Shape]:
-    """Shapes of the weights by name; hidden layers of no width are none."""
-    return {
-        "weights": (FEATURES, CONTEXTS),
-        "first": (FEATURES + CONTEXTS, width), "first_bias": (width,),
-        "second": (width, width), "second_bias": (width,), "last": (width,),
-    }  # fmt: skip
 
 
 def export_cells(policy: CellsPolicy, folder: Path, card: ModelCard) -> Path:

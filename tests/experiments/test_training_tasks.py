@@ -24,7 +24,7 @@ from experiments.learning.train_priority import Request, WeightTask
 from experiments.learning.train_rule import NumberTask
 from experiments.learning.trainer import Rounds, Task, train
 from models.durations.bins import DurationConfig
-from models.export.cells import CONTEXTS, FEATURES
+from models.layout import CONTEXTS, FEATURES
 from tests.refusal import refusal
 
 

@@ -13,7 +13,7 @@ from envs.arrays import FloatArray, IntArray
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU
 from envs.compilation import compiled_inner
-from models.export.cells import CONTEXTS, FEATURES
+from models.layout import CONTEXTS, FEATURES
 
 Flags = NDArray[np.int8]
 

@@ -14,8 +14,9 @@ from agents.cluster.joint_choice import JointChoice
 from agents.rllib.task import RLTask, RunnerEnv, Step
 from envs.cluster.simulation.cluster import ClusterSimulator
 from models.cluster.cells import CELLS, CONTEXT, NOISE
-from models.export.cells import CONTEXTS, FEATURES, export_cells
+from models.export.cells import export_cells
 from models.export.checkpoint import ModelCard
+from models.layout import CONTEXTS, FEATURES
 
 MASK = "action_mask"
 

@@ -38,7 +38,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import NONE, ClusterState
 from envs.cluster.workload.trace import WHOLE_GPU, Trace
-from models.export.cells import CONTEXTS, FEATURES
+from models.layout import CONTEXTS, FEATURES
 from tests.agents.cluster.further_policies import joint_choice, several
 from tests.agents.cluster.small_clusters import (
     Speeds,

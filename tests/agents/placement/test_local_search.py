@@ -104,6 +104,7 @@ def test_levels_that_would_end_as_they_begin_are_left_out(
         return whole(self, level, pricer)
 
     whole = _Search._start
+    search().compile(problem)
     monkeypatch.setattr(_Search, "_start", start)
     assert planned(search(groups=(2, 5)), problem, budget_s).solution is not None
     assert begun == [0, *searched]  # once to see whether memory binds
