@@ -74,7 +74,7 @@ def test_no_job_waits_for_longer_than_its_own_key_allows(seed: int, share: float
         assert (submit[ahead] <= limit).all()
         moved = submit.copy()
         moved[job] = limit
-        assert start[job] <= first_come(moved, trace.duration_s, job) + 1e-9
+        assert start[job] <= first_come(moved, trace.duration_s.astype(float), job) + 1e-9
 
 
 def test_its_ends_are_the_other_order_and_the_order_of_submission() -> None:
