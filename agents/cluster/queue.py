@@ -364,7 +364,7 @@ class AttainedService(QueuePolicy):
             order = queue.order[: queue.number[1]]
             self._known = {ids[job]: (queue.level[job], queue.ran[job]) for job in order}
 
-    def _take_up(self, jobs: NDArray[np.void], count: int, ids: Sequence[str]) -> int:
+    def _take_up(self, jobs: NDArray[np.void], count: int, ids: NDArray[np.str_]) -> int:
         """Put jobs that have run before the first event into their queues, as they were in them.
 
         Where one of them was in no state before, those that run are the first of each queue.
@@ -378,7 +378,7 @@ class AttainedService(QueuePolicy):
             queue.level[listed], queue.ran[listed] = levels, ran
             queue.order[:count] = listed[np.lexsort((places, levels))]
             queue.number[1] = count
-            return passes.rank(jobs, none, none, queue, *self._options)
+            return int(passes.rank(jobs, none, none, queue, *self._options))
         for level in range(len(self.limits) + 1):
             passes.put_running_first(jobs, queue, count)
             if level < len(self.limits):

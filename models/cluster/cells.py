@@ -76,7 +76,9 @@ class CellsPolicy(Policy):
     @property
     def linear(self) -> NDArray[np.float64]:
         """(FEATURES, CONTEXTS) the weights of the linear rule."""
-        return self.actor["weights"].detach().numpy().astype(np.float64)
+        weights: Tensor = self.actor["weights"]
+        found: NDArray[np.float64] = weights.detach().double().numpy()
+        return found
 
     def decide(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         cells, context = observation[CELLS], observation[CONTEXT]

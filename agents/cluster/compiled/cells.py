@@ -214,7 +214,7 @@ def known_of(
     row[14] = max((free - seen[WAITING_GPUS]) / gpus, -3.0)
     row[16] = seen[WAITING] == 0.0
     row[17] = log1p(work / gpus / unit)
-    return row[4]
+    return float(row[4])
 
 
 @compiled_inner
