@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -97,6 +97,10 @@ class LocalSlurm:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        controller = self._processes.get("slurmctld")
+        if controller is not None and controller.poll() is None:
+            with suppress(InputError):  # jobs would sleep on
+                self.cancel(5.0)
         for signal_ in signal.SIGTERM, signal.SIGKILL:
             for process in self._processes.values():
                 if process.poll() is None:

@@ -125,3 +125,14 @@ def test_hostile_states(machine: LocalSlurm, tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
     assert driver.wait(30) == 0
     assert lost in ended(machine)
+
+
+def test_with_it_end_its_jobs(tmp_path: Path) -> None:
+    with LocalSlurm(tmp_path / "slurm", nodes=1) as machine:
+        machine.submit("job", 1, 600.0, held=False)
+        begun = time.monotonic()
+        while machine.slurm.jobs()[0].state != "RUNNING":
+            assert time.monotonic() - begun < 30
+            time.sleep(0.1)
+        time.sleep(1.0)
+    assert len(machine.slept("job")) == 1  # it has written down that it was stopped
