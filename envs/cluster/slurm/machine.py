@@ -200,7 +200,7 @@ class LocalSlurm:
             f"SlurmdSpoolDir={self._spool}/%n", f"SlurmctldLogFile={folder}/log/slurmctld.log",
             f"SlurmdLogFile={folder}/log/%n.log", f"SlurmctldPidFile={folder}/slurmctld.pid",
             f"SlurmdPidFile={folder}/%n.pid", "KillWait=1", "MinJobAge=300",
-            "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1",
+            "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
             *settings,
             *(f"NodeName=n{n} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
               f"Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=100000 "
