@@ -336,8 +336,8 @@ class LateTwin:
         return float(self.twin.trace.num_gpus[job] * (self.twin.trace.gpu_milli[job] / WHOLE_GPU))
 
     def summary(self, cell: int, but: int) -> Counter[str]:
-        twin, simulator = self.twin, self.twin.simulator
-        simulator.settle()
+        twin, simulator = self.twin, self.twin.simulator.copy()
+        simulator.settle()  # not the twin's, whose work left would be rounded once more
         home, found = twin.owners.home, Counter[str]()
         for job in simulator.pending().tolist():
             if home[job] == cell and job != but:
