@@ -152,7 +152,12 @@ class Driver:
             self._look_at = now
             return False  # Slurm is asked again how things are
         nodes = self.slurm.nodes()
-        jobs = [self._as_it_is(job) for job in jobs if not self._is_left_out(job, now)]
+        done = self._forgotten(jobs)
+        jobs = [
+            self._as_it_is(job)
+            for job in jobs
+            if job.name not in done and not self._is_left_out(job, now)
+        ]
         seen = ([(job.name, job.state, job.held, *job.holds, *job.wants) for job in jobs], nodes)
         if seen == self._seen and now < self._ask_at and not always:
             return False
@@ -203,6 +208,18 @@ class Driver:
     def _as_it_is(self, job: Job) -> Job:
         """A job that Slurm may start by itself waits, unless it was sent to its nodes from here."""
         return job if job.name in self._sent else replace(job, held=True)
+
+    def _forgotten(self, jobs: Sequence[Job]) -> set[str]:
+        """Jobs that wait for a controller that was killed, and have ended by its own record."""
+        ends = {run.job: run.end_s for run in self.slurm.runs() if run.state == "COMPLETED"}
+        found = {
+            job.name
+            for job in jobs
+            if job.state == "PENDING" and ends.get(job.name, float("-inf")) >= job.submit_s
+        }
+        for name in found:
+            self._tell(f"job {name} has ended and Slurm has forgotten it: it does not run again")
+        return found
 
     def _is_left_out(self, job: Job, now: float) -> bool:
         """Whether nothing is decided on a job: it cannot be stopped, or Slurm will not start it."""

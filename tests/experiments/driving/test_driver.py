@@ -157,6 +157,28 @@ def test_a_shadow_changes_nothing(tmp_path: Path) -> None:
     assert audit.counts["slurm_started"] == 1
 
 
+def test_what_a_killed_controller_has_forgotten_does_not_run_again(tmp_path: Path) -> None:
+    slurm, audit = ModelSlurm(2, 4, NOW, random.Random(0)), AuditLog(tmp_path / "audit.jsonl")
+    name = slurm.submit(4, 2.0, label="ours-a", held=True)
+    before = slurm.asked[name].job
+    said: list[str] = []
+    driver = Driver(slurm, PolicyDecider(FIFO()), audit, acts=True, prefix="ours-", say=said.append)
+    for second in range(20):
+        driver.clock = lambda: slurm.now
+        driver.step(always=True)
+        slurm.tick(1.0)
+        if second == 9:
+            assert slurm.asked[name].job.state == "OVER"
+            slurm.asked[name].job = before  # it was killed, and has this state on its disk
+    assert slurm.asked[name].starts == 1
+    assert said == [f"job {name} has ended and Slurm has forgotten it: it does not run again"]
+    again = slurm.submit(4, 2.0, label="ours-b", held=True)  # others run
+    for _ in range(9):
+        driver.step(always=True)
+        slurm.tick(1.0)
+    assert slurm.asked[again].starts == 1
+
+
 def test_a_gang_keeps_the_shape_that_it_asks_slurm_for(tmp_path: Path) -> None:
     slurm = ModelSlurm(3, 4, NOW, random.Random(0))
     gang = slurm.submit(2, 50, label="a", held=True, nodes=2)  # a policy would put it on one node
