@@ -149,18 +149,26 @@ class LateViews:
         choice: how a cell is chosen.
         delay_s: seconds between broadcasts; 0: everybody sees everything as it is.
         seed: of what is drawn.
+        delay_jobs: added to the delay: mean times between two submissions of the trace.
     """
 
     choice: CellChoice = LeastWork()
     delay_s: NonNegative = 0.0
     seed: int = 0
+    delay_jobs: NonNegative = 0.0
 
-    def cells(self, arrives: NDArray[np.integer], schedulers: int) -> Cells:
-        """At the start of a simulation, with the scheduler (J,) to whom every job comes."""
+    def cells(self, arrives: NDArray[np.integer], schedulers: int, span_s: float) -> Cells:
+        """At the start of a simulation.
+
+        Args:
+            arrives: (J,) scheduler to whom every job comes.
+            schedulers: how many there are.
+            span_s: seconds between the first and the last submission.
+        """
         jobs = len(arrives)
         draws = np.random.default_rng(self.seed).random((2, jobs, schedulers))
         return Cells(
-            delay=float(self.delay_s),
+            delay=self.delay_s + self.delay_jobs * span_s / max(jobs, 1),
             choice=self.choice.compiled(),
             arrives=arrives.astype(np.int64),
             draws=draws.clip(1e-12),

@@ -84,7 +84,7 @@ class Partitioned:
         holds = _holds(cluster, trace, types, of_node, schedulers)
         home = self.routing(trace, schedulers, np.random.default_rng(self.seed))
         home = first_that_holds(trace.name, home, holds)
-        cells = (self.views or LateViews()).cells(home, schedulers)
+        cells = (self.views or LateViews()).cells(home, schedulers, trace.span_s)
         if schedulers > 1 and arrival != ROUTED:
             home[:] = NONE
         return Owners(

@@ -130,23 +130,18 @@ class Windows:
     """
 
     def __init__(self, config: LateWindowsConfig, window: str, purpose: int, count: int) -> None:
-        base = built_policy(config.chosen.policy(config.base), "base")
-        if not isinstance(base, JointChoice):
+        self.node = config.chosen.policy(config.base)
+        if not isinstance(built_policy(self.node, "base"), JointChoice):
             raise no_such_thing("base", config.base, "joint_choice")
-        self.base, self.node = base, config.chosen.policy(config.base)
         self.problems = config.problems(config.chosen, window, purpose, count)
-        often = [config.delays[number % len(config.delays)] for number in range(count)]
-        self.delays_s = [
-            number * one.trace.span_s / len(one.trace)
-            for number, one in zip(often, self.problems, strict=True)
-        ]
+        self.delays = [config.delays[number % len(config.delays)] for number in range(count)]
 
-    def policy(self, number: int, choice: CellChoice, seed: int) -> JointChoice:
-        """Who decides in a window."""
-        views = LateViews(choice, self.delays_s[number], seed)
+    def policy(self, number: int, choice: CellChoice | None, seed: int) -> JointChoice:
+        """Who decides in a window; without a choice, with everything seen as it is."""
+        late = LateViews(choice, seed=seed, delay_jobs=self.delays[number]) if choice else None
         policy = built_policy(self.node, "base")
         assert isinstance(policy, JointChoice)
-        policy.partitioned = replace(policy.partitioned, views=views)
+        policy.partitioned = replace(policy.partitioned, views=late)
         return policy
 
     def world(self, seed: int, start: CellChoice) -> CellWorld:
@@ -160,7 +155,9 @@ class Windows:
         )
         return CellWorld(self.policy(number, start, seed), simulator)
 
-    def jcts(self, choice: CellChoice, numbers: Sequence[int] | None = None) -> list[FloatArray]:
+    def jcts(
+        self, choice: CellChoice | None, numbers: Sequence[int] | None = None
+    ) -> list[FloatArray]:
         """JCTs in some windows, or all."""
         chosen = range(len(self.problems)) if numbers is None else numbers
         return [self.problems[n].replay(self.policy(n, choice, n)).jct for n in chosen]
@@ -360,8 +357,7 @@ def judged(
 ) -> list[tuple[str, str, str]]:
     """Rows of the table: of every choice, over the rule without weights that is best."""
     jcts = {name: judging.jcts(choice) for name, choice in {**learned, **RULES}.items()}
-    central = (one.replay(judging.base).jct for one in judging.problems)
-    jcts[CENTRAL] = list(central)
+    jcts[CENTRAL] = judging.jcts(None)
     mean = {name: np.array([jct.mean() for jct in of]) for name, of in jcts.items()}
     tail = {name: np.array([np.quantile(jct, 0.99) for jct in of]) for name, of in jcts.items()}
     best = min(RULES, key=lambda name: float(np.log(mean[name]).mean()))

@@ -316,7 +316,9 @@ class LateTwin:
         cells = range(twin.policy.schedulers)
         me = int(self.first[job]) if home == NONE else home
         now = [self.summary(cell, job) for cell in cells]
-        if twin.simulator.now - self.broadcast_s >= views.delay_s:
+        trace = twin.simulator.trace
+        delay_s = views.delay_s + views.delay_jobs * trace.span_s / len(trace)
+        if twin.simulator.now - self.broadcast_s >= delay_s:
             self.broadcast_s, self.seen, self.sends = twin.simulator.now, now, []
         shape = (2, len(twin.trace), len(cells))
         draws = np.random.default_rng(views.seed).random(shape)[int(home != NONE), job]
@@ -470,7 +472,10 @@ def drawn(seed: int, schedulers: int) -> tuple[Cluster, Trace, dict[str, Any]]:
             arrival=one_of("routed", "least_load", "shortest_queue", "best_offer"),
             forward_s=one_of(None, 5.0),
             seed=seed,
-            views=one_of(None, LateViews(one_of(*choices), one_of(0.0, 5.0, 20.0), seed)),
+            views=one_of(
+                None,
+                LateViews(one_of(*choices), one_of(0.0, 5.0, 20.0), seed, one_of(0.0, 0.0, 3.0)),
+            ),
         ),
         "prior_s": 60.0,
         "recency": 0.25,
