@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,26 @@ def ended(machine: LocalSlurm) -> set[str]:
     return {run.job for run in machine.slurm.runs() if run.state == "COMPLETED"}
 
 
+def slept_s(machine: LocalSlurm, name: str) -> float:
+    return sum(end - start for start, end in machine.slept(name))
+
+
 def test_kills_of_driver_and_controller(machine: LocalSlurm, tmp_path: Path) -> None:
-    """No job runs twice, none that Slurm lists is lost, whoever is killed when."""
+    """All work is done, and none twice, whoever is killed when.
+
+    A controller that is killed may forget that a job began, and begin it again, or that it ended,
+    and list it as running. The driver does not know of it; the job's script does, and goes on where
+    it was.
+    """
     rng, jobs, kills = random.Random(os.getpid()), trials(200, 8), trials(20, 2)
     of_controller = rng.sample([True, False] * (kills // 2), kills)
     driver, submitted, begun = driven(machine, tmp_path), dict[str, float](), time.monotonic()
     killed, next_kill = 0, time.monotonic() + 4.0
-    while len(ended(machine)) < jobs or killed < kills:
+    while (
+        killed < kills
+        or len(submitted) < jobs
+        or not all(slept_s(machine, name) > seconds - 0.01 for name, seconds in submitted.items())
+    ):
         assert time.monotonic() - begun < 60 + 6 * (jobs // 8 + kills)
         try:
             if len(submitted) < jobs:
@@ -75,12 +89,13 @@ def test_kills_of_driver_and_controller(machine: LocalSlurm, tmp_path: Path) -> 
         time.sleep(0.1)
     (tmp_path / "stop").touch()
     assert driver.wait(30) == 0
-    assert len(ended(machine)) == len(submitted) == jobs
-    assert killed == kills
+    again = 0
     for name, seconds in submitted.items():
         spans = machine.slept(name)
-        assert len(spans) == 1, name  # begun once, and not stopped in between
-        assert spans[0][1] - spans[0][0] > seconds - 0.01
+        again += len(spans) > 1
+        assert all(before[1] <= after[0] for before, after in pairwise(spans)), name
+        assert slept_s(machine, name) < seconds + 0.5, name
+    print("begun again by Slurm:", again)
 
 
 def test_a_decision_is_applied_within_a_second(machine: LocalSlurm, tmp_path: Path) -> None:
