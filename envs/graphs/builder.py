@@ -88,7 +88,13 @@ class GraphBuilder:
         self._tensors[tensor].consumers.append(consumer)
 
     def add_parameter(
-        self, name: str, owner: int, *, parameter: float, gradient: float, optimizer: float
+        self,
+        name: str,
+        owner: int,
+        *,
+        parameter: float,
+        gradient: float = 0.0,
+        optimizer: float = 0.0,
     ) -> None:
         """A parameter resident beside operator `owner`; sizes in bytes."""
         self._parameters.append(_Parameter(name, parameter, gradient, optimizer, owner))

@@ -10,22 +10,18 @@ from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.units import GIGA, MEGA
 
 Rng = np.random.Generator
+SKIPS = 0.3  # chance that a block reads another one of the layer before
+PARAMETER_BYTES = 1 * MEGA, 64 * MEGA  # least and most of a block
+ACTIVATION_BYTES = 1 * MEGA, 32 * MEGA
+FLOP = 1 * GIGA, 100 * GIGA
 
 
 def synthetic_training_graph(
-    rng: Rng,
-    layers: int = 4,
-    width: int = 2,
-    micro_batches: int = 2,
-    *,
-    skip_probability: float = 0.3,
-    parameter_bytes: tuple[float, float] = (1 * MEGA, 64 * MEGA),
-    activation_bytes: tuple[float, float] = (1 * MEGA, 32 * MEGA),
-    flop: tuple[float, float] = (1 * GIGA, 100 * GIGA),
+    rng: Rng, layers: int = 4, width: int = 2, micro_batches: int = 2
 ) -> OpGraph:
     """A training step: forward, mirrored backward and update of `layers` x `width` blocks.
 
-    Block (l, w) reads block (l - 1, w) and, with `skip_probability` each, the other blocks of layer
+    Block (l, w) reads block (l - 1, w) and, with chance `SKIPS` each, the other blocks of layer
     l - 1. Per micro-batch it has a forward operator and a backward one of twice the FLOP that
     reads the same tensors, the gradients of its output, and writes the gradient of each input;
     blocks of the last layer start their backward from their own output. One update per block reads
@@ -37,12 +33,10 @@ def synthetic_training_graph(
     sources: list[list[int]] = [[] for _ in range(blocks)]
     for block in range(width, blocks):
         row = range((block // width - 1) * width, (block // width) * width)
-        sources[block] = [
-            u for u in row if u % width == block % width or rng.random() < skip_probability
-        ]
+        sources[block] = [u for u in row if u % width == block % width or rng.random() < SKIPS]
     work, output, weights = (
         log_uniform(rng, *limits, blocks).tolist()
-        for limits in (flop, activation_bytes, parameter_bytes)
+        for limits in (FLOP, ACTIVATION_BYTES, PARAMETER_BYTES)
     )
     targets = [[v for v in range(blocks) if u in sources[v]] for u in range(blocks)]
     weight_gradients: list[list[int]] = [[] for _ in range(blocks)]

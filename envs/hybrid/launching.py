@@ -226,19 +226,8 @@ def _refuse(*cases: tuple[str, bool, str]) -> None:
 
 def _stages(run: TrainingRun) -> list[list[str]]:
     """The layers of every stage in the order of the model: embedding, blocks by number, head."""
-    count, blocks = run.pipeline * run.chunks, run.model.layers
-    sizes = list(run.layers_per_stage)
-    wrong = len(sizes) != count or sum(sizes) != blocks + 2 or min(sizes) < 1
-    said = f"{sizes} are not {blocks} blocks, embedding and head in {count} stages"
-    _refuse(
-        ("layers_per_stage", sizes != [] and wrong, said),
-        ("pipeline", not sizes and blocks % count > 0, f"{blocks} blocks in {count} stages"),
-    )
-    if not sizes:
-        sizes = [blocks // count] * count
-        sizes[0] += 1
-        sizes[-1] += 1
-    layers = iter(["embedding", *map(str, range(blocks)), "head"])
+    sizes = run.stage_layers
+    layers = iter(["embedding", *map(str, range(sum(sizes) - 2)), "head"])
     return [[next(layers) for _ in range(size)] for size in sizes]
 
 

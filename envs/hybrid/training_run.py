@@ -9,7 +9,7 @@ from annotated_types import Ge
 
 from envs.bounds import Count, bounded
 from envs.errors import InputError
-from envs.graphs.transformer import TransformerSize
+from envs.graphs.transformer import TransformerSize, parts_of
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 Recompute = Literal["none", "selective", "full"]
@@ -91,6 +91,23 @@ class TrainingRun:
         """Devices with the same shard of so many replicas beside each other, ring by ring."""
         group = self.tensor * replicas
         return [range(shard, group, self.tensor) for shard in range(self.tensor)]
+
+    @property
+    def stage_layers(self) -> list[int]:
+        """Layers of every stage, the embedding and the head counted."""
+        sizes, blocks = list(self.layers_per_stage), len(parts_of(self.model)) - 2
+        count = self.pipeline * self.chunks
+        if sizes:
+            if len(sizes) != count or sum(sizes) != blocks + 2 or min(sizes) < 1:
+                reason = f"{sizes} are not {blocks + 2} layers of {count} stages"
+                raise InputError(reason, field="layers_per_stage")
+            return sizes
+        if blocks % count:
+            raise InputError(f"{count} stages do not divide {blocks} blocks", field="pipeline")
+        sizes = [blocks // count] * count
+        sizes[0] += 1
+        sizes[-1] += 1
+        return sizes
 
     @property
     def micro_batches(self) -> int:

@@ -103,22 +103,7 @@ class TransformerRow:
     @property
     def stages(self) -> list[int]:
         """Layers of each stage."""
-        run, blocks = self.run, len(self.parts) - 2
-        count = run.pipeline * run.chunks
-        if run.layers_per_stage:
-            if len(run.layers_per_stage) != count or sum(run.layers_per_stage) != blocks + 2:
-                reason = (
-                    f"{list(run.layers_per_stage)} are not {blocks + 2} layers of {count} stages"
-                )
-                raise InputError(reason, field="layers_per_stage")
-            return list(run.layers_per_stage)
-        if blocks % count:
-            reason = f"{count} stages do not divide {blocks} blocks"
-            raise InputError(reason, field="pipeline")
-        found = [blocks // count] * count
-        found[0] += 1
-        found[-1] += 1
-        return found
+        return self.run.stage_layers
 
     @property
     def element_bytes(self) -> int:

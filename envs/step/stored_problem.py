@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.errors import InputError
+from envs.errors import InputError, refused_in
 from envs.files import parse_json
 from envs.graphs.op_graph import OpGraph
 from envs.graphs.storage import FLOAT_COLUMNS, INT_COLUMNS
@@ -59,31 +59,30 @@ def restored_problem(arrays: Mapping[str, NDArray[Any]], file: object) -> StepPr
     Raises:
         InputError: an array or a text is missing or wrong.
     """
-    try:
-        header = parse_json(arrays["header"].tobytes(), file)
-        specs = {spec["name"]: DeviceSpec(**spec) for spec in header["specs"]}
-        topology = Topology(
-            name=header["topology"],
-            devices=tuple(Device(name, specs[spec], at) for name, spec, at in header["devices"]),
-            **_texts(header, "class_names", "port_names"),
-            **_columns(arrays, _TOPOLOGY),
-        )
-        graph = OpGraph(
-            name=header["graph"],
-            op_names=tuple(map(str, range(len(arrays["kind"])))),
-            parameter_names=tuple(map(str, range(len(arrays["parameter_owner"])))),
-            **_columns(arrays, _GRAPH),
-        )
-        named = _texts(header, "orders", "memory_moves")
-        return StepProblem(graph, topology, **_columns(arrays, _PROBLEM), **named)
-    except InputError as error:
-        raise InputError(
-            error.message, file=file, record=error.record, field=error.field
-        ) from error
-    except KeyError as error:
-        raise InputError("is missing", file=file, field=str(error.args[0])) from error
-    except (TypeError, ValueError) as error:
-        raise InputError(f"is no stored problem ({error})", file=file) from error
+    with refused_in(file):
+        try:
+            header = parse_json(arrays["header"].tobytes(), file)
+            specs = {spec["name"]: DeviceSpec(**spec) for spec in header["specs"]}
+            topology = Topology(
+                name=header["topology"],
+                devices=tuple(
+                    Device(name, specs[spec], at) for name, spec, at in header["devices"]
+                ),
+                **_texts(header, "class_names", "port_names"),
+                **_columns(arrays, _TOPOLOGY),
+            )
+            graph = OpGraph(
+                name=header["graph"],
+                op_names=tuple(map(str, range(len(arrays["kind"])))),
+                parameter_names=tuple(map(str, range(len(arrays["parameter_owner"])))),
+                **_columns(arrays, _GRAPH),
+            )
+            named = _texts(header, "orders", "memory_moves")
+            return StepProblem(graph, topology, **_columns(arrays, _PROBLEM), **named)
+        except KeyError as error:
+            raise InputError("is missing", field=str(error.args[0])) from error
+        except (TypeError, ValueError) as error:
+            raise InputError(f"is no stored problem ({error})") from error
 
 
 def _columns(arrays: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -105,9 +105,7 @@ def _with_costs(rng: np.random.Generator, operators: int, edges: set[tuple[int, 
         if op in producers:
             tensors[op] = builder.add_tensor(op, float(size[op]))
         if rng.random() < 0.5:
-            builder.add_parameter(
-                f"op{op}.weight", op, parameter=float(size[op]), gradient=0.0, optimizer=0.0
-            )
+            builder.add_parameter(f"op{op}.weight", op, parameter=float(size[op]))
     for u, v in reads:
         builder.add_use(tensors[u], v)
     return builder.build()

@@ -19,10 +19,9 @@ from envs.graphs.readers.graph_file import (
     cost,
     kind_of,
     stem,
-    tabulated_spec,
+    tabulated_topology,
 )
-from envs.hardware.devices import Device
-from envs.hardware.topology import Topology, port_topology
+from envs.hardware.topology import Topology
 from envs.units import MILLISECOND
 
 MOST_ACCELERATORS = 1024  # every pair of them has a route
@@ -107,7 +106,7 @@ class DnnPartitioningReader:
             )
             size = cost(node.get("size"), record, "size")
             if size > 0:
-                builder.add_parameter(name, index, parameter=size, gradient=0.0, optimizer=0.0)
+                builder.add_parameter(name, index, parameter=size)
         for index in range(len(nodes)):
             for (milliseconds, _), consumers in outputs[index].items():
                 seconds_to_host = milliseconds * MILLISECOND
@@ -196,11 +195,12 @@ def _topology(document: Record, outputs: Outputs, path: str | Path) -> Topology:
         message = f"{limits['maxFPGAs']:g} are more than {MOST_ACCELERATORS}"
         raise InputError(message, record="header", field="maxFPGAs")
     accelerators = int(limits["maxFPGAs"])
-    names = [f"{ACCELERATOR}{index}" for index in range(accelerators)] + [CPU]
-    specs = [tabulated_spec(ACCELERATOR, limits["maxSizePerFPGA"], path)] * accelerators + [
-        tabulated_spec(CPU, np.inf, path)
+    devices = [
+        (f"{ACCELERATOR}{index}", ACCELERATOR, limits["maxSizePerFPGA"])
+        for index in range(accelerators)
     ]
-    link = np.full((len(names), len(names)), 2, dtype=np.int64)
+    devices.append((CPU, CPU, np.inf))
+    link = np.full((len(devices), len(devices)), 2, dtype=np.int64)
     link[-1, :] = link[:, -1] = 1
     np.fill_diagonal(link, 0)
     rates = [
@@ -210,7 +210,5 @@ def _topology(document: Record, outputs: Outputs, path: str | Path) -> Topology:
         if milliseconds > 0 and size > 0
     ]
     rate = float(np.median(rates)) if rates else np.inf
-    devices = [Device(name, spec, server=0) for name, spec in zip(names, specs, strict=True)]
-    return port_topology(
-        stem(path), devices, link, LINK_CLASSES, np.array([np.inf, rate, rate / 2])
-    )
+    bandwidth = np.array([np.inf, rate, rate / 2])
+    return tabulated_topology(path, devices, link, LINK_CLASSES, bandwidth)

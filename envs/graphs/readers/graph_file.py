@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Protocol
 
+from envs.arrays import FloatArray, IntArray
 from envs.errors import InputError
 from envs.graphs.op_graph import Kind, OpGraph
-from envs.hardware.devices import DeviceSpec
-from envs.hardware.topology import Topology
+from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.topology import Topology, port_topology
 
 Provenance = Mapping[str, str | float]
 
@@ -73,18 +74,32 @@ def cost(value: object, record: object, field: str) -> float:
     return number
 
 
-def tabulated_spec(name: str, memory_bytes: float, source: str | Path) -> DeviceSpec:
-    """A device known by its measured times alone: every datasheet figure is 0, not published."""
-    return DeviceSpec(
-        name=name,
+def tabulated_topology(
+    path: str | Path,
+    devices: Iterable[tuple[str, str, float]],
+    link_class: IntArray,
+    class_names: tuple[str, ...],
+    class_bandwidth: FloatArray,
+) -> Topology:
+    """Devices known by their measured times alone, with a send and a receive port each.
+
+    `devices` are names, kinds and bytes; every datasheet figure is 0, not published.
+    """
+    unknown = DeviceSpec(
+        name="",
         peak_flops={},
         memory_bandwidth=0.0,
-        memory_bytes=memory_bytes,
+        memory_bytes=0.0,
         launch_overhead_s=0.0,
         compute_efficiency=1.0,
         memory_efficiency=1.0,
-        source=str(source),
+        source=str(path),
     )
+    held = [
+        Device(name, replace(unknown, name=kind, memory_bytes=nbytes), server=0)
+        for name, kind, nbytes in devices
+    ]
+    return port_topology(stem(path), held, link_class, class_names, class_bandwidth)
 
 
 _KINDS = {

@@ -12,9 +12,7 @@ import numpy as np
 from envs.errors import InputError
 from envs.files import read_content
 from envs.graphs.builder import GraphBuilder
-from envs.graphs.readers.graph_file import GraphFile, cost, stem, tabulated_spec
-from envs.hardware.devices import Device
-from envs.hardware.topology import port_topology
+from envs.graphs.readers.graph_file import GraphFile, cost, stem, tabulated_topology
 
 _XLS = b"\xd0\xcf\x11\xe0"  # an OLE2 compound file
 
@@ -77,9 +75,7 @@ class MoiraiReader:
             )
             memory = cost(row["mi"], record, "mi")
             if memory > 0:
-                builder.add_parameter(
-                    str(task), operator, parameter=memory, gradient=0.0, optimizer=0.0
-                )
+                builder.add_parameter(str(task), operator, parameter=memory)
         for row, task in zip(rows, tasks, strict=True):
             successors = _numbers(row["dir_succ"], task, "dir_succ")
             carried = bool(_numbers(row["c_task"], task, "c_task"))
@@ -102,15 +98,14 @@ class MoiraiReader:
         link_class = np.zeros((d, d), dtype=np.int64)
         for position, pair in enumerate(pairs, start=1):
             link_class[pair] = position
-        memory_of = [cost(rows[0][f"m{i}"], f"task {tasks[0]}", f"m{i}") for i in range(d)]
         held = [
-            Device(f"device{i}", tabulated_spec(device, memory_of[i], path), server=0)
+            (f"device{i}", device, cost(rows[0][f"m{i}"], f"task {tasks[0]}", f"m{i}"))
             for i, device in enumerate(devices)
         ]
         bandwidth = np.full(len(link_classes), np.inf)
         return GraphFile(
             graph=builder.build(),
-            topology=port_topology(stem(path), held, link_class, link_classes, bandwidth),
+            topology=tabulated_topology(path, held, link_class, link_classes, bandwidth),
             provenance={"format": self.format, "file": path.name, "time_unit": "the file's own"},
         )
 

@@ -19,10 +19,8 @@ from envs.graphs.readers.graph_file import (
     cost,
     kind_of,
     stem,
-    tabulated_spec,
+    tabulated_topology,
 )
-from envs.hardware.devices import Device
-from envs.hardware.topology import port_topology
 from envs.units import GIGA, MILLISECOND
 
 GPU = "gpu"
@@ -89,10 +87,9 @@ class PipeDreamReader:
         builder = GraphBuilder(name=stem(path), profile_classes=(GPU,))
         for batch in range(self.micro_batches):
             _add_micro_batch(builder, nodes, edges, self.training, batch, self.micro_batches)
-        spec = tabulated_spec(GPU, self.memory_bytes, path)
-        topology = port_topology(
-            stem(path),
-            [Device(f"{GPU}{index}", spec, server=0) for index in range(self.devices)],
+        topology = tabulated_topology(
+            path,
+            [(f"{GPU}{index}", GPU, self.memory_bytes) for index in range(self.devices)],
             (1 - np.eye(self.devices)).astype(np.int64),
             ("same", "link"),
             np.array([np.inf, self.bandwidth]),
@@ -143,7 +140,7 @@ def _add_micro_batch(
             gradient = node.parameter_bytes if training else 0.0
             builder.add_parameter(
                 node.identifier, operator,
-                parameter=node.parameter_bytes, gradient=gradient, optimizer=0.0,
+                parameter=node.parameter_bytes, gradient=gradient,
             )  # fmt: skip
     for source, target in edges:
         u, v = number[source], number[target]

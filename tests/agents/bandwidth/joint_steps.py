@@ -48,7 +48,7 @@ def unplaced_steps(
     n = draw(st.integers(*operators))
     for op in range(n):
         builder.add_operator(f"op{op}")
-        builder.add_parameter(f"w{op}", op, parameter=1.0, gradient=0.0, optimizer=0.0)
+        builder.add_parameter(f"w{op}", op, parameter=1.0)
     for op in range(n - 1):
         tensor = builder.add_tensor(op, draw(st.sampled_from([0.1, 0.5, 1.0, 3.0])))
         for consumer in draw(st.sets(st.integers(op + 1, n - 1), max_size=2)):
@@ -81,7 +81,7 @@ def diamond_step(memory: float) -> StepProblem:
     builder = GraphBuilder("diamond")
     for op in range(4):
         builder.add_operator(f"op{op}")
-        builder.add_parameter(f"w{op}", op, parameter=4.0, gradient=0.0, optimizer=0.0)
+        builder.add_parameter(f"w{op}", op, parameter=4.0)
     for op, size in ((1, 2.0), (2, 1.0)):
         builder.add_use(builder.add_tensor(0, size), op)
         builder.add_use(builder.add_tensor(op, size), 3)

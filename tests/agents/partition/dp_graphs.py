@@ -87,9 +87,7 @@ class Sketch:
                     profile=(seconds * self.slower[i], seconds),
                 )
                 if self.state[i]:
-                    builder.add_parameter(
-                        f"{way.name}{i}", handle, parameter=self.state[i], gradient=0, optimizer=0
-                    )
+                    builder.add_parameter(f"{way.name}{i}", handle, parameter=self.state[i])
         for base, pairs in (
             (0, self.edges),
             (n, [(v, u) for u, v in self.edges]),

@@ -151,7 +151,7 @@ def test_reasons_are_about_what_was_found() -> None:
     forward = builder.add_operator("forward")
     update = builder.add_operator("update", phase=Phase.OPTIMIZER)
     builder.add_use(builder.add_tensor(forward, 1.0), update)
-    builder.add_parameter("weight", update, parameter=4.0, gradient=0.0, optimizer=0.0)
+    builder.add_parameter("weight", update, parameter=4.0)
     graph, topology = builder.build(), host_topology(1, 4.0, host=False)
     step = StepProblem(graph, topology, np.ones((2, 1)), np.zeros((1, 3)), topology.memory_bytes)
     placed = partitioned(PLANNER, MaxLoadProblem(step, contiguous=True), 60.0)
@@ -170,7 +170,7 @@ def test_a_device_that_is_too_small_for_a_line_of_calls_is_named() -> None:
     for op, after in pairwise(ops):
         builder.add_use(builder.add_tensor(op, 1.0), after)
     for op in ops:
-        builder.add_parameter(f"weight{op}", op, parameter=2.0, gradient=0.0, optimizer=0.0)
+        builder.add_parameter(f"weight{op}", op, parameter=2.0)
     topology = host_topology(2, 3.0, host=False)
     seconds, transfers = np.ones((3, 2)), np.zeros((2, 3))
     step = StepProblem(builder.build(), topology, seconds, transfers, topology.memory_bytes)

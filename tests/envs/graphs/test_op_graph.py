@@ -27,7 +27,7 @@ def diamond_graph() -> OpGraph:
     for producer in (b, c):
         builder.add_use(builder.add_tensor(producer, 4.0), d)
     builder.add_parameter("w", b, parameter=1.0, gradient=2.0, optimizer=3.0)
-    builder.add_parameter("v", b, parameter=10.0, gradient=0.0, optimizer=0.0)
+    builder.add_parameter("v", b, parameter=10.0)
     return builder.build()
 
 
@@ -91,7 +91,7 @@ def test_a_duplicate_identifier_is_refused_by_name(what: str) -> None:
     for index in range(2):
         builder.add_operator("x" if what == "operator" else f"x{index}")
         name = "w" if what == "parameter" else f"w{index}"
-        builder.add_parameter(name, index, parameter=1.0, gradient=0.0, optimizer=0.0)
+        builder.add_parameter(name, index, parameter=1.0)
     record = "x" if what == "operator" else "w"
     with refusal(f"record {record}: field 'id': {what}.*stands twice"):
         builder.build()
