@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,11 +135,10 @@ def test_times_are_read_in_the_unit_that_the_file_names(
     assert file.provenance.get("time_unit", "s") == unit
 
 
-def test_an_unknown_unit_is_refused(tmp_path: Path) -> None:
-    with refusal(r"field 'units\.time': 'h' is not 's', 'ms'"):
-        load_graph(in_unit(tmp_path / "g.json", "h"))
-    with refusal(r"field 'units\.time'"):
-        load_graph(in_unit(tmp_path / "g.json", ["ms"]))
+@pytest.mark.parametrize("unit", ["h", ["ms"]])
+def test_an_unknown_unit_is_refused(tmp_path: Path, unit: object) -> None:
+    with refusal(r"field 'units\.time': .* is not 's', 'ms'"):
+        load_graph(in_unit(tmp_path / "g.json", unit))
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
@@ -147,12 +147,6 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text(text.replace('"flop"', '"name"', 1))
     with refusal(r"g\.json: record name: stands twice"):
         load_graph(tmp_path / "g.json")
-
-
-def test_a_name_with_nul_is_refused(tmp_path: Path) -> None:
-    path = edited(tmp_path / "g.json", ("parameters", 0), "name", "a\0")
-    with refusal(r"'a\\x00'.* control character"):
-        load_graph(path)
 
 
 def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
@@ -189,18 +183,15 @@ def edited(path: Path, record: tuple[str, int], field: str, value: object) -> Pa
         (("tensors", 1), "consumers", ["embed é"], "field 'consumer'", "topological order"),
         (("tensors", 0), "bytes", -5, "record 0: field 'tensor_bytes'", "negative"),
         (("parameters", 0), "owner", "x", "record parameters[0]: field 'owner'", "unknown 'x'"),
+        (("parameters", 0), "name", "a\0", "'a\\x00'", "control character"),
     ],
 )
 def test_a_faulty_record_is_named(
     tmp_path: Path, record: tuple[str, int], field: str, value: object, place: str, fault: str
 ) -> None:
     path = edited(tmp_path / "g.json", record, field, value)
-    with refusal() as caught:
+    with refusal(".*".join(map(re.escape, (str(path), place, fault)))):
         load_graph(path)
-    assert str(path) in str(caught.value)
-    assert place in str(caught.value)
-    assert fault in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -233,21 +224,17 @@ def rewritten(path: Path, **arrays: np.ndarray) -> Path:
     return path
 
 
-def test_a_changed_array_does_not_match_the_recorded_hash(tmp_path: Path) -> None:
-    path = rewritten(tmp_path / "g.npz", flop=np.array([1.0, 2.0]))
-    with refusal(r"'sha256'.*does not match"):
-        load_graph(path)
-
-
-def test_an_array_of_another_type_is_named(tmp_path: Path) -> None:
-    path = rewritten(tmp_path / "g.npz", flop=np.array(["a", "b"]))
-    with refusal(r"field 'flop'.*not a 1-dimensional one of float64"):
-        load_graph(path)
-
-
-def test_a_pickled_array_is_never_read(tmp_path: Path) -> None:
-    path = rewritten(tmp_path / "g.npz", flop=np.array([None, {}], dtype=object))
-    with refusal(r"field 'flop'.*allow_pickle"):
+@pytest.mark.parametrize(
+    ("flop", "fault"),
+    [
+        (np.array([1.0, 2.0]), r"'sha256'.*does not match"),
+        (np.array(["a", "b"]), r"field 'flop'.*not a 1-dimensional one of float64"),
+        (np.array([None, {}], dtype=object), r"field 'flop'.*allow_pickle"),
+    ],
+)
+def test_a_changed_array_is_named(tmp_path: Path, flop: np.ndarray, fault: str) -> None:
+    path = rewritten(tmp_path / "g.npz", flop=flop)
+    with refusal(fault):
         load_graph(path)
 
 

@@ -143,18 +143,12 @@ def test_rates_that_the_hardware_lacks_are_absent() -> None:
     assert "float8" in device_spec("H100").peak_flops
 
 
-def test_unknown_kind_lists_the_catalogue() -> None:
-    with refusal(r"unknown device kind 'V10O'.*V100-16GB.*MI300X.*CPU"):
-        device_spec("V10O")
-
-
 @pytest.mark.parametrize(
     ("written", "kind"),
     [
         ("NVIDIA_A100-PCIE-40GB", "A100-PCIe-40GB"),
         ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
         ("NVIDIA_A100-SXM4-80GB", "A100-80GB"),
-        ("A100-80GB", "A100-80GB"),
         ("A100-80", "A100-80GB"),
         ("A100-40", "A100-40GB"),
         ("Tesla_P100-PCIE-16GB", "P100-PCIe-16GB"),
@@ -167,22 +161,11 @@ def test_unknown_kind_lists_the_catalogue() -> None:
         ("V100-32", "V100-32GB"),
         ("NVIDIA_H100_80GB_HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100-PCIe"),
-        ("NVIDIA_H200", "H200"),
         ("GH-96", "GH200"),
-        ("GH200", "GH200"),
         ("NVIDIA GH200 480GB", "GH200"),
-        ("B200", "B200"),
-        ("NVIDIA_L4", "L4"),
-        ("L40S", "L40S"),
-        ("A10G", "A10G"),
-        ("RTX-2080", "RTX-2080"),
         ("RTX 2080 Ti", "RTX-2080Ti"),
-        ("RTX-3090", "RTX-3090"),
         ("NVIDIA GeForce RTX 3090", "RTX-3090"),
-        ("Titan-RTX", "Titan-RTX"),
         ("NVIDIA TITAN RTX", "Titan-RTX"),
-        ("AMD_Instinct_MI100", "MI100"),
-        ("AMD_Instinct_MI210", "MI210"),
         ("AMD_Instinct_MI250", "MI250"),
         ("AMD Instinct MI300X", "MI300X"),
     ],
@@ -197,15 +180,17 @@ def test_a_name_of_the_catalogue_is_its_own_however_it_is_written(kind: str) -> 
     assert device_spec(f"NVIDIA_{kind.upper().replace('-', ' ')}") is CATALOGUE[kind]
 
 
-@pytest.mark.parametrize("written", ["A100", "V100", "RTX 3090 Ti", "NVIDIA H100 NVL", "GB200", ""])
-def test_a_name_of_two_devices_or_of_none_is_refused(written: str) -> None:
-    with refusal(f"field 'device': unknown device kind '{written}'"):
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("A100", "did you mean A100-.*A100-.*known"),
+        ("RTX 3090 Ti", "V100-16GB.*MI300X.*CPU"),
+        *dict.fromkeys(("V100", "NVIDIA H100 NVL", "GB200", ""), "known: ").items(),
+    ],
+)
+def test_a_name_of_two_devices_or_of_none_is_refused(written: str, said: str) -> None:
+    with refusal(rf"field 'device': unknown device kind '{written}' \(.*{said}"):
         device_spec(written)
-
-
-def test_a_refused_name_suggests_what_was_meant() -> None:
-    with refusal("did you mean A100-.*A100-.*known"):
-        device_spec("A100")
 
 
 def test_custom_device_replaces_only_what_is_given() -> None:

@@ -206,7 +206,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
 
 @given(fabrics())
 @examples(60)
-def test_a_class_is_the_sum_of_latencies_and_the_smallest_bandwidth(fabric: Fabric) -> None:
+def test_routes_and_ports_of_every_pair(fabric: Fabric) -> None:
     topology, routes = fabric_topology("t", fabric), Routes(fabric)
     names = [device.name for device in topology.devices]
     for i, a in enumerate(names):
@@ -220,6 +220,11 @@ def test_a_class_is_the_sum_of_latencies_and_the_smallest_bandwidth(fabric: Fabr
             assert topology.latency[i, j] == math.fsum(link.latency for link in links)
             assert topology.bandwidth[i, j] == min(link.bandwidth for link in links)
             assert routes.between(b, a).nodes == nodes[::-1]
+            if topology.server[i] != topology.server[j]:  # they meet at their NICs
+                nics = [n for n in nodes if fabric.graph.nodes[n]["kind"] is NodeKind.NIC]
+                assert nics == [routes.nic[a], routes.nic[b]]
+                assert topology.port_names[topology.send_port[i, j]] == f"{nics[0]} send"
+                assert topology.port_names[topology.receive_port[i, j]] == f"{nics[1]} receive"
     assert_array_equal(topology.link_class, topology.link_class.T)
     assert_array_equal(topology.bandwidth, topology.bandwidth.T)
 
@@ -239,22 +244,3 @@ def test_inside_a_server_no_way_over_its_switches_is_quicker(fabric: Fabric) -> 
                 allowed, a, b, weight=lambda u, v, facts: facts["link"].latency
             )
             assert routes.between(a, b).latency == pytest.approx(best, abs=1e-15)
-
-
-@given(fabrics())
-@examples(30)
-def test_devices_of_other_servers_meet_at_their_nics(fabric: Fabric) -> None:
-    topology, routes = fabric_topology("t", fabric), Routes(fabric)
-    names = [device.name for device in topology.devices]
-    for i, a in enumerate(names):
-        for j, b in enumerate(names):
-            if topology.server[i] == topology.server[j]:
-                continue
-            nics = [
-                node
-                for node in routes.between(a, b).nodes
-                if fabric.graph.nodes[node]["kind"] is NodeKind.NIC
-            ]
-            assert nics == [routes.nic[a], routes.nic[b]]
-            assert topology.port_names[topology.send_port[i, j]] == f"{nics[0]} send"
-            assert topology.port_names[topology.receive_port[i, j]] == f"{nics[1]} receive"

@@ -49,49 +49,57 @@ def place(*devices):
 ORDER3 = np.arange(3)
 
 
-def test_a_chain_on_one_device_takes_the_sum():
-    problem = problem_of([(0, [1]), (1, [2])], [1, 2, 3])
-    assert StepSimulator(problem).step_time(place(0, 0, 0), ORDER3) == 6
+CHAIN = [(0, [1]), (1, [2])]
+CROSSING = [(0, [2]), (1, [3])]
+APART = {"servers": (0, 0, 0), "move": 3}
+HAND_WORKED = {  # tensors, seconds, options of the problem, devices; what is found
+    "a chain on one device takes the sum": (CHAIN, [1, 2, 3], {}, (0, 0, 0), {"step_time": 6}),
+    "a transfer delays the consumer and overlaps compute": (
+        [(0, [2])], [1, 5, 1], {"move": 2}, (0, 0, 1), {"op_start": [0, 1, 3], "step_time": 6},
+    ),
+    "a tensor is sent once per receiving device": (
+        [(0, [1, 2])], [1, 1, 1], {"move": 4}, (0, 1, 1),
+        {"transfer_tensor": [0], "step_time": 1 + 4 + 1 + 1},
+    ),
+    "one send port serves one transfer at a time": (
+        [(0, [1]), (0, [2])], [1, 1, 1], APART, (0, 1, 2),
+        {"transfer_start": [1, 4], "step_time": 8},
+    ),
+    "one receive port serves one transfer at a time": (
+        [(0, [2]), (1, [2])], [1, 1, 1], APART, (0, 1, 2), {"step_time": 1 + 3 + 3 + 1},
+    ),
+    "ports are full duplex": (
+        CROSSING, [1] * 4, {"servers": (0, 0), "move": 3}, (0, 1, 1, 0), {"transfer_start": [1, 1]},
+    ),
+    "inside a server devices have ports of their own": (
+        CROSSING, [1] * 4, {"servers": (0,) * 4, "nic": True, "move": 3}, range(4),
+        {"step_time": 5},
+    ),
+    "between servers they share the NIC": (
+        CROSSING, [1] * 4, {"servers": (0, 0, 1, 1), "nic": True, "move": 3}, range(4),
+        {"step_time": 8},
+    ),
+    "zero-cost transfers hold no port": (
+        [(0, [1]), (0, [2])], [1, 1, 1], APART | {"move": 0}, (0, 1, 2), {"step_time": 2},
+    ),
+    "peak memory of a chain counts input and output together": (
+        CHAIN, [1, 1, 1], {"sizes": [10.0, 4.0]}, (0, 0, 0), {"peak_memory": [14, 0]},
+    ),
+    "peak memory holds a sent tensor on both sides": (
+        [(0, [1])], [1, 5, 1], {"sizes": [10.0], "move": 2}, (0, 1, 1), {"peak_memory": [10, 10]},
+    ),
+}  # fmt: skip
 
 
-def test_a_transfer_delays_the_consumer_and_overlaps_compute():
-    problem = problem_of([(0, [2])], [1, 5, 1], move=2)
-    timeline = StepSimulator(problem).run(place(0, 0, 1), ORDER3)
-    assert timeline.op_start.tolist() == [0, 1, 3]  # operator 1 computes while the tensor travels
-    assert timeline.step_time == 6
-
-
-def test_a_tensor_is_sent_once_per_receiving_device():
-    problem = problem_of([(0, [1, 2])], [1, 1, 1], move=4)
-    timeline = StepSimulator(problem).run(place(0, 1, 1), ORDER3)
-    assert len(timeline.transfer_tensor) == 1
-    assert timeline.step_time == 1 + 4 + 1 + 1
-
-
-def test_one_send_port_serves_one_transfer_at_a_time():
-    problem = problem_of([(0, [1]), (0, [2])], [1, 1, 1], servers=(0, 0, 0), move=3)
-    timeline = StepSimulator(problem).run(place(0, 1, 2), ORDER3)
-    assert timeline.transfer_start.tolist() == [1, 4]
-    assert timeline.step_time == 8
-
-
-def test_one_receive_port_serves_one_transfer_at_a_time():
-    problem = problem_of([(0, [2]), (1, [2])], [1, 1, 1], servers=(0, 0, 0), move=3)
-    assert StepSimulator(problem).step_time(place(0, 1, 2), ORDER3) == 1 + 3 + 3 + 1
-
-
-def test_ports_are_full_duplex():
-    problem = problem_of([(0, [2]), (1, [3])], [1, 1, 1, 1], servers=(0, 0), move=3)
-    timeline = StepSimulator(problem).run(place(0, 1, 1, 0), np.arange(4))
-    assert timeline.transfer_start.tolist() == [1, 1]
-
-
-def test_devices_of_a_server_share_its_nic_between_servers_only():
-    inside = problem_of([(0, [2]), (1, [3])], [1, 1, 1, 1], servers=(0, 0, 0, 0), nic=True, move=3)
-    between = problem_of([(0, [2]), (1, [3])], [1, 1, 1, 1], servers=(0, 0, 1, 1), nic=True, move=3)
-    where, order = place(0, 1, 2, 3), np.arange(4)
-    assert StepSimulator(inside).step_time(where, order) == 5
-    assert StepSimulator(between).step_time(where, order) == 8
+@pytest.mark.parametrize("name", HAND_WORKED)
+def test_hand_worked_steps(name):
+    edges, seconds, options, devices, expected = HAND_WORKED[name]
+    simulator = StepSimulator(problem_of(edges, seconds, **options))
+    device, order = place(*devices), np.arange(len(seconds))
+    timeline = simulator.run(device, order)
+    assert simulator.step_time(device, order) == timeline.step_time
+    for what, value in expected.items():
+        assert np.array_equal(getattr(timeline, what), value)
 
 
 def test_ports_serve_by_first_consumer_even_when_the_tensor_was_numbered_later():
@@ -108,11 +116,6 @@ def test_a_port_waits_for_its_next_transfer_in_the_order():
     device, order = place(0, 1, 2, 2), np.arange(4)
     assert StepSimulator(problem).run(device, order).transfer_start.tolist() == [5, 6]
     assert ReadySimulator(problem).run(device, order).op_start[3] == 2
-
-
-def test_zero_cost_transfers_hold_no_port():
-    problem = problem_of([(0, [1]), (0, [2])], [1, 1, 1], servers=(0, 0, 0), move=0)
-    assert StepSimulator(problem).step_time(place(0, 1, 2), ORDER3) == 2
 
 
 def test_without_communication_transfers_are_free():
@@ -142,18 +145,6 @@ def test_a_transfer_too_short_to_move_the_clock_gives_its_ports_back():
     device = place(0, 1, 1)
     assert StepSimulator(problem).step_time(device, ORDER3) == 3
     assert ReadySimulator(problem).step_time(device, ORDER3) == 3
-
-
-def test_peak_memory_of_a_chain_counts_input_and_output_together():
-    problem = problem_of([(0, [1]), (1, [2])], [1, 1, 1], sizes=[10.0, 4.0])
-    timeline = StepSimulator(problem).run(place(0, 0, 0), ORDER3)
-    assert timeline.peak_memory.tolist() == [14, 0]
-
-
-def test_peak_memory_holds_a_sent_tensor_on_both_sides():
-    problem = problem_of([(0, [1])], [1, 5, 1], sizes=[10.0], move=2)
-    timeline = StepSimulator(problem).run(place(0, 1, 1), ORDER3)
-    assert timeline.peak_memory.tolist() == [10, 10]
 
 
 @examples(150)
