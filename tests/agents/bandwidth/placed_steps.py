@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from envs.cost import link_transfer_seconds
 from envs.graphs.builder import GraphBuilder
 from envs.hardware.builders import planes
-from envs.hardware.devices import DeviceSpec
 from envs.hardware.fabric import LinkSpec
 from envs.hardware.servers import PcieServer
 from envs.hardware.topology import Topology
 from envs.step.plans import Placement, Plan
-from envs.step.problem import StepProblem
+from envs.step.problem import StepProblem, toy_device
 
 AMPLE = 1e9  # bytes of memory, or bytes/s
 
@@ -33,9 +32,8 @@ def cluster(
     memory: float = AMPLE,
 ) -> Topology:
     """Servers of `devices` devices with a NIC of `bandwidth` bytes/s for each plane."""
-    spec = DeviceSpec("test", {"float32": 1.0}, 1.0, memory, 0.0, 1.0, 1.0, "none")
     pcie = LinkSpec("PCIe", inner, 0.0)
-    server = PcieServer(spec, devices, pcie, nics=planes_)
+    server = PcieServer(toy_device("test", 1.0, memory), devices, pcie, nics=planes_)
     return planes("test", server, servers, LinkSpec("Ethernet", bandwidth, latency / 2))
 
 

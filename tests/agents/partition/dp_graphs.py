@@ -15,7 +15,7 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import NONE, Phase
 from envs.graphs.readers import read_graph_file
 from envs.hardware.devices import Device, DeviceSpec
-from envs.hardware.topology import Topology
+from envs.hardware.topology import Topology, port_topology
 from envs.partition.problem import PartitionProblem
 from envs.step.problem import StepProblem
 
@@ -113,26 +113,12 @@ class Sketch:
 def host_topology(accelerators: int, capacity: float, *, host: bool = True) -> Topology:
     """Accelerators around one CPU, the last device, or without one."""
     names = [f"{ACCELERATOR}{i}" for i in range(accelerators)] + [CPU] * host
-    d = len(names)
-    link = np.full((d, d), 2, dtype=np.int64)
+    link = np.full((len(names), len(names)), 2, dtype=np.int64)
     if host:
         link[-1, :] = link[:, -1] = 1
     np.fill_diagonal(link, 0)
-    port = np.tile(np.arange(d), (d, 1))
-    return Topology(
-        name="sketch",
-        devices=tuple(
-            Device(name, spec(CPU if name == CPU else ACCELERATOR, capacity), server=0)
-            for name in names
-        ),
-        link_class=link,
-        class_names=LINKS,
-        class_latency=np.zeros(3),
-        class_bandwidth=np.full(3, np.inf),
-        send_port=np.where(link > 0, port.T, -1),
-        receive_port=np.where(link > 0, d + port, -1),
-        port_names=tuple(f"{name}/{way}" for way in ("send", "receive") for name in names),
-    )
+    held = [Device(name, spec(name.rstrip("0123456789"), capacity), 0) for name in names]
+    return port_topology("sketch", held, link, LINKS, np.full(3, np.inf))
 
 
 def spec(name: str, capacity: float) -> DeviceSpec:
@@ -163,13 +149,8 @@ def small_problem(seed: int) -> StepProblem:
             colocation=number.get(drawn[i], NONE),
             profile=(0.0, 0.0) if idle else tuple(times.tolist()),
         )
-        builder.add_parameter(
-            f"op{i}",
-            handle,
-            parameter=float(random.integers(0, 5)) * (not idle),
-            gradient=0,
-            optimizer=0,
-        )
+        size = float(random.integers(0, 5)) * (not idle)
+        builder.add_parameter(f"op{i}", handle, parameter=size)
     for u in range(n - 1):
         for link in random.integers(0, 6, int(random.integers(1, 3))).tolist():
             readers = [v for v in range(u + 1, n) if random.random() < 0.4]

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from envs.graphs.builder import GraphBuilder
 from envs.graphs.op_graph import Phase
-from envs.hardware.devices import Device, DeviceSpec
+from envs.hardware.devices import Device
 from envs.hardware.topology import Topology
-from envs.step.problem import StepProblem
+from envs.step.problem import StepProblem, toy_device
 
 
 def topology_of(servers: list[int], nic_per_server: bool) -> Topology:
     """Devices on `servers`; ports per device inside a server, per server between them."""
     d = len(servers)
-    spec = DeviceSpec("test", {"float32": 1.0}, 1.0, 1e9, 0.0, 1.0, 1.0, "none")
+    spec = toy_device("test", 1.0, 1e9)
     server = np.array(servers)
     apart = server[:, None] != server[None, :]
     link_class = np.where(np.eye(d, dtype=bool), 0, np.where(apart, 2, 1))
@@ -56,9 +56,7 @@ def problems(draw, max_operators: int = 14, max_devices: int = 4) -> StepProblem
             for consumer in consumers:
                 builder.add_use(tensor, consumer)
     if draw(st.booleans()):
-        builder.add_parameter(
-            "w", draw(st.integers(0, n - 1)), parameter=5, gradient=5, optimizer=0
-        )
+        builder.add_parameter("w", draw(st.integers(0, n - 1)), parameter=5, gradient=5)
     graph = builder.build()
     servers = sorted(draw(st.lists(st.integers(0, 1), min_size=1, max_size=max_devices)))
     topology = topology_of(servers, draw(st.booleans()))

@@ -17,42 +17,21 @@ from envs.graphs.builder import GraphBuilder
 from envs.graphs.contraction import contract
 from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.graphs.readers import read_graph_file
-from envs.hardware.devices import Device, DeviceSpec
-from envs.hardware.topology import Topology
+from envs.hardware.devices import Device
+from envs.hardware.topology import Topology, port_topology
 from envs.step.fusion import fuse, fuse_chains, fused_problem
 from envs.step.order import TopologicalOrder
-from envs.step.problem import StepProblem
+from envs.step.problem import StepProblem, toy_device
 from envs.step.step import StepSimulator
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
-SPEC = DeviceSpec(
-    name="unit",
-    peak_flops={"float32": 1.0},
-    memory_bandwidth=1.0,
-    memory_bytes=1e12,
-    launch_overhead_s=0.0,
-    compute_efficiency=1.0,
-    memory_efficiency=1.0,
-    source="made up",
-)
-
 
 def line_topology(devices: int) -> Topology:
     """`devices` unit devices, all pairs on one link class, one port pair per device."""
+    held = [Device(f"d{i}", toy_device("unit", 1.0, 1e12), 0) for i in range(devices)]
     apart = 1 - np.eye(devices, dtype=np.int64)
-    number = np.arange(devices)
-    return Topology(
-        name="unit",
-        devices=tuple(Device(f"d{i}", SPEC, 0) for i in range(devices)),
-        link_class=apart,
-        class_names=("self", "link"),
-        class_latency=np.array([0.0, 0.0]),
-        class_bandwidth=np.array([np.inf, 1.0]),
-        send_port=np.where(apart, number[:, None], -1),
-        receive_port=np.where(apart, devices + number[None, :], -1),
-        port_names=tuple(f"{way}{i}" for way in ("send", "receive") for i in range(devices)),
-    )
+    return port_topology("unit", held, apart, ("self", "link"), np.array([np.inf, 1.0]))
 
 
 def problem_of(graph: OpGraph, devices: int = 2) -> StepProblem:
