@@ -1,4 +1,4 @@
-"""A slow fair step: every subflow by itself, exact rates, everything scanned at every event."""
+"""A slow fair step: every subflow by itself, at exact rates."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections import Counter
 from fractions import Fraction
 
 import numpy as np
-from reference_step import Played, transfers_of
+from reference_step import Move, Played, play_moves, transfers_of
 
 from envs.hardware.network import NO_CHANNEL
 from envs.step.problem import StepProblem
-
-SMALL = 1e-12  # relative: what is left of a transfer when its end and another event coincide
 
 
 def paths_of(problem: StepProblem, i: int, j: int, multipath: bool) -> list[tuple[int, ...]]:
@@ -55,70 +53,28 @@ def max_min(capacity, subflows: list[tuple[int, ...]]) -> list[float]:
 
 
 def play_fair(problem: StepProblem, device, order, multipath: bool, weight=None) -> Played:
-    """Everything moves forward in time together, from event to event.
-
-    A transfer of weight w is w transfers of 1 / w of its bytes.
-    """
-    graph, topology = problem.graph, problem.topology
-    n = graph.num_operators
+    """A transfer of weight w is w transfers of 1 / w of its bytes."""
+    topology = problem.topology
     tabulated = is_tabulated(problem)
     capacity = np.ones(topology.num_ports) if tabulated else topology.network.link_capacity
     position = {int(op): p for p, op in enumerate(order)}
-    start, finish = [None] * n, [None] * n
-    inputs = [[t for t in range(graph.num_tensors) if op in graph.consumers(t)] for op in range(n)]
-    there = {}  # (tensor, device) -> when it came
-    queues = {d: [int(op) for op in order if device[op] == d] for d in range(topology.num_devices)}
-    moving = []  # [tensor, source, target, began, latency to go, bytes to go, paths]
-    sent, log, now = set(), [], 0.0
-    while True:
-        changed = True
-        while changed:
-            changed = False
-            for d, queue in queues.items():
-                if queue and finish[queue[0]] is not None and finish[queue[0]] <= now:
-                    queue.pop(0)
-                    changed = True
-                if queue and start[queue[0]] is None:
-                    op = queue[0]
-                    if all((t, d) in there for t in inputs[op]):
-                        start[op] = now
-                        finish[op] = now + problem.op_seconds[op, d]
-                        changed = True
-            for op in range(n):
-                if op in sent or finish[op] is None or finish[op] > now:
-                    continue
-                sent.add(op)
-                changed = True
-                d = int(device[op])
-                there |= {(t, d): now for t in range(graph.num_tensors) if graph.producer[t] == op}
-                for _, tensor, target in transfers_of(problem, op, device, position):
-                    link = topology.link_class[d, target]
-                    seconds = problem.transfer_seconds[tensor, link]
-                    wait = min(seconds, topology.class_latency[link])
-                    speed = 1.0 if tabulated else topology.class_bandwidth[link]
-                    volume = (seconds - wait) * speed if seconds > 0 else 0.0
-                    ways = paths_of(problem, d, target, multipath)
-                    ways = ways * (1 if weight is None else int(weight[d, target]))
-                    moving.append([tensor, d, target, now, wait, volume, ways])
-            for move in [m for m in moving if m[4] <= 0 and m[5] <= 0]:
-                moving.remove(move)
-                there[move[0], move[2]] = now
-                log.append((*move[:4], now))
-                changed = True
-        draining = [m for m in moving if m[4] <= 0]
-        rates = iter(max_min(capacity, [way for m in draining for way in m[6]]))
-        speed = [sum(next(rates) for _ in m[6]) for m in draining]
-        coming = [f for f in finish if f is not None and f > now]
-        coming += [now + m[4] for m in moving if m[4] > 0]
-        coming += [now + m[5] / rate for m, rate in zip(draining, speed, strict=True)]
-        if not coming:
-            return Played(start, finish, log)
-        then = min(coming)
-        for move in moving:
-            if move[4] > 0:
-                move[4] -= then - now
-                move[4] = 0.0 if move[4] <= SMALL * then else move[4]
-        for move, rate in zip(draining, speed, strict=True):
-            move[5] -= (then - now) * rate
-            move[5] = 0.0 if move[5] <= SMALL * then * rate else move[5]
-        now = then
+    moves = []
+    for op in order.tolist():
+        d = int(device[op])
+        for _, tensor, target in transfers_of(problem, op, device, position):
+            link = topology.link_class[d, target]
+            seconds = problem.transfer_seconds[tensor, link]
+            wait = min(seconds, topology.class_latency[link])
+            speed = 1.0 if tabulated else topology.class_bandwidth[link]
+            moves.append(Move(tensor, d, target, op, wait, (seconds - wait) * speed))
+
+    def rates(flowing):
+        ways = [
+            paths_of(problem, move.source, move.target, multipath)
+            * (1 if weight is None else int(weight[move.source, move.target]))
+            for move in flowing
+        ]
+        rate = iter(max_min(capacity, [way for own in ways for way in own]))
+        return [sum(next(rate) for _ in own) for own in ways]
+
+    return play_moves(problem, device, order, moves, rates)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envs.step.problem import StepProblem
+from envs.step.timeline import Timeline
+
+SMALL = 1e-12  # relative: what is left of a transfer when its end and another event coincide
 
 
 @dataclass
@@ -16,6 +19,12 @@ class Played:
     @property
     def step_time(self) -> float:
         return max(self.finish, default=0.0)
+
+
+def log_of(timeline: Timeline) -> list[tuple[int, int, int, float, float]]:
+    """The transfers of a timeline, as `Played` has them."""
+    columns = ("tensor", "source", "destination", "start", "finish")
+    return list(zip(*(getattr(timeline, f"transfer_{c}").tolist() for c in columns), strict=True))
 
 
 def transfers_of(problem: StepProblem, op: int, device, position) -> list[tuple[int, int, int]]:
@@ -129,6 +138,88 @@ def play_ready(problem: StepProblem, device, order, ports: bool = True) -> Playe
                 have.add((tensor, target))
                 if seconds > 0:
                     busy_ports -= held
+
+
+@dataclass
+class Move:
+    """A transfer whose bytes flow at a rate, once its latency is over."""
+
+    tensor: int
+    source: int
+    target: int
+    op: int  # that must have ended
+    wait: float  # seconds to go
+    left: float  # bytes to go
+    queues: set = field(default_factory=set)  # of what it holds while it lasts, in turn
+    began: float | None = None
+    ended: float | None = None
+
+
+def play_moves(problem: StepProblem, device, order, moves, rates, look=lambda now, ended: None):
+    """The step in which everything moves forward in time together, from event to event.
+
+    Args:
+        moves: every `Move`, in the order in which queues serve them.
+        rates: bytes/s of each of some moves that flow beside each other, not all 0.
+        look: what sees the seconds and the operators that have ended, at every event.
+    """
+    n = problem.graph.num_operators
+    start, finish, there = [None] * n, [None] * n, set()
+    waiting = {d: [int(op) for op in order if device[op] == d] for d in set(device.tolist())}
+    lines = {}
+    for move in moves:
+        for queue in move.queues:
+            lines.setdefault(queue, []).append(move)
+    inputs = [[] for _ in range(n)]
+    for u, op, tensor in problem.graph.edges.tolist():
+        inputs[op].append((u, tensor))
+    now = 0.0
+    while True:
+        changed = True
+        while changed:  # everything that happens now
+            changed = False
+            ended = {op for op in range(n) if finish[op] is not None and finish[op] <= now}
+            look(now, ended)
+            for d, queue in waiting.items():
+                if queue and queue[0] in ended:
+                    queue.pop(0)
+                    changed = True
+                op = queue[0] if queue else None
+                if op is not None and start[op] is None and all(
+                    u in ended if device[u] == d else (tensor, d) in there
+                    for u, tensor in inputs[op]
+                ):  # fmt: skip
+                    start[op], finish[op] = now, now + problem.op_seconds[op, d]
+                    changed = True
+            for move in moves:
+                if move.began is None and move.op in ended and all(
+                    lines[queue][0] is move for queue in move.queues
+                ):  # fmt: skip
+                    move.began, changed = now, True
+                if move.began is not None and move.ended is None and move.wait + move.left <= 0:
+                    move.ended, changed = now, True
+                    there.add((move.tensor, move.target))
+                    for queue in move.queues:
+                        lines[queue].pop(0)
+        under_way = [move for move in moves if move.began is not None and move.ended is None]
+        late = [move for move in under_way if move.wait > 0]
+        flowing = [move for move in under_way if move.wait <= 0]
+        speed = dict(zip(map(id, flowing), rates(flowing), strict=True))
+        coming = [f for f in finish if f is not None and f > now]
+        coming += [now + move.wait for move in late]
+        coming += [now + move.left / speed[id(move)] for move in flowing]
+        if not coming:
+            log = [(m.tensor, m.source, m.target, m.began, m.ended) for m in moves]
+            return Played(start, finish, log)
+        then = min(coming)
+        for move in late:
+            move.wait -= then - now
+            move.wait = 0.0 if move.wait <= SMALL * then else move.wait
+        for move in flowing:
+            move.left -= (then - now) * speed[id(move)]
+            if move.left <= SMALL * max(1.0, then) * speed[id(move)]:
+                move.left = 0.0
+        now = then
 
 
 def peak_memory(problem: StepProblem, device, played: Played) -> list[float]:

@@ -15,7 +15,7 @@ from numpy.random import default_rng
 from numpy.testing import assert_allclose
 from random_steps import placed_problems, topology_of
 from reference_fair import is_tabulated, paths_of, play_fair
-from reference_step import peak_memory
+from reference_step import Played, log_of, peak_memory
 from sends import sends
 
 from envs.hardware.topology import Topology
@@ -187,25 +187,10 @@ def test_agrees_with_the_reference(case, multipath, seed, weighted):
     close = {"rtol": 1e-9, "atol": 1e-9}
     assert_allclose(timeline.op_start, expected.start, **close)
     assert_allclose(timeline.op_finish, expected.finish, **close)
-    log = np.column_stack(
-        [
-            timeline.transfer_tensor,
-            timeline.transfer_source,
-            timeline.transfer_destination,
-            timeline.transfer_start,
-            timeline.transfer_finish,
-        ]
-    )
-    logged = np.array(sorted(expected.transfers)).reshape(-1, 5)
-    assert_allclose(log[np.lexsort(log.T[2::-1])], logged, **close)
+    log = log_of(timeline)
+    assert_allclose(sorted(log), sorted(expected.transfers), **close)
     assert simulator.step_time(device, order) == timeline.step_time
-    exact = [(*map(int, row[:3]), row[3], row[4]) for row in log]
-    played = replace(
-        expected,
-        start=timeline.op_start.tolist(),
-        finish=timeline.op_finish.tolist(),
-        transfers=exact,
-    )
+    played = Played(timeline.op_start.tolist(), timeline.op_finish.tolist(), log)
     assert_allclose(timeline.peak_memory, peak_memory(problem, device, played))
 
 
@@ -240,14 +225,7 @@ def test_no_link_carries_more_than_its_capacity_in_any_span_of_time(case):
     known = problem.topology
     capacity = np.ones(known.num_ports) if tabulated else known.network.link_capacity
     carried = {}  # link -> [(begin, end, bytes)]
-    for tensor, i, j, begin, end in zip(
-        timeline.transfer_tensor,
-        timeline.transfer_source,
-        timeline.transfer_destination,
-        timeline.transfer_start,
-        timeline.transfer_finish,
-        strict=True,
-    ):
+    for tensor, i, j, begin, end in log_of(timeline):
         link = known.link_class[i, j]
         lasting = problem.transfer_seconds[tensor, link] - known.class_latency[link]
         if lasting > 0:

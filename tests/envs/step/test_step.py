@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from numpy.testing import assert_allclose
 from random_steps import placed_problems, problems, topology_of
-from reference_step import peak_memory, play_in_order, play_ready
+from reference_step import log_of, peak_memory, play_in_order, play_ready
 
 from envs.graphs.builder import GraphBuilder
 from envs.step.order import OneFOneB, TopologicalOrder
@@ -158,17 +158,7 @@ def test_agrees_with_the_reference(case):
     assert StepSimulator(problem).step_time(device, order) == pytest.approx(
         expected.step_time, rel=1e-12
     )
-    log = list(
-        zip(
-            timeline.transfer_tensor,
-            timeline.transfer_source,
-            timeline.transfer_destination,
-            timeline.transfer_start,
-            timeline.transfer_finish,
-            strict=True,
-        )
-    )
-    assert log == expected.transfers
+    assert log_of(timeline) == expected.transfers
     assert_allclose(timeline.peak_memory, peak_memory(problem, device, expected))
 
 
