@@ -54,6 +54,11 @@ class Budget:
     evaluations: int | None = None  # in a solver's own units, so that runs agree on all machines
     seed: int | None = None  # of what is drawn; None: the solver's own
 
+    def spent(self, seconds: float, evaluations: int) -> bool:
+        """Whether a search that has used this much is at its end."""
+        most = inf if self.evaluations is None else self.evaluations
+        return seconds >= self.seconds or evaluations >= most
+
 
 UNLIMITED = Budget()
 

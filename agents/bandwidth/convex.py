@@ -17,7 +17,6 @@ from agents.bandwidth.rules import (
     ProportionalShares,
     SquareRootShares,
     UniformShares,
-    channel_capacity,
 )
 from agents.linear_program import LinearProgram
 from agents.solver import Budget, Result
@@ -307,7 +306,7 @@ class _Search:
         number = self.network.channel_pipe
         self.in_use = np.isin(number, used)
         most = np.zeros(step.num_servers**2)
-        np.add.at(most, number, channel_capacity(self.network) * (1.0 + LINK_SLACK))
+        np.add.at(most, number, self.network.channel_capacity * (1.0 + LINK_SLACK))
         self.within = PipeRange(used, np.zeros(len(used)), most[used])
         self.unit = float(most.max(initial=0.0)) or 1.0  # bytes/s
         self.master: RateMaster | None = None

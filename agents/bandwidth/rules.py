@@ -34,16 +34,9 @@ def shared_by_weight(network: Network, weight: FloatArray, used: IntArray) -> Ba
     """
     least = _EMPTY_SHARE * (weight.max(initial=0.0) or 1.0)
     weight = np.where(used > 0, np.maximum(weight, least), 0.0)
-    pipe, capacity = network.channel_pipe, channel_capacity(network)
+    pipe, capacity = network.channel_pipe, network.channel_capacity
     share = capacity / np.bincount(pipe, capacity, len(weight))[pipe]
     return weighted_allocation(network, weight[pipe] * share)
-
-
-def channel_capacity(network: Network) -> FloatArray:
-    """(C,) bytes/s of the slowest link of each channel: what it gets when it is alone."""
-    capacity = np.where(network.incidence > 0, network.link_capacity[:, None], np.inf)
-    found: FloatArray = capacity.min(axis=0, initial=np.inf)
-    return found
 
 
 def offer_rates(
@@ -84,7 +77,7 @@ class AllocationIncumbent(Incumbent):
         self.step: PipedStep | None = None
         if not self.impossible:
             self.step = PipedStep(problem, given)
-            alone = BandwidthAllocation(channel_capacity(self.network) * (1.0 + LINK_SLACK))
+            alone = BandwidthAllocation(self.network.channel_capacity * (1.0 + LINK_SLACK))
             path = self.step.longest_path(self.step.slowness(alone.pipes(self.network)))
             self.lower_bound = path.seconds * (1.0 - PATH_ROUNDING)
 

@@ -113,7 +113,11 @@ class WeightDescent:
             incumbent.offer(plan, simulator, weight)
         rng, vain = np.random.default_rng(self.seed), 0
         weight = weights_of(incumbent.plan or plan, step)
-        while len(pairs) > 1 and vain < self.patience and not self._over(incumbent, budget):
+        while (
+            len(pairs) > 1
+            and vain < self.patience
+            and not budget.spent(incumbent.seconds, incumbent.evaluations)
+        ):
             before = incumbent.step_time
             self._descend(incumbent, simulator, plan, weight, rng.permutation(pairs), budget)
             vain = 0 if incumbent.step_time < before else vain + 1
@@ -138,7 +142,7 @@ class WeightDescent:
             for i, j in pairs:
                 known = weight[i, j]
                 for factor in FACTORS:
-                    if self._over(incumbent, budget):
+                    if budget.spent(incumbent.seconds, incumbent.evaluations):
                         return
                     weight[i, j] = _times(known, factor)
                     found = incumbent.offer(plan, simulator, weight)
@@ -146,12 +150,6 @@ class WeightDescent:
                         seconds, gained = found, True
                         break
                     weight[i, j] = known
-
-    def _over(self, incumbent: _WeighedIncumbent, budget: Budget) -> bool:
-        most = budget.evaluations
-        return incumbent.seconds >= budget.seconds or (
-            most is not None and incumbent.evaluations >= most
-        )
 
 
 def _bytes(step: StepProblem, plan: Plan) -> FloatArray:

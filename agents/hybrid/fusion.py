@@ -137,9 +137,7 @@ class _Search:
 
     def over(self) -> bool:
         """Whether the budget is used."""
-        limit = self._budget.evaluations
-        spent = limit is not None and self.simulations >= limit
-        return spent or self.seconds >= self._budget.seconds
+        return self._budget.spent(self.seconds, self.simulations)
 
     def offer(self, plan: HybridPlan) -> float:
         """Seconds of a plan, inf where it does not fit; it is kept where it is good."""

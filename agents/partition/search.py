@@ -225,7 +225,7 @@ class _Search:
         self.settings = settings
         self.incumbent = incumbent
         self.walk = walk
-        self.budget_s, self.limit = budget.seconds, budget.evaluations
+        self.budget = budget
         self.done = 0  # proposed moves
         self._walked = 0.0  # seconds
         self._random = np.random.default_rng([settings.seed, 1])
@@ -234,8 +234,7 @@ class _Search:
     @property
     def over(self) -> bool:
         """Whether budget or limit are used up, or the best is proved optimal."""
-        spent = self.limit is not None and self.done >= self.limit
-        return spent or self.incumbent.seconds >= self.budget_s or self.incumbent.optimal
+        return self.incumbent.optimal or self.budget.spent(self.incumbent.seconds, self.done)
 
     def try_single_devices(self) -> None:
         """Offer every device for the whole step."""
@@ -248,8 +247,8 @@ class _Search:
         """Have every start planner partition the step, and go on from what it finds."""
         problem = Partition(MaxLoadProblem(self.incumbent.problem.step, contiguous=True))
         for planner in self.settings.starts:
-            seconds = self.budget_s * self.settings.start_share / len(self.settings.starts)
-            found = planner.solve(problem, Budget(seconds, self.limit)).solution
+            seconds = self.budget.seconds * self.settings.start_share / len(self.settings.starts)
+            found = planner.solve(problem, Budget(seconds, self.budget.evaluations)).solution
             if found is not None:
                 self.incumbent.offer(found.placement.device)
                 self._settle()
@@ -278,10 +277,10 @@ class _Search:
     def _length(self, moves: int) -> int:
         """`moves`, or all that limit or budget leave where the next cycle would not fit."""
         left = np.inf
-        if self.limit is not None:
-            left = self.limit - self.done
+        if self.budget.evaluations is not None:
+            left = self.budget.evaluations - self.done
         elif self.done:
-            left = (self.budget_s - self.incumbent.seconds) * self.done / self._walked
+            left = (self.budget.seconds - self.incumbent.seconds) * self.done / self._walked
         return max(1, int(left)) if left < 1.5 * moves else moves
 
     def _settle(self) -> None:

@@ -431,7 +431,7 @@ class _Known:
         self.uniform_bytes = np.where(uniform > 0, uniform, np.inf) * instance.uniform.step_time
         self.capacity = network.link_capacity
         largest = self.capacity[self.incidence.any(axis=1)].max()
-        self.slowest = np.where(self.incidence > 0, self.capacity[:, None], np.inf).min(axis=0)
+        self.slowest = network.channel_capacity
         self.windows = _uniform_windows(instance)  # (P, S * S, 3)
         self.busiest = _busiest_device(instance)  # (P,)
         self.behind = np.append(instance.begins / instance.problem.graph.num_operators, 1.0)

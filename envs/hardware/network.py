@@ -69,6 +69,14 @@ class Network:
         """The links of one channel."""
         return self.channel_links[self.channel_ptr[channel] : self.channel_ptr[channel + 1]]
 
+    def paths_of(self, pair: int) -> range:
+        """The paths of pair i * D + j."""
+        return range(self.pair_ptr[pair], self.pair_ptr[pair + 1])
+
+    def links_on(self, path: int) -> IntArray:
+        """The links of one path."""
+        return self.path_links[self.path_ptr[path] : self.path_ptr[path + 1]]
+
     def channels_between(self, source: int, destination: int) -> IntArray:
         """The channels from one server to another."""
         return np.flatnonzero(
@@ -83,6 +91,12 @@ class Network:
         matrix[self.channel_links, channel] = 1.0
         return matrix
 
+    @property
+    def channel_capacity(self) -> FloatArray:
+        """(C,) bytes/s of the slowest link of each channel: what it gets when it is alone."""
+        capacity = np.where(self.incidence > 0, self.link_capacity[:, None], np.inf)
+        return np.asarray(capacity.min(axis=0, initial=np.inf))
+
     @cached_property
     def inner_bandwidth(self) -> FloatArray:
         """(D, D) bytes/s of the slowest link of a pair's paths that is no link of their channel.
@@ -93,9 +107,8 @@ class Network:
         d = self.num_devices
         found = np.full(d * d, np.inf)
         for pair in range(d * d):
-            for path in range(self.pair_ptr[pair], self.pair_ptr[pair + 1]):
-                links = self.path_links[self.path_ptr[path] : self.path_ptr[path + 1]]
-                channel = self.path_channel[path]
+            for path in self.paths_of(pair):
+                links, channel = self.links_on(path), self.path_channel[path]
                 if channel != NO_CHANNEL:
                     links = np.setdiff1d(links, self.links_of(channel))
                 found[pair] = min(found[pair], self.link_capacity[links].min(initial=np.inf))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from envs.arrays import FloatArray, sums_before
 from envs.errors import InputError
-from envs.hardware.network import NO_CHANNEL, Network
+from envs.hardware.network import NO_CHANNEL
 from envs.hardware.topology import Topology
 
 IndexArray = NDArray[np.uint32]
@@ -85,27 +85,17 @@ def bottlenecks(topology: Topology, multipath: bool) -> Bottlenecks:
                     f"no path leads from {i!r} to {j!r}", file=f"topology {topology.name}"
                 )
         paths = [
-            (pair, tuple(link for link in _links(network, path) if np.isfinite(capacity[link])))
+            (pair, tuple(k for k in network.links_on(path).tolist() if np.isfinite(capacity[k])))
             for pair in range(d * d)
-            for path in (
-                range(network.pair_ptr[pair], network.pair_ptr[pair + 1])
-                if multipath
-                else _one_path(topology, network, pair)
-            )
+            for path in (network.paths_of(pair) if multipath else _one_path(topology, pair))
         ]
         scale = topology.class_bandwidth
     return _arrays(d * d, _fewer(*_merged(paths, capacity)), scale)
 
 
-def _links(network: Network, path: int) -> list[int]:
-    links: list[int] = network.path_links[
-        network.path_ptr[path] : network.path_ptr[path + 1]
-    ].tolist()
-    return links
-
-
-def _one_path(topology: Topology, network: Network, pair: int) -> list[int]:
-    paths = range(network.pair_ptr[pair], network.pair_ptr[pair + 1])
+def _one_path(topology: Topology, pair: int) -> list[int]:
+    network = topology.network
+    paths = network.paths_of(pair)
     i, j = divmod(pair, topology.num_devices)
     if len(paths) == 0:
         return []

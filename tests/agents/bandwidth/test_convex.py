@@ -10,9 +10,6 @@ from hypothesis import given
 
 from agents.bandwidth.convex import ConvexRates, PipeRange, dual_bound
 from agents.bandwidth.piped_step import PipedStep
-from agents.bandwidth.rules import (
-    channel_capacity,
-)
 from envs.graphs.builder import GraphBuilder
 from envs.step.allocated import allocated_problem, weighted_allocation
 from envs.step.plans import BandwidthAllocation, Placement, Plan
@@ -124,7 +121,7 @@ def test_any_multipliers_prove_a_bound(placed: tuple[StepProblem, Plan], seed: i
     used = np.flatnonzero(step.transfers)
     number = network.channel_source * step.num_servers + network.channel_destination
     most = np.zeros(step.num_servers**2)
-    np.add.at(most, number, channel_capacity(network))
+    np.add.at(most, number, network.channel_capacity)
     within = PipeRange(used, np.zeros(len(used)), most[used])
     price = generator.gamma(0.3, size=network.num_links) * paths[0].seconds
     bound = dual_bound(step, paths, generator.gamma(1.0, size=3) + 1e-3, price, within)

@@ -14,7 +14,6 @@ from agents.bandwidth.rules import (
     RuleOfShares,
     SquareRootShares,
     UniformShares,
-    channel_capacity,
     shared_by_weight,
 )
 from envs.step.allocated import uniform_allocation
@@ -78,7 +77,7 @@ def test_a_pipe_weighs_on_its_channels_by_their_capacities() -> None:
     found = shared_by_weight(network, weight.ravel(), used.ravel())
     assert found.violations(network) == []
     assert_allclose(found.pipes(network)[0], [0.0, 1.25 / 4, 1.25 * 3 / 4])
-    assert sorted(set(channel_capacity(network))) == [0.25, 1.0]
+    assert sorted(set(network.channel_capacity)) == [0.25, 1.0]
 
 
 @pytest.mark.parametrize("name", ["leaf_spine", "torus", "fat_tree"])

@@ -25,11 +25,7 @@ def servers_of(nics: int, count: int = 1) -> PcieServer:
 def paths_of(network: Network, i: int, j: int) -> list[list[str]]:
     pair = i * network.num_devices + j
     return [
-        [
-            network.link_names[k]
-            for k in network.path_links[network.path_ptr[p] : network.path_ptr[p + 1]]
-        ]
-        for p in range(network.pair_ptr[pair], network.pair_ptr[pair + 1])
+        [network.link_names[k] for k in network.links_on(path)] for path in network.paths_of(pair)
     ]
 
 
@@ -61,10 +57,8 @@ def test_the_best_path_of_a_pair_has_the_bandwidth_of_its_link_class(name: str) 
             pair = i * topology.num_devices + j
             best = max(
                 (
-                    network.link_capacity[
-                        network.path_links[network.path_ptr[p] : network.path_ptr[p + 1]]
-                    ].min()
-                    for p in range(network.pair_ptr[pair], network.pair_ptr[pair + 1])
+                    network.link_capacity[network.links_on(path)].min()
+                    for path in network.paths_of(pair)
                 ),
                 default=np.inf,
             )

@@ -157,11 +157,10 @@ def test_flows_between_devices_run_over_all_their_planes() -> None:
     for flow, (source, destination) in enumerate([(0, 1), (3, 0), (1, 2)]):
         pair = source * network.num_devices + destination
         for way in range(2):
-            path = network.pair_ptr[pair] + way
             own = flows.path_ptr[flow] + way
             assert_array_equal(
                 flows.path_links[flows.link_ptr[own] : flows.link_ptr[own + 1]],
-                network.path_links[network.path_ptr[path] : network.path_ptr[path + 1]],
+                network.links_on(network.paths_of(pair)[way]),
             )
     with refusal("flow 0: field 'destination': 4 is not one of 4 devices"):
         flows_between(network, [0.0], [1.0], [0], [4])

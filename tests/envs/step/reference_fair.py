@@ -19,14 +19,14 @@ def paths_of(problem: StepProblem, i: int, j: int, multipath: bool) -> list[tupl
         return [(int(topology.send_port[i, j]), int(topology.receive_port[i, j]))]
     network = topology.network
     pair = i * topology.num_devices + j
-    rows = list(range(network.pair_ptr[pair], network.pair_ptr[pair + 1]))
+    rows = list(network.paths_of(pair))
     if not multipath:
         if network.path_channel[rows[0]] != NO_CHANNEL:
             route = topology.port_names[topology.send_port[i, j]].split()[0]
             nic = [network.channel_source_nic[network.path_channel[row]] for row in rows]
             rows = [row for row, name in zip(rows, nic, strict=True) if name.split()[0] == route]
         rows = [rows[j % len(rows)]]
-    return [tuple(network.path_links[network.path_ptr[r] : network.path_ptr[r + 1]]) for r in rows]
+    return [tuple(network.links_on(r)) for r in rows]
 
 
 def is_tabulated(problem: StepProblem) -> bool:
