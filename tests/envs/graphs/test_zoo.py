@@ -114,7 +114,6 @@ def test_forward_flop_of_bert_base() -> None:
         assert back == pytest.approx(2 * flop, rel=0.02)
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 def test_llama_7b_is_captured_in_little_memory() -> None:
     program = (
