@@ -88,8 +88,7 @@ class AllocationEpisode:
     def candidates(self, queue: int, most: int) -> IntArray:
         """Jobs of a queue that can take a unit, the best first by the rule; at most so many."""
         jobs = np.flatnonzero(self.open & (self.queue == queue))
-        best: IntArray = jobs[np.argsort(-self.score[jobs], kind="stable")][:most]
-        return best
+        return jobs[np.argsort(-self.score[jobs], kind="stable")][:most]
 
     def grow(self, j: int) -> None:
         """Give a job its next unit; where there is no room, it gets none in this slot."""

@@ -67,8 +67,7 @@ def gains(slot: Slot, j: int, made: FloatArray, weights: GainWeights = OWN) -> F
     ]
     part = np.minimum(made / rest, 1.0) ** weights.part
     slack = np.where(ending, 1.0 - slots / left, 0.0)
-    found: FloatArray = np.array(worth) * part * np.exp(weights.done * done + weights.slack * slack)
-    return found
+    return np.array(worth) * part * np.exp(weights.done * done + weights.slack * slack)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +97,7 @@ class Choices:
 
     def starts(self) -> IntArray:
         """The first choice of each job."""
-        first: IntArray = np.flatnonzero(np.diff(self.job, prepend=-1))
-        return first
+        return np.flatnonzero(np.diff(self.job, prepend=-1))
 
     def knapsack(
         self, worth: FloatArray, exact: bool = False
@@ -139,8 +137,8 @@ def drawn(group: IntArray, share: FloatArray, chance: FloatArray) -> IntArray:
     until = np.cumsum(share)
     until -= np.repeat(until[first] - share[first], count)
     reached = np.flatnonzero(until > np.repeat(chance, count))
-    chosen: IntArray = reached[np.diff(group[reached], prepend=-1) != 0]
-    return chosen
+    found: IntArray = reached[np.diff(group[reached], prepend=-1) != 0]
+    return found
 
 
 @bounded

@@ -139,8 +139,7 @@ class Draws:
 
     def means(self, scale: float) -> FloatArray:
         """(J,) what each job makes on average once it is accepted."""
-        found: FloatArray = self.trained * self.factor(scale)
-        return found
+        return self.trained * self.factor(scale)
 
     def bounds(self, scale: float, slack: float) -> Tails:
         """Chernoff's. A row that has W times the largest demand and mean load m is broken with

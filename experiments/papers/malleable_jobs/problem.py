@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Le, MinLen
@@ -245,8 +245,7 @@ class MalleableJob:
 
     def inner(self, workers: IntArray, servers: IntArray) -> FloatArray:
         """(N, R - 1) what N pairs of workers and servers take, but for the NIC."""
-        found: FloatArray = np.outer(workers, self.worker) + np.outer(servers, self.server)
-        return found
+        return np.outer(workers, self.worker) + np.outer(servers, self.server)
 
     def demand(self, workers: IntArray, servers: IntArray) -> FloatArray:
         """(M, R) what it takes of each machine."""
@@ -268,9 +267,6 @@ class AllocationProblem:
     Raises:
         InputError: it is too large, two jobs have one name, or one arrives too late.
     """
-
-    objective: ClassVar[str] = "utility"
-    sense: ClassVar[Literal["max"]] = "max"
 
     jobs: tuple[MalleableJob, ...]
     capacity: FloatArray  # (M, R) of `RESOURCES`
@@ -316,14 +312,8 @@ class AllocationProblem:
         rate = job.speed.samples_per_s(workers, servers, job.reserved, self.inside)
         return rate * self.slot_s / job.samples
 
-    def price(self, plan: AllocationPlan) -> dict[str, float]:
-        """What a plan is worth when it is played."""
-        return {self.objective: play(self, plan).utility}
-
     def violations(self, plan: AllocationPlan) -> list[str]:
         """What is wrong with a plan, in words; nothing where it is feasible."""
-        if plan.given.shape != self.shape:
-            return [f"the plan is not of shape {self.shape}"]
         wrong = []
         for slot, given in enumerate(plan.given):
             taken = np.zeros_like(self.capacity)
@@ -348,9 +338,6 @@ class AllocationProblem:
                     f"{self.capacity[m, r]:g}"
                 )
         return wrong
-
-    def bound(self) -> None:
-        """Solvers bring their own."""
 
 
 def check_size(slots: int, jobs: int, machines: int) -> None:

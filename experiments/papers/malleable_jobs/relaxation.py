@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -159,11 +158,11 @@ class Pricing:
         """The lower hulls of rows: (N, S + 1) corners, and (N, S) progress and cost a progress."""
         progress = self.progress[self.job[own]]  # (N, C)
         cost = np.einsum("nr,ncr->nc", prices[self.slot[own]], self.demand[self.job[own]])
-        count = len(progress)
-        corners, more, slopes = [np.zeros(count, np.int64)], list[FloatArray](), list[FloatArray]()
-        rows = np.arange(count)  # of which the hull goes on
-        while len(rows):
-            at = corners[-1][rows, None]
+        corner = np.zeros(progress.shape, np.int64)
+        more, slopes = np.zeros(progress.shape), np.full(progress.shape, np.inf)
+        rows, piece = np.arange(len(progress)), 0  # of which the hull goes on
+        while True:
+            at = corner[rows, piece, None]
             ahead = progress[rows] - np.take_along_axis(progress[rows], at, 1)
             rise = cost[rows] - np.take_along_axis(cost[rows], at, 1)
             slope = np.divide(rise, ahead, out=np.full_like(rise, np.inf), where=ahead > 0.0)
@@ -171,20 +170,13 @@ class Pricing:
             on = (slope <= low[:, None] * (1.0 + 1e-12)) & (ahead > 0.0)
             to = np.argmax(np.where(on, progress[rows], -1.0), axis=1)
             going = on.any(axis=1)
+            if not going.any():
+                return corner[:, : piece + 1], more[:, :piece], slopes[:, :piece]
             rows, to = rows[going], to[going]
-            if len(rows):
-                corners.append(corners[-1].copy())
-                corners[-1][rows] = to
-                more.append(np.zeros(count))
-                more[-1][rows] = progress[rows, to] - progress[rows, corners[-2][rows]]
-                slopes.append(np.full(count, np.inf))
-                slopes[-1][rows] = low[going]
-        shape = len(more), count
-        return (
-            np.array(corners).T,
-            np.array(more).reshape(shape).T,
-            np.array(slopes).reshape(shape).T,
-        )
+            more[rows, piece], slopes[rows, piece] = ahead[going, to], low[going]
+            corner[:, piece + 1] = corner[:, piece]
+            piece += 1
+            corner[rows, piece] = to
 
     def _best(self, j: int, more: FloatArray, slope: FloatArray) -> tuple[FloatArray, float, float]:
         """What a job takes of the pieces (W, S) of its window, its value and its gain."""
@@ -232,17 +224,17 @@ class _Master:
         program.add_columns(1, upper=0.0)
         program.add_rows(self._rows + len(problem.jobs), [], upper=1.0)
         self._solver = program.solver(time_limit=1e9)
-        self._columns: list[tuple[int, IntArray, Any, FloatArray]] = []
+        self._entries: list[tuple[IntArray, IntArray, IntArray, FloatArray]] = []
 
     def solve(self, share: FloatArray, worth: FloatArray) -> tuple[float, FloatArray]:
         """The value with jobs' plans of shares (N, C), worth (J,), besides, and (T, R) duals."""
         pricing, total = self._pricing, self._pricing.problem.total
-        row, level = at = np.nonzero(share > 1e-12)
+        row, level = np.nonzero(share > 1e-12)
         job, column = np.unique(pricing.job[row], return_inverse=True)
-        resources, count = len(total), len(job)
-        self._columns.append((count, column, at, share[at]))
+        resources, count, part = len(total), len(job), share[row, level]
+        self._entries.append((self._solver.getNumCol() + column, row, level, part))
         taken = (pricing.slot[row][:, None] * resources + np.arange(resources)).ravel()
-        used = share[at][:, None] * pricing.demand[pricing.job[row], level] / total
+        used = part[:, None] * pricing.demand[pricing.job[row], level] / total
         entry = np.concatenate([used.ravel(), np.ones(count)])
         place = (
             np.concatenate([taken, self._rows + job]),
@@ -264,10 +256,9 @@ class _Master:
         """What the master has found."""
         pricing = self._pricing
         total = np.zeros((len(pricing.job), pricing.demand.shape[1]))
-        chosen = np.array(self._solver.getSolution().col_value)[1:]
-        for count, column, at, share in self._columns:
-            part, chosen = np.split(chosen, [count])
-            total[at] += np.where(part > 1e-9, part, 0.0)[column] * share
+        chosen = np.array(self._solver.getSolution().col_value)
+        column, row, level, part = map(np.concatenate, zip(*self._entries, strict=True))
+        np.add.at(total, (row, level), np.where(chosen > 1e-9, chosen, 0.0)[column] * part)
         row, level = np.nonzero(total)
         job, share = pricing.job[row], np.minimum(total[row, level], 1.0)
         found = pricing.progress[job, level], pricing.demand[job, level], share

@@ -229,8 +229,8 @@ def _shares(slot: Slot, j: int, workers: int) -> FloatArray:
     """(R,) of all machines that so many workers of job j and their servers take, on one machine."""
     job = slot.problem.jobs[j]
     demand = job.demand(np.array([workers]), np.array([job.servers_for(workers)]))
-    shares: FloatArray = demand[0] / slot.problem.total
-    return shares
+    found: FloatArray = demand[0] / slot.problem.total
+    return found
 
 
 class EqualShare(_Growing):

@@ -16,9 +16,12 @@ from experiments.config.papers import register_environments
 from experiments.papers.malleable_jobs.env import AllocationEnv, AllocationParallelEnv
 from experiments.papers.malleable_jobs.gadget import Gadget
 from experiments.papers.malleable_jobs.generated import TOY_OPTIMUM, random_problem, toy_problem
-from experiments.papers.malleable_jobs.learned import LearnedAllocation
+from experiments.papers.malleable_jobs.learned import (
+    AllocationRLTask,
+    AllocationRunnerEnv,
+    LearnedAllocation,
+)
 from experiments.papers.malleable_jobs.problem import AllocationPlan, AllocationProblem, play
-from experiments.papers.malleable_jobs.rl_task import AllocationRLTask, AllocationRunnerEnv
 from models.cluster.pairs import PairsConfig
 from models.export.checkpoint import ModelCard
 from models.export.pairs import export_pairs
@@ -137,15 +140,14 @@ def test_a_policy_decides_as_it_did_in_training(tmp_path: Path) -> None:
 
 
 def test_the_rule_is_what_an_unlearned_policy_does_and_queues_imitate_a_plan() -> None:
-    task = AllocationRLTask(env_of, lambda: env_of(2))
-    env = task.make_env(0)
+    env = AllocationRLTask(env_of, env_of).make_env(0)
     problem = played(env, None)
     found = LearnedAllocation().solve(problem)
     assert found.solution is not None
     assert problem.violations(found.solution) == []
     assert found.value == pytest.approx(env.env.utility)
     assert env.objective() == pytest.approx(env.env.episode.worth / found.value)
-    env = task.make_evaluation_env(0)
+    env = AllocationRLTask(lambda: env_of(2), lambda: env_of(2)).make_evaluation_env(0)
     played(env, Gadget())
     given, made = env.workers, env.env.episode.plan.workers.sum(axis=2)
     assert given is not None

@@ -1,24 +1,30 @@
-"""Train a policy that gives workers to malleable jobs, slot by slot.
+"""Learn to give workers to malleable jobs, slot by slot: a policy, or weights of a planner.
 
 meshwright train env=allocation +split@splits.itp=itp training.budget_s=300
 meshwright train env=allocation +split@splits.itp=itp training.cloning.iterations=20 \\
     'teacher={_target_: experiments.papers.malleable_jobs.gadget.Gadget}' model.head_start=0
 meshwright train env=allocation +split@splits.itp=itp evaluation_window=test \\
     'policies=[<run folder>/checkpoint]'
+meshwright train task=gains +split@splits.itp=itp
 
 The policy of the best evaluation becomes a folder, <run folder>/checkpoint, which
 `LearnedAllocation` follows. A score is the rule's utility over that of the policy.
+
+With `task=gains` it is learned how GADGET weighs the gains of jobs in a slot, by whole plans. The
+best few of a search are checked on validation problems beside GADGET's own weights, its untrained
+twin; `gains.json` in the run folder is what `Gadget(weights=<file>)` takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from agents.cluster.rule_numbers import Numbers, NumberSearch
 from agents.rllib.config import Training
 from agents.solver import Budget
 from envs.arrays import FloatArray
@@ -26,11 +32,18 @@ from envs.bounds import Count
 from envs.errors import InputError
 from experiments.cluster.split_windows import Split
 from experiments.config.targets import build, build_as
-from experiments.learning.training import PolicyConfig, WindowsConfig, learned, training_of_pairs
+from experiments.learning.train_rule import NumberTask, searched
+from experiments.learning.training import (
+    PolicyConfig,
+    WindowsConfig,
+    begun,
+    learned,
+    training_of_pairs,
+)
 from experiments.papers.malleable_jobs.env import AllocationEnv, AllocationParallelEnv
-from experiments.papers.malleable_jobs.gadget import Gadget, Smd
+from experiments.papers.malleable_jobs.gadget import OWN, Gadget, Smd
 from experiments.papers.malleable_jobs.generated import TraceProblems
-from experiments.papers.malleable_jobs.learned import LearnedAllocation
+from experiments.papers.malleable_jobs.learned import AllocationRLTask, LearnedAllocation
 from experiments.papers.malleable_jobs.planners import BASELINES
 from experiments.papers.malleable_jobs.problem import AllocationProblem
 from experiments.papers.malleable_jobs.slots import AllocationSolver
@@ -38,10 +51,7 @@ from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.statistics import bootstrap
 
-if TYPE_CHECKING:
-    from experiments.papers.malleable_jobs.rl_task import AllocationRLTask
-
-RULE = "rule"
+RULE, GAINS_FILE = "rule", "gains.json"
 
 
 @dataclass(kw_only=True)
@@ -90,8 +100,6 @@ def task_of(config: TrainAllocationConfig) -> tuple[Training, AllocationRLTask]:
     Raises:
         InputError: naming the config key.
     """
-    from experiments.papers.malleable_jobs.rl_task import AllocationRLTask
-
     training, teacher = training_of_pairs(config), None
     if config.teacher is not None:
         teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
@@ -150,3 +158,39 @@ def compared(config: TrainAllocationConfig, run: Run) -> Result:
         "utility": utility,
     }
     return Result(values, run.provenance, ("best", "of_best", "of_rule"))
+
+
+@dataclass(kw_only=True)
+class TrainGainsConfig(ProblemsConfig):
+    """`conf/task/gains.yaml`; the search and the problems are objects by `_target_`."""
+
+    model: Any
+    windows: Count = 8  # problems of the search, the same for all weights
+    evaluation_windows: Count = 8  # problems on which the best are checked
+    evaluations: Count = 3  # of the best that are
+
+
+def train_gains(config: TrainGainsConfig, run: Run) -> Result:
+    """Search, evaluate the best beside GADGET's own weights, and save the best of them."""
+    config, tracking = begun(config, run)
+    search, before = (
+        build_as(NumberSearch, config.model, "model", "search for numbers"),
+        asdict(OWN),
+    )
+    sources = zip(config.sources(), (config.windows, config.evaluation_windows), strict=True)
+    training, judging = (config.drawn(source, count) for source, count in sources)
+
+    def tried(numbers: Sequence[Numbers], problems: Sequence[AllocationProblem]) -> FloatArray:
+        return utilities([Gadget(weights=one) for one in numbers], problems, config.seed)
+
+    def costs(numbers: Sequence[Numbers]) -> FloatArray:
+        ratios: FloatArray = (tried(numbers, training) / own).mean(axis=1)
+        return -np.log(ratios)
+
+    own = tried([before], training)[0]
+    caption = "Utility over that with GADGET's own weights: mean over problems, 95 % bootstrap."
+    return searched(
+        config, tracking, run, NumberTask(search, before, costs, config.seed),
+        lambda numbers: tried(numbers, judging), config.evaluations, GAINS_FILE, "Learned gains",
+        caption, more=True,
+    )  # fmt: skip
