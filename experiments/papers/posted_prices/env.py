@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,8 +10,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envs.frame import new_frame, pixels
-from envs.parallel_env import AgentsEnv, Begun, Infos, Stepped
-from envs.spaces import checked_actions, flags
+from envs.parallel_env import Begun, DecisionsEnv, Terms
+from envs.spaces import flags
 from experiments.papers.posted_prices.problem import PricingProblem, price_search
 
 Observation = dict[str, NDArray[Any]]
@@ -21,7 +21,7 @@ WAIT, REFUSE, TAKE = range(3)  # of the rule; 0 waits for the adversary too
 TOY_RATIO = 2.0  # of the best deterministic rule, by trying every sequence against every choice
 
 
-class PricingEnv(AgentsEnv[Observation]):
+class PricingEnv(DecisionsEnv[Observation]):
     """Take requests at posted prices, whose sequence an adversary makes up meanwhile.
 
     ## Description
@@ -94,26 +94,20 @@ class PricingEnv(AgentsEnv[Observation]):
             for agent, own in self.action_spaces.items()
         }
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Begun[Observation]:
+    def begin(self, rng: np.random.Generator) -> Begun[Observation]:
         """Start an episode; all are alike."""
         self.agents = self.possible_agents.copy()
         self._best, self._state, self._value = self.problem.nothing_known, 0, 0.0
         self._shown: list[int] = []
         self._taken: list[bool] = []
-        return self._observe(), self._infos()
+        return self.observe(), self.infos([{}] * 2)
 
-    def step(self, actions: Mapping[str, Any]) -> Stepped[Observation]:
-        """The next request, or the answer to it.
-
-        Raises:
-            InputError: an agent has no action, or one that is not in its space.
-        """
+    def play(self, chosen: Sequence[int]) -> tuple[Sequence[Terms], bool, bool]:
+        """The next request, or the answer to it."""
         self.require_running()
-        chosen, masks = checked_actions(actions, self.action_spaces), self._masks()
+        (answer, action), (rule, adversary) = chosen, self._masks
         if self._asked:
-            take = chosen[RULE] == TAKE and bool(masks[RULE][TAKE])
+            take = answer == TAKE and bool(rule[TAKE])
             request, (_, wait, following) = self._shown[-1], self.problem.states
             kind = request // len(self.problem.prices)
             self._value += float(self.problem.value[request]) * take
@@ -122,17 +116,13 @@ class PricingEnv(AgentsEnv[Observation]):
             self._taken.append(take)
             ended = len(self._taken) == self.problem.rounds
         else:
-            action = chosen[ADVERSARY] if masks[ADVERSARY][chosen[ADVERSARY]] else 1
+            action = action if adversary[action] else 1
             ended = action == self._end
             self._shown += [] if ended else [action - 1]
         reward = self._score() if ended else 0.0
-        rewards = {RULE: reward, ADVERSARY: -reward}
-        agents, self.agents = self.agents, [] if ended else self.agents
-        infos = self._infos()
-        for agent, own in rewards.items():
-            infos[agent]["reward_score"] = own
-        done, cut = dict.fromkeys(agents, ended), dict.fromkeys(agents, False)
-        return self._observe(), rewards, done, cut, infos
+        if ended:
+            self.agents = []
+        return [{"score": reward}, {"score": -reward}], ended, False
 
     def render(self) -> Any:
         """(H, W, 3) uint8 picture of the prices so far; None without a render mode."""
@@ -157,35 +147,31 @@ class PricingEnv(AgentsEnv[Observation]):
         best = float((self._best + self.problem.closing).max())
         return self.problem.score(self._value + float(self.problem.closing[self._state]), best)
 
-    def _masks(self) -> Observation:
-        rule, adversary = np.zeros(3, dtype=np.int8), np.ones(self._end + 1, dtype=np.int8)
-        if self._asked:
-            kind = self._shown[-1] // len(self.problem.prices)
-            rule[REFUSE], adversary[1:] = 1, 0
-            rule[TAKE] = self.problem.states[2][kind, self._state] >= 0
-        else:
-            rule[WAIT], adversary[0] = 1, not self.agents
-            adversary[self._end] = bool(self._taken)
-        return {RULE: rule, ADVERSARY: adversary}
-
-    def _observe(self) -> dict[str, Observation]:
+    def observe(self) -> dict[str, Observation]:
+        """What both see, and what they may do."""
         problem, m = self.problem, len(self.problem.prices)
         level = [request % m / (m - 1) for request in self._shown] or [0.0]
         kinds = np.zeros(len(problem.kinds))
+        rule, adversary = np.zeros(3, dtype=np.int8), np.ones(self._end + 1, dtype=np.int8)
         if self._asked:
-            kinds[self._shown[-1] // m] = 1.0
+            kind = self._shown[-1] // m
+            kinds[kind], rule[REFUSE], adversary[1:] = 1.0, 1, 0
+            rule[TAKE] = problem.states[2][kind, self._state] >= 0
+        else:
+            rule[WAIT], adversary[0], adversary[self._end] = 1, not self.agents, bool(self._taken)
         used = problem.states[0][self._state] / np.array(problem.capacity)[:, None]
         past = (min(level), max(level), len(self._taken) / problem.rounds)
         parts = ([self._asked, level[-1] * self._asked], kinds, past, used.ravel())
         features = np.concatenate(parts).astype(np.float32)
+        self._masks = [rule, adversary]
         return {
             agent: {"features": features.copy(), "action_mask": mask}
-            for agent, mask in self._masks().items()
+            for agent, mask in zip(self.possible_agents, self._masks, strict=True)
         }
 
-    def _infos(self) -> Infos:
-        facts = {"score": self._score(), "rounds": len(self._taken)}
-        return {agent: {**facts, "action_mask": mask} for agent, mask in self._masks().items()}
+    def facts(self) -> dict[str, Any]:
+        """What the rule has come to so far."""
+        return {"score": self._score(), "rounds": len(self._taken)}
 
 
 def toy_environment(**arguments: Any) -> PricingEnv:
