@@ -24,7 +24,6 @@ from experiments.papers.bgl.locality import (
     block_partition,
     enumerated,
     hash_partition,
-    integer_program,
     label_bound,
     label_distance,
     metis_partition,
@@ -147,7 +146,7 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
             chosen[words.format(part)] = (*others[:i], ours[i], *others[i + 1 :])
     parts = {x: every[choice] for x, choice in (chosen | {"together": OURS}).items()}
     caches = {policy: found[policy, *OURS[1:3]] for policy in POLICIES}
-    best, solved = enumerated(caches, machines.units), integer_program(caches, machines.units)
+    best = enumerated(caches, machines.units)
     own_bound, any_bound = label_bound(graph, near, config.batch)
     distance = {x: label_distance(graph, order, config.batch).mean() for x, order in orders.items()}
     together = parts["together"]["batches_per_s"]
@@ -160,7 +159,6 @@ def data_pipeline(config: DataPipelineConfig, run: Run) -> Result:
         "over_no_cache": together / parts["nothing"]["batches_per_s"],
         "best_cache": best.cache,
         "best_batches_per_s": 1.0 / best.seconds,
-        "program_batches_per_s": 1.0 / solved.seconds,
         "best_units": dict(zip(STAGES, best.units, strict=True)),
         "label_distance_random": distance["random"],
         "label_distance_near": distance["proximity"],

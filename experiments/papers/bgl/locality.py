@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
-from agents.linear_program import LinearProgram
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, bounded
 from experiments.papers.bgl.pipeline import GROUPS, STAGES, Demand, Graph, NodeArray
@@ -198,32 +197,3 @@ def enumerated(demands: Mapping[str, Demand], units: tuple[int, ...]) -> Isolati
             chosen[b] = most - chosen[a]
         found.append(Isolation(name, chosen, float(demand.seconds(chosen).max())))
     return min(found, key=lambda one: one.seconds)
-
-
-def integer_program(demands: Mapping[str, Demand], units: tuple[int, ...]) -> Isolation:
-    """What `enumerated` finds, by HiGHS: a binary for every cache, and z for each with a division.
-
-    min t subject to t >= sum time z for every stage, and one z of every resource for the cache
-    chosen.
-    """
-    program, each = LinearProgram(), [*demands.values()]
-    slowest = program.add_columns(1, cost=1.0)
-    cache = program.add_columns(len(each), upper=1.0, integer=True)
-    program.add_row([(cache, 1.0)], lower=1.0, upper=1.0)
-    columns = [(cache[:, None], np.ones(1))] * len(STAGES)  # by stage: what is chosen, and units
-    for group, most in zip(GROUPS, units, strict=True):
-        own = np.arange(1.0, most)
-        z = program.add_columns((len(each), len(own)), upper=1.0, integer=True)
-        program.add_rows(len(each), [(z, 1.0), (cache, -1.0)], lower=0.0, upper=0.0)
-        for s, its in zip(group, (own, most - own), strict=True):
-            columns[s] = z, its
-    for s, (z, own) in enumerate(columns):
-        seconds = np.stack([x.divided[s] / own + x.serial[s] for x in each])
-        program.add_row([(z, seconds), (slowest, -1.0)], upper=0.0)
-    solver = program.solver(time_limit=60.0)
-    solver.setOptionValue("mip_rel_gap", 0.0)
-    solver.run()
-    value = np.array(solver.getSolution().col_value)
-    chosen = int(value[cache].argmax())
-    found = np.array([own[value[z[chosen]].argmax()] for z, own in columns])
-    return Isolation([*demands][chosen], found, float(each[chosen].seconds(found).max()))

@@ -35,7 +35,6 @@ def test_parts_alone_left_out_and_together(work: Path) -> None:
     random = every["fifo", "random", "hash", "equal"]
     assert near["missed_bytes"] < random["missed_bytes"]
     assert near["crossing"] < random["crossing"]
-    assert found["best_batches_per_s"] == pytest.approx(found["program_batches_per_s"])
     assert found["best_batches_per_s"] >= near["batches_per_s"]
     assert found["label_bound"] <= found["label_bound_of_any_graph"]
     assert (work / "run" / "stages.png").stat().st_size > 0
