@@ -1,4 +1,6 @@
-"""Commands of a plan: queues of `tc` or Open vSwitch, and policy routing over several links.
+"""A bandwidth plan as shell files, two for each server: one applies it, one takes it back.
+
+Their commands: queues of `tc` or Open vSwitch, and policy routing over several links.
 
 Names of interfaces and addresses are such as a shell takes for one word: `hosts` refuses others.
 A connection takes one link. Two rules choose it:
@@ -12,8 +14,9 @@ What reaches a server's NIC address unbound goes through the plane of that addre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Annotated
 
@@ -22,7 +25,72 @@ from annotated_types import Ge, Le
 from envs.bounds import Share, bounded
 from envs.errors import InputError
 from experiments.papers.enforcement.hosts import ServerPlan, Uplink
-from experiments.papers.enforcement.scripts import Script, attempt, comment
+
+_FAILED = "the plan could not be applied and was taken back"
+
+
+@dataclass
+class Script:
+    """What one server runs; lines are shell commands or comments.
+
+    Attributes:
+        about: the comment at the head.
+        programs: what must be installed.
+        checks: what must hold before anything is changed.
+        apply: what puts the plan in place of nothing.
+        clean: what takes it back; does nothing where there is no plan.
+    """
+
+    about: Sequence[str]
+    programs: Sequence[str]
+    checks: list[str] = field(default_factory=list)
+    apply: list[str] = field(default_factory=list)
+    clean: list[str] = field(default_factory=list)
+
+    def files(self, server: str, notes: Sequence[str] = ()) -> dict[str, str]:
+        """`<server>.apply.sh` and `<server>.clean.sh`; `notes` are further lines of the heads."""
+        apply_name, clean_name = f"{server}.apply.sh", f"{server}.clean.sh"
+        checks = [
+            'refuse() { echo "$0: $*" >&2; exit 1; }',
+            "[ \"$(id -u)\" -eq 0 ] || refuse 'only root may change queues and routes'",
+            *(f"command -v {name} >/dev/null || refuse 'the program {name} is missing'"
+              for name in self.programs),
+        ]  # fmt: skip
+        apply = [
+            *_head([*self.about, "", f"To take it back: sh {clean_name}", *notes]),
+            *checks,
+            *self.checks,
+            "",
+            "# An earlier plan goes first; a plan that fails half way is taken back.",
+            "clean() {",
+            *(f"  {line}" if line else "" for line in self.clean),
+            "}",
+            "clean",
+            f"trap 'clean; echo \"$0: {_FAILED}\" >&2' EXIT",
+            "trap 'exit 130' HUP INT TERM  # not every shell runs the line above on a signal",
+            *self.apply,
+            "",
+            "trap - EXIT HUP INT TERM",
+        ]
+        undo = f"Takes back what {apply_name} did; may run at any time, any number of times."
+        clean = [*_head([undo, *notes]), *checks, "", *self.clean]
+        return {apply_name: "\n".join([*apply, ""]), clean_name: "\n".join([*clean, ""])}
+
+
+def comment(text: str) -> str:
+    """`text` as one line of comment, whatever it contains."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return f"# {plain}" if plain else "#"
+
+
+def attempt(command: str) -> str:
+    """A command that may fail: there may be nothing to take back."""
+    return f"{command} 2>/dev/null || true"
+
+
+def _head(lines: Iterable[str]) -> list[str]:
+    return ["#!/bin/sh", *map(comment, lines), "set -eu", ""]
+
 
 MOST_WEIGHT = 256  # of a next hop
 _RESERVED = range(253, 256)  # tables default, main and local
@@ -106,13 +174,13 @@ class PolicyRouting:
         """So many tables and priorities, all of which are free."""
         tables = range(self.first_table, self.first_table + count)
         priorities = range(self.first_priority, self.first_priority + count)
-        for field, own, last, taken in (
+        for name, own, last, taken in (
             ("first_table", tables, _LAST_TABLE, _RESERVED),
             ("first_priority", priorities, _LAST_PRIORITY, ()),
         ):
             if own[0] < 1 or own[-1] > last or set(own) & set(taken):
                 fault = f"{own[0]} to {own[-1]} are not all free numbers up to {last}"
-                raise InputError(fault, field=field)
+                raise InputError(fault, field=name)
         return [*zip(tables, priorities, strict=True)]
 
 
@@ -141,8 +209,8 @@ def _hops(plan: ServerPlan, devices: Sequence[str]) -> Iterator[tuple[str, list[
 
 @bounded
 @dataclass(frozen=True)
-class Queues:
-    """Settings of the queues.
+class Backend(ABC):
+    """What turns the plan of a server into commands, and the settings of its queues.
 
     Args:
         routing: chooses the NIC of each connection.
@@ -155,6 +223,10 @@ class Queues:
     rest_share: Annotated[float, Ge(0.0001), Le(1.0)] = 0.03
     burst_s: Share = 0.002
     least_burst: Annotated[int, Ge(1600), Le(2**24)] = 65536
+
+    @abstractmethod
+    def script(self, plan: ServerPlan) -> Script:
+        """What one server runs."""
 
     def of(self, up: Uplink, rest: int) -> dict[int, tuple[int, int, int]]:
         """Bit/s, burst in bytes and priority of each queue; number `rest` has what is not named."""
@@ -178,13 +250,13 @@ _ABOUT_TC = (
 
 @bounded
 @dataclass(frozen=True)
-class TrafficControl(Queues):
+class TrafficControl(Backend):
     """`tc` commands: one HTB class for each destination server and NIC, and one for the rest.
 
     Pure acknowledgements and other TCP packets below 128 bytes go to the class for the rest: they
     belong to the data that comes the other way, and must not wait behind a plan's data.
 
-    Args: those of `Queues`, and
+    Args: those of `Backend`, and
         quantum: bytes a class sends in turn; HTB's own choice is too large for fast classes.
     """
 
@@ -243,14 +315,14 @@ _ABOUT_OVS = (
 
 @bounded
 @dataclass(frozen=True)
-class OpenVSwitch(Queues):
+class OpenVSwitch(Backend):
     """`ovs-vsctl` and `ovs-ofctl` commands: a queue for each destination server and NIC.
 
     Every NIC is a port of a bridge of its own, and the bridge's local port has the NIC's address.
     OpenFlow cannot tell acknowledgements by their length: they share the queue of their
     destination, or queue 0 where the plan gives that destination nothing.
 
-    Args: those of `Queues`, and
+    Args: those of `Backend`, and
         flow_priority: of our flows in the bridges' tables.
     """
 

@@ -27,8 +27,8 @@ from envs.errors import InputError, refused_in
 from envs.forms import read_form
 from experiments.config.targets import build_as
 from experiments.config.yaml_files import yaml_document
+from experiments.papers.enforcement.backends import Backend
 from experiments.papers.enforcement.hosts import Hosts, server_plans
-from experiments.papers.enforcement.scripts import Backend
 from experiments.reporting.tables import Table
 from experiments.run.artifacts import write_text
 from experiments.run.one_run import Result, Run

@@ -9,8 +9,7 @@ import pytest
 from recorded_shell import ANSWERS, calls
 from three_servers import LINK, NETWORK, Pipes, plans, rates
 
-from experiments.papers.enforcement.backends import PolicyRouting
-from experiments.papers.enforcement.scripts import Script
+from experiments.papers.enforcement.backends import PolicyRouting, Script
 from tests.refusal import refusal
 
 pytestmark = pytest.mark.slow

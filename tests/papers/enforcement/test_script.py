@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_shell import calls
 
-from experiments.papers.enforcement.scripts import Script, attempt, comment
+from experiments.papers.enforcement.backends import Script, attempt, comment
 
 pytestmark = pytest.mark.slow
 
