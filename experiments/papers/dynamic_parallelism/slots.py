@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,10 +151,7 @@ class SlotFile:
 
 def write_slots(slots: Slots, path: Path) -> None:
     """A row per slot and worker, with the columns `COLUMNS`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for slot, rows in enumerate(slots.values.tolist()):
-        named = zip(slots.workers, rows, strict=True)
-        writer.writerows([slot, worker, *row] for worker, row in named)
-    write_atomically(path, text.getvalue().encode())
+    count, workers, _ = slots.values.shape
+    named = np.repeat(np.arange(count), workers), [*slots.workers] * count
+    columns = zip(COLUMNS, (*named, *slots.values.reshape(-1, 3).T), strict=True)
+    write_atomically(path, pl.DataFrame(dict(columns)).write_csv().encode())

@@ -69,7 +69,6 @@ def packing(config: PackingConfig, run: Run) -> Result:
     }
     pods, cluster = OpenbReader().read_requests(config.pods), read_openb_nodes(config.nodes)
     require_memory(RUN_BYTES * config.runs, f"{config.runs:,} runs", field="runs")
-    require_memory(RUN_BYTES * config.runs, f"{config.runs:,} runs", field="runs")
     arrivals = {
         seed: draw_arrivals(pods, cluster, load, np.random.default_rng([seed, 0])) for seed in seeds
     }
