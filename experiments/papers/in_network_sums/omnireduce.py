@@ -89,8 +89,8 @@ def traffic(
     packets[worker, turn[row, stream, column], stream] = True
 
     def by_aggregator(count: IntArray) -> IntArray:
-        total: IntArray = count.reshape(*count.shape[:-1], -1, aggregators).sum(axis=-2)
-        return total
+        found: IntArray = count.reshape(*count.shape[:-1], -1, aggregators).sum(axis=-2)
+        return found
 
     return Traffic(
         block_bytes,

@@ -64,8 +64,7 @@ def error_bound(values: FloatArray, elements: int, bits: int) -> FloatArray:
     workers, length = values.shape
     shared = exponents(values, elements).max(axis=0)
     step = np.ldexp(1.0, shared) / largest_integer(workers, bits)
-    bound: FloatArray = np.repeat(0.5 * workers * step, elements)[:length]
-    return bound
+    return np.repeat(0.5 * workers * step, elements)[:length]
 
 
 # Of a packet: preamble 8, Ethernet 14, IP 20, UDP 8, SwitchML 16, check sequence 4, gap 12.
@@ -120,8 +119,7 @@ class SlotPool:
 
     def chunks(self, size: FloatArray | float) -> FloatArray:
         """That a gradient of `size` bytes is cut into, a packet each."""
-        found: FloatArray = np.ceil(np.asarray(size) / self.payload)
-        return found
+        return np.ceil(np.asarray(size) / self.payload)
 
     def packets(self, size: FloatArray | float) -> FloatArray:
         """That a gradient of `size` bytes takes from each worker, on a network that loses none."""

@@ -323,7 +323,8 @@ class AllocationParallelEnv(DecisionsEnv[AllocationGraph]):
 
     ## Guarantees
     At least one action is always allowed; equal seeds give equal episodes; the utility is that of
-    `play` for the plan. The optimum of `toy_problem` is proved by trying all plans.
+    `play` for the plan. Tests prove that actions reach the optimum of a small problem, by trying
+    all plans.
 
     ## Source
     Own environment; decisions one after another in a slot are those of DL2 (Peng et al., "DL2: a
@@ -445,8 +446,8 @@ class AllocationEnv(OneAgentEnv[AllocationGraph]):
     the only source of randomness.
 
     ## Guarantees
-    At least one action is always allowed; equal seeds give equal episodes; the optimum of
-    `toy_problem` is proved by trying all plans.
+    At least one action is always allowed; equal seeds give equal episodes; tests prove that
+    actions reach the optimum of a small problem, by trying all plans.
 
     ## Source
     As of `AllocationParallelEnv`.

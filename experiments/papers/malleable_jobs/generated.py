@@ -216,22 +216,3 @@ class TraceProblems:
             window, rng, speed, machines=machines, slots=self.slots, gpus=self.gpus,
             slot_s=self.slot_s,
         )[0]  # fmt: skip
-
-
-TOY_OPTIMUM = 7.892789260714373  # tests try all plans
-
-
-def toy_problem(rng: np.random.Generator | None = None) -> AllocationProblem:
-    """On three GPUs: a job that must begin at once, one that pays later, one that can wait."""
-    jobs = [
-        MalleableJob(
-            name, first, last, 60.0 * slots, 1, 2, 0, (1.0, 1.0, 0.0), (0.0,) * 3, 1e9,
-            RingSpeed(1, 1.0, 5e8), worth,
-        )
-        for name, first, last, slots, worth in (
-            ("urgent", 0, 2, 3.0, LinearUtility(4.0, 8.0)),
-            ("large", 0, 3, 5.0, LinearUtility(9.0, 6.0)),
-            ("patient", 1, 3, 4.0, LogUtility(3.0, 0.5)),
-        )
-    ]  # fmt: skip
-    return AllocationProblem(tuple(jobs), np.array([[3.0, 3.0, 1.0, 1e9]]), 1e10, 3, 60.0)

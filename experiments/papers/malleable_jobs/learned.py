@@ -86,6 +86,7 @@ class AllocationRunnerEnv(EnvironmentRunnerEnv):
     """
 
     task: AllocationRLTask
+    env: AllocationParallelEnv
 
     def __init__(self, task: AllocationRLTask, env: AllocationParallelEnv) -> None:
         self.task, self.env = task, env

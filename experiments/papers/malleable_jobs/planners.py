@@ -13,7 +13,7 @@ import numpy as np
 
 from agents.solver import Budget, Result
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.bounds import Count, Positive, Share, bounded
+from envs.bounds import Count, Positive, bounded
 from experiments.papers.malleable_jobs.exact import ExactAllocation
 from experiments.papers.malleable_jobs.gadget import Choices, Gadget, Smd, drawn, fitted
 from experiments.papers.malleable_jobs.problem import (
@@ -37,6 +37,8 @@ from experiments.papers.malleable_jobs.slots import (
 )
 
 _COVER = 1.001  # to which the relaxation may round progress up
+CHANCE = 0.5  # that a draw at the safe scale breaks a packing row, at most
+SLACK = 0.5  # of a job's mean progress: what a draw may leave it short by
 
 
 class PrimalDual(AllocationSolver):
@@ -102,7 +104,7 @@ class Tails(NamedTuple):
     """How probable it is that a draw breaks a packing row or leaves a covering row short."""
 
     packing: FloatArray  # (T, R) takes more of a resource than all machines together have
-    covering: FloatArray  # (J,) a job, once accepted, makes less than 1 - slack of its mean
+    covering: FloatArray  # (J,) a job, once accepted, makes less than 1 - SLACK of its mean
 
 
 class Draws:
@@ -141,10 +143,10 @@ class Draws:
         """(J,) what each job makes on average once it is accepted."""
         return self.trained * self.factor(scale)
 
-    def bounds(self, scale: float, slack: float) -> Tails:
+    def bounds(self, scale: float) -> Tails:
         """Chernoff's. A row that has W times the largest demand and mean load m is broken with
         probability at most exp(-W (ln(1 / m) - 1 + m)); progress of mean m and at most g in a slot
-        is short with probability at most exp(-slack^2 m / 2 g).
+        is short by `SLACK` with probability at most exp(-SLACK^2 m / 2 g).
         """
         shape = (self.problem.slots, self.demand.shape[1])
         load, most = np.zeros((2, *shape))
@@ -155,17 +157,17 @@ class Draws:
             exponent = (np.log(load) + 1.0 - load) / most
         steps = np.zeros(len(self.partial))
         np.maximum.at(steps, self.job, self.progress)
-        short = np.exp(-(slack**2) * self.means(scale) / np.maximum(2.0 * steps, 1e-300))
+        short = np.exp(-(SLACK**2) * self.means(scale) / np.maximum(2.0 * steps, 1e-300))
         packing = np.where((most > 0.0) & (load < 1.0), np.exp(np.minimum(exponent, 0.0)), most > 0)
         return Tails(packing, np.where(steps > 0.0, short, 0.0))
 
-    def measured(self, scale: float, slack: float, draws: int, seed: int) -> Tails:
+    def measured(self, scale: float, draws: int, seed: int) -> Tails:
         """The same, as frequencies among so many draws; of covering, among those accepted."""
         rng = np.random.default_rng(seed)
-        bounds = self.bounds(scale, slack)
+        bounds = self.bounds(scale)
         broken, short = np.zeros_like(bounds.packing), np.zeros_like(bounds.covering)
         accepted = np.zeros_like(short)
-        least = (1.0 - slack) * self.means(scale) * (1.0 - 1e-12)
+        least = (1.0 - SLACK) * self.means(scale) * (1.0 - 1e-12)
         for _ in range(draws):
             chosen, taken = self.draw(scale, rng)
             load = np.zeros_like(broken)
@@ -176,12 +178,12 @@ class Draws:
             short += taken & (made < least)
         return Tails(broken / draws, short / np.maximum(accepted, 1.0))
 
-    def safe_scale(self, chance: float) -> float:
-        """The largest scale at which the packing bounds sum to at most `chance`."""
+    def safe_scale(self) -> float:
+        """The largest scale at which the packing bounds sum to at most `CHANCE`."""
         low, high = 0.0, 2.0
         for _ in range(40):
             middle = (low + high) / 2.0
-            fits = middle <= 1.0 and self.bounds(middle, 0.5).packing.sum() <= chance
+            fits = middle <= 1.0 and self.bounds(middle).packing.sum() <= CHANCE
             low, high = (middle, high) if fits else (low, middle)
         return low
 
@@ -197,9 +199,9 @@ class RandomisedRounding(AllocationSolver):
 
     Guarantees:
         At the safe scale s a draw takes more than all machines together have with probability at
-        most `chance`; and a job makes less than 1 - slack of its mean with at most
-        exp(-slack^2 m / 2 g). For utilities of unfinished work, a draw that does neither is worth
-        (1 - slack) s of the relaxed plan (page.md). None of single machines, nor for
+        most `CHANCE`; and a job makes less than 1 - `SLACK` of its mean with at most
+        exp(-SLACK^2 m / 2 g). For utilities of unfinished work, a draw that does neither is worth
+        (1 - SLACK) s of the relaxed plan (page.md). None of single machines, nor for
         other utilities; the bound is the relaxation's.
 
     Source:
@@ -208,7 +210,6 @@ class RandomisedRounding(AllocationSolver):
     """
 
     draws: Count = 4
-    chance: Share = 0.5
     time_limit: Positive = 20.0  # seconds, of the relaxation
 
     online = False
@@ -217,7 +218,7 @@ class RandomisedRounding(AllocationSolver):
         rng = np.random.default_rng(budget.seed or 0)
         found = relaxed(problem, min(self.time_limit, budget.seconds))
         draws = Draws(problem, found)
-        safe = draws.safe_scale(self.chance)
+        safe = draws.safe_scale()
         sizes = {
             j: replace(levels, progress=levels.progress / _COVER)
             for j, levels in enumerate(found.levels)

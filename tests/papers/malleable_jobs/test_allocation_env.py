@@ -15,17 +15,43 @@ from envs import PARALLEL
 from experiments.config.papers import register_environments
 from experiments.papers.malleable_jobs.env import AllocationEnv, AllocationParallelEnv
 from experiments.papers.malleable_jobs.gadget import Gadget
-from experiments.papers.malleable_jobs.generated import TOY_OPTIMUM, random_problem, toy_problem
+from experiments.papers.malleable_jobs.generated import random_problem
 from experiments.papers.malleable_jobs.learned import (
     AllocationRLTask,
     AllocationRunnerEnv,
     LearnedAllocation,
 )
-from experiments.papers.malleable_jobs.problem import AllocationPlan, AllocationProblem, play
+from experiments.papers.malleable_jobs.problem import (
+    AllocationPlan,
+    AllocationProblem,
+    LinearUtility,
+    LogUtility,
+    MalleableJob,
+    RingSpeed,
+    play,
+)
 from models.cluster.pairs import PairsConfig
 from models.export.checkpoint import ModelCard
 from models.export.pairs import export_pairs
 from tests.refusal import refusal
+
+TOY_OPTIMUM = 7.892789260714373
+
+
+def toy_problem(rng: np.random.Generator | None = None) -> AllocationProblem:
+    """On three GPUs: a job that must begin at once, one that pays later, one that can wait."""
+    jobs = [
+        MalleableJob(
+            name, first, last, 60.0 * slots, 1, 2, 0, (1.0, 1.0, 0.0), (0.0,) * 3, 1e9,
+            RingSpeed(1, 1.0, 5e8), worth,
+        )
+        for name, first, last, slots, worth in (
+            ("urgent", 0, 2, 3.0, LinearUtility(4.0, 8.0)),
+            ("large", 0, 3, 5.0, LinearUtility(9.0, 6.0)),
+            ("patient", 1, 3, 4.0, LogUtility(3.0, 0.5)),
+        )
+    ]  # fmt: skip
+    return AllocationProblem(tuple(jobs), np.array([[3.0, 3.0, 1.0, 1e9]]), 1e10, 3, 60.0)
 
 
 def best_of_all_plans() -> float:

@@ -225,11 +225,11 @@ def test_slots_know_nothing_of_later_jobs(planner: AllocationSolver) -> None:
 def test_violations_are_no_more_probable_than_chernoff_says(utility: UtilityName) -> None:
     problem = random_problem(default_rng(5), "parameter_server", utility, jobs=12)
     draws = Draws(problem, relaxed(problem))
-    safe = draws.safe_scale(0.5)
+    safe = draws.safe_scale()
     assert 0.0 < safe < 1.0
-    assert draws.bounds(safe, 0.5).packing.sum() == pytest.approx(0.5, abs=1e-3)
+    assert draws.bounds(safe).packing.sum() == pytest.approx(0.5, abs=1e-3)
     for scale in (safe, 0.7):
-        bounds, found = draws.bounds(scale, 0.5), draws.measured(scale, 0.5, 300, seed=0)
+        bounds, found = draws.bounds(scale), draws.measured(scale, 300, seed=0)
         for name in ("packing", "covering"):
             most, measured = getattr(bounds, name), getattr(found, name)
             assert np.all(measured <= most + 3.0 * np.sqrt(most / 300) + 0.01)
@@ -241,7 +241,6 @@ def test_violations_are_no_more_probable_than_chernoff_says(utility: UtilityName
     [
         (lambda: Gadget(draws=0), "draws"),
         (lambda: Smd(rounds=0), "rounds"),
-        (lambda: RandomisedRounding(chance=1.5), "chance"),
         (lambda: RandomisedRounding(time_limit=0.0), "time_limit"),
         (lambda: ExactAllocation(most=10).solve(problems("log", 1, machines=6)[0]), "too many"),
     ],
