@@ -200,14 +200,14 @@ def tenants(config: TenantsConfig, run: Run) -> Result:
     medians = {name: np.median(inflated, axis=1) for name, inflated in inflation.items()}
     rows = list[dict[str, Any]]()
     for name, inflated in inflation.items():
-        median = float(medians[name].mean())
+        median = medians[name].mean()
         row: dict[str, Any] = {
-            "scheduler": name, "median": median, "low": float(medians[name].min()),
-            "high": float(medians[name].max()), "mean": float(inflated.mean(axis=1).mean()),
-            "p95": float(np.quantile(inflated, 0.95, axis=1).mean()), "seconds": seconds[name],
+            "scheduler": name, "median": median, "low": medians[name].min(),
+            "high": medians[name].max(), "mean": inflated.mean(axis=1).mean(),
+            "p95": np.quantile(inflated, 0.95, axis=1).mean(), "seconds": seconds[name],
         }  # fmt: skip
         for other in REFERENCES:  # an inflation falls by what it comes nearer to 1
-            above = float(medians[other].mean()) - 1.0
+            above = medians[other].mean() - 1.0
             fall = 1.0 - (median - 1.0) / above if above > 0.0 else 0.0
             row[f"fall_from_{other}_percent"] = 100.0 * fall
         rows.append(row)

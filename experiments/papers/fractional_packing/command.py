@@ -88,12 +88,12 @@ def packing(config: PackingConfig, run: Run) -> Result:
         curves[name] = np.array(filled)
         rows.append({
             "rule": name,
-            "mean_allocation_percent": float(np.mean(final)),
-            "standard_deviation": float(np.std(final, ddof=1)) if len(seeds) > 1 else float("nan"),
-            "least_allocation_percent": float(min(final)),
-            "most_allocation_percent": float(max(final)),
+            "mean_allocation_percent": np.mean(final),
+            "standard_deviation": np.std(final, ddof=1) if len(seeds) > 1 else np.nan,
+            "least_allocation_percent": min(final),
+            "most_allocation_percent": max(final),
             "allocation_percent": final,
-            "mean_failed_percent": float(np.mean(failed)),
+            "mean_failed_percent": np.mean(failed),
             "curve_percent": curves[name].mean(axis=0),
             "seconds": time.perf_counter() - began,
         })  # fmt: skip
@@ -111,7 +111,7 @@ def packing(config: PackingConfig, run: Run) -> Result:
             "gpus": cluster.num_gpus,
             "pods": len(pods),
             "seeds": list(seeds),
-            "mean_arrivals": float(np.mean([len(jobs) for jobs in arrivals.values()])),
+            "mean_arrivals": np.mean([*map(len, arrivals.values())]),
             "demand_percent": demand,
             "load": load,
             "rules": rows,
