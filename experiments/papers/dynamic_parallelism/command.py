@@ -102,7 +102,7 @@ def dynamic(config: DynamicConfig, run: Run) -> Result:
             "reduction_percent": reduction,
             "clairvoyant_bound_s": [bound for _, (_, bound) in found],
             "beyond_the_theorem": max(
-                float((own.spent.mean(axis=0) - 1.0 - own.queue[-1] / len(own.queue)).max())
+                (own.spent.mean(axis=0) - 1.0 - own.queue[-1] / len(own.queue)).max()
                 for played, _ in found
                 for own in played.values()
             ),  # an average cost above budget + queue(T) / T, in budgets: rounding only
@@ -146,7 +146,7 @@ def _rows(found: Sequence[OneSeed], samples: int, seed: int) -> tuple[Records, R
         own = [played[name] for played, _ in found if name != PROGRAM]
         seconds = [x.seconds.mean() for x in own] or [least for _, (least, _) in found]
         ratio = bootstrap((np.array(seconds) / base)[:, None], samples, seed)
-        mean = float(np.mean(seconds))
+        mean = np.mean(seconds)
         rows.append({
             "policy": name,
             "mean_batch_s": mean,
@@ -157,8 +157,8 @@ def _rows(found: Sequence[OneSeed], samples: int, seed: int) -> tuple[Records, R
         if own:
             spent = np.mean([x.spent.mean(axis=0) for x in own], axis=0).tolist()
             cost = dict(zip(COSTS, spent, strict=True))
-            queue = max(float(x.queue.max()) for x in own)
-            moving = float(np.mean([np.mean(x.moving) for x in own]))
+            queue = max(x.queue.max() for x in own)
+            moving = np.mean([np.mean(x.moving) for x in own])
             rows[-1] |= {
                 "cost_over_budget": cost, "largest_queue": queue, "mean_moving_s": moving,
             }  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, MinLen
@@ -44,7 +44,7 @@ from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 
 Models = Mapping[str, LayeredModel]
-Row = dict[str, float | str]
+Row = dict[str, Any]
 SHOWN = ("largest_difference", "over_ring", "over_server", "largest_difference_ms")
 GBPS, LATENCY, POOL = 1.25e8, 1e-6, SlotPool()  # bytes/s; seconds of a link
 PUBLISHED_GBPS, PUBLISHED_ITERATIONS, PUBLISHED_WORKERS = 10.0, (1, 10), 2
@@ -121,7 +121,7 @@ def aggregation(config: AggregationConfig, run: Run) -> Result:
     values: dict[str, object] = {**rows}
     for key in SHOWN:
         name = key.removeprefix("largest_")
-        known = [abs(float(row[name])) for own in rows.values() for row in own if name in row]
+        known = [abs(row[name]) for own in rows.values() for row in own if name in row]
         values[key] = max(known, default=None)
     return Result(values, provenance, SHOWN)
 
@@ -201,8 +201,8 @@ def sparse_sums(config: AggregationConfig) -> Iterator[Row]:
         ms = 1e3 * seconds_of(problem, result.solution)
         row: Row = {
             "blocks": name,
-            "sparsity": 100.0 * float(1.0 - blocks.mean()),
-            "union": float(blocks.any(axis=0).mean()),
+            "sparsity": 100.0 * (1.0 - blocks.mean()),
+            "union": blocks.any(axis=0).mean(),
             "ms": ms,
             "sent_bytes": result.figures["sent_bytes"],
             **published,
@@ -231,14 +231,14 @@ def integers(config: AggregationConfig) -> Iterator[Row]:
     """Gradients of a small model summed in block floating point: the error, and its bound."""
     values = embedding_gradients(config.many_workers, config.seed, 500)
     tree, exact = SwitchTree([config.many_workers], GBPS, LATENCY), values.sum(axis=0)
-    norm = float(np.linalg.norm(exact))
+    norm = np.linalg.norm(exact)
     for bits in (8, 16, 32):
         pool = SlotPool(bits=bits, exponents=True)
         found, bound = sum_vectors(pool, tree, values), error_bound(values, pool.elements, bits)
         yield {
             "bits": bits, "largest_sum": found.largest,
-            "relative_error": float(np.linalg.norm(found.result[0] - exact)) / norm,
-            "bound": float(np.linalg.norm(bound)) / norm,
+            "relative_error": np.linalg.norm(found.result[0] - exact) / norm,
+            "bound": np.linalg.norm(bound) / norm,
         }  # fmt: skip
 
 

@@ -298,8 +298,8 @@ def on_windows(config: StudyConfig, trace: Trace, speed: SpeedName) -> list[Row]
         for i, (name, planner) in enumerate(planners.items()):
             of_bound[i, k] = _checked(name, planner, problem, bound, k)[1].value / bound
     return [
-        {"speed": speed, "planner": name, "of_bound": float(own.mean()),
-         "worst_of_bound": float(own.min()),
+        {"speed": speed, "planner": name, "of_bound": own.mean(),
+         "worst_of_bound": own.min(),
          "own over it": bootstrap((of_bound[0] / own)[:, None], 10_000, 0).text(),
          "left_out_jobs": others}
         for name, own in zip(planners, of_bound, strict=True)
@@ -322,6 +322,6 @@ def violated(seed: int) -> list[Row]:
         for name, bound, counted in zip(most._fields, most, seen, strict=True):
             if np.any(counted > bound + 4.0 * np.sqrt(bound / _DRAWS) + 4.0 / _DRAWS):
                 raise BrokenGuaranteeError(f"scale {scale:g}: {name} is above its bound")
-            row |= {f"{name}, measured": float(counted.max()), f"{name}, bound": float(bound.max())}
+            row |= {f"{name}, measured": counted.max(), f"{name}, bound": bound.max()}
         found.append(row)
     return found

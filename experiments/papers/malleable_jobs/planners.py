@@ -76,7 +76,7 @@ class PrimalDual(AllocationSolver):
                 if place is not None:
                     made[t] = problem.progress(job, *place)
                     demand = job.demand(*place)
-                    paid += float(prices[t] @ demand.sum(axis=0))
+                    paid += prices[t] @ demand.sum(axis=0)
                     put.append((t, place, demand))
             if job.worth(np.minimum(np.cumsum(made), 1.0)) > paid:
                 for t, place, demand in put:

@@ -112,7 +112,7 @@ def price(config: PriceConfig, run: Run) -> Result:
         pairs = _learned(config, problem)
         if len(pairs):
             ratios["untrained"], ratios["learned"] = pairs.mean(axis=0).tolist()
-            ratios["learned_worst"] = float(pairs[:, 1].max())
+            ratios["learned_worst"] = pairs[:, 1].max()
         rows.append({"case": name, **ratios, "learned_ratios": pairs[:, 1]})
         run.console.print(f"{name}: {time.perf_counter() - start:.0f} s")
     title, about = f"Worst ratios of {config.problem}", CLASSES[config.problem][0]
