@@ -173,10 +173,8 @@ class TrainGainsConfig(ProblemsConfig):
 def train_gains(config: TrainGainsConfig, run: Run) -> Result:
     """Search, evaluate the best beside GADGET's own weights, and save the best of them."""
     config, tracking = begun(config, run)
-    search, before = (
-        build_as(NumberSearch, config.model, "model", "search for numbers"),
-        asdict(OWN),
-    )
+    search = build_as(NumberSearch, config.model, "model", "search for numbers")
+    before = asdict(OWN)
     sources = zip(config.sources(), (config.windows, config.evaluation_windows), strict=True)
     training, judging = (config.drawn(source, count) for source, count in sources)
 
