@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError
 from envs.graphs.transformer import TransformerSize
 from envs.hardware.devices import DeviceSpec, device_spec
 from envs.hybrid.links import Servers, usual_cards, usual_link
@@ -17,9 +17,8 @@ from envs.hybrid.transformer_row import Constants, KernelCost, TransformerRow
 from envs.network.allreduce import LINKS
 from envs.text_table import RowChecks, read_table
 from experiments.measured.models import NO_OTHERS, family_of
-from experiments.measured.tables import known_of, numbers_or, texts_of
+from experiments.measured.tables import known_of, numbers_or, texts_of, word_of, words_of
 
-Word = TypeVar("Word")
 REQUIRED = (
     "model", "hidden", "layers", "heads", "sequence", "gpus", "gpu_types", "gpus_per_node",
     "global_batch", "micro_batch", "tensor_parallel", "data_parallel", "pipeline_parallel",
@@ -93,15 +92,11 @@ def read_steps(
     }
     vocabulary = numbers_or(checks, "vocabulary", VOCABULARY)
     peak = numbers_or(checks, "peak_bytes", 0.0)
-    precision, recompute = texts_of(table, "precision"), texts_of(table, "recompute")
-    precisions = known_of(table, "precision", precision, lambda text: _word(text, _PRECISIONS))
-    recomputes = known_of(table, "recompute", recompute, lambda text: _word(text, _RECOMPUTE))
-    attention = texts_of(table, "fused_attention")
-    fused = known_of(table, "fused_attention", attention, lambda text: _word(text, _FLAGS))
-    sequence = texts_of(table, "sequence_parallel")
-    shared = known_of(table, "sequence_parallel", sequence, lambda text: _word(text, _FLAGS))
-    zero = texts_of(table, "zero")
-    levels = known_of(table, "zero", zero, lambda text: _word(text, _ZERO))
+    precision: list[Precision] = words_of(table, "precision", word_of(_PRECISIONS), "fp16")
+    recompute: list[Recompute] = words_of(table, "recompute", word_of(_RECOMPUTE), "full")
+    fused = words_of(table, "fused_attention", word_of(_FLAGS), False)
+    shared = words_of(table, "sequence_parallel", word_of(_FLAGS), False)
+    zero: list[Literal[0, 1, 2, 3]] = words_of(table, "zero", word_of(_ZERO), 0)
     placed = texts_of(table, "stage_devices")
     replicas = np.array([row[0] if row else 1 for row in per_stage["data_parallel"]])
     one = replicas * numbers["micro_batch"]
@@ -130,11 +125,11 @@ def read_steps(
                 data=degrees[0],
                 micro_batch=own["micro_batch"],
                 global_batch=own["global_batch"],
-                recompute=recomputes.get(recompute[number], "full"),
-                precision=precisions.get(precision[number], "fp16"),
-                fused_attention=fused.get(attention[number], False),
-                sequence_parallel=shared.get(sequence[number], False),
-                zero=levels.get(zero[number], 0),
+                recompute=recompute[number],
+                precision=precision[number],
+                fused_attention=fused[number],
+                sequence_parallel=shared[number],
+                zero=zero[number],
                 layers_per_stage=tuple(per_stage["layers_per_stage"][number]),
             )  # fmt: skip
             if run.devices != own["gpus"]:
@@ -192,8 +187,3 @@ def _joined(checks: RowChecks, field: str, *, needed: bool) -> list[list[int]]:
         found.append([] if wrong[number] else [int(part) for part in parts])
     checks.reject(wrong, field, f"is no whole numbers from 1, joined by {JOINED}")
     return found
-
-
-def _word(text: str, known: Mapping[str, Word]) -> Word:
-    require_one_of(text.lower(), tuple(known))
-    return known[text.lower()]

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from envs.arrays import BoolArray, FloatArray, IntArray
-from envs.errors import InputError, require_one_of
+from envs.errors import InputError, refused_in, require_one_of
 from envs.graphs.kernels import Family, Kernels
 from envs.graphs.transformer import Part, TransformerSize
 from envs.hardware.devices import DeviceSpec, device_spec
@@ -235,14 +235,14 @@ def read_models(path: str, others: Mapping[str, str] = NO_OTHERS) -> list[ModelR
     model, mode = (checks.text(name).to_list() for name in ("model", "mode"))
     sizes = known_of(table, "model", model, lambda name: named_size(name, 1))
     modes = known_of(table, "mode", mode, mode_of)
-    precisions = known_of(table, "precision", precision := texts_of(table, "precision"), rate_of)
+    precision = words_of(table, "precision", word_of(RATES), "")
     checks.finish(strict=True)
     gpu, parallel = texts_of(table, "gpu"), texts_of(table, "parallel")
     return [
         ModelRow(
             table.place(row), gpu[row], specs[row], known_as(model[row]), modes[mode[row]],
             replace(sizes[model[row]], sequence=sequence[row]), batch[row],
-            parallel[row], precisions.get(precision[row], ""), seconds[row], parts[row],
+            parallel[row], precision[row], seconds[row], parts[row],
         )
         for row in range(len(table))
     ]  # fmt: skip
@@ -275,41 +275,28 @@ def read_layers(path: str, others: Mapping[str, str] = NO_OTHERS) -> list[LayerR
     model, layer = (checks.text(name).to_list() for name in ("model", "layer"))
     families = known_of(table, "model", model, family_of)
     known = known_of(table, "layer", layer, _layer_of)
-    precisions = known_of(table, "precision", precision := texts_of(table, "precision"), rate_of)
+    precision = words_of(table, "precision", word_of(RATES), "")
     checks.finish(strict=True)
     gpu = texts_of(table, "gpu")
     found = []
     for row in range(len(table)):
         sizes = {name: whole[name][row] for name in _LAYER_COLUMNS[1:6]}
-        try:
+        with refused_in(path, table.place(row)):
             size = TransformerSize(families[model[row]], **sizes, name=model[row])
-        except InputError as error:
-            place = table.place(row)
-            raise InputError(error.message, file=path, record=place, field=error.field) from error
         found.append(
             LayerRow(
                 table.place(row), gpu[row], specs[row], model[row], known_as(layer[row]),
                 known[layer[row]], size, whole["micro_batch"][row], whole["tensor_parallel"][row],
-                precisions.get(precision[row], ""), parts[row],
+                precision[row], parts[row],
             )
         )  # fmt: skip
     return found
 
 
-_RATES = {
+RATES = {  # whose peak products of a precision reach
     "fp32": FLOAT32, FLOAT32: FLOAT32, "tf32": "tfloat32", "tfloat32": "tfloat32",
     "fp16": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
 }  # fmt: skip
-
-
-def rate_of(precision: str) -> str:
-    """Whose peak products of a precision reach.
-
-    Raises:
-        InputError: no such precision.
-    """
-    require_one_of(precision.lower(), tuple(_RATES), field="precision")
-    return _RATES[precision.lower()]
 
 
 def _layer_of(text: str) -> Part:
@@ -321,6 +308,27 @@ def texts_of(table: Table, field: str) -> list[str]:
     """A column, or blanks."""
     column = table.get(field)
     return [""] * len(table) if column is None else column.to_list()
+
+
+def word_of(known: Mapping[str, _T]) -> Callable[[str], _T]:
+    """Reads one of these words, in any case of its letters."""
+
+    def read(text: str) -> _T:
+        require_one_of(text.lower(), tuple(known))
+        return known[text.lower()]
+
+    return read
+
+
+def words_of(table: Table, field: str, read: Callable[[str], _T], otherwise: _T) -> list[_T]:
+    """What stands in each row of a column; `otherwise` where nothing does.
+
+    Raises:
+        InputError: naming row and column.
+    """
+    texts = texts_of(table, field)
+    known = known_of(table, field, texts, read)
+    return [known.get(text, otherwise) for text in texts]
 
 
 def numbers_or(checks: RowChecks, field: str, otherwise: float) -> FloatArray:
