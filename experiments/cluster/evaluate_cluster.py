@@ -12,7 +12,6 @@ more, or one with other values, is `+agent@agents.<name>=<agent>`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,7 +233,6 @@ class CompareConfig(ReplayConfig):
 
 
 def compare(config: CompareConfig, run: Run) -> Result:
-    start = time.perf_counter()
     run.begin("reading the jobs")
     source, problem = config.loaded()
     asked = config.policies or list(config.agents)
@@ -264,7 +262,7 @@ def compare(config: CompareConfig, run: Run) -> Result:
             "gpus": problem.cluster.num_gpus,
             **written,
             "as_good": ", ".join(ties),
-            "seconds": time.perf_counter() - start,
+            "seconds": run.seconds,
         },
         provenance,
         shown=("jobs", "best", "as_good", "table", "seconds"),

@@ -7,8 +7,6 @@ shipped policy and all planners beside it.
 from __future__ import annotations
 
 import copy
-import csv
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +26,7 @@ from envs.step.plans import Placement, Plan
 from envs.step.price import Pricer
 from envs.step.problem import StepProblem
 from experiments.config.composing import plain_config
-from experiments.config.targets import build, no_such_thing
+from experiments.config.targets import no_such_thing
 from experiments.learning.exporting import (
     CHECKPOINT_FOLDER,
     card_of,
@@ -41,18 +39,18 @@ from experiments.learning.tracking import Tracking
 from experiments.learning.trainer import Row
 from experiments.learning.training import CURVE_FILE, PolicyConfig, Trained, begun, trained
 from experiments.pictures.learning import Curve, draw_learning_curve
-from experiments.pictures.step import draw_gantt, trace_document
 from experiments.reporting.tables import write_markdown
-from experiments.run.artifacts import METRICS_FILE, write_figure, write_json
+from experiments.run.artifacts import METRICS_FILE, read_metrics, write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import Provenance, stamp
+from experiments.run.provenance import Provenance
 from experiments.step.comparison import Comparison, row_of
 from experiments.step.evaluate_step import evaluation_values
 from experiments.step.objectives import Makespan, learnable, placement_task
 from experiments.step.plan_file import write_plan
 from experiments.step.planning import ask_in_turn, ask_side_by_side, compile_beside
-from experiments.step.problem import BUILDING, communication_of, load_problem
+from experiments.step.plot import write_gantt
+from experiments.step.problem import BUILDING, ProblemConfig, communication_of
 from experiments.step.tasks import LearnedTask, StepTask
 
 if TYPE_CHECKING:
@@ -78,13 +76,9 @@ WORDS = {  # of baselines, as `conf/main.yaml` has them
 
 
 @dataclass(kw_only=True)
-class OneProblemConfig(PolicyConfig):
+class OneProblemConfig(ProblemConfig, PolicyConfig):
     """What is learned on; groups are objects by `_target_`."""
 
-    env: Any
-    graph: Any
-    topology: Any
-    cost: Any
     communication: Any
 
 
@@ -162,8 +156,7 @@ def read_curve(path: Path, outcome: Outcome) -> Curve:
     It begins with the first evaluation, before training; that of the policy exported may be the
     last, after the last row.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_metrics(path)
     if outcome.best.iteration:
         rows[outcome.best.iteration - 1]["evaluation/outcome"] = str(np.mean(outcome.best.outcomes))
     return Curve(
@@ -237,10 +230,10 @@ def train_step(config: TrainConfig, run: Run) -> Result:
 
     config, tracking = begun(config, run)
     run.begin(BUILDING)
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
     bound = require_fit(problem)
-    training = build(config.training, "training")
+    training = config.training_run()
     objective, task = learnable(
         config.env,
         problem,
@@ -337,18 +330,18 @@ class MainConfig(OneProblemConfig):
 
 def main_job(config: MainConfig, run: Run) -> Result:
     """Run every method on one problem and write everything a reader may want to see."""
-    start, compiling = time.perf_counter(), compile_beside(config.searching, "searching")
+    compiling = compile_beside(config.searching, "searching")
     from models.export.placer import OnnxPlacer, export_placer
     from models.step.placer import PlacerConfig, PlacerPolicy
 
     config, tracking = begun(config, run)
     console = run.console
     run.begin(BUILDING)
-    loaded = load_problem(config.env, config.graph, config.topology, config.cost)
+    loaded = config.load()
     problem, provenance = loaded.problem, loaded.stamp_on(run.provenance)
     communication = communication_of(config.communication)
     bound = require_fit(problem)
-    training = build(config.training, "training")
+    training = config.training_run()
     task = placement_task(config.env, problem, communication)
     task.rl_task(training).architectures(training.model)  # before the planners take their time
     shipped = OnnxPlacer(placer_folder(config.shipped))
@@ -435,7 +428,7 @@ def main_job(config: MainConfig, run: Run) -> Result:
             "evaluation": learned.evaluation,
             "checkpoint": str(checkpoint),
             "verification": verification.document(),
-            "seconds": time.perf_counter() - start,
+            "seconds": run.seconds,
         },
         provenance,
         (
@@ -456,9 +449,6 @@ def _write_plans(
             write_plan(path, row.evaluation.plan, problem, provenance)
     best = comparison.best
     if best is not None and best.evaluation is not None:
-        timeline, played = best.evaluation.timeline, best.evaluation.problem
         what = comparison.words.get(best.method, best.method)
         title = f"{name}: {what}, one step takes {best.step_time * 1e3:.1f} ms"
-        write_figure(run.folder / "gantt.png", draw_gantt(played, timeline, title), provenance)
-        trace = trace_document(played, timeline)
-        write_json(run.folder / "trace.json", stamp(trace, provenance, kind="trace"))
+        write_gantt(run, best.evaluation, title, provenance)

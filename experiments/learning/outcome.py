@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from envs.errors import InputError
-from experiments.run.artifacts import METRICS_FILE
+from experiments.run.artifacts import METRICS_FILE, read_metrics
 from models.artifacts import read_json_object
 
 FRESH, TRAINED_BEFORE = "the untrained policy", "the policy it began with"
@@ -96,8 +95,7 @@ class Outcome:
         from agents.rllib.restore import BEST, UNTRAINED
 
         best, untrained = (Evaluated.of(run_folder / name) for name in (BEST, UNTRAINED))
-        with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_metrics(run_folder / METRICS_FILE)
         cloned = sum(float(row.get("charts/cloning") or 0.0) > 0.0 for row in rows)
         begun = TRAINED_BEFORE if hasattr(model, "checkpoint") else FRESH
         return cls(len(rows), best, untrained, measure, described, begun, cloned)

@@ -193,7 +193,7 @@ def task_of(config: TrainClusterConfig) -> tuple[Training, Jobs, SchedulingRLTas
     """
     from agents.rllib.cluster.scheduling import SchedulingRLTask, Staged
 
-    training = build_as(Training, config.training, "training", "training run")
+    training = config.training_run()
     found = Jobs.of(config)
     make, make_evaluation = environments(config, found, training.evaluation_episodes)
     generator = make().generator

@@ -244,7 +244,6 @@ class DurationTask(Task):
 
 def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
     """Replay, fit, save, compare, draw."""
-    start = time.perf_counter()
     config, tracking = begun(config, run)
     fitting = build_as(DurationConfig, config.model, "model", "model of durations")
     torch.set_num_threads(config.threads)
@@ -322,7 +321,7 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
         "durations": str(run.folder / DURATIONS),
         "table": str(run.folder / TABLE_FILE),
         "picture": str(run.folder / PICTURE_FILE),
-        "seconds": time.perf_counter() - start,
+        "seconds": run.seconds,
     }
     shown = [key for key in values if key not in ("methods", "by_trace")]
     return Result(values, provenance, shown)

@@ -8,7 +8,6 @@ MESHWRIGHT_DATA unset: measured=<folder with kernels.csv.gz and models.csv>.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -135,7 +134,6 @@ class KernelCostTask(Task):
 
 def train_kernel_cost(config: TrainKernelCostConfig, run: Run) -> Result:
     """Fit, save, compare."""
-    start = time.perf_counter()
     config, tracking = begun(config, run)
     fitting = build_as(KernelCostConfig, config.model, "model", "model of kernels' times")
     torch.set_num_threads(config.threads)
@@ -191,7 +189,7 @@ def train_kernel_cost(config: TrainKernelCostConfig, run: Run) -> Result:
         "models": whole,
         "kernel_cost": str(run.folder / KERNEL_COST),
         "table": str(run.folder / TABLE_FILE),
-        "seconds": time.perf_counter() - start,
+        "seconds": run.seconds,
     }
     shown = [key for key in values if key not in ("methods", "means", "models", "amid")]
     return Result(values, provenance, shown)

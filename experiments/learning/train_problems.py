@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agents.rllib.config import Training
-from experiments.config.targets import build, build_as, no_such_thing
+from experiments.config.targets import build, no_such_thing
 from experiments.learning.training import PolicyConfig, learned
 from experiments.run.one_run import Result, Run
 
@@ -44,7 +44,7 @@ def task_of(config: TrainProblemsConfig) -> tuple[Training, PlanRLTask]:
     from agents.rllib.step.plans import PlanRLTask, sweeps_of
     from models.step.channels import TeamConfig
 
-    training = build_as(Training, config.training, "training", "training run")
+    training = config.training_run()
     make = build(config.env, "env")
     if not callable(make):
         raise no_such_thing("env", config.env, "source of whole problems")

@@ -34,7 +34,7 @@ def task_of(config: TrainTaskConfig) -> tuple[Training, RLTask]:
     Raises:
         InputError: naming the config key.
     """
-    training = build_as(Training, config.training, "training", "training run")
+    training = config.training_run()
     if training.parameters == "separate":
         raise InputError("config key 'training.parameters': a task says who shares: task.shared")
     task = build_as(RLTask, config.task, "task", "task of reinforcement learning")

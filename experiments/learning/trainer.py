@@ -18,7 +18,7 @@ from envs.compilation import clock
 from envs.errors import InputError, in_one_line
 from envs.files import write_atomically
 from experiments.learning.tracking import TensorBoard, Tracking
-from experiments.run.artifacts import METRICS_FILE
+from experiments.run.artifacts import METRICS_FILE, read_metrics
 from models.artifacts import sync
 
 Row = Mapping[str, float]
@@ -171,9 +171,11 @@ def _rows_until(path: Path, last_iteration: int, columns: Sequence[str]) -> list
     """
     if not path.exists():
         raise InputError("is missing", file=path)
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    complete = [row for row in rows if all(row.get(name) not in {None, ""} for name in columns)]
+    complete = [
+        row
+        for row in read_metrics(path)
+        if all(row.get(name) not in {None, ""} for name in columns)
+    ]
     kept = [row for row in complete if row[ITERATION].isdigit()]
     kept = [row for row in kept if int(row[ITERATION]) <= last_iteration]
     if [int(row[ITERATION]) for row in kept] != list(range(1, last_iteration + 1)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,13 @@ from experiments.learning.outcome import Outcome
 from experiments.learning.tracking import Tracking
 from experiments.learning.trainer import Progress, Rounds, Row, Task, train
 from experiments.pictures.learning import draw_evaluations, improvements, read_evaluations
-from experiments.run.artifacts import METRICS_FILE, write_figure, write_json, write_sidecar
+from experiments.run.artifacts import (
+    METRICS_FILE,
+    read_metrics,
+    write_figure,
+    write_json,
+    write_sidecar,
+)
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, stamp
@@ -58,6 +63,10 @@ class PolicyConfig(TrainingConfig):
     ray: Any = field(default_factory=lambda: {"address": None})
     training: Any
 
+    def training_run(self) -> Training:
+        """The learner's settings."""
+        return build_as(Training, self.training, "training", "training run")
+
 
 @dataclass(kw_only=True)
 class WindowsConfig(TrainingConfig):
@@ -93,7 +102,7 @@ def training_of_pairs(config: PolicyConfig) -> Training:
     """
     from models.cluster.pairs import PairsConfig
 
-    training = build_as(Training, config.training, "training", "training run")
+    training = config.training_run()
     if not isinstance(training.model, PairsConfig):
         reason = f"{type(training.model).__name__} scores no pairs: take model=pairs"
         raise InputError(f"config key 'model': {reason}")
@@ -205,8 +214,7 @@ def trained(
 
 def trajectory(run_folder: Path, first: float) -> list[tuple[float, float]]:
     """(seconds of training, score) of the first evaluation and of each that was the best so far."""
-    with (run_folder / METRICS_FILE).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_metrics(run_folder / METRICS_FILE)
     scores = [(float(row["charts/seconds"]), float(row["evaluation/score"])) for row in rows]
     return improvements([(0.0, first), *scores])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -37,7 +36,7 @@ from experiments.pictures.style import (
     note,
     picture,
 )
-from experiments.run.artifacts import METRICS_FILE
+from experiments.run.artifacts import METRICS_FILE, read_metrics
 from experiments.run.statistics import Interval
 
 ABOVE_START = 1.1  # baselines slower than this times the curve's start are named, not drawn
@@ -141,8 +140,7 @@ def read_evaluations(run_folder: Path, scores: Sequence[tuple[int, float]] = ())
     columns = "charts/global_step", "evaluation/score", "charts/cloning"
     try:
         check_file(path)
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [[float(row[name]) for name in columns] for row in csv.DictReader(file)]
+        rows = [[float(row[name]) for name in columns] for row in read_metrics(path)]
     except (InputError, OSError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"holds no evaluations of schedulers ({error})", file=path) from error
     at = [0.0, *(steps for steps, *_ in rows)]

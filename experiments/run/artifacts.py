@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import io
 import json
@@ -89,6 +90,12 @@ def require_own_folder(folder: Path) -> None:
 
 
 METRICS_FILE = "metrics.csv"  # of a training, in its run folder
+
+
+def read_metrics(path: Path) -> list[dict[str, str]]:
+    """The rows of that file, as they stand there."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def to_json(document: Mapping[str, object]) -> str:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,12 @@ class Run:
     provenance: Provenance
     choices: Mapping[str, str]
     overrides: Sequence[str]
+    begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since it began."""
+        return time.perf_counter() - self.begun
 
     def begin(self, stage: str) -> None:
         """What is done from now on, as the console says where nothing else is said for long."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from agents.step.problems import evaluate_plan
+from agents.step.problems import Evaluation, evaluate_plan
 from envs.errors import InputError
 from experiments.pictures.step import draw_gantt, trace_document
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run
-from experiments.run.provenance import file_hash, stamp
+from experiments.run.provenance import Provenance, file_hash, stamp
 from experiments.step.plan_file import plan_communication, read_allocation, read_plan
 from experiments.step.problem import ProblemConfig, order_rule_of
 
@@ -45,15 +45,11 @@ def plot(config: PlotConfig, run: Run) -> Result:
     evaluation = evaluate_plan(problem, plan, communication)
     if not np.isfinite(evaluation.step_time):
         raise InputError("; ".join(evaluation.violations), file=config.plan)
-    timeline = evaluation.timeline
-    played = evaluation.problem
     title = (
         f"{problem.graph.name} on {problem.topology.name}: one step takes "
         f"{evaluation.step_time * 1e3:.1f} ms"
     )
-    write_figure(run.folder / GANTT_FILE, draw_gantt(played, timeline, title), provenance)
-    trace = stamp(trace_document(played, timeline), provenance, kind="trace")
-    write_json(run.folder / TRACE_FILE, trace)
+    write_gantt(run, evaluation, title, provenance)
     return Result(
         {
             "step_time_s": evaluation.step_time,
@@ -63,3 +59,11 @@ def plot(config: PlotConfig, run: Run) -> Result:
         },
         provenance,
     )
+
+
+def write_gantt(run: Run, evaluation: Evaluation, title: str, provenance: Provenance) -> None:
+    """A step as a picture, and as a trace of chrome://tracing."""
+    played, timeline = evaluation.problem, evaluation.timeline
+    write_figure(run.folder / GANTT_FILE, draw_gantt(played, timeline, title), provenance)
+    trace = stamp(trace_document(played, timeline), provenance, kind="trace")
+    write_json(run.folder / TRACE_FILE, trace)
