@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ from experiments.step.plan_file import (
 )
 from tests.refusal import refusal
 
-Document = dict[str, Any]
-
 
 @pytest.fixture
 def path(tmp_path: Path, plan: Plan, problem: StepProblem) -> Path:
@@ -40,9 +38,19 @@ def path(tmp_path: Path, plan: Plan, problem: StepProblem) -> Path:
     return file
 
 
-def change(path: Path, edit: Callable[[Document], object]) -> None:
-    document = read_json(path)
-    edit(document)
+GONE = object()
+
+
+def change(path: Path, where: Sequence[str | int], what: object = GONE) -> None:
+    """Put a value, what a function makes of it, or nothing in a place of the file."""
+    document: Any = read_json(path)
+    at, (*way, last) = document, where
+    for key in way:
+        at = at[key]
+    if what is GONE:
+        del at[last]
+    else:
+        at[last] = what(at[last]) if callable(what) else what
     path.write_text(json.dumps(document))
 
 
@@ -63,50 +71,15 @@ def test_the_file_tells_where_it_comes_from(path: Path) -> None:
 
 
 def test_without_an_order_the_rule_gives_it(path: Path, plan: Plan, problem: StepProblem) -> None:
-    change(path, lambda document: document.pop("order"))
+    change(path, ["order"])
     read = read_plan(path, problem, OneFOneB())
     assert_array_equal(read.order, OneFOneB()(problem.graph, plan.placement.device))
 
 
 def test_graph_and_topology_may_be_left_out(path: Path, problem: StepProblem) -> None:
-    change(path, lambda document: (document.pop("graph"), document.pop("topology")))
+    for key in ("graph", "topology"):
+        change(path, [key])
     assert read_plan(path, problem, OneFOneB()).violations(problem) == []
-
-
-FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
-    "unknown operator": (
-        lambda d: d["placement"].update(ghost="server0/V100-16GB/0"), "ghost", "placement",
-    ),
-    "unknown device": (
-        lambda d: d["placement"].update({"forward.0.0": "gpu9"}), "forward.0.0", "placement",
-    ),
-    "unplaced operator": (
-        lambda d: d["placement"].pop("forward.0.3"), "forward.0.3", "placement",
-    ),
-    "operator ordered twice": (lambda d: d["order"].append("update.0"), "update.0", "order"),
-    "operator not ordered": (lambda d: d["order"].remove("update.0"), "update.0", "order"),
-    "unknown operator in the order": (
-        lambda d: d["order"].__setitem__(0, "ghost"), "ghost", "order",
-    ),
-    "consumer before producer": (lambda d: d["order"].reverse(), "", "order"),
-    "another kind of file": (lambda d: d.update(kind="meshwright.result"), "", "kind"),
-    "another version": (lambda d: d.update(schema_version=99), "", "schema_version"),
-    "another graph": (lambda d: d["graph"].update(sha256="0" * 64), "", "graph"),
-    "another topology": (lambda d: d.update(topology="torus"), "", "topology"),
-    "placement of the wrong type": (lambda d: d.update(placement=[1, 2]), "", "placement"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_names_file_record_and_field(fault: str, path: Path, problem: StepProblem) -> None:
-    edit, record, field = FAULTS[fault]
-    change(path, edit)
-    with refusal() as caught:
-        read_plan(path, problem, OneFOneB())
-    assert str(path) in str(caught.value)
-    assert caught.value.field == field
-    if record:
-        assert caught.value.record == record
 
 
 def test_an_operator_placed_twice_is_a_fault(path: Path, problem: StepProblem) -> None:
@@ -152,7 +125,7 @@ def test_bandwidth_survives_the_round_trip(
 
 def test_a_channel_that_is_left_out_gets_nothing(shared: Path, problem: StepProblem) -> None:
     network = problem.topology.network
-    change(shared, lambda document: document["bandwidth"].pop(network.channel_names[0]))
+    change(shared, ["bandwidth", network.channel_names[0]])
     read = read_bandwidth(shared, network)
     assert read is not None
     assert read.rate[0] == 0.0
@@ -160,54 +133,6 @@ def test_a_channel_that_is_left_out_gets_nothing(shared: Path, problem: StepProb
 
 
 CHANNEL = "server0/nic0 -> switch -> server1/nic0"
-BANDWIDTH_FAULTS: dict[str, tuple[Callable[[Document], object], str, str, str]] = {
-    "unknown channel": (lambda d: d["bandwidth"].update(ghost=1.0), "ghost", "bandwidth", CHANNEL),
-    "negative": (
-        lambda d: d["bandwidth"].update({CHANNEL: -1}), CHANNEL, "bandwidth", "-1 is not",
-    ),
-    "infinite": (
-        lambda d: d["bandwidth"].update({CHANNEL: np.inf}), CHANNEL, "bandwidth", "inf is not",
-    ),
-    "not a number": (
-        lambda d: d["bandwidth"].update({CHANNEL: np.nan}), CHANNEL, "bandwidth", "nan is not",
-    ),
-    "a text": (
-        lambda d: d["bandwidth"].update({CHANNEL: "1GB/s"}), CHANNEL, "bandwidth", "'1GB/s'",
-    ),
-    "true": (lambda d: d["bandwidth"].update({CHANNEL: True}), CHANNEL, "bandwidth", "True"),
-    "more than a float holds": (
-        lambda d: d["bandwidth"].update({CHANNEL: 10**400}), CHANNEL, "bandwidth", "is not",
-    ),
-    "a link over its capacity": (
-        lambda d: d["bandwidth"].update({CHANNEL: 1e12}), "server0/nic0 -> switch", "bandwidth",
-        "bytes/s too many",
-    ),
-    "a list": (lambda d: d.update(bandwidth=[1.0]), "", "bandwidth", "is not a mapping"),
-    "none": (lambda d: d.update(bandwidth=None), "", "bandwidth", "is missing"),
-    "another spelling": (
-        lambda d: d.update(bandwith=d.pop("bandwidth")), "", "bandwith", "unknown key",
-    ),
-    "an older version": (
-        lambda d: d.update(schema_version=1), "", "bandwidth", "needs schema_version 2",
-    ),
-    "a version that is no integer": (
-        lambda d: d.update(schema_version=2.0), "", "schema_version", "2.0 is not",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", BANDWIDTH_FAULTS)
-def test_a_fault_of_bandwidth_names_file_record_and_field(
-    fault: str, shared: Path, problem: StepProblem
-) -> None:
-    edit, record, field, words = BANDWIDTH_FAULTS[fault]
-    change(shared, edit)
-    with refusal() as caught:
-        read_bandwidth(shared, problem.topology.network)
-    assert str(shared) in str(caught.value)
-    assert words in str(caught.value)
-    assert caught.value.field == field
-    assert (caught.value.record or "") == record
 
 
 def test_a_channel_that_stands_twice_is_a_fault(shared: Path, problem: StepProblem) -> None:
@@ -217,35 +142,26 @@ def test_a_channel_that_stands_twice_is_a_fault(shared: Path, problem: StepProbl
         read_bandwidth(shared, problem.topology.network)
 
 
-def test_weights_survive_the_round_trip(
-    tmp_path: Path, shared: Path, path: Path, plan: Plan, problem: StepProblem
-) -> None:
-    topology, file = problem.topology, tmp_path / "weighed.json"
-    weights = PairWeights.fair(topology.num_devices)
+@pytest.fixture
+def weighed(tmp_path: Path, plan: Plan, problem: StepProblem) -> Path:
+    """A plan file in which the transfers between the first two devices have weights."""
+    weights = PairWeights.fair(problem.topology.num_devices)
     weights.weight[0, 1], weights.weight[1, 0] = 7, MOST_WEIGHT
-    write_plan(file, plan, problem, Provenance(seed=3), weights)
-    assert read_json(file)["schema_version"] == 4
-    assert len(read_json(file)["weights"]) == 2
-    read = read_allocation(file, topology)
+    write_plan(tmp_path / "weighed.json", plan, problem, Provenance(seed=3), weights)
+    return tmp_path / "weighed.json"
+
+
+def test_weights_survive_the_round_trip(
+    weighed: Path, shared: Path, path: Path, problem: StepProblem
+) -> None:
+    topology = problem.topology
+    assert read_json(weighed)["schema_version"] == 4
+    assert sorted(read_json(weighed)["weights"].values()) == [7, MOST_WEIGHT]
+    read = read_allocation(weighed, topology)
     assert isinstance(read, PairWeights)
-    assert_array_equal(read.weight, weights.weight)
+    assert (read.weight[0, 1], read.weight[1, 0]) == (7, MOST_WEIGHT)
     assert isinstance(read_allocation(shared, topology), BandwidthAllocation)
     assert read_allocation(path, topology) is None
-    first, second, *_ = topology.device_names
-    faults: dict[str, Callable[[Document], object]] = {
-        "unknown pair": lambda d: d["weights"].update({"a -> b": 2}),
-        "4097": lambda d: d["weights"].update({f"{first} -> {second}": 4097}),
-        "1.5 is not an integer": lambda d: d["weights"].update({f"{first} -> {second}": 1.5}),
-        "needs schema_version 4": lambda d: d.update(schema_version=1),
-        "stands beside 'bandwidth'": lambda d: d.update(bandwidth={}),
-    }
-    for message, fault in faults.items():
-        write_plan(file, plan, problem, Provenance(seed=3), weights)
-        change(file, fault)
-        with refusal() as error:
-            read_weights(file, topology)
-        assert message in str(error.value)
-        assert error.value.field == "weights"
 
 
 @pytest.fixture
@@ -269,33 +185,83 @@ def test_what_is_not_kept_survives_the_round_trip(moved: Path, problem: StepProb
     assert sorted(read.residence[read.residence != 0].tolist()) == [1, 2]
     with refusal("not known here"):
         read_kept_plan(moved, problem, OneFOneB())
-    change(moved, lambda document: document["residence"].clear())
+    change(moved, ["residence"], {})
     assert not np.any(read_plan(moved, problem, OneFOneB()).residence)
 
 
-RESIDENCE_FAULTS: dict[str, tuple[Callable[[Document], object], str]] = {
-    "an older version": (lambda d: d.update(schema_version=1), "needs schema_version 3"),
-    "missing": (lambda d: d.pop("residence"), "is missing"),
-    "no mapping": (lambda d: d.update(residence=[]), "is not a mapping"),
-    "an unknown operator": (lambda d: d["residence"].update(nobody="keep"), "unknown operator"),
-    "an unknown move": (
-        lambda d: d["residence"].update(dict.fromkeys(d["residence"], "swap")),
-        "'swap' is not 'keep', 'recompute' or 'offload'",
-    ),
-    "a backward operator": (
-        lambda d: d["residence"].update(dict.fromkeys(d["placement"], "recompute")),
-        "is no forward operator",
-    ),
-}
+PAIR = "server0/V100-16GB/0 -> server0/V100-16GB/1"
+Fault = tuple[str, Sequence[str | int], object, str, str]
+FAULTS: list[Fault] = [  # the file, where it becomes what, the record that is named, what is said
+    ("path", ["placement", "ghost"], "server0/V100-16GB/0", "ghost", "unknown operator"),
+    ("path", ["placement", "forward.0.0"], "gpu9", "forward.0.0", "gpu9"),
+    ("path", ["placement", "forward.0.3"], GONE, "forward.0.3", "is not placed"),
+    ("path", ["placement"], [1, 2], "", "is not a mapping"),
+    ("path", ["order"], lambda ops: [*ops, "update.0"], "update.0", "stands twice"),
+    ("path", ["order"], lambda ops: [x for x in ops if x != "update.0"], "update.0", "not ordered"),
+    ("path", ["order", 0], "ghost", "ghost", "unknown operator"),
+    ("path", ["order"], lambda ops: ops[::-1], "forward.0.1", "before its input"),
+    ("path", ["kind"], "meshwright.result", "", "meshwright.result"),
+    ("path", ["schema_version"], 99, "", "99"),
+    ("path", ["graph", "sha256"], "0" * 64, "", "another graph"),
+    ("path", ["topology"], "torus", "", "torus"),
+    ("shared", ["bandwidth", "ghost"], 1.0, "ghost", CHANNEL),
+    ("shared", ["bandwidth", CHANNEL], -1, CHANNEL, "-1 is not"),
+    ("shared", ["bandwidth", CHANNEL], np.inf, CHANNEL, "inf is not"),
+    ("shared", ["bandwidth", CHANNEL], np.nan, CHANNEL, "nan is not"),
+    ("shared", ["bandwidth", CHANNEL], "1GB/s", CHANNEL, "'1GB/s'"),
+    ("shared", ["bandwidth", CHANNEL], True, CHANNEL, "True"),
+    ("shared", ["bandwidth", CHANNEL], 10**400, CHANNEL, "is not"),
+    ("shared", ["bandwidth", CHANNEL], 1e12, "server0/nic0 -> switch", "bytes/s too many"),
+    ("shared", ["bandwidth"], [1.0], "", "is not a mapping"),
+    ("shared", ["bandwidth"], None, "", "is missing"),
+    ("shared", ["bandwith"], {}, "", "unknown key"),
+    ("shared", ["schema_version"], 2.0, "", "2.0 is not"),
+    ("weighed", ["weights", "a -> b"], 2, "a -> b", "unknown pair"),
+    ("weighed", ["weights", PAIR], MOST_WEIGHT + 1, PAIR, str(MOST_WEIGHT + 1)),
+    ("weighed", ["weights", PAIR], 1.5, PAIR, "1.5 is not an integer"),
+    ("moved", ["residence"], GONE, "", "is missing"),
+    ("moved", ["residence"], [], "", "is not a mapping"),
+    ("moved", ["residence", "nobody"], "keep", "nobody", "unknown operator"),
+    ("moved", ["residence", "forward.0.0"], "swap", "forward.0.0",
+     "'swap' is not 'keep', 'recompute' or 'offload'"),
+    ("moved", ["residence", "backward.0.0"], "recompute", "backward.0.0", "no forward operator"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", RESIDENCE_FAULTS)
-def test_a_fault_of_residence_names_file_and_field(
-    moved: Path, problem: StepProblem, fault: str
+@pytest.mark.parametrize(("file", "where", "what", "record", "words"), FAULTS)
+def test_a_fault_names_file_record_and_field(
+    file: str,
+    where: Sequence[str | int],
+    what: object,
+    record: str,
+    words: str,
+    problem: StepProblem,
+    request: pytest.FixtureRequest,
 ) -> None:
-    edit, words = RESIDENCE_FAULTS[fault]
-    change(moved, edit)
+    path = request.getfixturevalue(file)
+    change(path, where, what)
     with refusal() as caught:
-        read_plan(moved, problem, OneFOneB())
+        read_plan(path, problem, OneFOneB())
+        read_allocation(path, problem.topology)
+    assert (str(caught.value.file), caught.value.record or "") == (str(path), record)
+    assert caught.value.field == where[0]
     assert words in str(caught.value)
-    assert "field 'residence'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "version"),
+    [("shared", "bandwidth", 2), ("moved", "residence", 3), ("weighed", "weights", 4)],
+)
+def test_an_older_version_has_not_what_a_later_one_brings(
+    file: str, field: str, version: int, problem: StepProblem, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(file)
+    change(path, ["schema_version"], 1)
+    with refusal(f"'{field}'.* needs schema_version {version}"):
+        read_plan(path, problem, OneFOneB())
+
+
+def test_transfers_have_weights_or_rates(weighed: Path, problem: StepProblem) -> None:
+    change(weighed, ["bandwidth"], {})
+    with refusal("'weights'.* stands beside 'bandwidth'"):
+        read_weights(weighed, problem.topology)
