@@ -12,12 +12,13 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from envs.errors import InputError
-from experiments.command_line import run_job
 from experiments.config.composing import check_command_line, hydra_over_configs
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.targets import build, check_targets
 from experiments.config.verbs import JOBS
+from tests.experiments.commands import Command, code_of
 
+Refuses = Callable[..., str]  # the fixture of this name
 TRACE = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 FAULTY = "job_id,submission_time,duration,num_gpu\na,0,10,1\nb,1,-4,1\nc,3,10,2\n"
 
@@ -65,7 +66,7 @@ def option_refused(text: str, words: Sequence[str]) -> None:
 
 
 def run_refused(
-    app: str,
+    command: Command,
     arguments: Sequence[str],
     words: Sequence[str],
     folder: Path,
@@ -74,10 +75,10 @@ def run_refused(
     """A run is refused with one line and code 2, and leaves `folder` as it was."""
     before = content_of(folder)
     capfd.readouterr()
-    code = run_job(app, list(arguments))
+    code = code_of(command, *arguments)
     out, err = capfd.readouterr()
     assert code == 2, err
-    assert not out
+    assert not out, out
     assert err.startswith("error: ")
     assert len(err.strip().splitlines()) == 1
     for word in words:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from hydra.utils import instantiate
 
 from agents.cluster.queue import SRTF
 from agents.cluster.replay import replay
@@ -13,7 +15,9 @@ from agents.cluster.rules.gangs import FirstFit
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
+from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.run.provenance import file_hash
+from models.durations.network import DurationPosterior, save_durations
 
 JOBS = 60
 
@@ -66,3 +70,10 @@ def overrides(folder: Path, **traces: str) -> list[str]:
 def one_of_several(folder: Path) -> list[str]:
     """`overrides`, made those of `splits.itp`."""
     return [text.replace("split.", "splits.itp.", 1) for text in overrides(folder)]
+
+
+def write_posterior(folder: Path) -> None:
+    """A small one of durations that has learned nothing, as `posterior`."""
+    torch.manual_seed(0)
+    config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
+    save_durations(DurationPosterior(config), folder / "posterior", {"seed": 0})

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import environment, ran
 from layered_step import layered_step
-from refusals import run_refused
+from refusals import Refuses
 
 from envs.errors import InputError
 from envs.files import read_json
@@ -26,7 +27,6 @@ from experiments.reporting.tables import Table
 from experiments.run.one_run import Result, Run, RunConsole
 from experiments.studies.running import StudyConfig
 from tests.envs.topologies import topology_text
-from tests.paths import ROOT
 
 PLANNERS = '''
 """Agents of somebody else's package."""
@@ -52,16 +52,12 @@ class Sleeper(SingleDevice):
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def work(work: Path) -> Path:
     """A folder with a graph, a package of planners and a cluster that is too small."""
-    save_graph(layered_step(6, 2), tmp_path / "graph.npz")
-    (tmp_path / "somebody.py").write_text(PLANNERS)
-    (tmp_path / "cluster.yaml").write_text(topology_text("t4_pcie"))
-    return tmp_path
-
-
-def environment(work: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{work}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    save_graph(layered_step(6, 2), work / "graph.npz")
+    (work / "somebody.py").write_text(PLANNERS)
+    (work / "cluster.yaml").write_text(topology_text("t4_pcie"))
+    return work
 
 
 def evaluate(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -79,8 +75,6 @@ def evaluate(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The same folder, as the current one: for runs that need no process of their own."""
-    monkeypatch.chdir(work)
-    monkeypatch.setattr(sys, "argv", ["app"])
     monkeypatch.syspath_prepend(work)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of what is imported from the folder
     monkeypatch.delitem(sys.modules, "somebody", raising=False)
@@ -131,9 +125,7 @@ def test_the_run_folder_has_the_resolved_config_and_the_versions(here: Path) -> 
 
 def test_a_plan_that_was_written_simulates_to_the_same_time(here: Path) -> None:
     asked = {"first": "agent=somebody.Noisy", "again": "plan=first/plan.json"}
-    for folder, subject in asked.items():
-        assert main(["graph=graph.npz", subject, f"hydra.run.dir={folder}"]) == 0
-    first, again = (read_json(here / name / "result.json") for name in asked)
+    first, again = (ran(main, "graph=graph.npz", word, run=run) for run, word in asked.items())
     assert again["step_time_s"] == first["step_time_s"]
     assert again["agent"] is None
 
@@ -145,25 +137,25 @@ def test_free_communication_is_never_slower(here: Path) -> None:
     pairs = [f'"{name}": "{devices[int(name.split(".")[-1]) % 2]}"' for name in names]
     (here / "plan.json").write_text(plan % ", ".join(pairs))
     asked = ["graph=graph.npz", "plan=plan.json"]
-    assert main([*asked, "hydra.run.dir=ports"]) == 0
-    assert main([*asked, "communication=none", "hydra.run.dir=free"]) == 0
-    free, ports = (read_json(here / name / "result.json") for name in ("free", "ports"))
+    ports, free = (
+        ran(main, *asked, run="ports"),
+        ran(main, *asked, "communication=none", run="free"),
+    )
     assert free["step_time_s"] < ports["step_time_s"]
 
 
 def test_a_model_that_does_not_fit_is_told_with_the_bound_it_violates(
-    here: Path, capfd: pytest.CaptureFixture[str]
+    here: Path, refuses: Refuses
 ) -> None:
     save_graph(layered_step(600, 1), here / "graph.npz")
     asked = ["graph=graph.npz", "agent=somebody.Noisy", "topology=cluster.yaml", "json=true"]
-    run_refused("evaluate", asked, ["does not fit", "too many"], here, capfd)
+    refuses("evaluate", asked, "does not fit", "too many")
 
 
-def test_a_damaged_graph_file_is_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_graph_file_is_named(here: Path, refuses: Refuses) -> None:
     content = (here / "graph.npz").read_bytes()
     (here / "graph.npz").write_bytes(content[: len(content) // 2])
-    assert main(["graph=graph.npz", "agent=somebody.Noisy"]) == 2
-    assert "graph.npz" in capfd.readouterr().err
+    refuses(main, ["graph=graph.npz", "agent=somebody.Noisy"], "graph.npz")
 
 
 @pytest.mark.parametrize("written", [(), ("cells/one/result.json",)])
@@ -204,10 +196,8 @@ def test_a_result_with_a_warning_ends_with_0_and_tells_it(
         return Result({"found": 1}, run.provenance, warnings=("nothing was learned",))
 
     monkeypatch.setattr("experiments.command_line.loaded_job", lambda job: (StudyConfig, task))
-    assert run_job("study", ["hydra.run.dir=warned"]) == 0
+    assert ran("study")["warnings"] == ["nothing was learned"]
     assert "warning: nothing was learned\n" in capfd.readouterr().err
-    document = read_json(here / "warned/result.json")
-    assert document["warnings"] == ["nothing was learned"]
 
 
 def test_paths_are_printed_whole() -> None:

@@ -6,6 +6,7 @@ reading a file. One run of each family shows the line, the exit code and the fol
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 from collections.abc import Callable
@@ -16,14 +17,11 @@ import numpy as np
 import pytest
 import yaml
 from layered_step import layered_step
-from refusals import (
-    command_refused,
-    option_of,
-    option_refused,
-    refused,
-    run_refused,
-    write_traces,
-)
+from refusals import Refuses, command_refused, option_of, option_refused, refused, write_traces
+from test_flows_app import TEXT as FLOWS
+from test_measured_tables import TABLES as MEASURED
+from test_plan import CHAIN
+from test_trace_app import ITP, PHILLY
 
 from agents.step.problems import require_fit
 from envs.files import read_json
@@ -62,6 +60,12 @@ def work(work: Path) -> Path:
     (work / "plan.json").write_text(json.dumps(plan))
     (work / "folder.npz").mkdir()
     write_traces(work)
+    (work / "chain.json").write_text(json.dumps(CHAIN))
+    (work / "philly.csv").write_text(PHILLY)
+    (work / "itp.csv.gz").write_bytes(gzip.compress(ITP.encode()))
+    (work / "wrong.csv").write_text(FLOWS.replace("0,1,1676.8", "0,2,1676.8"))
+    for kind, text in MEASURED.items():
+        (work / f"{kind}.csv").write_text(text)
     return work
 
 
@@ -72,11 +76,9 @@ def loaded(path: str = "graph.npz", **nodes: object) -> LoadedProblem:
 
 
 @pytest.mark.parametrize("command", REFUSED["runs"])
-def test_a_run_is_refused_by_name(
-    command: str, work: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_refused_by_name(command: str, work: Path, refuses: Refuses) -> None:
     app, *arguments = shlex.split(command)
-    run_refused(app, arguments, REFUSED["runs"][command], work, capfd)
+    refuses(app, arguments, *REFUSED["runs"][command])
     assert not list(work.glob("outputs/*/*"))
 
 
@@ -210,18 +212,16 @@ def test_a_plan_with_a_hash_of_the_wrong_type_is_refused(work: Path) -> None:
     refused(lambda: read_plan("plan.json", loaded().problem, rule), words)
 
 
-def test_files_at_fault_are_told_by_the_app(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_files_at_fault_are_told_by_the_app(work: Path, refuses: Refuses) -> None:
     (work / "cluster.yaml").write_text("_target_: a.b\n")
     asked = ["graph=graph.npz", "topology=cluster.yaml"]
-    run_refused("evaluate", asked, ["cluster.yaml", "_target_"], work, capfd)
+    refuses("evaluate", asked, "cluster.yaml", "_target_")
     (work / "graph.npz").write_bytes(b"")
-    run_refused("evaluate", ["graph=graph.npz"], ["graph.npz: ", "is empty"], work, capfd)
+    refuses("evaluate", asked[:1], "graph.npz: ", "is empty")
 
 
-def test_the_folder_of_another_run_is_not_taken(
-    work: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_of_another_run_is_not_taken(work: Path, refuses: Refuses) -> None:
     (work / "old").mkdir()
     (work / "old" / "config.yaml").write_text("seed: 1\n")
     asked = ["graph=graph.npz", "hydra.run.dir=old"]
-    run_refused("evaluate", asked, ["old: holds a run already"], work, capfd)
+    refuses("evaluate", asked, "old: holds a run already")

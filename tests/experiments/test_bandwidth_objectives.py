@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import ran
 from layered_step import layered_step
 from numpy.testing import assert_array_equal
-from refusals import command_refused, option_of, option_refused, refused
+from refusals import Refuses, option_of, refused
 
 from agents.placement.baselines import ContiguousSplit, EqualShares
 from agents.solver import Budget, Result
@@ -28,21 +29,12 @@ from envs.step.order import OneFOneB
 from envs.step.plans import BandwidthAllocation, Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.command_line import run_job
-from experiments.step.evaluate_step import EvaluateConfig, evaluate_step
 from experiments.step.objectives import Makespan
-from experiments.step.plan import PlanConfig, plan
 from experiments.step.plan_file import read_bandwidth, read_plan
 from experiments.step.planning import planner_of
-from experiments.step.plot import PlotConfig, plot
 from tests.envs.topologies import topology_named
 
 ON = ["graph=graph.npz", "topology=planes_4x1"]
-APPS: dict[str, tuple[type, Any]] = {
-    "plan": (PlanConfig, plan),
-    "evaluate": (EvaluateConfig, evaluate_step),
-    "plot": (PlotConfig, plot),
-}
 
 
 class UniformJoint:
@@ -99,20 +91,7 @@ def problem() -> StepProblem:
 
 
 def ask(app: str, *arguments: str, run: str = "run") -> dict[str, Any]:
-    """The result of a run that succeeds."""
-    assert run_job(app, [*arguments, *ON, f"hydra.run.dir={run}"]) == 0
-    document = read_json(Path(run) / "result.json")
-    assert isinstance(document, dict)
-    return document
-
-
-def refused_line(capsys: pytest.CaptureFixture[str], app: str, *arguments: str) -> str:
-    """The one line of a run that is refused."""
-    capsys.readouterr()
-    assert run_job(app, [*arguments, *ON, "hydra.run.dir=refused"]) == 2
-    line = capsys.readouterr().err.strip()
-    assert len(line.splitlines()) == 1
-    return line
+    return ran(app, *arguments, *ON, run=run)
 
 
 def test_bandwidth_is_judged_in_the_simulator_and_written_with_the_plan(
@@ -135,7 +114,7 @@ def test_bandwidth_is_judged_in_the_simulator_and_written_with_the_plan(
 
 
 def test_a_plan_whose_pipes_get_nothing_is_not_feasible_and_not_drawn(
-    work: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, refuses: Refuses
 ) -> None:
     ask("plan", "agent=convex", "problem=bandwidth")
     document = read_json(work / "run/plan.json")
@@ -144,9 +123,7 @@ def test_a_plan_whose_pipes_get_nothing_is_not_feasible_and_not_drawn(
     found = ask("evaluate", "plan=none.json", run="again")
     assert (found["feasible"], found["step_time_s"]) == (False, None)
     assert "no bandwidth from 'server" in found["violations"][0]
-    line = refused_line(capsys, "plot", "plan=none.json")
-    assert "none.json" in line
-    assert "never ends" in line
+    refuses("plot", ["plan=none.json", *ON], "none.json", "never ends")
 
 
 def test_a_person_sees_objective_bound_and_gap(
@@ -214,14 +191,12 @@ def test_the_picture_of_a_plan_with_bandwidth_is_that_of_its_rates(work: Path) -
 
 
 def test_a_model_without_allocation_is_refused_for_a_plan_with_bandwidth(
-    work: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, refuses: Refuses
 ) -> None:
     ask("plan", "agent=uniform", "problem=bandwidth")
     for app, model in (("evaluate", "none"), ("evaluate", "fair"), ("plot", "single_port")):
-        line = refused_line(capsys, app, "plan=run/plan.json", f"communication={model}")
-        assert "'communication'" in line
-        assert repr(model) in line
-        assert "bandwidth" in line
+        words = ["plan=run/plan.json", f"communication={model}", *ON]
+        refuses(app, words, "'communication'", repr(model), "bandwidth")
 
 
 def test_a_plan_without_bandwidth_gets_uniform_shares_when_asked(work: Path) -> None:
@@ -234,38 +209,6 @@ def test_a_plan_without_bandwidth_gets_uniform_shares_when_asked(work: Path) -> 
     assert "bandwidth" not in read_json("evaluated/plan.json")
 
 
-RUNS: dict[str, list[str]] = {
-    "plan agent=heft problem=bandwidth": ["'agent'", "Heft", "does not plan problem=bandwidth"],
-    "plan agent=convex problem=joint": ["ConvexRates", "does not plan problem=joint"],
-    "plan agent=convex problem=bandwidth problem.plan=no.json": ["no.json", "cannot be read"],
-    "plan agent=convex problem=bandwidth problem.placer_budget_s=0": ["placer_budget_s", "0"],
-}
-OPTIONS: dict[str, list[str]] = {
-    "agent=convex agent.gap=2": ["gap", "2"],
-    "agent=convex agent.rounds=0": ["rounds", "below 1"],
-    "agent=convex agent.rounds=many": ["'agent.rounds'", "integer"],
-}
-
-
-@pytest.mark.parametrize("command", RUNS)
-def test_a_run_is_refused_by_name(
-    command: str, work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = refused_line(capsys, *command.split())
-    for word in RUNS[command]:
-        assert word in line
-
-
-@pytest.mark.parametrize("text", OPTIONS)
-def test_an_option_is_refused_by_name(text: str) -> None:
-    option_refused(text, OPTIONS[text])
-
-
-def test_a_placer_plans() -> None:
-    asked = ["agent=convex", "problem=bandwidth", "agent@problem.placer=uniform"]
-    command_refused("plan", asked, ["placer", "StepPlanning"])
-
-
 def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:
     convex = option_of("agent=convex")["agent"]
     refused(
@@ -276,11 +219,7 @@ def test_what_plans_bandwidth_is_no_planner_of_a_step() -> None:
     refused(lambda: planner_of(joint, "agent", Makespan()), ["'agent'", "problem=joint"])
 
 
-def test_links_without_bandwidth_are_refused(
-    work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_links_without_bandwidth_are_refused(work: Path, refuses: Refuses) -> None:
     arguments = ["env=placement_toy", "agent=convex", "problem=bandwidth",
                  "agent@problem.placer=contiguous", "problem.placer.groups=18"]  # fmt: skip
-    line = refused_line(capsys, "plan", *arguments)
-    assert "topology toy" in line
-    assert "has no bandwidth to allocate" in line
+    refuses("plan", [*arguments, *ON], "topology toy", "has no bandwidth to allocate")

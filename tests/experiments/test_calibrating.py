@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from agents.hybrid.uniform import step_of
-from envs.files import read_json
 from envs.hybrid.transformer_row import Constants
-from experiments.command_line import run_job
 from experiments.measured.calibrating import TIMES, calibrate, left_out
 from experiments.measured.pricing import LEARNED, cost_of
 from experiments.measured.steps import MeasuredStep, read_steps, with_constants
 from experiments.run.training_constants import read_constants
 from tests.envs.hybrid.kernel_costs import Peaks
+from tests.experiments.commands import ran
+from tests.experiments.refusals import Refuses
 from tests.experiments.steps_table import STEP, write_steps
 from tests.refusal import refusal
 
@@ -89,7 +89,7 @@ def test_parts_of_one_model_are_left_out_in_turn(steps: list[MeasuredStep]) -> N
         calibrate([replace(steps[0], row=None)])
 
 
-def test_the_command_writes_what_simulate_reads(work: Path) -> None:
+def test_the_command_writes_what_simulate_reads(work: Path, refuses: Refuses) -> None:
     cost, _ = cost_of(LEARNED)
 
     class Learned:
@@ -102,16 +102,14 @@ def test_the_command_writes_what_simulate_reads(work: Path) -> None:
         for row, step in zip(rows_of, made, strict=True)
     ]
     write_steps(Path("steps.csv"), *measured, {**STEP, "gpus": 5})
-    words = ["measured.path=steps.csv", "samples=20", "hydra.run.dir=run"]
-    assert run_job("calibrate", words) == 0
-    found = read_json("run/result.json")
+    found = ran("calibrate", "measured.path=steps.csv", "samples=20")
     assert found["error_after"] < found["error_before"]
     assert len(found["not_priced"]) == 1
     constants = read_constants(found["file"])
     assert asdict(constants) == found["constants"]
-    assert run_job("calibrate", ["measured.path=absent.csv"]) == 2
+    refuses("calibrate", ["measured.path=absent.csv"], "absent.csv")
     write_steps(Path("one.csv"), measured[0], {**STEP, "gpus": 5})
-    assert run_job("calibrate", ["measured.path=one.csv"]) == 2
+    refuses("calibrate", ["measured.path=one.csv"], "1 rows that can be priced")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from refusals import refused
+from commands import ran
+from commands import result as result_of
+from refusals import Refuses, refused
 
-from envs.files import read_json
-from experiments.command_line import run_job
 from experiments.reporting.claims import number_at, page_of, read_claims, rerun, table_of
 from tests.paths import CONF, ROOT
 
@@ -120,26 +120,24 @@ def test_further_claims_are_taken_in(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_table_and_runs_a_row_again(
-    work: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, capfd: pytest.CaptureFixture[str], refuses: Refuses
 ) -> None:
     (work / "flows.csv").write_text(
         "shard,arrival_ns,size_bytes,src,dst,fct_ns,n_hosts\n0,7.0,1000,0,1,838.4,2\n"
     )
     flows = f"command: python -m experiments.evaluate flows={shlex.quote(str(work / 'flows.csv'))}"
     changed(work / "own", "command: .*", flows)
-    assert run_job("claims", ["folder=own", "rerun=[mine]", "hydra.run.dir=out"]) == 0
-    said = capsys.readouterr().out
+    result = ran("claims", "folder=own", "rerun=[mine]", run="out")
+    said = capfd.readouterr().out
     assert "published" in said
     assert "12,400" in said  # of a claim's words
-    result = read_json(work / "out/result.json")
     (again,) = result["reruns"]
-    found = read_json(work / "out/reruns/mine/result.json")["largest_relative_difference"]
+    found = result_of("out/reruns/mine")["largest_relative_difference"]
     assert (again["claim"], again["value"]) == ("mine", found)
     assert again["in_the_interval"] is result["all_in_their_intervals"]
     for name in ("claims.md", "claims.tex", "claims.html", "table.md"):
         assert "flow" in (work / "out" / name).read_text()
-    assert run_job("claims", ["rerun=[nobody]", "hydra.run.dir=b"]) == 2
-    assert "nobody" in capsys.readouterr().err
+    refuses("claims", ["rerun=[nobody]"], "nobody")
 
 
 def test_what_a_person_reads_is_not_run_again(tmp_path: Path) -> None:

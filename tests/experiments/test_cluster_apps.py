@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import is_drawn, ran
 from matplotlib.figure import Figure
-from PIL import Image
+from refusals import Refuses
 
 from envs.cluster.simulation.cluster_state import Schedule
-from envs.files import read_json
 from experiments.cluster import evaluate_cluster
-from experiments.command_line import run_job
 from experiments.evaluate import main
 
 # On one node of 2 GPUs: b waits for a unless it may preempt it, c passes b over where it may.
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,2,5,2\nc,3,4,1\n"
 ASKED = ["trace.path=jobs.csv", "cluster.nodes=1", "cluster.gpus_per_node=2"]
-EVALUATE = ["env=cluster", *ASKED, "hydra.run.dir=run"]
+EVALUATE = ["env=cluster", *ASKED]
 
 
 @pytest.fixture
@@ -29,19 +28,12 @@ def work(work: Path) -> Path:
     return work
 
 
-def result(work: Path) -> dict[str, object]:
-    found = read_json(work / "run/result.json")
-    assert isinstance(found, dict)
-    return found
-
-
 @pytest.mark.parametrize(
     ("agent", "finishes"),
     [("fifo", (10, 15, 19)), ("fifo_backfill", (10, 15, 7)), ("srtf", (15, 7, 11))],
 )
 def test_three_jobs_by_hand(work: Path, agent: str, finishes: tuple[int, int, int]) -> None:
-    assert main([*EVALUATE, f"agent={agent}", "placement=count"]) == 0
-    found = result(work)
+    found = ran(main, *EVALUATE, f"agent={agent}", "placement=count")
     jct = np.array(finishes) - [0, 2, 3]
     assert (found["jobs"], found["finished"]) == (3, 3)
     assert found["sum_jct_s"] == jct.sum()
@@ -54,10 +46,8 @@ def test_three_jobs_by_hand(work: Path, agent: str, finishes: tuple[int, int, in
 
 
 def test_pictures_are_drawn_when_asked_for(work: Path) -> None:
-    assert main([*EVALUATE, "agent=fifo_backfill", "pictures=true"]) == 0
-    for name in ("jct.png", "usage.png", "gantt.png"):
-        with Image.open(work / "run" / name) as picture:
-            assert picture.size[0] > 500
+    ran(main, *EVALUATE, "agent=fifo_backfill", "pictures=true")
+    assert is_drawn("run/jct.png", "run/usage.png", "run/gantt.png")
 
 
 def test_failures_and_overheads_reach_the_simulator(work: Path) -> None:
@@ -68,19 +58,15 @@ def test_failures_and_overheads_reach_the_simulator(work: Path) -> None:
         "+failures.until_s=9",
         "+failures.seed=1",
     ]
-    assert main([*EVALUATE, "agent=fifo", "overheads.restart_s=3", *failing]) == 0
-    found = result(work)
+    found = ran(main, *EVALUATE, "agent=fifo", "overheads.restart_s=3", *failing)
     assert found["finished"] == 3
-    assert int(str(found["preemptions"])) > 0
+    assert found["preemptions"] > 0
 
 
-def test_a_job_larger_than_the_cluster_is_named(
-    work: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_larger_than_the_cluster_is_named(work: Path, refuses: Refuses) -> None:
     (work / "jobs.csv").write_text(JOBS + "big,4,1,3\n")
     for agent in ("fifo", "las_2d", "gandiva"):
-        assert main([*EVALUATE, f"agent={agent}"]) == 2
-        assert "job 'big' asks for 3 GPUs" in capfd.readouterr().err
+        refuses(main, [*EVALUATE, f"agent={agent}"], "job 'big' asks for 3 GPUs")
 
 
 def test_every_policy_in_one_table(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +78,8 @@ def test_every_policy_in_one_table(work: Path, monkeypatch: pytest.MonkeyPatch) 
         return draw(schedules, *about)
 
     monkeypatch.setattr(evaluate_cluster, "draw_cluster_usage", drawn)
-    asked = [*ASKED, "trace.format=canonical", "hydra.run.dir=run", "+agent@agents.mine=srtf"]
-    assert run_job("compare", asked) == 0
-    found = result(work)
+    found = ran("compare", *ASKED, "trace.format=canonical", "+agent@agents.mine=srtf")
     rows = found["policies"]
-    assert isinstance(rows, list)
     names = [row["policy"] for row in rows]
     assert {"fifo", "srtf", "themis", "gandiva"} <= set(names)
     means = [row["mean_jct_s"] for row in rows]

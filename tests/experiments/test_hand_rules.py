@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from commands import is_drawn, ran
 from numpy.testing import assert_allclose
-from PIL import Image
+from refusals import Refuses
 
 from agents.placement.list_planners import Heft
 from agents.rllib.environments import EnvironmentTask
@@ -20,7 +21,6 @@ from agents.rllib.vector import Evaluation
 from agents.solver import UNLIMITED
 from agents.step.problems import StepPlanning
 from envs.cluster.environment.generator import OPTIMUM_S
-from envs.files import read_json
 from experiments.command_line import main_of
 from experiments.learning.hand_rules import rule_scores
 from experiments.report import main as report
@@ -72,10 +72,7 @@ def test_other_environments_and_objectives_have_no_rules() -> None:
     assert rule_scores(task, [1.0]) == rule_scores(RLTask(), [1.0]) == {}
 
 
-def test_a_study_is_drawn_with_a_panel_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_study_is_drawn_with_a_panel_for_each(work: Path, refuses: Refuses) -> None:
     document = {
         "title": "Two", "verb": "train", "metrics": ["best_score"], "solvers": {"ppo": []},
         "words": [
@@ -88,15 +85,12 @@ def test_a_study_is_drawn_with_a_panel_for_each(
         }},
     }  # fmt: skip
     Path("two.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-    assert main_of("study")(["study=two.yaml", "hydra.run.dir=run"]) == 0
-    assert (tmp_path / "run" / PAGE_FILE).exists()
+    ran(main_of("study"), "study=two.yaml")
+    assert (work / "run" / PAGE_FILE).exists()
     values = pl.read_parquet("run/values.parquet")
     assert "rules.heft" in values["metric"].to_list()
-    assert report(["curves=[run]", "hydra.run.dir=drawn"]) == 0
-    with Image.open("drawn/learning_curves.png") as picture:
-        assert picture.size[0] > 500
-    found = read_json("drawn/result.json")
+    found = ran(report, "curves=[run]", run="drawn")
+    assert is_drawn("drawn/learning_curves.png")
     assert sorted(found["scores"]) == ["pole", "toy"]
     assert len(found["provenance"]["inputs_sha256"]) == 2
-    assert report(["curves=[drawn]", "hydra.run.dir=refused"]) == 2
-    assert "drawn: field 'cells.parquet': is no study" in capsys.readouterr().err
+    refuses(report, ["curves=[drawn]"], "drawn: field 'cells.parquet': is no study")

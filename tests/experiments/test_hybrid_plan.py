@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ran, working_in
 from layered_step import layered_step
-from refusals import run_refused
 
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.command_line import run_job
 from experiments.step.hybrid_file import read_hybrid_plan
 from tests.refusal import refusal
 
@@ -28,10 +26,7 @@ def work(work: Path) -> Path:
 
 
 def ask(*arguments: str) -> dict[str, Any]:
-    assert run_job("plan", [*ARGUMENTS, *arguments, "hydra.run.dir=run"]) == 0
-    document = read_json("run/result.json")
-    assert isinstance(document, dict)
-    return document
+    return ran("plan", *ARGUMENTS, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +34,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The text of a plan file."""
     folder = tmp_path_factory.mktemp("plan")
     save_graph(layered_step(6, 2), folder / "graph.npz")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["plan"])
+    with working_in(folder):
         assert ask("agent=alpa")["feasible"]
     return (folder / "run" / "hybrid_plan.json").read_text()
 
@@ -99,18 +92,3 @@ def test_a_broken_plan_is_refused(
     with refusal() as refused:
         read_hybrid_plan(written)
     assert all(word in str(refused.value) for word in (str(written), *words))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["agent=heft"], ("agent", "pipeline", "makespan")),
-        (["agent=alpa", "problem.layers=0"], ("layers",)),
-        (["agent=alpa", "problem.degrees=[4,2]"], ("degrees",)),
-        (["agent=alpa", "problem.micro_batches=-1"], ("micro_batches",)),
-    ],
-)
-def test_bad_input_is_one_line(
-    work: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], words: tuple[str, ...]
-) -> None:
-    run_refused("plan", [*ARGUMENTS, *arguments], words, work, capfd)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from envs.graphs.storage import save_graph
+from tests.experiments.commands import environment
 from tests.experiments.layered_step import layered_step
-from tests.paths import ROOT
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 WAITS = 'import time; print("loading", flush=True); time.sleep(3600)'
@@ -39,11 +39,10 @@ def work(tmp_path: Path) -> Path:
 def started(
     work: Path, *words: str, more: Mapping[str, str] | None = None, stdout: int = subprocess.PIPE
 ) -> subprocess.Popen[str]:
-    path = {"PYTHONPATH": f"{work}:{ROOT}", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", *words],
         cwd=work,
-        env={**os.environ, **path, **(more or {})},
+        env={**environment(work), **(more or {})},
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -119,12 +118,11 @@ def test_what_is_around_a_run_is_no_traceback(
     work: Path, around: str, code: int, said: str
 ) -> None:
     command = around.format(command=f"{sys.executable} -m {' '.join(SUMMARY)}")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-c", command],
         check=False,
         cwd=work,
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
     )
@@ -167,11 +165,10 @@ def test_a_locale_of_ascii_alone_is_told(work: Path) -> None:
 @pytest.mark.proof
 def test_what_cannot_be_written_is_one_line(work: Path) -> None:
     limited = f"ulimit -f 1; exec {sys.executable} -m {' '.join(SUMMARY)}"
-    path = {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         ["bash", "-c", limited],
         cwd=work,
-        env={**os.environ, **path},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

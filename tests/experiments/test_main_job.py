@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import ran, result
 from layered_step import layered_step
 
-from envs.files import read_json
 from envs.graphs.storage import save_graph
 from experiments.learning.one_problem import LEARNED, MET, SEARCHED, SHIPPED, TRAINED, UNTRAINED
 from experiments.learning.replay import PLANS, tokens
@@ -24,8 +24,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     asked = ["graph=graph.npz", "budget_s=1", "env.max_groups=8", "agent.num_envs=8"]
     asked += ["agent.group_size=8", "model.hidden=8", "model.heads=2", "training.min_iterations=6"]
     asked += ["training.budget_s=1e-9", "~quick.random_one", "~searching.fusion_milp"]
-    assert main([*asked, "hydra.run.dir=run"]) == 0
-    found = read_json("run/result.json")
+    found = ran(main, *asked)
     times = {row["method"]: row["step_time_s"] for row in found["methods"]}
     assert {LEARNED, SEARCHED, SHIPPED, TRAINED, UNTRAINED, MET, "local_search"} <= set(times)
     assert list(times.values()) == sorted(times.values())
@@ -55,7 +54,7 @@ def test_a_policy_is_trained_from_nothing_shown_beside_its_untrained_twin_and_ex
     assert (plans[:, :-1] < seen["sizes"][0, 2]).all()
 
     assert main(["resume=run", "training.min_iterations=8"]) == 0
-    later = read_json("run/result.json")
+    later = result()
     assert (later["iterations"], later["evaluation"]["untrained_s"]) == (8, [before])
     printed = capsys.readouterr().out
     assert "last checkpoint: iteration_000006" in printed

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from agents.hybrid.uniform import step_of
-from envs.files import read_json
 from envs.hybrid.transformer_row import Constants
 from experiments.command_line import main_of
 from experiments.measured.steps import MeasuredStep, read_steps, with_constants
 from tests.envs.hybrid.kernel_costs import Even
+from tests.experiments.commands import ran
+from tests.experiments.refusals import Refuses
 from tests.experiments.steps_table import write_steps
 from tests.refusal import refusal
 
@@ -114,18 +115,13 @@ def test_constants_are_those_of_every_row(tmp_path: Path) -> None:
     assert before[1] - after[1] == pytest.approx(Constants().framework_bytes)
 
 
-def test_a_study_of_steps(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_of_steps(work: Path, refuses: Refuses) -> None:
     words = ["study=measured", "measured.kind=steps", "measured.path=steps.csv"]
     write_steps(Path("steps.csv"), {}, {"gpus": 5}, {"peak_bytes": 5e9})
-    assert study([*words, "hydra.run.dir=run"]) == 0
-    found = read_json("run/result.json")
+    found = ran(study, *words)
     assert (found["rows"], found["priced"], len(found["not_priced"])) == (3, 2, 1)
-    capsys.readouterr()
     write_steps(Path("steps.csv"), {"step_s": 0})
-    assert study([*words, "hydra.run.dir=again"]) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "steps.csv" in said
-    assert "step_s" in said
+    refuses(study, words, "steps.csv", "step_s")
 
 
 @pytest.mark.parametrize(
@@ -139,9 +135,7 @@ def test_a_study_of_steps(work: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_predictions_are_near_what_was_measured(
     work: Path, data: Path, kind: str, words: list[str], time: float, memory: float | None
 ) -> None:
-    overrides = ["study=measured", f"measured.kind={kind}", *words, "hydra.run.dir=run"]
-    assert study(overrides) == 0
-    found = read_json("run/result.json")
+    found = ran(study, "study=measured", f"measured.kind={kind}", *words)
     assert found["mean_absolute_percentage_error"] <= time
     assert found["priced"] == found["rows"] > 40
     if memory is not None:

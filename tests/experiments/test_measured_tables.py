@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from envs.files import read_json
 from envs.graphs.kernels import Kernels
 from envs.graphs.transformer import (
     Execution,
@@ -32,6 +30,8 @@ from experiments.measured.models import (
 )
 from experiments.measured.tables import read_kernels, read_layers, read_models
 from models.step.kernel_cost import KernelCostConfig
+from tests.experiments.commands import ran
+from tests.experiments.refusals import Refuses
 from tests.refusal import refusal
 
 main = main_of("study")
@@ -71,10 +71,9 @@ def work(work: Path) -> Path:
     return work
 
 
-def judged(folder: Path, kind: str, *words: str) -> dict[str, Any]:
-    own = f"measured.kind={kind}", f"measured.path={kind}.csv", "hydra.run.dir=run"
-    assert main(["study=measured", *own, *(words or ["cost=roofline"])]) == 0
-    return dict(read_json(folder / "run" / "result.json"))
+def judged(kind: str, *words: str, run: str = "run") -> dict[str, Any]:
+    own = f"measured.kind={kind}", f"measured.path={kind}.csv"
+    return ran(main, "study=measured", *own, *(words or ["cost=roofline"]), run=run)
 
 
 # What is read
@@ -209,7 +208,7 @@ def test_links_are_those_of_the_number_of_devices() -> None:
 def test_json_says_errors_breakdowns_and_what_is_not_priced(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = judged(work, "models")
+    found = judged("models")
     shown = capsys.readouterr().out
     assert found["rows"] == 5
     assert found["priced"] == 3
@@ -230,7 +229,7 @@ def test_json_says_errors_breakdowns_and_what_is_not_priced(
 
 
 def test_layers_of_one_device_alone(work: Path) -> None:
-    found = judged(work, "layers", "measured.tensor_parallel=1", "cost=roofline")
+    found = judged("layers", "measured.tensor_parallel=1", "cost=roofline")
     assert found["rows"] == 2
     table = pl.read_csv(work / "run" / "predictions.csv")
     assert table["predicted_backward_s"][0] == 0  # the embedding was not run back
@@ -238,20 +237,14 @@ def test_layers_of_one_device_alone(work: Path) -> None:
 
 
 def test_products_use_tf32_where_the_device_has_it(work: Path) -> None:
-    fast = judged(work, "layers")
-    plain = judged_again(work, "measured.float32=[opt-350m/gh-96]")
+    fast = judged("layers")
+    plain = judged("layers", "cost=roofline", "measured.float32=[opt-350m/gh-96]", run="again")
     assert plain["by"]["gpu"]["RTX-2080Ti"] == fast["by"]["gpu"]["RTX-2080Ti"]
     assert plain["geometric_mean_ratio"] >= fast["geometric_mean_ratio"]
 
 
-def judged_again(folder: Path, word: str) -> dict[str, Any]:
-    own = "measured.kind=layers", "measured.path=layers.csv", "hydra.run.dir=again"
-    assert main(["study=measured", *own, "cost=roofline", word]) == 0
-    return dict(read_json(folder / "again" / "result.json"))
-
-
 def test_all_kernels_are_priced_by_the_shipped_cost(work: Path) -> None:
-    found = judged(work, "kernels", "cost=learned")
+    found = judged("kernels", "cost=learned")
     assert found["priced"] == 4
     assert found["mean_absolute_percentage_error"] < 100
     assert set(found["by"]["family"]) == {"linear", "product", "softmax", "elementwise"}
@@ -262,7 +255,7 @@ def test_each_gpu_is_left_out_of_a_network_of_its_own(
 ) -> None:
     quick = KernelCostConfig(members=1, hidden=4, steps=3, batch=4)
     monkeypatch.setattr("experiments.measured.leaving_out.KernelCostConfig", lambda: quick)
-    found = judged(work, "kernels", "measured.leave_out=true", "measured.training=.")
+    found = judged("kernels", "measured.leave_out=true", "measured.training=.")
     assert set(found["by"]["gpu"]) == {"T4", "V100-PCIe-32GB", "A100-PCIe-40GB"}
     assert found["priced"] == 4
     assert {"kernels.csv", "models.csv"} <= set(found["provenance"]["inputs_sha256"])
@@ -270,31 +263,11 @@ def test_each_gpu_is_left_out_of_a_network_of_its_own(
     assert all(f"without {gpu}: 3 steps" in shown for gpu in found["by"]["gpu"])
 
 
-BAD = {
-    "measured.kind=planets": ["measured.kind", "planets", "layers"],
-    "measured.path=absent.csv": ["absent.csv", "cannot be read"],
-    "measured.kind=layers measured.tensor_parallel=64 measured.path=layers.csv": ["no row"],
-    "measured.kind=layers measured.path=models.csv": ["models.csv", "'hidden'", "missing"],
-    "measured.leave_out=true cost=roofline measured.path=models.csv": ["measured.leave_out"],
-    "measured.leave_out=true measured.path=models.csv measured.training=run": ["kernels.csv.gz"],
-    "cost=nowhere measured.path=models.csv": ["nowhere"],
-}
-
-
-@pytest.mark.parametrize("words", BAD)
-def test_bad_input_is_one_line(work: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study=measured", *words.split(), "hydra.run.dir=run"]) == 2
-    error = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error")]
-    assert len(error) == 1
-    assert all(word in error[0] for word in BAD[words])
-
-
 def test_without_a_folder_of_data_the_path_is_asked_for(
-    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
     monkeypatch.delenv("MESHWRIGHT_DATA", raising=False)
-    assert main(["study=measured", "hydra.run.dir=run"]) == 2
-    assert "measured.path" in capsys.readouterr().err
+    refuses(main, ["study=measured"], "measured.path")
 
 
 @pytest.mark.slow
@@ -305,9 +278,8 @@ def test_the_published_tables(
     data: Path, work: Path, kind: str, most: float, worst_median: float
 ) -> None:
     name = next((data / "measured").glob(f"{kind}.csv*"))
-    words = f"measured.kind={kind}", f"measured.path={name}", "json=true", "hydra.run.dir=run"
-    assert main(["study=measured", *words]) == 0
-    found = json.loads((work / "run" / "result.json").read_text())
+    words = f"measured.kind={kind}", f"measured.path={name}", "json=true"
+    found = ran(main, "study=measured", *words)
     assert found["rows"] == found["priced"]
     assert found[ERRORS[0]] < most
     assert found[ERRORS[1]] < worst_median

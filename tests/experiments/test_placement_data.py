@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from commands import environment, ran, result
 from layered_step import layered_step
 
 from agents.placement.labelling import LabelledProblem, read_dataset
 from envs.cost import RooflineCost
-from envs.files import read_json
 from envs.hardware.builders import DEVICES, mixed
 from envs.hardware.servers import PcieServer
 from envs.placement.generator import TrainingProblems
-from experiments.command_line import run_job
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import RunConsole
@@ -28,7 +26,7 @@ from experiments.step import training_graphs
 from experiments.step.placement_data import PlacementDataConfig, labelled
 from experiments.step.training_graphs import TrainingGraphs
 from experiments.studies.study import Study
-from tests.paths import CONF, ROOT
+from tests.paths import CONF
 from tests.refusal import refusal
 
 QUICK = PlacementDataConfig(
@@ -68,10 +66,9 @@ def test_a_dataset_is_made_and_gone_on_with(tmp_path: Path) -> None:
 def test_the_app_says_what_it_made(work: Path) -> None:
     words = [
         "labels=data", "problems=2", "last_stage=0", "budget_s=0.05", "agent@teacher=contiguous",
-        "distribution.captured_share=0", "hydra.run.dir=run",
+        "distribution.captured_share=0",
     ]  # fmt: skip
-    assert run_job("placement_data", words) == 0
-    found = read_json(work / "run/result.json")
+    found = ran("placement_data", *words)
     assert found["problems"] == len(read_dataset("data")) == 2 - found["without_a_label"]
     assert found["median_gain_over_cheap_plans"] >= 1.0
 
@@ -83,9 +80,8 @@ def test_a_command_and_its_helpers_load_side_by_side(tmp_path: Path) -> None:
         "agent@teacher=heft", "distribution.captured_share=0", "hydra.run.dir=run",
     ]  # fmt: skip
     command = [sys.executable, "-m", "experiments.train", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, check=True, cwd=tmp_path, env=environment, timeout=200)
-    assert read_json(tmp_path / "run/result.json")["problems"] == 2
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment(), timeout=200)
+    assert result(tmp_path / "run")["problems"] == 2
 
 
 def test_captured_steps_have_the_seconds_of_every_device(

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ran
 from layered_step import layered_step
-from refusals import command_refused, run_refused
+from refusals import Refuses
 
 from envs.cost import RooflineCost
 from envs.files import read_json
@@ -16,7 +17,6 @@ from envs.graphs.storage import save_graph
 from envs.step.order import OneFOneB
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.command_line import run_job
 from experiments.step.plan_file import read_plan
 from tests.envs.topologies import topology_named, topology_text
 
@@ -43,26 +43,12 @@ def work(work: Path) -> Path:
     return work
 
 
-def ask(work: Path, *arguments: str) -> dict[str, Any]:
-    """The result of a run that succeeds."""
-    assert run_job("plan", [*arguments, "hydra.run.dir=run"]) == 0
-    document = read_json(work / "run/result.json")
-    assert isinstance(document, dict)
-    return document
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line of a run that is refused."""
-    capsys.readouterr()
-    assert run_job("plan", [*arguments, "hydra.run.dir=run"]) == 2
-    line = capsys.readouterr().err.strip()
-    assert len(line.splitlines()) == 1
-    assert not (Path("run") / "result.json").exists()
-    return line
+def ask(*arguments: str, run: str = "run") -> dict[str, Any]:
+    return ran("plan", *arguments, run=run)
 
 
 def test_a_makespan_is_that_of_the_plan_file_in_the_simulator(work: Path) -> None:
-    found = ask(work, "agent=heft", "agent.groups=[6]", "graph=graph.npz", "seed=3")
+    found = ask("agent=heft", "agent.groups=[6]", "graph=graph.npz", "seed=3")
     topology = topology_named("mixed_v100_p100")
     problem = StepProblem.build(layered_step(6, 2), topology, RooflineCost())
     written = read_plan(work / "run" / "plan.json", problem, OneFOneB())
@@ -83,7 +69,7 @@ def test_a_makespan_is_that_of_the_plan_file_in_the_simulator(work: Path) -> Non
 
 
 def test_max_load_is_told_in_the_milliseconds_of_the_file(work: Path) -> None:
-    found = ask(work, "agent=asked_agents.Exhaustive", "problem=max_load", "graph=chain.json")
+    found = ask("agent=asked_agents.Exhaustive", "problem=max_load", "graph=chain.json")
     assert found["objective"] == pytest.approx(3.5)  # b's compute and what it receives
     assert found["lower_bound"] == pytest.approx(3.5)
     assert found["objective_s"] == pytest.approx(3.5e-3)
@@ -97,18 +83,18 @@ def test_max_load_is_told_in_the_milliseconds_of_the_file(work: Path) -> None:
 
 
 def test_latency_adds_up_along_the_calls(work: Path) -> None:
-    found = ask(work, "agent=asked_agents.Exhaustive", "problem=latency", "graph=chain.json")
+    found = ask("agent=asked_agents.Exhaustive", "problem=latency", "graph=chain.json")
     assert found["objective"] == pytest.approx(5.0)  # both in one call
 
 
 def test_the_makespan_of_a_file_with_devices_is_in_its_unit_too(work: Path) -> None:
-    found = ask(work, "agent=single_device", "graph=chain.json")
+    found = ask("agent=single_device", "graph=chain.json")
     assert found["objective"] == pytest.approx(5.0)
     assert found["unit"] == "ms"
 
 
 def test_the_unit_is_that_of_the_graph_that_is_planned(work: Path) -> None:
-    found = ask(work, "agent=single_device", "env=placement_toy", "graph=chain.json")
+    found = ask("agent=single_device", "env=placement_toy", "graph=chain.json")
     assert found["graph"] != "chain"
     assert found["unit"] == "s"  # not the milliseconds of the file
 
@@ -116,17 +102,16 @@ def test_the_unit_is_that_of_the_graph_that_is_planned(work: Path) -> None:
 def test_without_memory_everything_fits(work: Path) -> None:
     tight = {**CHAIN, "maxSizePerFPGA": 9}
     (work / "chain.json").write_text(json.dumps(tight))
-    found = ask(work, "agent=single_device", "graph=chain.json")
+    found = ask("agent=single_device", "graph=chain.json")
     assert found["objective"] == pytest.approx(180.0)  # only the CPU holds both
-    free = ["agent=single_device", "graph=chain.json", "problem.memory=false"]
-    assert run_job("plan", [*free, "hydra.run.dir=free"]) == 0
-    assert read_json("free/result.json")["objective"] == pytest.approx(5.0)
+    free = ask("agent=single_device", "graph=chain.json", "problem.memory=false", run="free")
+    assert free["objective"] == pytest.approx(5.0)
 
 
 def test_a_person_sees_a_row_for_each_figure(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ask(work, "agent=single_device", "graph=chain.json")
+    ask("agent=single_device", "graph=chain.json")
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.startswith(" ")]
     for row in (["operators", "2"], ["objective", "5"], ["unit", "ms"], ["feasible", "True"]):
@@ -137,7 +122,7 @@ def test_a_person_sees_a_row_for_each_figure(
 
 def test_an_agent_without_a_plan_has_no_objective(work: Path) -> None:
     save_graph(layered_step(50, 1), work / "graph.npz")  # 20 GB of state
-    found = ask(work, "agent=single_device", "graph=graph.npz")
+    found = ask("agent=single_device", "graph=graph.npz")
     assert (found["objective"], found["feasible"], found["plan"]) == (None, False, None)
     assert found["status"] == "infeasible"
     assert "does not fit" in found["reason"]
@@ -147,7 +132,7 @@ def test_an_agent_without_a_plan_has_no_objective(work: Path) -> None:
 def test_a_plan_that_breaks_a_rule_is_not_feasible(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = ask(work, "agent=asked_agents.Careless", "graph=graph.npz")
+    found = ask("agent=asked_agents.Careless", "graph=graph.npz")
     assert f"violated: {found['violations'][0]}" in capsys.readouterr().out
     assert found["feasible"] is False
     assert "co-location" in found["violations"][0]
@@ -155,72 +140,33 @@ def test_a_plan_that_breaks_a_rule_is_not_feasible(
 
 
 def test_the_first_search_of_a_process_is_not_counted(work: Path) -> None:
-    found = ask(work, "agent=asked_agents.SlowToBegin", "graph=graph.npz", "deterministic_limit=77")
+    found = ask("agent=asked_agents.SlowToBegin", "graph=graph.npz", "deterministic_limit=77")
     assert found["seconds"] < 0.9
     assert (found["evaluations"], found["deterministic_limit"]) == (77, 77)
 
 
 def test_what_fits_nowhere_is_refused_with_the_number_of_bytes(
-    work: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, refuses: Refuses
 ) -> None:
     save_graph(layered_step(600, 1), work / "graph.npz")
-    line = refused(capsys, "agent=single_device", "graph=graph.npz")
-    assert "does not fit" in line
-    assert "too many" in line
+    refuses("plan", ["agent=single_device", "graph=graph.npz"], "does not fit", "too many")
 
 
-def test_a_proof_that_no_partition_exists_is_told(
-    work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_proof_that_no_partition_exists_is_told(work: Path, refuses: Refuses) -> None:
     small = work / "small.yaml"
     small.write_text(topology_text("single_v100"))
     save_graph(layered_step(100, 1), work / "graph.npz")  # 40 GB of state
-    line = refused(
-        capsys, "agent=asked_agents.Exhaustive", "problem=max_load", "graph=graph.npz",
-        "topology=small.yaml",
-    )  # fmt: skip
-    assert "no split fits" in line
-    assert "layered_step" in line
-
-
-RUNS: dict[str, list[str]] = {
-    "agent=heft problem=max_load": ["'agent'", "Heft", "does not plan problem=max_load"],
-    "agent=asked_agents.Exhaustive": ["'agent'", "does not plan problem=makespan"],
-    "agent=asked_agents.Boaster problem=latency": ["'agent'", "Boaster", "claims"],
-    "agent=asked_agents.Hungry": ["too large", "memory", "allocate"],
-    "agent=heft problem=fractions.Fraction": ["'problem'", "no objective"],
-}
-COMMANDS: dict[str, list[str]] = {  # refused before there is a run
-    "agent=heft problem=nope": ["problem=nope", "latency", "makespan", "max_load"],
-    "agent=heft problem.contiguous=true": ["'problem.contiguous'", "memory"],
-    "problem=max_load problem.contiguous=1": ["'problem.contiguous'", "true or false"],
-    "agent=heft budget_s=0": ["'budget_s'", "0 is not positive"],
-    "agent=heft deterministic_limit=0": ["'deterministic_limit'", "0 is below 1"],
-    "agent=heft deterministic_limit=many": ["'deterministic_limit'", "many"],
-}
-
-
-@pytest.mark.parametrize("command", RUNS)
-def test_a_run_is_refused_by_name(
-    command: str, work: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run_refused("plan", [*command.split(), "graph=chain.json"], RUNS[command], work, capfd)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_refused_by_name(command: str) -> None:
-    command_refused("plan", command.split(), COMMANDS[command])
+    words = ["agent=asked_agents.Exhaustive", "problem=max_load", "graph=graph.npz"]
+    refuses("plan", [*words, "topology=small.yaml"], "no split fits", "layered_step")
 
 
 def test_published_files_have_their_own_units(work: Path, data: Path) -> None:
     folder = data / "graphs"
-    moirai = ask(work, "agent=heft", f"graph={folder / 'moirai' / 'example-1.xls'}")
+    moirai = ask("agent=heft", f"graph={folder / 'moirai' / 'example-1.xls'}")
     assert (moirai["unit"], moirai["unit_s"]) == ("the file's own", 1.0)
     assert moirai["objective"] >= 30.0  # the published optimum
     pipedream = folder / "pipedream" / "image_classification-alexnet.txt"
-    arguments = ["agent=single_device", f"graph={pipedream}", "hydra.run.dir=pipedream"]
-    assert run_job("plan", arguments) == 0
-    found = read_json("pipedream/result.json")
+    found = ask("agent=single_device", f"graph={pipedream}", run="pipedream")
     total = sum(
         float(line.partition("forward_compute_time=")[2].partition(",")[0])
         for line in pipedream.read_text().splitlines()

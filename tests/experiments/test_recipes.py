@@ -8,22 +8,19 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from hydra.utils import instantiate
-from small_split import one_of_several
+from commands import ran
+from refusals import Refuses
+from small_split import one_of_several, write_posterior
 
-from envs.files import read_json
 from experiments.command_line import job_of
 from experiments.config.command_words import with_recipes
 from experiments.config.composing import check_command_line
-from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.config.verbs import JOBS
 from experiments.learning import train_cluster
 from experiments.learning.one_problem import TrainConfig
 from experiments.learning.train_cluster import TrainClusterConfig
 from experiments.train import main
-from models.durations.network import DurationPosterior, save_durations
 from tests.paths import CONF
 
 RECIPES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -142,11 +139,8 @@ def test_a_task_is_named_or_told_by_what_only_it_takes(words: str, job: str) -> 
     assert job_of("train", words.split()) is JOBS[job]
 
 
-def test_an_unknown_recipe_is_told(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["+experiment=cluster_unknwon", "env=cluster_mixed"]) == 2
-    error = capsys.readouterr().err
-    assert "cluster_unknown" in error
-    assert error.count("\n") == 1
+def test_an_unknown_recipe_is_told(refuses: Refuses) -> None:
+    refuses(main, ["+experiment=cluster_unknwon", "env=cluster_mixed"], "cluster_unknown")
 
 
 @pytest.mark.parametrize(
@@ -172,12 +166,8 @@ def test_a_small_one_trains(
     monkeypatch.setattr(
         train_cluster, "export_trained", lambda policy, folder, *_, **__: exported.append(folder)
     )
-    torch.manual_seed(0)
-    config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
-    save_durations(DurationPosterior(config), work / "posterior", {"seed": 0})
-    words = [f"+experiment={recipe}", *TINY, *one_of_several(work), *more, "hydra.run.dir=run"]
-    assert main(words) == 0
-    found = read_json(work / "run/result.json")
+    write_posterior(work)
+    found = ran(main, f"+experiment={recipe}", *TINY, *one_of_several(work), *more)
     assert (found["iterations"], found["steps"]) == (2, 64)
     assert found["untrained_score"] > 0
     assert len(exported) == 1

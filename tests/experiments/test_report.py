@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import refused
+from commands import ran
+from refusals import Refuses, refused
 from run_folders import metrics, run_folder, step_result
 
-from envs.files import read_json
-from experiments.command_line import run_job
 from experiments.config.command_words import listed
 from experiments.reporting.page import Page
 from experiments.reporting.run_folder import LARGEST
@@ -103,19 +102,18 @@ def test_seeds_of_one_config_are_a_mean_and_what_differs_tells_runs_apart(tmp_pa
     assert np.isnan(milp[1])
 
 
-def test_a_study_stands_by_its_own_tables(work: Path) -> None:
+def test_a_study_stands_by_its_own_tables(work: Path, refuses: Refuses) -> None:
     study = {"title": "Toy", "solvers": ["dp", "contiguous"], "words": ["env=placement_toy"]}
     (work / "toy.yaml").write_text(json.dumps(study))
-    assert run_job("study", ["study=toy.yaml", "hydra.run.dir=one"]) == 0
+    ran("study", "study=toy.yaml", run="one")
     run_folder(work / "b", step_result(0.3))
-    assert run_job("report", ["runs=[one,b]", "hydra.run.dir=out"]) == 0
-    result = read_json(work / "out/result.json")
+    result = ran("report", "runs=[one,b]", run="out")
     assert (result["runs"], result["sections"]) == (2, 2)
     text = (work / "out/report.md").read_text()
     own = (work / "one/table.md").read_text().split("## Solvers")[1].split("## ")[0]
     assert own.strip() in text
     (work / "one/values.parquet").write_bytes(b"PAR1")
-    assert run_job("report", ["runs=[one]", "hydra.run.dir=again"]) == 2
+    refuses("report", ["runs=[one]"], "values.parquet")
 
 
 def test_names_that_are_markup_are_texts(work: Path) -> None:
@@ -124,8 +122,7 @@ def test_names_that_are_markup_are_texts(work: Path) -> None:
     second = run_folder(work / "b", step_result(0.3, "x") | {"graph": HOSTILE}, config="b: 1\n")
     column = HOSTILE.replace('"', "")
     (first / "metrics.csv").write_text(f"step,{column}\n1,2\n2,3\n")
-    command = listed("runs", [str(first), str(second), "hydra.run.dir=out", "title='<title>'"])
-    assert run_job("report", command) == 0
+    ran("report", *listed("runs", [str(first), str(second), "title='<title>'"]), run="out")
     page = Elements((work / "out" / "report.html").read_text())
     assert not [image for image in page.named("img") if not image["src"].startswith("data:")]  # type: ignore[union-attr]
     assert not [attributes for _, attributes in page.tags if "onerror" in attributes]
@@ -153,14 +150,13 @@ def test_the_three_forms_hold_the_same_rows(work: Path) -> None:
         (folder / "table.md").write_text(
             f"# Own\n\n{Table('T', ('k', 'v'), [['q', name]]).markdown()}"
         )
-    assert run_job("report", ["runs=[a,b]", "hydra.run.dir=out"]) == 0
+    result = ran("report", "runs=[a,b]", run="out")
     texts = [(work / "out" / f"report.{end}").read_text() for end in ("html", "md", "tex")]
     for text in texts:
         assert "1.5" in text
         assert "python -m experiments.evaluate seed=0" in text
     assert '"schema_version"' in texts[2].splitlines()[0]
     assert "agent: b" in texts[0]  # the config
-    result = read_json(work / "out/result.json")
     assert (result["runs"], result["sections"], result["figures"]) == (2, 1, 3)
 
 

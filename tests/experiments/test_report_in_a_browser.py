@@ -8,9 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from commands import ran
 from run_folders import metrics, run_folder, step_result
-
-from experiments.command_line import run_job
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 pytestmark = [
@@ -33,8 +32,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         own = run_folder(folder / str(seed), step_result(0.2 + seed / 50), seed=seed, app="train")
         (own / "metrics.csv").write_text(metrics())
     run_folder(folder / "b", step_result(0.3, "<b>&lt;x</b>"), config="b: 1\n")
-    runs = [str(folder / name) for name in ("0", "1", "b")]
-    assert run_job("report", [f"runs=[{','.join(runs)}]", f"hydra.run.dir={folder}/out"]) == 0
+    runs = ",".join(str(folder / name) for name in ("0", "1", "b"))
+    ran("report", f"runs=[{runs}]", run=folder / "out")
     return folder / "out/report.html"
 
 

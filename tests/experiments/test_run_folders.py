@@ -10,7 +10,7 @@ import pytest
 
 from experiments import plan, trace
 from experiments.cluster import trace_actions
-from tests.experiments.refusals import content_of
+from tests.experiments.refusals import Refuses
 
 JOBS = "job_id,submit_s,duration_s,num_gpus\na,0,10,1\nb,5,10,2\n"
 SUMMARY = ("trace=jobs.csv", "action.picture=false", "hydra.run.dir=run")
@@ -22,25 +22,11 @@ def here(work: Path) -> Path:
     return work
 
 
-def refused(words: list[str], line: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    before = content_of(here)
-    capfd.readouterr()
-    assert trace.main(words) == 2
-    assert capfd.readouterr().err.startswith(f"error: {line}")
-    assert content_of(here) == before
-
-
 @pytest.mark.parametrize("name", ["plan.json", "result.json", "notes"])
-def test_a_folder_of_somebodys_files_is_refused(
-    name: str, here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_somebodys_files_is_refused(name: str, here: Path, refuses: Refuses) -> None:
     (here / "jobs.csv").rename(here / name)
-    before = content_of(here)
-    assert plan.main(["env=placement_toy", "agent=random", "hydra.run.dir=."]) == 2
-    err = capfd.readouterr().err
-    assert err.startswith("error: .: ")
-    assert name in err
-    assert content_of(here) == before
+    words = ["env=placement_toy", "agent=random", "hydra.run.dir=."]
+    assert refuses(plan.main, words, name).startswith("error: .: ")
 
 
 def test_hidden_files_are_in_no_ones_way(here: Path) -> None:
@@ -50,7 +36,7 @@ def test_hidden_files_are_in_no_ones_way(here: Path) -> None:
 
 
 def test_a_run_that_was_killed_is_begun_again_by_its_command_alone(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -59,20 +45,18 @@ def test_a_run_that_was_killed_is_begun_again_by_its_command_alone(
         patch.setattr(trace_actions, "summarise", killed)
         assert trace.main([*SUMMARY]) == 130
     assert {path.name for path in (here / "run").iterdir()} == {"config.yaml", "environment.json"}
-    refused([*SUMMARY, "seed=7"], "run: holds a run already", here, capfd)
+    refuses(trace.main, [*SUMMARY, "seed=7"], "error: run: holds a run already")
     held = os.open(here / "run", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    refused([*SUMMARY], "run: another run writes it", here, capfd)
+    refuses(trace.main, SUMMARY, "error: run: another run writes it")
     os.close(held)
     assert trace.main([*SUMMARY]) == 0
-    refused([*SUMMARY], "run: holds a run already", here, capfd)
+    refuses(trace.main, SUMMARY, "error: run: holds a run already")
 
 
 @pytest.mark.parametrize("action", ["convert", "fit"])
-def test_an_input_is_never_an_output(
-    action: str, here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_input_is_never_an_output(action: str, here: Path, refuses: Refuses) -> None:
     name = {"convert": "other.csv", "fit": "other.yaml"}[action]
     os.link(here / "jobs.csv", here / name)  # one file by two names
     words = ["trace=jobs.csv", f"action={action}", f"action.output={name}", "hydra.run.dir=run"]
-    refused(words, f"{name}: config key 'action.output': ", here, capfd)
+    refuses(trace.main, words, f"error: {name}: config key 'action.output': ")

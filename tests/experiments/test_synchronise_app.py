@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import ran
+from refusals import Refuses
 
 from envs.files import read_json
-from experiments.command_line import run_job
 from experiments.network.plan_file import read_plan
 from experiments.network.synchronising import SynchroniseConfig, published_networks
 from tests.refusal import refusal
@@ -25,24 +25,12 @@ links:
   - {source: c, destination: right, bandwidth: 40Gbps, latency: 5us, both: true}
   - {source: left, destination: right, bandwidth: 20Gbps, latency: 1us, both: true}
 """
-WORDS = ["agent=ring", "topology=links.yaml", "bytes=3MB", "optimum=false", "hydra.run.dir=run"]
+WORDS = ["agent=ring", "topology=links.yaml", "bytes=3MB", "optimum=false"]
 
 
-def run(*words: str) -> int:
-    return run_job("synchronise", [*WORDS, *words])
-
-
-def result(folder: str = "run") -> dict[str, Any]:
-    found: dict[str, Any] = read_json(Path(folder, "result.json"))
-    return found
-
-
-def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
-    work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_is_made_timed_drawn_and_can_be_read_again(work: Path, refuses: Refuses) -> None:
     Path("links.yaml").write_text(LINKS)
-    assert run() == 0
-    found = result()
+    found = ran("synchronise", *WORDS)
     assert found["time_s"] == pytest.approx(3.2e-3 + 4 * 10e-6, rel=5e-3)  # 2 (n - 1) / n S / B
     assert found["busiest_link_s"] == pytest.approx(3.2e-3)
     assert found["largest_error"] < 1e-12
@@ -68,8 +56,7 @@ def test_a_plan_is_made_timed_drawn_and_can_be_read_again(
         Path("changed.json").write_text(json.dumps(changed))
         with refusal(message):
             read_plan("changed.json")
-    assert run("participants=[a,z]", "hydra.run.dir=bad") == 2
-    assert "'z' is not one of a, b, c" in capsys.readouterr().err
+    refuses("synchronise", [*WORDS, "participants=[a,z]"], "'z' is not one of a, b, c")
     node = {"_target_": "experiments.step.problem.network_file", "path": "links.yaml"}
     asked = SynchroniseConfig(
         topology=node, primitive="all_reduce", bytes="3MB", media=None, aggregation=True,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from commands import ran
+from refusals import Refuses
 
 from experiments.cluster.split_windows import Split
 from experiments.cluster.windows import SplitWindowsConfig
@@ -51,26 +52,20 @@ def test_what_it_refuses(override: str, message: str) -> None:
         made(*more)
 
 
-def test_an_unknown_scheduler_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
-    given = ["agent=checkpoint", "agent.checkpoint=nobody", "hydra.run.dir=run"]
-    assert main(["split=synthetic", *given]) == 2
-    message = capfd.readouterr().err
-    assert "agent.checkpoint" in message
-    assert "shipped: unknown_durations" in message
-    jobs = ["env=cluster", "trace.format=synthetic", "trace.jobs=5", "hydra.run.dir=run"]
-    assert main([*jobs, "agent=checkpoint", "agent.checkpoint=nobody"]) == 2
-    assert "agent.checkpoint" in capfd.readouterr().err
+def test_an_unknown_scheduler_is_bad_input(refuses: Refuses) -> None:
+    given = ["agent=checkpoint", "agent.checkpoint=nobody"]
+    said = "agent.checkpoint", "shipped: unknown_durations"
+    refuses(main, ["split=synthetic", *given], *said)
+    refuses(main, ["env=cluster", "trace.format=synthetic", "trace.jobs=5", *given], *said)
 
 
-def test_the_shipped_one_is_what_agent_checkpoint_means(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_one_is_what_agent_checkpoint_means() -> None:
     given = [
         "env=cluster", "agent=checkpoint", "trace.format=synthetic", "trace.jobs=12",
         "trace.max_gpus=4", "trace.head=8", "cluster.nodes=3", "cluster.gpus_per_node=4",
-        "cluster.gpu_types=[V100,P100,T4]", "interference=analytic", "json=true",
-        "hydra.run.dir=run",
+        "cluster.gpu_types=[V100,P100,T4]", "interference=analytic",
     ]  # fmt: skip
-    assert main(given) == 0
-    found = json.loads(capfd.readouterr().out)
+    found = ran(main, *given)
     assert found["jobs"] == 8
     assert found["knows"] == "predictions"
     assert len(found["provenance"]["inputs_sha256"]["checkpoint"]) == 64

@@ -5,22 +5,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from commands import ran
 from file_server import Served, serving
-from refusals import command_refused, refused, run_refused
 
 from envs.cluster.workload.parquet import read_frame, read_parquet
 from envs.cluster.workload.readers.canonical import CanonicalReader
 from envs.files import read_json
-from experiments.cluster.trace_source import TraceAppConfig, load_trace
 from experiments.command_line import run_job
-from experiments.config.composing import check_command_line
 from tests.paths import CONF
 
 PHILLY = """\
@@ -44,10 +40,7 @@ def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def done(work: Path, *arguments: str) -> dict[str, Any]:
     run = f"run{len(list(work.glob('run*')))}"
-    assert run_job("trace", [*arguments, f"hydra.run.dir={run}"]) == 0
-    result = read_json(work / run / "result.json")
-    assert isinstance(result, dict)
-    return result
+    return ran("trace", *arguments, run=run)
 
 
 def test_summary(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,75 +197,11 @@ def test_the_table_of_sources_names_known_formats() -> None:
         )
 
 
-COMMANDS: dict[str, list[str]] = {  # refused before there is a run
-    "trace=./absent.csv": ["absent.csv", "no such file"],
-    "trace=itp.csv.gz trace.head=0": ["'trace.head'", "0 is below 1"],
-    "trace=itp.csv.gz trace.gpu_milli=1001": ["'trace.gpu_milli'", "1001"],
-    "trace=itp.csv.gz trace.load=1 trace.gpus=0": ["'trace.gpus'", "0 is below 1"],
-    "trace=itp.csv.gz trace.strict=perhaps": ["'trace.strict'"],
-    "trace.pathh=x": ["'trace.pathh'", "path"],
-    "action=nope": ["action=nope", "convert, download, fit, summary, synthesise"],
-    "action=convert": ["'action.output' is missing"],
-}
-RUNS: dict[str, list[str]] = {  # one of each family
-    "": ["'trace.path' is missing"],
-    "trace=philly.csv trace.format=philly": [
-        "philly.csv", "row 3 (line 4)", "field 'duration'", "'0.0' is zero",
-    ],
-    "trace=itp.csv.gz trace.format=itp trace.load=1": ["'trace.gpus' is missing"],
-    "action=fractions.Fraction": ["'action'", "no action"],
-    "action=convert action.output=o.txt": ["'action.output'", ".parquet"],
-    "action=convert action.output=itp.csv.gz trace=itp.csv.gz trace.format=itp": ["is read"],
-    "action=convert action.output=itp.csv.gz/o.csv trace=itp.csv.gz trace.format=itp": ["written"],
-    "action=download action.source=nope": ["nope", "acme_kalos", "philly"],
-    "action=download action.source=itp action.sha256=abc": ["'abc'", "hexadecimal"],
-}  # fmt: skip
-LOADS: dict[str, list[str]] = {  # refused when the trace is loaded
-    "path=absent.csv": ["absent.csv", "cannot be read"],
-    "path=philly.csv format=itp": ["header", "job_id", "missing"],
-    "path=philly.csv format=nope": ["'trace.format'", "'nope'", "philly_json, helios"],
-    "path=itp.csv.gz format=itp queue=a": ["no queue", "known: none"],
-    "path=itp.csv.gz format=itp start_s=99": ["no job is left"],
-    "path=itp.csv.gz format=itp window=nope": ["'trace.window'", "validation"],
-    "path=itp.csv.gz format=itp stretch=0": ["stretch", "0"],
-    "path=itp.csv.gz format=synthetic": ["'trace.path'", "reads no file"],
-    "format=synthetic stretch=2": ["'trace.stretch'", "trace.load"],
-    "format=synthetic jobs=0": ["jobs", "0"],
-    "format=synthetic workload=nope": ["'trace.workload'", "itp, philly"],
-    "format=synthetic workload=itp.csv.gz": ["itp.csv.gz"],
-    "format=mine": ["trace.formats.mine"],
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_refused_by_name(command: str, work: Path) -> None:
-    command_refused("trace", command.split(), COMMANDS[command])
-
-
-@pytest.mark.parametrize("command", RUNS)
-def test_a_run_is_refused_by_name(
-    command: str, work: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run_refused("trace", command.split(), RUNS[command], work, capfd)
-
-
-def test_a_trace_is_refused_by_name(work: Path) -> None:
-    trace = check_command_line([], "trace", TraceAppConfig).config.trace
-    formats = {**trace.formats, "mine": {"_target_": "fractions.Fraction"}}
-    for text, words in LOADS.items():
-        changes = {k: yaml.safe_load(v) for k, v in (word.split("=") for word in text.split())}
-        made = {k: changes.pop(k) for k in ("jobs", "workload") if k in changes}
-        generator = {**formats, "synthetic": {**formats["synthetic"], **made}}
-        changed = replace(trace, **changes, formats=generator)
-        refused(partial(load_trace, changed), words)
-
-
 def test_without_network_there_is_one_line(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Served(b"")) as served:
         closed = served.url
     command = ["action=download", "action.source=itp", f"action.sources.itp.url={closed}"]
     assert run_job("trace", [*command, "action.attempts=2"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"error: {closed}: cannot be downloaded")
-    assert len(err.strip().splitlines()) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {closed}: cannot be downloaded")
     assert not (work / "traces").exists()

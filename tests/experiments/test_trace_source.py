@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import ran
+from refusals import Refuses
 
 from envs.errors import InputError
-from envs.files import read_json
 from experiments.cluster.evaluate_cluster import CompareConfig
 from experiments.cluster.problem import cluster_of
 from experiments.cluster.trace_source import LoadedTrace, load_trace, read_workload, write_workload
@@ -73,15 +74,12 @@ def test_what_is_asked_for_is_said_and_counted(tmp_path: Path) -> None:
     ],
 )
 def test_a_job_that_is_too_large_is_told_by_its_row_before_any_policy_runs(
-    words: list[str], row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], row: str, work: Path, refuses: Refuses
 ) -> None:
-    path, columns = tmp_path / "own.csv", "submit: created_at, duration: runtime, gpus: gpu_count"
+    path, columns = work / "own.csv", "submit: created_at, duration: runtime, gpus: gpu_count"
     path.write_text("created_at,runtime,gpu_count\n200,50,1\n60,50,12\n70,200,32\n")
-    file = [f"trace.path={path}", f"trace.columns={{{columns}}}", f"hydra.run.dir={tmp_path}/run"]
-    assert main([*file, "trace.format=canonical", *words]) == 2
-    out, err = capsys.readouterr()
-    assert re.search(f"{re.escape(str(path))}.*{row}", err)
-    assert "fifo: " not in out
+    file = [f"trace.path={path}", f"trace.columns={{{columns}}}", "trace.format=canonical"]
+    assert re.search(f"{re.escape(str(path))}.*{row}", refuses(main, [*file, *words]))
 
 
 def test_what_a_table_of_ones_own_lacks_is_said_with_its_cure(tmp_path: Path) -> None:
@@ -93,19 +91,13 @@ def test_what_a_table_of_ones_own_lacks_is_said_with_its_cure(tmp_path: Path) ->
         asked_of_compare(f"trace.path={path}", "trace.columns={gpus: gpu_count}")
 
 
-def test_some_policies_are_compared_and_ties_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "one.csv"
+def test_some_policies_are_compared_and_ties_are_told(work: Path, refuses: Refuses) -> None:
+    path = work / "one.csv"
     path.write_text("submit_s,duration_s,num_gpus,job_id\n0,50,1,a\n90,50,1,b\n")
-    run = f"hydra.run.dir={tmp_path}/run"
-    assert main([f"trace.path={path}", "trace.format=canonical", "policies=[srtf,fifo]", run]) == 0
-    found = read_json(tmp_path / "run/result.json")
+    found = ran(main, f"trace.path={path}", "trace.format=canonical", "policies=[srtf,fifo]")
     assert [row["policy"] for row in found["policies"]] == ["fifo", "srtf"]
     assert (found["best"], found["as_good"]) == ("fifo", "srtf")
-    capsys.readouterr()
-    assert main(["policies=[fifx]"]) == 2
-    assert "'policies'" in capsys.readouterr().err
+    refuses(main, ["policies=[fifx]"], "'policies'")
 
 
 def test_generated_jobs_fit_the_cluster_at_the_load_that_compare_states() -> None:

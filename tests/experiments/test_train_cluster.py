@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import is_drawn, ran, result
 from numpy.testing import assert_allclose, assert_array_equal
-from PIL import Image
+from refusals import Refuses
 
-from envs.files import read_json
 from experiments.learning import train_cluster
 from experiments.pictures.learning import (
     Evaluations,
@@ -41,12 +41,6 @@ TAUGHT = [
 ]  # fmt: skip
 
 
-def result(folder: Path) -> dict[str, object]:
-    found = read_json(folder / "result.json")
-    assert isinstance(found, dict)
-    return found
-
-
 def test_schedulers_are_trained_and_compared_over_seeds(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,14 +48,13 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     monkeypatch.setattr(
         train_cluster, "export_trained", lambda policy, folder, *_, **__: exported.append(folder)
     )
-    assert main([*SMALL, *TAUGHT, "hydra.run.dir=seed_0"]) == 0
+    first = ran(main, *SMALL, *TAUGHT, run="seed_0")
     shutil.copytree("seed_0", "seed_1")
-    first = result(work / "seed_0")
     assert (first["iterations"], first["steps"]) == (2, 64)
-    scores = {evaluation["iteration"]: evaluation["score"] for evaluation in first["evaluations"]}  # type: ignore[attr-defined]
+    scores = {evaluation["iteration"]: evaluation["score"] for evaluation in first["evaluations"]}
     assert list(scores) == [0, 1, 2]
     assert first["best_score"] == min(scores.values())
-    assert len(first["reference_mean_jct_s"]) == 2  # type: ignore[arg-type]
+    assert len(first["reference_mean_jct_s"]) == 2
     for name in (
         "metrics.csv",
         "metrics.csv.provenance.json",
@@ -70,24 +63,20 @@ def test_schedulers_are_trained_and_compared_over_seeds(
         "tensorboard",
     ):
         assert (work / "seed_0" / name).exists()
-    with Image.open(work / "seed_0" / "learning_curve.png") as picture:
-        assert picture.size[0] > 500
+    assert is_drawn("seed_0/learning_curve.png")
 
     assert main(["resume=seed_0", "training.max_steps=96"]) == 0
-    resumed = result(work / "seed_0")
+    resumed = result("seed_0")
     assert (resumed["iterations"], resumed["resumed"]) == (3, True)
     assert [folder.parent.name for folder in exported] == ["seed_0", "seed_0"]
     assert resumed["checkpoint"] == str(exported[-1])
 
-    asked = ["curves=[seed_0,seed_1]", "hydra.run.dir=curves"]
-    assert report(asked) == 0
-    both = result(work / "curves")
+    both = ran(report, "curves=[seed_0,seed_1]", run="curves")
     assert both["steps"] == [32.0, 64.0]
     scores_of = np.array(both["scores"])
     assert scores_of.shape == (2, 2)
     assert_allclose(both["interquartile_mean"], scores_of.mean(axis=0))
-    with Image.open(work / "curves" / "learning_curves.png") as picture:
-        assert picture.size[0] > 500
+    assert is_drawn("curves/learning_curves.png")
 
 
 @pytest.mark.parametrize(
@@ -107,14 +96,10 @@ def test_schedulers_are_trained_and_compared_over_seeds(
     ],
 )
 def test_bad_input_is_told_in_one_line(
-    work: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    work: Path, changes: list[str], message: str, refuses: Refuses
 ) -> None:
     given = SMALL if not changes[0].startswith("env=") else [*SMALL[1:4], *SMALL[-9:]]
-    assert main([*given, *changes, "hydra.run.dir=run"]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert message in lines[-1]
-    assert lines[-1].startswith("error: ")
-    assert not (work / "run" / "metrics.csv").exists()
+    refuses(main, [*given, *changes], message)
 
 
 def evaluations(name: str, steps: list[float], scores: list[float]) -> Evaluations:

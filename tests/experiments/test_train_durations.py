@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
+from commands import is_drawn, ran, result, working_in
+from refusals import Refuses
 from small_split import one_of_several
 
-from envs.files import read_json
 from experiments.evaluate import main as evaluate
 from experiments.train import main
 from models.durations.bins import read_durations
@@ -23,6 +21,11 @@ SMALL = [
     "sampling.instants=8", "evaluation.samples=50",
 ]  # fmt: skip
 
+REPLAYED = [
+    "env=cluster", "trace.path=jobs.csv", "trace.format=canonical", "cluster.nodes=8",
+    "cluster.gpus_per_node=4",
+]  # fmt: skip
+
 
 def small(folder: Path) -> list[str]:
     return [*SMALL, *one_of_several(folder)]
@@ -32,12 +35,8 @@ def small(folder: Path) -> list[str]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a trace and the folder `run` of a training on it."""
     folder = tmp_path_factory.mktemp("durations")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["app"])
-        threads = torch.get_num_threads()
-        assert main([*small(folder), "hydra.run.dir=run"]) == 0
-        torch.set_num_threads(threads)
+    with working_in(folder):
+        ran(main, *small(folder))
     return folder
 
 
@@ -48,7 +47,7 @@ def work(made: Path, work: Path) -> Path:
 
 
 def test_scores_of_every_method_reach_the_result(made: Path) -> None:
-    found = read_json(made / "run/result.json")
+    found = result(made / "run")
     rows = {row["method"]: row for row in found["methods"]}
     assert set(rows) == {"network", "all jobs", "jobs of the gang size"}
     for row in rows.values():
@@ -72,13 +71,12 @@ def test_the_folder_table_metrics_and_picture_are_written(made: Path) -> None:
     lines = (made / "run" / "metrics.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["iteration", "1", "2"]
     assert (made / "run" / "metrics.csv.provenance.json").is_file()
-    with Image.open(made / "run" / "reliability.png") as picture:
-        assert picture.size[0] > 500
+    assert is_drawn(made / "run/reliability.png")
 
 
 def test_one_seed_one_posterior(work: Path) -> None:
     for seed, same in ((0, True), (1, False)):
-        assert main([*small(work), f"seed={seed}", f"hydra.run.dir=again{seed}"]) == 0
+        ran(main, *small(work), f"seed={seed}", run=f"again{seed}")
         first, again = (
             read_durations(work / run / "durations")[1]["bins.weight"]
             for run in ("run", f"again{seed}")
@@ -88,12 +86,13 @@ def test_one_seed_one_posterior(work: Path) -> None:
 
 def test_an_agent_uses_it_and_says_so(work: Path) -> None:
     small(work)  # writes the jobs
-    asked = [
-        "env=cluster", "trace.path=jobs.csv", "trace.format=canonical", "cluster.nodes=8",
-        "cluster.gpus_per_node=4", "hydra.run.dir=evaluated",
-    ]  # fmt: skip
-    assert evaluate([*asked, "agent=migrating_learned", "agent.priority.path=run/durations"]) == 0
-    found = read_json(work / "evaluated/result.json")
+    found = ran(
+        evaluate,
+        *REPLAYED,
+        "agent=migrating_learned",
+        "agent.priority.path=run/durations",
+        run="evaluated",
+    )
     assert (found["agent"], found["knows"]) == ("migrating_learned", "predictions")
     assert found["finished"] == found["jobs"] == 60
     assert "priority" in found["provenance"]["inputs_sha256"]
@@ -109,12 +108,7 @@ def test_an_agent_uses_it_and_says_so(work: Path) -> None:
 )
 def test_migrating_agents_replay_a_trace(work: Path, agent: str, knows: str) -> None:
     small(work)
-    asked = [
-        "env=cluster", f"agent={agent}", "trace.path=jobs.csv", "trace.format=canonical",
-        "cluster.nodes=8", "cluster.gpus_per_node=4", "hydra.run.dir=evaluated",
-    ]  # fmt: skip
-    assert evaluate(asked) == 0
-    found = read_json(work / "evaluated/result.json")
+    found = ran(evaluate, *REPLAYED, f"agent={agent}", run="evaluated")
     assert (found["agent"], found["knows"], found["placement"]) == (agent, knows, None)
     assert found["finished"] == 60
 
@@ -134,26 +128,14 @@ def test_migrating_agents_replay_a_trace(work: Path, agent: str, knows: str) -> 
     ],
 )
 def test_bad_settings_are_told_in_one_line(
-    work: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
+    work: Path, refuses: Refuses, given: str, message: str
 ) -> None:
     asked = ["model=durations"] if given.startswith("~") else small(work)
     more = ["~split@splits.philly", "~split@splits.itp"] if given.startswith("~") else [given]
-    assert main([*asked, *more]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
+    refuses(main, [*asked, *more], message)
 
 
-def test_a_folder_that_holds_nothing_learned_is_told(
-    work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_holds_nothing_learned_is_told(work: Path, refuses: Refuses) -> None:
     small(work)
-    asked = [
-        "env=cluster", "agent=migrating_learned", "trace.path=jobs.csv", "trace.format=canonical",
-        "cluster.nodes=8", "cluster.gpus_per_node=4",
-    ]  # fmt: skip
     for given, message in (([], "path"), (["agent.priority.path=nowhere"], "nowhere")):
-        assert evaluate([*asked, *given]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert "Traceback" not in error
+        refuses(evaluate, [*REPLAYED, "agent=migrating_learned", *given], message)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
+from commands import is_drawn, ran, result, working_in
+from refusals import Refuses
 
-from envs.files import read_json
 from experiments.evaluate import main as evaluate
 from experiments.train import main
 
@@ -63,12 +61,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with measurements and the folder `run` of a training on them."""
     folder = tmp_path_factory.mktemp("interference")
     write_measurements(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["app"])
-        threads = torch.get_num_threads()
-        assert main([*SMALL, *MEASURED, "hydra.run.dir=run"]) == 0
-        torch.set_num_threads(threads)
+    with working_in(folder):
+        ran(main, *SMALL, *MEASURED)
     return folder
 
 
@@ -80,7 +74,7 @@ def work(made: Path, work: Path) -> Path:
 
 
 def test_errors_of_every_method_reach_the_result(made: Path) -> None:
-    found = read_json(made / "run/result.json")
+    found = result(made / "run")
     rows = {(r["method"], r["unseen"], r["probes"]): r for r in found["errors"]}
     methods = {
         "network", "median", "analytic", "contention", "nearest neighbour", "5 nearest",
@@ -108,7 +102,7 @@ def test_errors_of_every_method_reach_the_result(made: Path) -> None:
 
 
 def test_intervals_reach_the_result(made: Path) -> None:
-    found = read_json(made / "run/result.json")
+    found = result(made / "run")
     rows = {(row["table"], row["level"]): row for row in found["coverage"]}
     assert set(rows) == {(t, x) for t in ("old", "new", "deepshare") for x in (0.8, 0.95)}
     for table in ("old", "new", "deepshare"):
@@ -124,15 +118,13 @@ def test_table_and_pictures_are_written(made: Path) -> None:
     assert len(lines) == 1
     assert lines[0].count("|") == 9  # all, gavel, old, new, deepshare
     assert "| old | 80% |" in table
-    for name in ("predicted.png", "errors.png"):
-        with Image.open(made / "run" / name) as picture:
-            assert picture.size[0] > 500
+    assert is_drawn(made / "run/predicted.png", made / "run/errors.png")
 
 
 def test_one_seed_one_predictor(work: Path) -> None:
     """Whatever else is evaluated."""
     less = ["evaluation.other_probes=[]", "evaluation.single_jobs=false"]
-    assert main([*SMALL, *MEASURED, *less, "hydra.run.dir=again"]) == 0
+    ran(main, *SMALL, *MEASURED, *less, run="again")
     for source in ("gavel", "deepshare"):
         first, again = (
             (work / run / "predictors" / source / "weights.safetensors").read_bytes()
@@ -141,7 +133,7 @@ def test_one_seed_one_predictor(work: Path) -> None:
         assert first == again
 
 
-def replayed(work: Path, *asked: str) -> float:
+def replayed(*asked: str) -> float:
     """The mean JCT of jobs on a spread."""
     spread = [
         "env=cluster", "agent=fifo_backfill", "placement=spread", "trace.format=synthetic",
@@ -149,23 +141,22 @@ def replayed(work: Path, *asked: str) -> float:
         "cluster.nodes=8", "cluster.gpus_per_node=4",
     ]  # fmt: skip
     folder = "_".join(asked[:3]).replace("=", "_").replace("/", "_")
-    assert evaluate([*spread, *asked, f"hydra.run.dir={folder}"]) == 0
-    found = read_json(work / folder / "result.json")
+    found = ran(evaluate, *spread, *asked, run=folder)
     assert found["finished"] == found["jobs"]
     return float(found["mean_jct_s"])
 
 
 def test_the_run_becomes_an_interference_model(work: Path) -> None:
-    undisturbed = replayed(work, "interference=none")
+    undisturbed = replayed("interference=none")
     network = [
         "interference=learned", "interference.source=deepshare", "interference.table=deepshare",
         "interference.path=run",
     ]  # fmt: skip
-    assert replayed(work, *network) > undisturbed
+    assert replayed(*network) > undisturbed
     on_gpu = [
         "interference=learned", "interference.path=run/predictors/gavel", "interference.table=new",
     ]  # fmt: skip
-    assert replayed(work, *on_gpu) == undisturbed  # whole GPUs are not shared
+    assert replayed(*on_gpu) == undisturbed  # whole GPUs are not shared
 
 
 @pytest.mark.parametrize(
@@ -184,12 +175,9 @@ def test_the_run_becomes_an_interference_model(work: Path) -> None:
     ],
 )
 def test_bad_input_is_told_in_one_line(
-    work: Path, capfd: pytest.CaptureFixture[str], asked: list[str], message: str
+    work: Path, refuses: Refuses, asked: list[str], message: str
 ) -> None:
-    assert main([*SMALL, *asked, "hydra.run.dir=bad"]) == 2
-    error = capfd.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ")
-    assert message in error
+    refuses(main, [*SMALL, *asked], message)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +188,7 @@ def test_bad_input_is_told_in_one_line(
     ],
 )
 def test_a_bad_predictor_is_told(
-    work: Path, capfd: pytest.CaptureFixture[str], asked: list[str], message: str
+    work: Path, refuses: Refuses, asked: list[str], message: str
 ) -> None:
     jobs = ["env=cluster", "trace.format=synthetic", "trace.jobs=9", "interference=learned"]
-    assert evaluate([*jobs, *asked, "hydra.run.dir=bad"]) == 2
-    assert message in capfd.readouterr().err
+    refuses(evaluate, [*jobs, *asked], message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from envs.cost import RooflineCost
-from envs.files import read_json
 from envs.graphs.storage import save_graph
 from envs.hardware.devices import device_spec
 from experiments.learning.train_kernel_cost import KernelCostTask
@@ -20,7 +18,9 @@ from experiments.measured.tables import read_kernels, read_models
 from experiments.plan import main as plan
 from experiments.train import main
 from models.step.kernel_cost import KernelCostConfig
+from tests.experiments.commands import ran, result, working_in
 from tests.experiments.layered_step import layered_step
+from tests.experiments.refusals import Refuses
 
 KERNELS_FILE, MODELS_FILE = "kernels.csv.gz", "models.csv"
 GPUS = ("Tesla_V100-PCIE-32GB", "Tesla_T4", "Tesla_P4")
@@ -69,17 +69,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with tables and the folder `run` of a training on them."""
     folder = tmp_path_factory.mktemp("kernel_cost")
     write_tables(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["app"])
-        threads = torch.get_num_threads()
-        assert main([*SMALL, "hydra.run.dir=run"]) == 0
-        torch.set_num_threads(threads)
+    with working_in(folder):
+        ran(main, *SMALL)
     return folder
 
 
 def test_gpus_left_out_are_in_table_and_result(made: Path) -> None:
-    found = read_json(made / "run/result.json")
+    found = result(made / "run")
     names = {device_spec(gpu).name for gpu in GPUS}
     assert set(found["methods"]) == {"learned", "roofline", "untrained"}
     assert all(set(rows) == names for rows in found["methods"].values())
@@ -98,8 +94,7 @@ def test_a_plan_is_made_by_it(made: Path, work: Path) -> None:
     asked = ["graph=graph.npz", "topology=mixed_v100_p100", "agent=heft", "cost=learned"]
     times = []
     for number, more in enumerate(([], [f"cost.path={made / 'run/kernel_cost'}"])):
-        assert plan([*asked, *more, f"hydra.run.dir=plan{number}"]) == 0
-        found = read_json(work / f"plan{number}/result.json")
+        found = ran(plan, *asked, *more, run=f"plan{number}")
         assert "learned cost" in found["provenance"]["inputs_sha256"]
         times.append(found["objective"])
     assert times[0] != times[1]
@@ -129,12 +124,9 @@ def test_a_task_that_is_taken_up_again_is_the_one_left_alone(made: Path) -> None
     ],
 )
 def test_bad_settings_are_told_in_one_line(
-    made: Path, work: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
+    made: Path, refuses: Refuses, given: str, message: str
 ) -> None:
-    assert main([*SMALL, f"measured={made}", given]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
+    refuses(main, [*SMALL, f"measured={made}", given], message)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +140,10 @@ def test_bad_settings_are_told_in_one_line(
 def test_bad_rows_of_models_are_told(
     made: Path,
     work: Path,
-    capsys: pytest.CaptureFixture[str],
+    refuses: Refuses,
     change: tuple[str, str],
     message: str,
 ) -> None:
     (work / KERNELS_FILE).symlink_to(made / KERNELS_FILE)
     (work / MODELS_FILE).write_text((made / MODELS_FILE).read_text().replace(*change))
-    assert main([*SMALL, "hydra.run.dir=bad"]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
+    refuses(main, SMALL, message)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
+from commands import is_drawn, ran, working_in
+from commands import result as result_of
+from refusals import Refuses
 from safetensors.torch import load_file
-from small_split import one_of_several
+from small_split import one_of_several, write_posterior
 
 from agents.cluster.migrating.learned_priority import NAMES, read_weights
 from experiments.cluster.split_windows import Split, sources
@@ -27,7 +26,6 @@ from experiments.learning.train_priority import (
     start_of,
 )
 from experiments.train import main
-from models.durations.network import DurationConfig, DurationPosterior, save_durations
 from tests.refusal import refusal
 
 SMALL = [
@@ -35,10 +33,6 @@ SMALL = [
     "~split@splits.philly", "parts.jobs=[8,20]", "parts.least_jobs=5", "parts.nodes_per_type=[2,3]",
     "evaluation_parts=3", "evaluate_every=2", "samples=50", "workers=1",
 ]  # fmt: skip
-POSTERIOR = DurationConfig(
-    history=2, hidden=4, readout=8, heads=1, dropout=0.0, stretch=1.0, epochs=1, batch=8,
-    learning_rate=1e-3, weight_decay=0.0,
-)  # fmt: skip
 
 
 def small(folder: Path) -> list[str]:
@@ -49,31 +43,22 @@ def small(folder: Path) -> list[str]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a trace, a posterior and the folder `run` of a search with them."""
     folder = tmp_path_factory.mktemp("priority")
-    torch.manual_seed(0)
-    save_durations(DurationPosterior(POSTERIOR).eval(), folder / "posterior", {})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["app"])
-        assert main([*small(folder), "hydra.run.dir=run"]) == 0
+    write_posterior(folder)
+    with working_in(folder):
+        ran(main, *small(folder))
     return folder
 
 
 @pytest.fixture
-def work(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(made)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return made
-
-
-def document(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text())
-    assert isinstance(found, dict)
-    return found
+def work(made: Path, work: Path) -> Path:
+    for name in ("run", "posterior", "jobs.csv"):
+        (work / name).symlink_to(made / name)
+    return work
 
 
 def test_the_weights_of_the_best_evaluation_are_kept(made: Path) -> None:
     run = made / "run"
-    result = document(run / "result.json")
+    result = result_of(run)
     with (run / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["iteration"]) for row in rows] == [1, 2, 3, 4]
@@ -90,8 +75,7 @@ def test_the_weights_of_the_best_evaluation_are_kept(made: Path) -> None:
     assert set(result["provenance"]["inputs_sha256"]) == {"jobs.csv", "durations"}
     assert "| ahead_together |" in (run / "table.md").read_text()
     assert (run / "metrics.csv.provenance.json").is_file()
-    with Image.open(run / "search.png") as picture:
-        assert picture.size[0] > 500
+    assert is_drawn(run / "search.png")
 
 
 @pytest.mark.proof
@@ -117,14 +101,13 @@ def test_a_policy_takes_the_weights(work: Path) -> None:
     for number, more in enumerate(
         ([], ["agent.priority.weights=run/priority.json"], ["agent.priority.weights.age=9"])
     ):
-        assert evaluate([*asked, *more, f"hydra.run.dir=evaluated{number}"]) == 0
-        found = document(work / f"evaluated{number}" / "result.json")
+        found = ran(evaluate, *asked, *more, run=f"evaluated{number}")
         assert found["finished"] == found["jobs"] == 60
         finishes.add(found["mean_jct_s"])
     assert len(finishes) > 1
 
 
-def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
+def test_the_checkpoint_is_the_plan_with_the_weights(made: Path, work: Path) -> None:
     common = ["trace.path=jobs.csv", "trace.format=canonical", "cluster.nodes=4"]
     plan = ["agent.priority.path=posterior", "agent.priority.weights=run/priority.json"]
     found = []
@@ -132,15 +115,13 @@ def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
         (["checkpoint", "agent.checkpoint=run/checkpoint"],
          ["migrating_learned", "agent.wake_s=1200", *plan])
     ):  # fmt: skip
-        folder = f"played{number}"
         words = ["env=cluster", f"agent={agent[0]}", *agent[1:], *common]
-        assert evaluate([*words, "cluster.gpus_per_node=4", f"hydra.run.dir={folder}"]) == 0
-        found.append(document(work / folder / "result.json"))
+        found.append(ran(evaluate, *words, "cluster.gpus_per_node=4", run=f"played{number}"))
     assert found[0]["mean_jct_s"] == found[1]["mean_jct_s"]
     assert found[0]["knows"] == found[1]["knows"] == "predictions"
     card = (work / "run" / "checkpoint" / "README.md").read_text()
     assert "| 4 |" in card
-    assert str(work) not in card
+    assert str(made) not in card
 
 
 @pytest.mark.parametrize(
@@ -159,15 +140,12 @@ def test_the_checkpoint_is_the_plan_with_the_weights(work: Path) -> None:
     ],
 )
 def test_bad_input_is_told_in_one_line(
-    work: Path, changes: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    work: Path, changes: list[str], message: str, refuses: Refuses
 ) -> None:
     given = [text for text in small(work) if "~agent.priority.path" not in changes or
              not text.startswith("agent.priority.path")]  # fmt: skip
     changes = [change for change in changes if change != "~agent.priority.path"]
-    assert main([*given, *changes, "hydra.run.dir=bad"]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    refuses(main, [*given, *changes], message)
 
 
 def test_a_file_of_weights_says_what_is_wrong_with_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import ran
 from layered_step import layered_step
 
 from envs.cost import RooflineCost
@@ -17,7 +18,6 @@ from envs.graphs.storage import save_graph
 from envs.step.plans import Placement, Plan
 from envs.step.problem import StepProblem
 from envs.step.step import StepSimulator
-from experiments.command_line import run_job
 from experiments.run.provenance import Provenance
 from experiments.step.captured_models import MODELS, Captured
 from experiments.step.plan_file import write_plan
@@ -70,7 +70,7 @@ def test_a_plan_is_judged_from_its_file(work: Path, monkeypatch: pytest.MonkeyPa
     """What is written is read and judged again: another plan on disk ends the run."""
     save_graph(layered_step(6, 2), work / "graph.npz")
     given = ["agent=contiguous", "graph=graph.npz", "topology=mixed_v100_p100"]
-    assert run_job("plan", [*given, "hydra.run.dir=run"]) == 0
+    ran("plan", *given)
 
     def other(task: StepTask, folder: Path, plan: Plan, provenance: Provenance) -> Path:
         one = replace(plan, placement=Placement(np.zeros_like(plan.placement.device)))
@@ -79,7 +79,7 @@ def test_a_plan_is_judged_from_its_file(work: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(StepTask, "write", other)
     with pytest.raises(AssertionError, match="on a second look"):
-        run_job("plan", [*given, "hydra.run.dir=again"])
+        ran("plan", *given, run="again")
 
 
 def test_a_model_of_ones_own_is_captured_by_its_name(

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import ran
+from refusals import Refuses
 from small_split import JOBS, one_of_several, overrides
 
 from agents.cluster.queue import SRTF
@@ -14,7 +16,6 @@ from agents.cluster.replay import replay
 from agents.cluster.rules.gangs import Yarn
 from envs.cluster.interference.rates import NoInterference, RateTables, without_neighbours
 from envs.cluster.workload.trace import Trace
-from envs.files import read_json
 from experiments.cluster.split_windows import Split, reference_load
 from experiments.cluster.windows import Changes, SplitWindowsConfig, changed
 from experiments.config.composing import check_command_line
@@ -80,9 +81,7 @@ def test_bad_input_is_named(tmp_path: Path, more: list[str], message: str) -> No
 
 
 def test_a_policy_is_replayed_on_every_window(work: Path) -> None:
-    given = [*overrides(work), "split=itp", "agent=srtf", "placement=yarn", "hydra.run.dir=run"]
-    assert main(given) == 0
-    found = read_json(work / "run/result.json")
+    found = ran(main, *overrides(work), "split=itp", "agent=srtf", "placement=yarn")
     windows = Split(config(work).split).windows("test")
     assert list(found["instances"]) == [window.name for window in windows]
     for window in windows:
@@ -123,9 +122,8 @@ def test_changes_change_what_they_name(tmp_path: Path) -> None:
 def test_jobs_that_fit_no_type_are_left_out_and_counted(work: Path) -> None:
     jobs = Split(config(work).split).traces["a"].windows["test"].trace
     kept = jobs.take(np.flatnonzero(jobs.num_gpus <= 2))
-    words = ["split=itp", "changes.nodes=0.5", "changes.gpus_per_node=2", "hydra.run.dir=run"]
-    assert main([*overrides(work), *words]) == 0
-    found = read_json(work / "run/result.json")
+    words = ["split=itp", "changes.nodes=0.5", "changes.gpus_per_node=2"]
+    found = ran(main, *overrides(work), *words)
     assert found["left_out_jobs"] == {"jobs": len(jobs) - len(kept)}
     assert sum(row["jobs"] for row in found["instances"].values()) == len(kept) < len(jobs)
 
@@ -144,12 +142,8 @@ def test_jobs_that_fit_no_type_are_left_out_and_counted(work: Path) -> None:
         ("agent=heft", "agent"),
     ],
 )
-def test_what_cannot_be_is_named(
-    work: Path, capsys: pytest.CaptureFixture[str], word: str, message: str
-) -> None:
-    assert main([*overrides(work), "split=itp", word, "hydra.run.dir=run"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line
+def test_what_cannot_be_is_named(work: Path, refuses: Refuses, word: str, message: str) -> None:
+    refuses(main, [*overrides(work), "split=itp", word], message)
 
 
 def test_a_policy_is_replayed_on_sampled_windows_of_a_regime(work: Path) -> None:
@@ -162,8 +156,7 @@ def test_a_policy_is_replayed_on_sampled_windows_of_a_regime(work: Path) -> None
     ]  # fmt: skip
     found = {}
     for name, words in (("a", ["agent=packing"]), ("b", ["agent=fifo", "windows=null"])):
-        assert main([*regime, "windows=4", *words, f"hydra.run.dir={name}"]) == 0
-        found[name] = read_json(work / name / "result.json")["instances"]
+        found[name] = ran(main, *regime, "windows=4", *words, run=name)["instances"]
     assert len(found["a"]) == 4
     assert list(found["b"]) == list(found["a"])[:2]
     for name, row in found["b"].items():

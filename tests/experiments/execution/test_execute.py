@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from commands import ran, result
 from plans_of_layers import PLANS, write
 
 from envs.files import read_json
@@ -33,19 +34,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Plans that ran in two processes."""
     folder = tmp_path_factory.mktemp("execute")
     plans = ",".join(write(folder, name) for name in RUN)
-    words = [
-        f"plan=[{plans}]",
-        *SMALL,
-        "warm_up=1",
-        "steps=4",
-        "hydra.run.dir=" + str(folder / "run"),
-    ]
-    assert run_job("execute", words) == 0
+    ran("execute", f"plan=[{plans}]", *SMALL, "warm_up=1", "steps=4", run=folder / "run")
     return folder / "run"
 
 
 def test_plans_train_what_the_unsplit_model_trains_in_their_order(run: Path) -> None:
-    found = read_json(run / "result.json")
+    found = result(run)
     assert [plan["name"] for plan in found["plans"]] == list(RUN)
     for plan in found["plans"]:
         assert plan["loss_difference"] <= 1e-5
@@ -58,8 +52,8 @@ def test_plans_train_what_the_unsplit_model_trains_in_their_order(run: Path) -> 
         assert sum(action["count"] for action in plan["actions"]) == actions
     assert found["equal"]
     trace = read_json(run / "trace.json")["traceEvents"]
-    ran = [x["name"] for x in trace if (x["pid"], x["tid"]) == ("by_hand", 1)]
-    assert ran == PLANS["by_hand"]["orders"][1]
+    order = [x["name"] for x in trace if (x["pid"], x["tid"]) == ("by_hand", 1)]
+    assert order == PLANS["by_hand"]["orders"][1]
 
 
 def test_another_order_or_another_loss_would_be_told(run: Path) -> None:
@@ -116,12 +110,11 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 
 def test_planners_read_the_profile_of_layers(tmp_path: Path) -> None:
     file = tmp_path / "layers.txt"
-    words = [f"profile={file}", *SMALL, "warm_up=0", "repeats=2", f"hydra.run.dir={tmp_path / 'r'}"]
-    assert run_job("execute_profile", words) == 0
+    words = [f"profile={file}", *SMALL, "warm_up=0", "repeats=2"]
+    found = ran("execute_profile", *words, run=tmp_path / "r")
     graph = PipeDreamReader(training=True).read(file).graph
     names = PLANS["gpipe"]["problem"]["layers"]
     assert [x for x in graph.op_names if not x.endswith(".backward")] == names
-    found = read_json(tmp_path / "r/result.json")
     assert sum(found["forward_s"]) + sum(found["backward_s"]) == pytest.approx(
         float(graph.profile_seconds.sum()), abs=1e-7
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from a_module import Own
+from commands import ran
 from plans_of_layers import document
 from refusals import refused
 
@@ -21,7 +22,6 @@ from envs.graphs.zoo import capture_zoo_model
 from envs.graphs.zoo_models import zoo_model
 from envs.graphs.zoo_modules import workload
 from envs.hybrid.plan import order_texts
-from experiments.command_line import run_job
 from experiments.execution.captured import CapturedLayers, WithoutDropout
 from experiments.execution.split import read_split
 from tests.refusal import refusal
@@ -91,8 +91,7 @@ def work(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def planned(*words: str) -> dict[str, Any]:
     """The plan file of the app."""
-    asked = ["agent=dapple", "problem=pipeline", *words, *DEVICES, "hydra.run.dir=plan"]
-    assert run_job("plan", asked) == 0
+    ran("plan", "agent=dapple", "problem=pipeline", *words, *DEVICES, run="plan")
     found: dict[str, Any] = read_json("plan/hybrid_plan.json")
     return found
 
@@ -111,8 +110,7 @@ def test_plans_of_a_module_of_ones_own_run_in_processes(work: Path) -> None:
         Path(f"{name}.json").write_text(json.dumps(one))
     files = ",".join(f"{name}.json" for name in plans)
     words = [f"plan=[{files}]", "graph=a_module.Own", "warm_up=1", "steps=2", "checked=3"]
-    assert run_job("execute", [*words, "hydra.run.dir=run"]) == 0
-    found = read_json("run/result.json")
+    found = ran("execute", *words)
     assert found["equal"], found["plans"]
     assert [x["name"] for x in found["plans"]] == list(plans)
 

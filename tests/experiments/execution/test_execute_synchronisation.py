@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import ran
 
-from envs.files import read_json
 from envs.synchronisation.link_graph import LinkGraph, VertexSpec, graph_of
 from envs.synchronisation.plan import Primitive, SynchronisationPlan, Tree, Way
 from envs.synchronisation.problem import SynchronisationProblem
-from experiments.command_line import run_job
 from experiments.execution import synchronising
 from experiments.execution.namespaces import fewest_links, real_links, why_not
 from experiments.execution.processes import TASK
@@ -51,10 +50,7 @@ def app(
     folder.mkdir()
     write_plan(folder / "plan.json", problem, plan, Provenance(0, []))
     given = [f"synchronisation={folder / 'plan.json'}", "limit_s=60", *words]
-    code = run_job("execute_synchronisation", [*given, f"hydra.run.dir={folder / 'run'}"],
-    )  # fmt: skip
-    assert code == 0
-    return read_json(folder / "run" / "result.json")
+    return ran("execute_synchronisation", *given, run=folder / "run")
 
 
 def random_plan(
