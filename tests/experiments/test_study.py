@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layered_step import layered_step
 from small_split import one_of_several, overrides
+from test_recipes import TINY
 
 from envs.graphs.storage import save_graph
 from experiments.command_line import main_of
@@ -264,27 +265,38 @@ def test_killed_in_processes_a_study_goes_on_to_the_same_tables(work: Path) -> N
 # What is read from the tables
 
 
-def frames_of(rows: list[tuple[str, str, str, float | None, int, float]]) -> Frames:
-    """Of (problem, instance, solver, budget, seed, value)."""
-    cells, values = {}, []
-    for problem, instance, solver, budget, seed, value in rows:
-        key = f"{problem}/{solver}/{budget}/{seed}"
-        cells[key] = (
-            key, "s", problem, json.dumps({"problem": problem}), solver, "", budget, seed, "done",
-            "", 1.0, None, "", "{}",
-        )  # fmt: skip
-        values.append((key, instance, "m", value))
-    return Frames(
-        pl.DataFrame([*cells.values()], CELLS, orient="row"),
-        pl.DataFrame(values, VALUES, orient="row"),
-        pl.DataFrame([], CURVES),
-    )
+class Value(NamedTuple):
+    problem: str
+    solver: str
+    value: float
+    budget: float | None = None
+    instance: str = ""
+    seed: int = 0
+    variant: str = ""
 
 
 def compared(
-    rows: list[tuple[str, str, str, float | None, int, float]], **changes: Any
+    *rows: tuple[Any, ...],
+    curves: Mapping[str, Sequence[tuple[float, float]]] = {},
+    seconds: float = 1.0,
+    **changes: Any,
 ) -> Comparison:
-    return Comparison(Study(title="s", metrics=["m"], **changes), frames_of(rows), "m")
+    """A study with such a `Value` in each row; solvers' curves are of (seconds, value)."""
+    cells, values = {}, []
+    for x in itertools.starmap(Value, rows):
+        key = f"{x.problem}/{x.solver}{x.variant}/{x.budget}/{x.seed}"
+        cells[key] = (
+            key, "s", x.problem, json.dumps({"problem": x.problem}), x.solver, x.variant, x.budget,
+            x.seed, "done", "", seconds, None, "", "{}",
+        )  # fmt: skip
+        values.append((key, x.instance, "m", x.value))
+    points = [(f"p/{name}/None/0", *at, None) for name, curve in curves.items() for at in curve]
+    frames = Frames(
+        pl.DataFrame([*cells.values()], CELLS, orient="row"),
+        pl.DataFrame(values, VALUES, orient="row"),
+        pl.DataFrame(points, CURVES, orient="row"),
+    )
+    return Comparison(Study(title="s", metrics=["m"], **changes), frames, "m")
 
 
 Values = st.dictionaries(
@@ -298,8 +310,8 @@ Values = st.dictionaries(
 def test_yardsticks_are_those_of_loops_over_rows(
     values: dict[tuple[str, str, str, int], int], sense: Any
 ) -> None:
-    rows = [(p, i, s, None, seed, float(v)) for (p, i, s, seed), v in values.items()]
-    found = compared(rows, sense=sense)
+    rows = [(p, s, float(v), None, i, seed) for (p, i, s, seed), v in values.items()]
+    found = compared(*rows, sense=sense)
     better = min if sense == "min" else max
 
     def mean(problem: str, instance: str, solver: str) -> float | None:
@@ -337,25 +349,17 @@ def test_yardsticks_are_those_of_loops_over_rows(
 
 
 def test_a_yardstick_may_be_a_solver_a_level_or_published() -> None:
-    rows = [
-        ("p", "", "a", None, 0, 2.0), ("p", "", "b", None, 0, 4.0),
-        ("q", "", "a", None, 0, 6.0), ("q", "", "b", None, 0, 3.0),
-    ]  # fmt: skip
+    rows = ("p", "a", 2.0), ("p", "b", 4.0), ("q", "a", 6.0), ("q", "b", 3.0)
     a, b = Entry("a", "", None), Entry("b", "", None)
-    assert compared(rows, against=["a"]).ratios(b)[:, 0].tolist() == [2.0, 0.5]
-    assert compared(rows, against=["problem=p"]).ratios(a)[:, 0].tolist() == [1.0, 3.0]
-    assert compared(rows, known={"p": 1.0}).ratios(a)[:, 0].tolist() == [2.0, 2.0]
-    assert compared(rows, yardsticks=["b"]).ratios(a)[:, 0].tolist() == [0.5, 2.0]
-    assert compared(rows, against=["best_overall"]).yardstick(b).tolist() == [2.0, 6.0]
+    assert compared(*rows, against=["a"]).ratios(b)[:, 0].tolist() == [2.0, 0.5]
+    assert compared(*rows, against=["problem=p"]).ratios(a)[:, 0].tolist() == [1.0, 3.0]
+    assert compared(*rows, known={"p": 1.0}).ratios(a)[:, 0].tolist() == [2.0, 2.0]
+    assert compared(*rows, yardsticks=["b"]).ratios(a)[:, 0].tolist() == [0.5, 2.0]
+    assert compared(*rows, against=["best_overall"]).yardstick(b).tolist() == [2.0, 6.0]
 
 
 def test_nobody_is_the_best_whom_one_beats_that_is_no_yardstick() -> None:
-    rows = [
-        ("p", "", "a", None, 0, 2.0),
-        ("p", "", "b", None, 0, 3.0),
-        ("p", "", "c", None, 0, 4.0),
-    ]
-    found = compared(rows, yardsticks=["c"])
+    found = compared(("p", "a", 2.0), ("p", "b", 3.0), ("p", "c", 4.0), yardsticks=["c"])
     assert [found.summary(entry)["best_on"] for entry in found.entries] == [1, 0, 0]
     assert (found.leader().solver, found.overall().solver) == ("a", "c")
 
@@ -384,30 +388,17 @@ def test_the_objective_of_a_cell_is_what_its_job_is_judged_by() -> None:
     assert figures({"jobs": 2}, "env=cluster").is_empty()
 
 
-def test_the_best_variant_of_a_solver_is_shown(tmp_path: Path) -> None:
-    rows = [("p", "", "a", None, 0, 2.0), ("p", "", "b", None, 0, 4.0)]
-    frames = frames_of(rows)
-    cells = frames.cells.with_columns(solver=pl.lit("s"), variant=pl.col("solver"))
-    found = Comparison(Study(title="s", metrics=["m"]), frames._replace(cells=cells), "m")
+def test_the_best_variant_of_a_solver_is_shown() -> None:
+    a, b = ("p", "s", 2.0, None, "", 0, "a"), ("p", "s", 4.0, None, "", 0, "b")
+    found = compared(a, b)
     assert [found.name(entry) for entry in found.shown] == ["s/a"]
 
 
 def test_times_to_a_quality_are_censored_at_the_end_of_a_search() -> None:
     """b has a's value after four times its seconds; c never has."""
-    rows = [
-        ("p", "", "a", None, 0, 2.0),
-        ("p", "", "b", None, 0, 2.0),
-        ("p", "", "c", None, 0, 3.0),
-    ]
-    frames = frames_of(rows)
-    points = [
-        ("p/a/None/0", 0.5, 3.0, None), ("p/a/None/0", 1.0, 2.0, None),
-        ("p/b/None/0", 1.0, 5.0, None), ("p/b/None/0", 4.0, 2.0, None),
-        ("p/c/None/0", 2.0, 3.0, None),
-    ]  # fmt: skip
-    cells = frames.cells.with_columns(seconds=pl.lit(10.0))
-    frames = Frames(cells, frames.values, pl.DataFrame(points, CURVES, orient="row"))
-    found = Comparison(Study(title="s", metrics=["m"], against=["a"]), frames, "m")
+    curves = {"a": [(0.5, 3.0), (1.0, 2.0)], "b": [(1.0, 5.0), (4.0, 2.0)], "c": [(2.0, 3.0)]}
+    rows = ("p", "a", 2.0), ("p", "b", 2.0), ("p", "c", 3.0)
+    found = compared(*rows, curves=curves, seconds=10.0, against=["a"])
     b, c = Entry("b", "", None), Entry("c", "", None)
     assert found.time_to(b, 0.0) == [(4.0, False)]
     assert found.time_to(c, 0.0) == [(10.0, True)]
@@ -419,18 +410,9 @@ def test_times_to_a_quality_are_censored_at_the_end_of_a_search() -> None:
 
 def test_in_its_time_a_rival_has_what_it_found_by_then() -> None:
     """Of a curve its best by then; of runs of several budgets the least that is enough."""
-    rows = [
-        ("p", "", "mine", None, 0, 4.0), ("p", "", "curve", None, 0, 2.0),
-        ("p", "", "runs", 1.0, 0, 8.0), ("p", "", "runs", 5.0, 0, 1.0),
-    ]  # fmt: skip
-    frames = frames_of(rows)
-    points = [("p/curve/None/0", 0.5, 6.0, None), ("p/curve/None/0", 3.0, 2.0, None)]
+    rows = ("p", "mine", 4.0), ("p", "curve", 2.0), ("p", "runs", 8.0, 1.0), ("p", "runs", 1.0, 5.0)
     for seconds, ratio in ((0.8, 4 / 6), (1.2, 4 / 1), (4.0, 4 / 1)):
-        cells = frames.cells.with_columns(seconds=pl.lit(seconds))
-        curves = pl.DataFrame(points, CURVES, orient="row")
-        found = Comparison(
-            Study(title="s", metrics=["m"]), Frames(cells, frames.values, curves), "m"
-        )
+        found = compared(*rows, curves={"curve": [(0.5, 6.0), (3.0, 2.0)]}, seconds=seconds)
         assert found.in_its_time(Entry("mine", "", None)) == pytest.approx(ratio)
 
 
@@ -469,14 +451,7 @@ PRIORITY = [
     "parts.least_jobs=5", "parts.nodes_per_type=[2,3]", "evaluation_parts=1", "samples=20",
     "workers=1",
 ]  # fmt: skip
-TRAINING = [
-    "~splits.philly", "clusters=[]", "env.windows.jobs_per_gpu=[0.5,0.5]",
-    "env.windows.stages.first_gpus=16", "env.windows.stages.gpus=16",
-    "env.windows.max_share=0.5", "env.observation.window=6",
-    "env.observation.running=16", "env.observation.shares=32", "env.observation.history=1",
-    "model.hidden=8", "model.rounds=1", "model.heads=2", "agent.num_envs=2", "agent.steps=16",
-    "training.evaluation_episodes=1", "training.evaluate_every=1", "training.max_steps=32",
-]  # fmt: skip
+TRAINING = ["~splits.philly", *TINY, "training.max_steps=32"]
 TASK = [
     "training.max_steps=8", "training.budget_s=null", "training.evaluation_episodes=1",
     "agent.num_envs=2", "agent.episodes=1",
