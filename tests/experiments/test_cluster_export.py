@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hydra.utils import instantiate
+from commands import code_of, ran, result, working_in
 from numpy.testing import assert_array_equal
 from omegaconf import OmegaConf
+from refusals import Refuses
+from small_split import write_posterior
 
 from agents.cluster.checkpoint import CheckpointScheduler
 from agents.rllib.restore import load_best
 from envs.cluster.environment.routing import MixedRacks, RandomRouting
 from envs.cluster.interference.rates import NoInterference
-from experiments.command_line import run_job
+from envs.files import read_json
 from experiments.config.config_source import SHIPPED_CONFIGS
 from experiments.evaluate import main as evaluate
 from experiments.learning import train_cluster
@@ -26,7 +26,6 @@ from experiments.learning.train_cluster import TrainClusterConfig, task_of
 from experiments.run.saved_run import saved_config
 from experiments.train import main
 from models.artifacts import sha256_of
-from models.durations.network import DurationPosterior, save_durations
 
 CLUSTER = (
     "{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
@@ -48,38 +47,25 @@ LEARNED = ["expert=learned", "expert.priority.path=posterior"]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the folder `run` of a short training, and the posterior it has read."""
     folder = tmp_path_factory.mktemp("export")
-    torch.manual_seed(0)
-    config = instantiate(SHIPPED_CONFIGS.node("model/durations"), hidden=8, readout=8)
-    save_durations(DurationPosterior(config), folder / "posterior", {"seed": 0})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", ["app"])
+    write_posterior(folder)
+    with working_in(folder), pytest.MonkeyPatch.context() as patch:
         # that a training exports what it learned is tested in test_train_cluster.py
         patch.setattr(train_cluster, "export_trained", lambda *_, **__: None)
-        assert main([*SMALL, *LEARNED, "hydra.run.dir=run"]) == 0
-        given = ["run=run", "output=run/checkpoint", "hydra.run.dir=exported"]
-        assert run_job("export", given) == 0
+        ran(main, *SMALL, *LEARNED)
+        ran("export", "run=run", "output=run/checkpoint", run="exported")
     return folder
 
 
 @pytest.fixture
-def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(made, tmp_path / "w")
-    monkeypatch.chdir(tmp_path / "w")
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return tmp_path / "w"
-
-
-def document(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text())
-    assert isinstance(found, dict)
-    return found
+def work(made: Path, work: Path) -> Path:
+    shutil.copytree(made, work, dirs_exist_ok=True)
+    return work
 
 
 @pytest.mark.proof
 def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
-    spec = document(folder / "spec.json")
+    spec = read_json(folder / "spec.json")
     priority = SHIPPED_CONFIGS.node("priority/learned")
     for message in ("_target_", "path"):
         del priority[message]
@@ -87,15 +73,14 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
     posterior = sha256_of(made / "posterior" / "spec.json")
     assert spec["folders"]["durations"]["spec.json"] == posterior
     assert spec["provenance"]["inputs_sha256"]["durations"] == posterior
-    best = document(made / "run" / "best" / "score.json")
+    best = read_json(made / "run" / "best" / "score.json")
     card = (folder / "README.md").read_text()
     after = best["iteration"] or "0 (untrained)"
     assert f"| {after} | {best['steps']:,} | {best['score']:.4f} |" in card
     assert "env" in OmegaConf.load(folder / "config.yaml")
     for name in ("README.md", "config.yaml", "spec.json", "durations/spec.json"):
         assert str(made) not in (folder / name).read_text(), name
-    result = document(made / "run" / "result.json")
-    assert result["best_score"] == pytest.approx(best["score"])
+    assert result(made / "run")["best_score"] == pytest.approx(best["score"])
 
 
 @pytest.mark.proof
@@ -130,16 +115,16 @@ def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
 
 @pytest.mark.proof
 def test_a_run_is_exported_and_verified(made: Path) -> None:
-    result = document(made / "exported" / "result.json")
-    assert result["verified"] is True
-    assert result["verification"]["runtimes"] == ["onnx", "pt2"]
-    assert result["verification"]["decisions"] > 20
+    found = result(made / "exported")
+    assert found["verified"] is True
+    assert found["verification"]["runtimes"] == ["onnx", "pt2"]
+    assert found["verification"]["decisions"] > 20
 
 
 @pytest.mark.proof
 @pytest.mark.proof
 def test_a_second_export_is_the_same(work: Path) -> None:
-    assert run_job("export", ["run=run", "hydra.run.dir=again"]) == 0
+    ran("export", "run=run", run="again")
     for name in ("policy.onnx", "weights.safetensors", "durations/durations.safetensors"):
         first, again = (work / run / "checkpoint" / name for run in ("run", "again"))
         assert first.read_bytes() == again.read_bytes()
@@ -150,22 +135,21 @@ def test_evaluate_takes_it(work: Path) -> None:
     asked = [
         "env=cluster", "agent=checkpoint", "agent.checkpoint=run/checkpoint",
         "trace.format=synthetic", "trace.jobs=30", "cluster.nodes=8", "cluster.gpus_per_node=8",
-        "cluster.gpu_types=[V100,P100]", "hydra.run.dir=evaluated",
+        "cluster.gpu_types=[V100,P100]",
     ]  # fmt: skip
-    assert evaluate(asked) == 0
-    assert document(work / "evaluated" / "result.json")["knows"] == "predictions"
+    assert ran(evaluate, *asked, run="evaluated")["knows"] == "predictions"
 
 
 @pytest.mark.proof
 def test_another_posterior_than_that_of_the_run_is_refused(
-    work: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, refuses: Refuses, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = document(work / "posterior" / "spec.json")
+    spec = read_json(work / "posterior" / "spec.json")
     (work / "posterior" / "spec.json").write_text(json.dumps({**spec, "provenance": {"seed": 1}}))
-    assert run_job("export", ["run=run", "hydra.run.dir=again"]) == 2
-    assert "the run was begun with sha256" in capsys.readouterr().err
-    assert main(["resume=run", "training.max_steps=96"]) == 2
-    assert "the run was begun with sha256" in capsys.readouterr().err
+    said = "the run was begun with sha256"
+    refuses("export", ["run=run"], said)
+    assert code_of(main, "resume=run", "training.max_steps=96") == 2
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -179,13 +163,6 @@ def test_another_posterior_than_that_of_the_run_is_refused(
     ],
 )  # fmt: skip
 def test_bad_experts_are_told_before_training(
-    work: Path,
-    changes: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    work: Path, changes: list[str], message: str, refuses: Refuses
 ) -> None:
-    assert main([*SMALL, *changes, "hydra.run.dir=refused"]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert lines[-1].startswith("error: ")
-    assert message in lines[-1]
-    assert not (work / "refused" / "metrics.csv").exists()
+    refuses(main, [*SMALL, *changes], message)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commands import code_of, ran
 from test_cluster_export import SMALL
 
-from envs.files import read_json
 from experiments.export import main as export
 from experiments.main import main
 from experiments.train import main as train
@@ -29,10 +29,9 @@ STANDS_STILL = ["agent.learning_rate=1e-12", "training.cloning.learning_rate=1e-
 def test_table_card_and_warning_tell_of_the_untrained_twin(
     learns: bool,
     work: Path,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([*TINY, *(LEARNS if learns else STANDS_STILL), "hydra.run.dir=run"]) == 0
-    found = read_json("run/result.json")
+    found = ran(main, *TINY, *(LEARNS if learns else STANDS_STILL))
     assert (found["iterations"], found["best_iteration"] > 0) == (4, learns)
     rows = {row["policy"] for row in found["policies"]}
     assert rows & {"learned", "untrained"} == (
@@ -45,10 +44,9 @@ def test_table_card_and_warning_tell_of_the_untrained_twin(
         assert "the plan that it is shown (" in text
         assert ("the untrained policy" if learns else "nothing was learned") in text
     warnings = [
-        line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")
+        line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")
     ]
     assert len(warnings) == (not learns)
-    assert export(["run=run", "hydra.run.dir=exported"]) == 0
-    assert read_json("exported/result.json")["verified"]
-    assert train(["resume=run"]) == 2
-    assert "begun by another command" in capsys.readouterr().err
+    assert ran(export, "run=run", run="exported")["verified"]
+    assert code_of(train, "resume=run") == 2
+    assert "begun by another command" in capfd.readouterr().err

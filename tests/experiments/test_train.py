@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import csv
-import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import environment, ran, result, working_in
 from layered_step import layered_step
+from refusals import run_refused
 
 from agents.rllib.restore import load_best
 from envs.bandwidth.generator import OPTIMUM_S
 from envs.files import read_json
 from envs.graphs.storage import save_graph
-from experiments.command_line import run_job
 from experiments.evaluate import main as evaluate
 from experiments.learning.one_problem import TrainConfig
 from experiments.run.saved_run import resumed_config, saved_config, saved_nodes
 from experiments.train import main
-from tests.paths import ROOT
 from tests.refusal import refusal
 
 SMALL = (
@@ -31,14 +31,6 @@ SMALL = (
     "agent.minibatch_size=4", "agent.num_epochs=1", "training.budget_s=null",
     "training.checkpoint_every=1", "training.torch_threads=1",
 )  # fmt: skip
-
-
-def command(app: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", f"experiments.{app}", *arguments]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:
@@ -58,7 +50,8 @@ def killed(work: Path) -> Path:
     """The folder of a run that was killed in its third iteration or later."""
     folder = work / "run"
     with subprocess.Popen(
-        command("train", *SMALL, "training.max_steps=1000000", f"hydra.run.dir={folder}"),
+        [sys.executable, "-m", "experiments.train", *SMALL, "training.max_steps=1000000",
+         f"hydra.run.dir={folder}"],
         cwd=work, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         while not (folder / "metrics.csv").exists() or len(metrics(folder)) < 3:
@@ -72,24 +65,16 @@ def killed(work: Path) -> Path:
 def resumed(work: Path, killed: Path) -> dict[str, Any]:
     """The result of the same run after it was resumed for two more iterations."""
     steps = int(float(metrics(killed)[-1]["charts/global_step"])) + 2 * 4
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(work)
+    with working_in(work):
         assert main([f"resume={killed}", f"training.max_steps={steps}"]) == 0
     return result(killed)
 
 
 @pytest.fixture
-def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(work: Path) -> Iterator[Path]:
     """The same folder, as the current one: for apps that need no process of their own."""
-    monkeypatch.chdir(work)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    return work
-
-
-def result(folder: Path) -> dict[str, Any]:
-    document = read_json(folder / "result.json")
-    assert isinstance(document, dict)
-    return document
+    with working_in(work):
+        yield work
 
 
 @pytest.mark.proof
@@ -136,9 +121,7 @@ def test_training_leaves_plan_curve_and_provenance(killed: Path, resumed: dict[s
 def test_the_exported_policy_decides_as_the_trained_one(
     here: Path, killed: Path, resumed: dict[str, Any]
 ) -> None:
-    asked = [f"run={killed}", "output=scheduler", "hydra.run.dir=exported"]
-    assert run_job("export", asked) == 0
-    exported = result(here / "exported")
+    exported = ran("export", f"run={killed}", "output=scheduler", run="exported")
     assert exported["verified"] is True
     assert exported["verification"]["runtimes"] == ["onnx"]
     for name in ("encoder.onnx", "head.onnx", "weights.safetensors"):
@@ -146,8 +129,7 @@ def test_the_exported_policy_decides_as_the_trained_one(
             Path(resumed["checkpoint"]) / name
         ).read_bytes()
     asked = ["agent=learned", "agent.checkpoint=scheduler", "agent.search=null", SMALL[0]]
-    assert evaluate([*asked, "hydra.run.dir=evaluated"]) == 0
-    assert result(here / "evaluated")["feasible"]
+    assert ran(evaluate, *asked, run="evaluated")["feasible"]
 
 
 def test_bandwidth_is_learned_beside_its_baselines(here: Path) -> None:
@@ -156,8 +138,7 @@ def test_bandwidth_is_learned_beside_its_baselines(here: Path) -> None:
         "baseline_budget_s=0.5", "agent.num_envs=2", "agent.minibatch_size=4",
         "training.budget_s=null", "training.max_steps=32",
     ]  # fmt: skip
-    assert main([*asked, "hydra.run.dir=shared"]) == 0
-    trained = result(here / "shared")
+    trained = ran(main, *asked, run="shared")
     methods = {row["method"]: row["step_time_s"] for row in trained["methods"]}
     assert set(methods) == {"uniform", "proportional", "square_root", "convex", "ppo"}
     assert methods["ppo"] == trained["step_time_s"] >= OPTIMUM_S
@@ -234,13 +215,13 @@ def test_a_run_that_did_not_train_cannot_be_exported(tmp_path: Path) -> None:
 
 
 def test_a_training_that_is_not_exported_again_is_told_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained/config.yaml").write_text("task: {_target_: guess.task}\ntraining: {}\n")
-    assert run_job("export", ["run=trained"]) == 2
-    assert "train resume=trained writes its checkpoint folder again" in capsys.readouterr().err
+    said = ["train resume=trained writes its checkpoint folder again"]
+    with working_in(tmp_path):
+        run_refused("export", ["run=trained"], said, tmp_path, capfd)
 
 
 def test_a_run_that_evaluated_nothing_cannot_be_exported(tmp_path: Path) -> None:
@@ -250,18 +231,15 @@ def test_a_run_that_evaluated_nothing_cannot_be_exported(tmp_path: Path) -> None
 
 @pytest.mark.proof
 def test_training_that_meets_no_plan_that_fits_says_so(
-    work: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(work)
-    monkeypatch.setattr(sys, "argv", ["app"])
     budget = [
         "training.budget_s=1e-9",
         "training.min_iterations=0",
         "training.max_steps=null",
-        "hydra.run.dir=unplaced",
     ]
-    assert main([*SMALL, *budget]) == 0  # the budget is spent before the first episode
-    found = read_json(work / "unplaced/result.json")
+    # the budget is spent before the first episode
+    found = ran(main, *SMALL, *budget, run="unplaced")
     assert (found["feasible"], found["step_time_s"], found["times_lower_bound"]) == (
         False, None, None,
     )  # fmt: skip
