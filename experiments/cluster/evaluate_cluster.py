@@ -33,7 +33,7 @@ from experiments.pictures.cluster import (
     draw_cluster_usage,
     draw_jct_cdf,
 )
-from experiments.reporting.tables import TABLE_FILE, Columns, Table, write_tables
+from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.artifacts import write_figure, write_json
 from experiments.run.one_run import Result, Run, RunConsole
 from experiments.run.provenance import Provenance, file_hash, stamp
@@ -102,11 +102,11 @@ def write_replays(
     schedules = {row.policy: row.schedule for row in found}
     figures = jct_and_usage(schedules, shown, problem.cluster.num_gpus, title)
     table = policies_table(found, "Policies", note)
-    write_tables(run, title, [table], provenance, figures=figures)
+    table_file = write_tables(run, title, [table], provenance, figures=figures)
     return {
         "policies": [row.record for row in found],
         "best": found[0].policy,
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
         "pictures": [str(run.folder / name) for name in figures],
     }
 

@@ -340,6 +340,15 @@ def plain_config(config: Any) -> dict[str, Any]:
     return found
 
 
+def by_key(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in a config, with its dotted key."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from by_key(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _option(argument: str, config_name: str, groups: set[str], plain: set[str]) -> list[str]:
     """The choice of an option by a file or by a dotted name; other words as they are."""
     key, equals, value = argument.partition("=")

@@ -28,7 +28,7 @@ from experiments.cluster.trace_source import TraceConfig, load_trace
 from experiments.driving.drive import AUDIT, decider_of
 from experiments.driving.driver import AuditLog, Driver, Limits
 from experiments.pictures.cluster import GanttWindow, draw_gantts
-from experiments.reporting.tables import TABLE_FILE, Columns, Table, write_tables
+from experiments.reporting.tables import Columns, Table, write_tables
 from experiments.run.one_run import Result, Run
 
 COLUMNS: Columns = {
@@ -99,7 +99,7 @@ def rehearse(config: RehearseConfig, run: Run) -> Result:
     title = f"{len(trace)} jobs of trace {trace.name} on {cluster.name} GPUs, live and replayed"
     provenance = run.provenance.with_inputs(**source.inputs)
     table = Table.of(title, COLUMNS, records, CAPTION)
-    write_tables(run, title, [table], provenance, figures=figures)
+    table_file = write_tables(run, title, [table], provenance, figures=figures)
     orders = {
         tuple(np.argsort([row[f"{how}_mean_jct_s"] for row in records]).tolist())
         for how in ("live", "replay")
@@ -108,7 +108,7 @@ def rehearse(config: RehearseConfig, run: Run) -> Result:
         "jobs": len(trace),
         "policies": records,
         "same_order": len(orders) == 1,
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
     }
     return Result(values, provenance, ("jobs", "same_order", "table"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import yaml
 
 from envs.errors import InputError, in_one_line
+from experiments.config.composing import by_key
 
 RUN_FILE = "tracked_run.txt"  # in the run folder: the run's id, by which it goes on
 BATCH = 100  # parameters that MLflow takes at a time
@@ -179,12 +180,4 @@ def _parameters(run_folder: Path) -> dict[str, Any]:
     """The config of a run, by dotted key."""
     path = run_folder / "config.yaml"
     node = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return dict(_flat(node, ""))
-
-
-def _flat(node: object, key: str) -> Iterator[tuple[str, object]]:
-    if isinstance(node, Mapping):
-        for name, value in node.items():
-            yield from _flat(value, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
+    return dict(by_key(node))

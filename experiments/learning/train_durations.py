@@ -41,7 +41,7 @@ from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.trainer import Files, Rounds, Row, Task
 from experiments.learning.training import WindowsConfig, begun, run_rounds
 from experiments.pictures.learning import draw_reliability
-from experiments.reporting.tables import TABLE_FILE, Table, write_tables
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -305,7 +305,9 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
         Table("All traces", heads, cells),
         Table("By trace", ("trace", *(one.method for one in scores)), traces),
     ]
-    write_tables(run, "Work that jobs still need", tables, provenance, caption=CAPTION, width=WIDTH)
+    table_file = write_tables(
+        run, "Work that jobs still need", tables, provenance, caption=CAPTION, width=WIDTH
+    )
     title = f"Work left of jobs of the {config.evaluation_window} windows"
     ranks = {one.method: one.rank for one in scores}
     losses = {name: list(own.values()) for name, own in by_trace.items()}
@@ -319,7 +321,7 @@ def train_durations(config: TrainDurationsConfig, run: Run) -> Result:
         "methods": methods,
         "by_trace": by_trace,
         "durations": str(run.folder / DURATIONS),
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
         "picture": str(run.folder / PICTURE_FILE),
         "seconds": run.seconds,
     }

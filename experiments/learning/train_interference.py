@@ -24,7 +24,7 @@ from envs.cluster.interference.deepshare import ISOLATED, SHARED
 from envs.errors import InputError
 from experiments.config.targets import build_as
 from experiments.pictures.learning import Points, draw_errors, draw_predicted
-from experiments.reporting.tables import TABLE_FILE, Table, write_tables
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_figure
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import Provenance, file_hash
@@ -163,7 +163,7 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
             intervals,
         ),
     ]
-    write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
+    table_file = write_tables(run, title, sections, provenance, caption=CAPTION, width=WIDTH)
     points: dict[str, Points] = {
         table: {
             model: (source.measurements.rate[k][asked], fitted.mean[k][asked])
@@ -194,7 +194,7 @@ def train_interference(config: TrainInterferenceConfig, run: Run) -> Result:
         "errors": [row.document() for row in rows],
         "coverage": coverage,
         "predictors": [str(run.folder / PREDICTORS / s.measurements.name) for s in sources],
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
         "pictures": [str(run.folder / name) for name in (PREDICTED_FILE, ERRORS_FILE)],
         "seconds": run.seconds,
     }

@@ -38,7 +38,7 @@ from experiments.measured.judging import (
 from experiments.measured.judging import Row as Priced
 from experiments.measured.leaving_out import Data
 from experiments.measured.pricing import LEARNED, ROOFLINE, Cost, Costs
-from experiments.reporting.tables import TABLE_FILE, Table, write_tables
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.provenance import portable
@@ -176,7 +176,7 @@ def train_kernel_cost(config: TrainKernelCostConfig, run: Run) -> Result:
     ]
     tables.append(_table("Models on a GPU left out", whole))
     title = "How long kernels take"
-    write_tables(run, title, tables, provenance, caption=CAPTION)
+    table_file = write_tables(run, title, tables, provenance, caption=CAPTION)
     mean = {method: np.mean([*rows.values()], axis=0).tolist() for method, rows in errors.items()}
     values: dict[str, object] = {
         "kernels": len(data.kernels.seconds),
@@ -188,7 +188,7 @@ def train_kernel_cost(config: TrainKernelCostConfig, run: Run) -> Result:
         "means": mean,
         "models": whole,
         "kernel_cost": str(run.folder / KERNEL_COST),
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
         "seconds": run.seconds,
     }
     shown = [key for key in values if key not in ("methods", "means", "models", "amid")]

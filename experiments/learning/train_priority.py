@@ -43,7 +43,7 @@ from experiments.learning.exporting import CHECKPOINT_FOLDER, export_migrating
 from experiments.learning.trainer import Files, Rounds, Row, Task
 from experiments.learning.training import WindowsConfig, begun, run_rounds
 from experiments.pictures.learning import draw_search
-from experiments.reporting.tables import TABLE_FILE, Table, markdown_table, write_tables
+from experiments.reporting.tables import Table, markdown_table, write_tables
 from experiments.run.artifacts import to_json, write_figure, write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -257,7 +257,9 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
     )
     cells = [(name, f"{before[name]:.2f}", f"{found[name]:.2f}") for name in NAMES]
     tables = [Table("Weights", ("of", "before", "after"), cells), evaluations]
-    write_tables(run, "What counts for a job", tables, provenance, caption=CAPTION, width=WIDTH)
+    table_file = write_tables(
+        run, "What counts for a job", tables, provenance, caption=CAPTION, width=WIDTH
+    )
     values: dict[str, object] = {
         "rounds": settings.rounds,
         "replays": 2 * settings.rounds * settings.pairs,
@@ -268,7 +270,7 @@ def train_priority(config: TrainPriorityConfig, run: Run) -> Result:
         "found": found,
         "weights": str(run.folder / WEIGHTS_FILE),
         "checkpoint": str(checkpoint),
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
         "picture": str(run.folder / PICTURE_FILE),
         "seconds": progress.seconds,
     }

@@ -25,7 +25,7 @@ from experiments.config.targets import build_as
 from experiments.learning.tracking import Tracking
 from experiments.learning.trainer import Files, Rounds, Row, Task
 from experiments.learning.training import WindowsConfig, begun, run_rounds
-from experiments.reporting.tables import TABLE_FILE, Table, write_tables
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_json
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -192,12 +192,12 @@ def searched(
         for ratio, one, tried in zip(ratios, judged, best, strict=True)
     ]  # fmt: skip
     table = Table(f"The best of {len(task.tried)}", ("search", "evaluation", *numbers), rows)
-    write_tables(run, title, [table], provenance, caption=caption)
+    table_file = write_tables(run, title, [table], provenance, caption=caption)
     values: dict[str, object] = {
         **document,
         "evaluation": judged[winner].mean,
         "file": str(path),
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
         "seconds": progress.seconds,
     }
     return Result(values, provenance, shown=("evaluation", "file", "table", "seconds"))

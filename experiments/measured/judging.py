@@ -41,7 +41,7 @@ from experiments.measured.tables import (
     read_models,
 )
 from experiments.pictures.learning import draw_ratios
-from experiments.reporting.tables import TABLE_FILE, Table, write_tables
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.artifacts import write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -280,13 +280,13 @@ def judge(config: MeasuredConfig, run: Run) -> Result:
         "rankings": rankings(priced),
         "by": by,
     }
-    write_tables(run, title, tables, provenance, numbers=values, figures=figures)
+    table_file = write_tables(run, title, tables, provenance, numbers=values, figures=figures)
     write_text(run.folder / PREDICTIONS_FILE, _frame(rows).write_csv())
     for row in [row for row in rows if row.reason][:MOST_SAID]:
         run.console.say(f"not priced: {row.place}: {row.reason}")
     values |= {
         "predictions": str(run.folder / PREDICTIONS_FILE),
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
         "seconds": run.seconds,
     }
     return Result(values, provenance, ("rows", "priced", *ERRORS, "predictions", "seconds"))

@@ -152,8 +152,8 @@ def write_tables(
     width: int = WIDTH,
     numbers: Mapping[str, object] | None = None,
     figures: Mapping[str, Figure] | None = None,
-) -> None:
-    """Print the tables and write them to `TABLE_FILE` of the run folder.
+) -> str:
+    """Print the tables and write them to `TABLE_FILE` of the run folder, whose path is returned.
 
     `numbers` are what stands behind them; they go to `NUMBERS_FILE`, and `figures` to their names.
     """
@@ -170,6 +170,7 @@ def write_tables(
     if numbers is not None:
         document = stamp({"title": title, **numbers}, provenance, kind="benchmark")
         write_json(run.folder / NUMBERS_FILE, document)
+    return str(run.folder / TABLE_FILE)
 
 
 def write_markdown(

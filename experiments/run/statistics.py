@@ -21,11 +21,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def below_one(self) -> bool:
-        """Whether the whole interval is."""
-        return self.high < 1.0
-
     def text(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from envs.errors import InputError
+from experiments.config.composing import by_key
 from experiments.config.verbs import expanded, jobs_of
 from experiments.reporting.page import Figure, Page
 from experiments.reporting.run_folder import RunFolder
@@ -128,7 +129,7 @@ def _records(
     verb: str, folders: Sequence[RunFolder]
 ) -> Iterator[tuple[Cell, Mapping[str, Any], Path]]:
     """Runs as cells: the agent is the solver, all else that differs tells problems apart."""
-    configs = [dict(_leaves(folder.choices)) for folder in folders]
+    configs = [dict(by_key(folder.choices)) for folder in folders]
     every = dict.fromkeys(key for config in configs for key in config)
     varying = [key for key in every if len({repr(config.get(key)) for config in configs}) > 1]
     for folder, config in zip(folders, configs, strict=True):
@@ -143,14 +144,6 @@ def _records(
         seed = folder.seed if isinstance(folder.seed, int) else 0
         words = (str(folder.path),)
         yield Cell(verb, factors, ", ".join(solver), "", None, seed, words), result, folder.path
-
-
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _add_run(page: Page, folder: RunFolder) -> None:

@@ -12,7 +12,7 @@ import polars as pl
 from envs.bounds import Count
 from envs.errors import InputError
 from experiments.pictures.style import draw_rows
-from experiments.reporting.tables import TABLE_FILE, write_tables
+from experiments.reporting.tables import write_tables
 from experiments.run.artifacts import write_text
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
@@ -81,7 +81,7 @@ def run_study(config: StudyConfig, run: Run) -> Result:
         "by_problem": found.by_problem_document(),
         "values": values_of(found),
     }
-    write_tables(
+    table_file = write_tables(
         run, study.title, tables, provenance, caption=study.note, numbers=numbers, figures=figures
     )
     write_text(run.folder / LATEX_FILE, "\n".join(table.latex() for table in tables))
@@ -95,7 +95,7 @@ def run_study(config: StudyConfig, run: Run) -> Result:
             "left_out": left_out,
             "best_overall": found.name(found.overall()),
             "best": found.name(found.leader()),
-            "table": str(run.folder / TABLE_FILE),
+            "table": table_file,
             "page": str(run.folder / PAGE_FILE),
             "seconds": run.seconds,
             "lost_workers": lost,
