@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -131,16 +130,9 @@ def test_gittins(past: list[int], limits: list[float], jobs: Jobs, finish: list[
 
 
 @pytest.mark.parametrize(
-    ("kind", "numbers"),
-    [
-        (RollingDuration, (0.0, 0.5)),
-        (RollingDuration, (1.0, 0.0)),
-        (RollingDuration, (1.0, 1.5)),
-        (Gittins, (LowestNodes(), [5.0, 5.0], [1, 1, 1])),
-        (Gittins, (LowestNodes(), [5.0], [1.0])),
-        (Gittins, (LowestNodes(), [5.0], [0.0, None])),
-    ],
+    ("field", "limits", "quanta"),
+    [("limits", [5.0, 5.0], [1, 1, 1]), ("quanta", [5.0], [1.0])],
 )
-def test_what_is_refused(kind: Callable[..., object], numbers: tuple[Any, ...]) -> None:
-    with refusal():
-        kind(*numbers)
+def test_queues_that_do_not_go_together(field: str, limits: Any, quanta: Any) -> None:
+    with refusal(field):
+        Gittins(LowestNodes(), limits, quanta)

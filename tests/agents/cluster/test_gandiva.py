@@ -16,7 +16,6 @@ from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.further_policies import Jobs, on_nodes, trace_of
 from tests.agents.cluster.small_clusters import Speeds
-from tests.refusal import refusal
 from tests.strength import trials
 
 GOLDEN = (228840.12575762667, 370)  # sum of completion times, preemptions
@@ -93,12 +92,6 @@ def test_packing_only_if_it_pays(rate: float, finish: list[float]) -> None:
     trace = replace(trace_of([(0, 120, 1)] * 2), gpu_milli=np.array([500, 500], np.int32))
     simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=Beside(rate))
     assert simulate(Gandiva(), simulator).finish.tolist() == pytest.approx(finish)
-
-
-@pytest.mark.parametrize(("quantum", "free"), [(0.0, 0.5), (60.0, 1.5), (60.0, -0.1)])
-def test_what_is_refused(quantum: float, free: float) -> None:
-    with refusal():
-        Gandiva(quantum, free)
 
 
 def random_simulator(seed: int) -> ClusterSimulator:

@@ -649,25 +649,3 @@ def test_the_dominant_share_of_the_user_comes_first(order: str, starts: list[int
     trace = with_columns(trace, memory_mib=[0, 50, 0, 0])
     found = replay(joint_choice(order=order, joint=False), cluster, trace)
     assert found.start.tolist() == starts
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "value"),
-    [
-        (joint_choice, "order", "longest"),
-        (joint_choice, "choice", "best"),
-        (joint_choice, "first", 0),
-        (joint_choice, "own", 1.5),
-        (joint_choice, "others", -0.5),
-        (joint_choice, "fast", np.nan),
-        (joint_choice, "hurry", -1.0),
-        (joint_choice, "prior_s", 0.0),
-        (joint_choice, "recency", 0.0),
-        (several, "schedulers", 0),
-        (several, "arrival", "random"),
-        (several, "forward_s", 0.0),
-    ],
-)
-def test_wrong_numbers_are_named(kind: Callable[..., Any], field: str, value: object) -> None:
-    with refusal(field):
-        kind(**{field: value})

@@ -139,5 +139,3 @@ def test_what_is_refused() -> None:
     with refusal("no pool of alike GPUs holds the 3 GPUs"):
         in_rounds(MaxMinFairness()).reset(simulator)
     in_rounds(LeastAttainedService()).reset(simulator)
-    with refusal("round_s"):
-        in_rounds(LeastAttainedService(), 0.0)

@@ -228,11 +228,6 @@ def test_fair_shares_of_gangs(rule: ShareRule) -> None:
     assert_allclose(shares, [[2 / 3], [2 / 3], [1 / 3], [0.0]])
 
 
-def test_weights_are_above_zero() -> None:
-    with refusal(r"weights\.a"):
-        MaxMinFairness({"a": 0.0})
-
-
 def by_the_book(service: list[float], gangs: list[int], gpus: int) -> list[int]:
     """The paper's comparison with throughputs p(w) = w / gang, written out."""
     w = [0] * len(gangs)

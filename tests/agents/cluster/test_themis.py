@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from tests.agents.cluster.further_policies import on_nodes, trace_of
 from tests.agents.cluster.small_clusters import LowestNodes
-from tests.refusal import refusal
 from tests.strength import examples
 
 
@@ -69,9 +67,3 @@ def test_rho() -> None:
         policy.decide(simulator)
     rho = policy.rho(simulator, np.array([0, 1]))
     np.testing.assert_allclose(rho, [(200 + 800) / 1500, (100 + 1000) / 2000])
-
-
-@pytest.mark.parametrize(("fairness", "lease"), [(1.0, 10.0), (-0.1, 10.0), (0.5, 0.0)])
-def test_what_is_refused(fairness: float, lease: float) -> None:
-    with refusal():
-        Themis(LowestNodes(), fairness, lease)

@@ -396,14 +396,6 @@ def test_weights_and_whole_policies_survive_storage() -> None:
         assert torch.equal(outlook(twin, seen).logits, outlook(policy, seen).logits)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("hidden", 1), ("rounds", -1), ("heads", 0), ("initial_scale", -0.1)]
-)
-def test_senseless_settings_are_named(field: str, value: float) -> None:
-    with refusal(f"field '{field}'"):
-        replace(CONFIG, **{field: value})
-
-
 def test_foreign_spaces_are_named() -> None:
     (seen, action), box = SIZES.spaces(), partial(spaces.Box, 0, 1, dtype=np.float32)
     assert isinstance(CONFIG, Architecture)

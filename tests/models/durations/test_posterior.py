@@ -227,19 +227,6 @@ def test_rows_of_another_history_are_refused() -> None:
         fit(SMALL, *like_their_neighbours(0, 10, 3), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("history", 0), ("hidden", 0), ("readout", 0), ("heads", 0), ("epochs", 0), ("batch", 0),
-        ("dropout", 1.0), ("dropout", -0.1), ("stretch", 0.9), ("stretch", float("nan")),
-        ("learning_rate", 0.0), ("weight_decay", -1.0),
-    ],
-)  # fmt: skip
-def test_settings_out_of_range_name_themselves(field: str, value: float) -> None:
-    with refusal(f"field '{field}'"):
-        replace(SMALL, **{field: value})
-
-
 logits_of_bins = st.lists(st.floats(-8.0, 8.0), min_size=BINS, max_size=BINS)
 
 

@@ -224,18 +224,6 @@ def test_the_quantile_is_that_of_split_conformal_prediction() -> None:
     assert Calibration.of([scores, scores[:1]], (0.95,)).factor.tolist() == [[np.inf], [np.inf]]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("hidden", 0), ("learning_rate", 0.0), ("weight_decay", -1.0), ("jitter", ()),
-        ("jitter", (-0.1,)), ("fingerprint_weight", float("nan")), ("members", 0),
-    ],
-)  # fmt: skip
-def test_a_bad_fit_is_named(name: str, value: object) -> None:
-    with refusal(name):
-        small_fit(**{name: value})
-
-
 def test_too_few_models_or_jobs_are_told() -> None:
     with refusal("2 models, fewer than 3"):
         cross_validate(pairs(models=2), small_fit(), 1, (0.8,), 0, quiet)

@@ -169,20 +169,6 @@ def test_it_exports_with_any_sizes() -> None:
         torch.testing.assert_close(value, worth, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "field"),
-    [
-        ({"hidden": 0}, "hidden"),
-        ({"rounds": -1}, "rounds"),
-        ({"initial_scale": -0.1}, "initial_scale"),
-        ({"initial_deviation": 0.0}, "initial_deviation"),
-    ],
-)
-def test_senseless_settings_are_named(chosen: dict[str, Any], field: str) -> None:
-    with refusal(f"field '{field}'"):
-        make_policy(None, **chosen)
-
-
 def test_other_agents_are_refused() -> None:
     config = ChannelPolicyConfig(8, 1, 0.1, 0.1)
     with refusal("chooses levels or weights"):

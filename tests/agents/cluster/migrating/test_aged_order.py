@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -133,9 +132,3 @@ def test_expected_service_is_between_the_posterior_and_the_average() -> None:
     mean = left.mean(simulator.state, jobs)
     expected = np.log([1.0, 2.0]) + np.log(np.array([300.0, 400.0]) * mean) / 2.0
     assert_allclose(order(simulator.state, jobs), expected)
-
-
-@pytest.mark.parametrize("share", [0.0, -1.0, float("nan")])
-def test_a_share_is_above_zero(share: float) -> None:
-    with refusal("share"):
-        Aged(RemainingService(), share)

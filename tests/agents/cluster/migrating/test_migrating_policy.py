@@ -164,21 +164,7 @@ def test_jobs_that_can_never_run_again_are_told() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("field", "settings_of"),
-    [("gain", (0.9, 1.0, 1.0)), ("least_run_s", (1.0, 0.0, 1.0)), ("wake_s", (1.0, 1.0, -1.0))],
-)
-def test_settings_out_of_range_are_refused(
-    field: str, settings_of: tuple[float, float, float]
-) -> None:
-    with refusal() as caught:
-        Migrating(RemainingTime(), *settings_of)
-    assert caught.value.field == field
-
-
 def test_classes_of_attained_service_double() -> None:
-    with refusal():
-        AttainedServiceClasses(0.0)
     trace = Trace.of("jobs", [0] * 7, [9000] * 7, [1] * 6 + [2])
     state = ClusterSimulator(Cluster.uniform(1, 8), trace).state
     state.jobs["executed"] = [0.0, 599.0, 600.0, 1799.0, 1800.0, 4200.0, 300.0]

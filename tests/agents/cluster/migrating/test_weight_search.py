@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from agents.cluster.migrating.weight_search import WeightSearch, WeightSearchConfig
-from tests.refusal import refusal
 
 CONFIG = WeightSearchConfig(
     rounds=100, pairs=8, spread=0.3, memory=80, fade=0.98, prior=4.0, step=0.1, limit=5.0
@@ -67,14 +66,3 @@ def test_one_wild_pair_counts_as_the_limit() -> None:
     tame.learn(offsets, np.array([1.0]), np.array([0.0]))
     np.testing.assert_array_equal(wild.weights, tame.weights)
     assert (tame.weights < 0.0).all()
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("rounds", 0), ("pairs", 0), ("memory", 0), ("spread", 0.0), ("prior", float("inf")),
-     ("step", -1.0), ("limit", 0.0), ("fade", 0.0), ("fade", 1.5)],
-)  # fmt: skip
-def test_a_number_out_of_range_is_named(field: str, value: float) -> None:
-    with refusal() as caught:
-        replace(CONFIG, **{field: value})
-    assert caught.value.field == field

@@ -5,13 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from fractional_cases import KINDS, Row, cluster_of, requests_of, rows
 from hypothesis import given
 from hypothesis import strategies as st
 from slow_fragmentation import Job, Node, expected_fragments, popularity
 
-from agents.cluster.rules.fragmentation import FragmentationGradientDescent, fragments, typical_jobs
+from agents.cluster.rules.fragmentation import fragments, typical_jobs
 from envs.cluster.nodes import ResourceRequests
 from envs.cluster.workload.trace import Trace
 from tests.refusal import refusal
@@ -66,12 +65,6 @@ def test_the_rarest_jobs_are_not_typical() -> None:
     assert sorted(typical.milli.tolist()) == [250, 500]
     assert typical.jobs == 9
     assert typical_jobs(requests_of(rows), CLUSTER, 0.91).jobs == 10
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
-def test_a_share_is_above_0_and_at_most_1(share: float) -> None:
-    with refusal("typical_share"):
-        FragmentationGradientDescent(share, 0)
 
 
 def test_nothing_is_typical_of_nothing() -> None:

@@ -24,7 +24,6 @@ from agents.cluster.rules.fractional import (
 )
 from agents.cluster.rules.fragmentation import FragmentationGradientDescent
 from envs.cluster.nodes import Cluster
-from tests.refusal import refusal
 from tests.strength import examples
 
 FGD, FGD_EXACT = FragmentationGradientDescent(0.95, 100), FragmentationGradientDescent(1.0, 0)
@@ -180,8 +179,3 @@ def test_random_fit_chooses_every_spot() -> None:
     half = [(0, 0, 1, 500, "")]
     spots = {packed(RandomFit(), cluster, half, seed)[0] for seed in range(60)}
     assert spots == {(0, 0), (0, 1), (1, 0), (1, 1)}
-
-
-def test_a_score_has_no_negative_number_of_levels() -> None:
-    with refusal("score_levels"):
-        FragmentationGradientDescent(0.95, -1)

@@ -224,8 +224,6 @@ def stages(**changes: Any) -> Curriculum:
                 ("first_load", (1, 0.5)),
                 ("load", (0, 1)),
                 ("first_gpus", 64),
-                ("until", 0.0),
-                ("until", 1.5),
             )
         ),
         *((GROWING.stage, "progress", {"progress": value}) for value in (-0.1, 1.1, np.nan)),
@@ -236,8 +234,6 @@ def stages(**changes: Any) -> Curriculum:
                 ("stages", stages(first_gpus=4)),
                 ("jobs_per_gpu", (2, 1)),
                 ("jobs_per_gpu", (50, 50)),
-                ("max_share", 0.0),
-                ("max_share", 1.5),
                 ("speeds.B", {"A": 1.0}),
                 ("speeds.B", {"A": 1.0, "B": 0.0}),
             )

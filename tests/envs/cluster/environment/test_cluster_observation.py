@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 from cluster_instances import Crowding, Fixed, instances, random_action, without_too_large_jobs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,22 +178,7 @@ def test_features_and_masks_are_those_of_the_tables(fixed: Fixed, data: st.DataO
 BOUNDS = ClusterBounds(servers=2, racks=1, rack_servers=2, gpus=4, gpu_types=1)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        *((field, 0, "below 1") for field in ("window", "running", "shares")),
-        ("history", -1, "is negative"),
-    ],
-)
-def test_bad_sizes_are_input_errors(field: str, value: int, words: str) -> None:
-    with refusal(words) as refused:
-        ClusterObservation(BOUNDS, **{field: value})
-    assert refused.value.field == field
-
-
 def test_bad_bounds_are_input_errors() -> None:
-    with refusal("below 1"):
-        ClusterBounds(servers=2, racks=0, rack_servers=2, gpus=4, gpu_types=1)
     with refusal("1 racks for 2 schedulers"):
         BOUNDS.part(2)
     assert ClusterParallelEnv().bounds.servers == 4

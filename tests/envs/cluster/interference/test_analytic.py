@@ -195,16 +195,8 @@ def test_jobs_without_gpu_and_of_one_gpu() -> None:
 def test_bad_input() -> None:
     with refusal(r"'devices': 'K80' is not one of T4, V100"):
         tables(step_model(), [1], Cluster.uniform(2, 2, gpu_types=("K80",)), "mute")
-    with refusal(r"'overlap': 1.5 is not between 0 and 1"):
-        step_model(1.5)
     with refusal(r"network.core': is faster than rack"):
         NodeNetwork(link(10.0), link(5.0), link(6.0), link(10.0), False)
-    for beta, eta, message in (
-        (0.0, 0.0, "'beta': 0.0 is not pos"),
-        (1.0, -1.0, "'eta': -1.0 is neg"),
-    ):
-        with refusal(message):
-            AllReduceContention(profiles(), step_model(), beta, eta, 0)
 
 
 def test_fewest_nodes_and_tightest_spread() -> None:

@@ -235,8 +235,6 @@ def test_a_function_of_its_own_gives_the_rates_of_the_analytic_model() -> None:
 
 
 def test_impossible_tables_are_refused() -> None:
-    with refusal("'largest': 4 is not between 1 and 3"):
-        TabulatedRates("t", gentle, 3, modulo, NoInterference(), 4, ON_NODE, 0)
     for wrong in (np.zeros(9), np.ones(2)):
         with refusal("'predict': is not 9 finite numbers above 0"):
             tabulate(lambda *_, wrong=wrong: wrong, 3, 1)

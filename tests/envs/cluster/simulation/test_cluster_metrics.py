@@ -127,11 +127,6 @@ def test_sums_are_exact(values: list[float], total: float) -> None:
     assert exact_sum(np.array(values)) == total
 
 
-def test_a_cluster_without_gpus_is_refused() -> None:
-    with refusal("num_gpus"):
-        measure(TWO, 0)
-
-
 changes = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 3)), max_size=25)
 
 

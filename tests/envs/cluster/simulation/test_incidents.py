@@ -5,7 +5,6 @@ import pytest
 
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.incidents import Failures
-from tests.refusal import refusal
 
 
 def test_nodes_alternate_and_the_means_are_those_asked_for() -> None:
@@ -27,9 +26,3 @@ def test_a_node_does_not_depend_on_the_others() -> None:
     failures = Failures(50.0, 5.0, 1000.0, seed=1)
     few, many = (failures.incidents(Cluster.uniform(n, 1)) for n in (1, 3))
     assert (many[many["node"] == 0] == few).all()
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
-def test_impossible_times_are_refused(value: float) -> None:
-    with refusal("until_s"):
-        Failures(1.0, 1.0, value, seed=0)
