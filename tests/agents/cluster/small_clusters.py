@@ -74,7 +74,11 @@ def random_case(seed: int, *, types: int = 1) -> tuple[Cluster, Trace]:
 
 
 def check_schedule(
-    cluster: Cluster, trace: Trace, schedule: Schedule, speed: FloatArray | None = None
+    cluster: Cluster,
+    trace: Trace,
+    schedule: Schedule,
+    speed: FloatArray | None = None,
+    restart_s: float = 0.0,
 ) -> None:
     """Whole gangs, no GPU given twice, and exactly the work of every job, at `Speeds`, None: 1."""
     assert schedule.finished.all()
@@ -84,7 +88,8 @@ def check_schedule(
     for start, job in np.unique(runs[["start", "job"]]):
         run = runs[(runs["start"] == start) & (runs["job"] == job)]
         rate = 1.0 if speed is None else speed[job, cluster.gpu_type[run["node"]]].min()
-        done[job] += rate * (run["end"][0] - start)
+        stall = restart_s if start > schedule.start[job] else 0.0
+        done[job] += rate * max(run["end"][0] - start - stall, 0.0)
     np.testing.assert_allclose(done, trace.duration_s, rtol=1e-9)
     for time in np.unique([runs["start"], runs["end"]]):
         now = runs[(runs["start"] <= time) & (runs["end"] > time)]

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from best_schedule import best_preemptive
 from hypothesis import given
 from hypothesis import strategies as st
 from random_clusters import TYPES, clusters, traces
@@ -19,6 +18,7 @@ from agents.cluster.replay import replay
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
+from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct
 from tests.refusal import refusal
 
 
@@ -30,10 +30,10 @@ def test_never_above_the_best_schedule(data: st.DataObject, gpus: int) -> None:
         numbers = st.integers(least, most)
         return data.draw(st.lists(numbers, min_size=jobs, max_size=jobs))
 
-    trace = Trace.of("few", sorted(drawn(0, 4)), drawn(1, 4), drawn(1, gpus))
-    bound = completion_bound(trace, Cluster.uniform(1, gpus))
-    least = float((trace.duration_s).sum())
-    assert least * (1 - 1e-8) <= bound.sum_jct_s <= best_preemptive(trace, gpus)
+    submit, seconds, gangs = sorted(drawn(0, 4)), drawn(1, 4), drawn(1, gpus)
+    bound = completion_bound(Trace.of("few", submit, seconds, gangs), Cluster.uniform(1, gpus))
+    best = least_preemptive_sum_jct(list(zip(submit, seconds, gangs, strict=True)), [gpus])
+    assert sum(seconds) * (1 - 1e-8) <= bound.sum_jct_s <= best
 
 
 @given(st.data())

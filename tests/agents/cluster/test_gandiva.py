@@ -9,7 +9,7 @@ import pytest
 
 from agents.cluster.gandiva import Gandiva, Residents
 from agents.cluster.replay import simulate
-from envs.cluster.interference.rates import ON_GPU, PAIRS_LEAST, RateTables, without_neighbours
+from envs.cluster.interference.rates import ON_GPU, PAIRS_LEAST
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
@@ -19,19 +19,6 @@ from tests.agents.cluster.small_clusters import Speeds
 from tests.strength import trials
 
 GOLDEN = (228840.12575762667, 370)  # sum of completion times, preemptions
-
-
-class Beside:
-    """The rate beside any other job on the same GPU."""
-
-    name = "beside"
-
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-
-    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        alone = without_neighbours(np.zeros(len(trace), np.int32), np.ones((1, 1)))
-        return alone._replace(kind=PAIRS_LEAST, scope=ON_GPU, pair=np.array([[self.rate]]))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +77,8 @@ def test_nearly_empty_nodes_are_emptied(defragment_free: float, nodes: set[int])
 def test_packing_only_if_it_pays(rate: float, finish: list[float]) -> None:
     """Two halves on one GPU: 2 x 0.6 is more than turns give, 2 x 0.4 is less."""
     trace = replace(trace_of([(0, 120, 1)] * 2), gpu_milli=np.array([500, 500], np.int32))
-    simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=Beside(rate))
+    beside = Speeds(np.ones((2, 1)), kind=PAIRS_LEAST, scope=ON_GPU, pair=np.array([[rate]]))
+    simulator = ClusterSimulator(Cluster.uniform(1, 1), trace, rates=beside)
     assert simulate(Gandiva(), simulator).finish.tolist() == pytest.approx(finish)
 
 

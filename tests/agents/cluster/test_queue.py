@@ -30,9 +30,9 @@ from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, Overheads
 from envs.cluster.workload.trace import Trace
 from envs.text_table import EXACT
-from tests.agents.cluster.best_schedule import best_non_preemptive, best_preemptive
 from tests.agents.cluster.random_clusters import clusters, traces
 from tests.agents.cluster.small_clusters import check_schedule, with_columns
+from tests.envs.cluster.environment.brute_force import least_preemptive_sum_jct, least_sum_schedule
 from tests.refusal import refusal
 from tests.strength import examples
 
@@ -72,7 +72,7 @@ def test_nothing_beats_the_best_schedule(data: st.DataObject, gpus: int) -> None
     jobs = st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, gpus))
     drawn = sorted(data.draw(st.lists(jobs, min_size=1, max_size=5)), key=lambda job: job[0])
     trace = Trace.of("drawn", *zip(*drawn, strict=True))
-    bound, without = best_preemptive(trace, gpus), best_non_preemptive(trace, gpus)
+    bound, (without, _) = least_preemptive_sum_jct(drawn, [gpus]), least_sum_schedule(drawn, [gpus])
     assert bound <= without
     sums = {}
     for kind in POLICIES:
@@ -83,8 +83,9 @@ def test_nothing_beats_the_best_schedule(data: st.DataObject, gpus: int) -> None
 
 
 def test_six_jobs_where_preemption_pays() -> None:
-    trace = Trace.of("by hand", [0, 3, 3, 4, 5, 5], [9, 1, 1, 1, 1, 2], [2, 1, 2, 1, 1, 2])
-    bound, without = best_preemptive(trace, 2), best_non_preemptive(trace, 2)
+    jobs = [(0, 9, 2), (3, 1, 1), (3, 1, 2), (4, 1, 1), (5, 1, 1), (5, 2, 2)]
+    trace = Trace.of("by hand", *zip(*jobs, strict=True))
+    bound, (without, _) = least_preemptive_sum_jct(jobs, [2]), least_sum_schedule(jobs, [2])
     srtf, sjf = (
         replay(policy_of(kind), Cluster.uniform(1, 2), trace).jct.sum() for kind in (SRTF, SJF)
     )

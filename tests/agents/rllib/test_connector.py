@@ -15,7 +15,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
-from agents.rllib.advantages import PerStep, PerTime, less_group_mean, standardised
+from agents.rllib.advantages import (
+    PerStep,
+    PerTime,
+    advantages,
+    less_group_mean,
+    standardised,
+)
 from agents.rllib.connector import LearnerBatches, LearnerConnector
 from agents.rllib.module import EXPERT_ACTIONS, LABELS
 from agents.rllib.runner import ModuleRollout, Rollout
@@ -178,38 +184,19 @@ def test_the_columns_are_what_was_sampled(expert: bool) -> None:
 
 
 @pytest.mark.parametrize("discounting", [PerStep(0.9, 0.8), PerTime(10.0, 5.0)])
-def test_advantages_and_targets_are_those_worked_out_by_hand(discounting: Any) -> None:
-    """Of an agent that decides in steps 0, 2 and 3; the episode ends with step 3."""
-    rewards, elapsed = np.array([1.0, 2.0, -1.0, 5.0]), np.array([1.0, 2.0, 0.5, 1.0])
+def test_advantages_and_targets_are_of_what_was_sampled(discounting: Any) -> None:
+    """Nothing comes after an episode that is terminated, nor goes on after the last step."""
     rollout = random_rollout(0)
-    own = rollout.modules["b"]
-    rollout.terminated[:], rollout.truncated[:] = False, False
-    rollout.terminated[3, 0] = rollout.truncated[3, 1] = True  # others go on
-    for array, column in (
-        (rollout.elapsed, elapsed),
-        (own.rewards, rewards),
-        (own.values, [3.0, 99.0, 2.0, -4.0, 6.0]),
-        (own.decides, [True, False, True, True, True]),
-    ):
-        array[: len(column)] = np.array(column)[:, None]
-    own.next_values[3] = 7.0
-    if isinstance(discounting, PerStep):
-        counts, kept = np.full(4, 0.9), np.full(4, 0.8)
-    else:
-        counts, kept = np.exp(-elapsed / 10.0), np.exp(-elapsed / 5.0)
-        rewards = rewards * 10.0 * (1.0 - counts) / elapsed  # at an even rate
+    own, ends = rollout.modules["b"], rollout.terminated | rollout.truncated
+    ends[-1] = True
     batch = made([rollout], discounting=discounting).batches[0].policy_batches["b"]
-    targets = batch[TARGETS].reshape(STEPS, ENVS)
-    for env, last in ((0, 0.0), (1, 7.0)):
-        at_3 = rewards[3] + counts[3] * last + 4.0
-        at_2 = rewards[2] + counts[2] * -4.0 - 2.0 + counts[2] * kept[2] * at_3
-        between = counts[1] * kept[1] * at_2  # step 1 is as good as what it brings
-        at_0 = rewards[0] + counts[0] * (rewards[1] + counts[1] * 2.0) - 3.0
-        at_0 += counts[0] * kept[0] * between
-        found = targets[[0, 2, 3], env]
-        assert_allclose(found, [at_0 + 3.0, at_2 + 2.0, at_3 - 4.0], rtol=1e-5)
-    rows = batch[Columns.LOSS_MASK]
-    close(batch[GAINS][rows], standardised((batch[TARGETS] - own.values.reshape(-1))[rows]))
+    gains, expected = advantages(
+        discounting.accrued(own.rewards, rollout.elapsed), own.values,
+        np.where(rollout.terminated, 0.0, own.next_values), rollout.elapsed, ends, own.decides,
+        discounting,
+    )  # fmt: skip
+    close(batch[TARGETS], (gains + expected).reshape(-1))
+    close(batch[GAINS][batch[Columns.LOSS_MASK]], standardised(gains[own.decides]))
 
 
 def test_what_befalls_the_environments_of_a_group_is_taken_away() -> None:

@@ -44,6 +44,7 @@ from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import INCIDENT, RUNNING, Overheads, Schedule
 from envs.cluster.workload.trace import Trace
+from tests.agents.cluster.small_clusters import check_schedule
 from tests.refusal import refusal
 from tests.strength import SEEDS, examples
 
@@ -88,26 +89,8 @@ def test_every_job_gets_its_work_and_no_gpu_is_given_twice(
     rates = JobSpeeds(seed % 7)
     policy = Migrating(order, gain, 120.0, 300.0)
     schedule = replay(policy, cluster, trace, rates=rates, overheads=OVERHEADS, keep_runs=True)
-    assert schedule.finished.all()
-    runs = schedule.runs
-    assert runs is not None
-    assert (runs["start"] >= trace.submit_s[runs["job"]]).all()
-    for instant in np.unique(runs["start"]):
-        now = runs[(runs["start"] <= instant) & (runs["end"] > instant)]
-        given_gpus = np.bincount(now["node"], now["gpus"], cluster.num_nodes)
-        assert (given_gpus <= cluster.gpus).all()
-        gangs = np.bincount(now["job"], now["gpus"], len(trace))
-        assert (gangs[gangs > 0] == trace.num_gpus[gangs > 0]).all()
-    tables = rates.tables(trace, cluster)
-    for job in range(len(trace)):  # the work of its runs, each on the slowest of its nodes
-        mine = runs[runs["job"] == job]
-        done = 0.0
-        for run, start in enumerate(np.unique(mine["start"])):
-            part = mine[mine["start"] == start]
-            rate = tables.speed[job, cluster.gpu_type[part["node"]]].min()
-            stall = OVERHEADS.restart_s if run else 0.0
-            done += max(float(part["end"][0]) - start - stall, 0.0) * rate
-        assert done == pytest.approx(trace.duration_s[job], rel=1e-9)
+    speed = rates.tables(trace, cluster).speed
+    check_schedule(cluster, trace, schedule, speed, OVERHEADS.restart_s)
 
 
 @pytest.mark.parametrize("seed", range(4))

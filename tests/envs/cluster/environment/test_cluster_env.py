@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from cluster_instances import (
     SMALL,
-    Crowding,
     Fixed,
     Seen,
     begun,
@@ -21,7 +20,6 @@ from cluster_instances import (
     first_action,
     instances,
     play,
-    random_action,
 )
 from hydra.utils import instantiate
 from hypothesis import given
@@ -31,7 +29,6 @@ from numpy.testing import assert_array_equal
 from envs.cluster.environment.actions import (
     Bookkeeping,
     ClusterActions,
-    LeastService,
     QueueOrder,
     ShortestRemainingTime,
     WindowOrder,
@@ -334,32 +331,6 @@ def test_a_preempted_job_keeps_its_progress_and_pays_for_its_restart() -> None:
     assert env.schedule().finish.tolist() == [4.0 + 3.0 + 7.0, 4.0]
 
 
-def test_unknown_durations_are_not_in_the_observation() -> None:
-    hidden = partial(SMALL, known_durations=False, order=LeastService())
-
-    def until_the_first_completion(durations: list[int]) -> list[Seen]:
-        env, seen = begun(
-            Cluster.uniform(3, 2, nodes_per_rack=2),
-            Trace.of("hidden", [0, 0, 3, 5, 6, 9], durations, [1, 2, 4, 1, 2, 1]),
-            rates=Crowding(),
-            actions=ClusterActions(preempt_after_s=1.0, longest_wait_s=2.0),
-            observation=hidden,
-        )
-        rng, kept = np.random.default_rng(3), []
-        for _ in range(40):
-            kept.append(seen)
-            seen, _, _, _, info = env.step(random_action(seen, rng))
-        assert (info["finished"], info["arrived"]) == (0, 6)
-        return kept
-
-    first = until_the_first_completion([900, 800, 700, 600, 500, 400])
-    second = until_the_first_completion([400, 999, 500, 888, 600, 777])
-    for one, other in zip(first, second, strict=True):
-        for key, values in one.items():
-            assert_array_equal(values, other[key], err_msg=key)
-    assert any(seen["running_features"][:, 7].any() for seen in first)
-
-
 def test_an_episode_that_cannot_go_on_is_truncated() -> None:
     fails = np.array([(2.0, 0, 0)], INCIDENT)
     trace = Trace.of("stuck", [0], [10], [1])
@@ -382,17 +353,6 @@ def test_the_horizon_truncates() -> None:
     for step in range(3):
         _, _, terminated, truncated, info = env.step(env.action_space.n - 1)
         assert (info["decisions"], terminated, truncated) == (step + 1, False, step == 2)
-
-
-def test_a_simulator_copy_looks_ahead_without_disturbing() -> None:
-    env = toy_environment()
-    env.reset(seed=0)
-    env.step(0)
-    ahead = env.simulator.copy()
-    while ahead.advance():
-        pass
-    assert ahead.now == 4.0
-    assert env.simulator.now == 0.0
 
 
 @pytest.mark.parametrize(

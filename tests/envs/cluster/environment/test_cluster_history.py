@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import envs  # noqa: F401  registers the environments
-from envs.cluster.environment.actions import ClusterActions
+from envs.cluster.environment.actions import ClusterActions, LeastService
 from envs.cluster.environment.env import ClusterEnv
 from envs.cluster.environment.observation import (
     JOB_BASE,
@@ -40,7 +40,10 @@ from envs.cluster.workload.trace import Trace
 from tests.envs.cluster.environment.reference_observation import exponential, kin, time
 from tests.strength import examples
 
-SIZES = partial(ClusterObservation, window=6, running=8, shares=8, known_durations=False, history=2)
+SIZES = partial(
+    ClusterObservation, window=6, running=8, shares=8, known_durations=False, history=2,
+    order=LeastService(),
+)  # fmt: skip
 
 
 def parallel(fixed: Fixed, seed: int) -> ClusterParallelEnv:

@@ -14,24 +14,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from envs.cluster.environment.duration_features import DurationFeatures, columns, width
-from envs.cluster.interference.rates import RateTables, without_neighbours
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster import ClusterSimulator
 from envs.cluster.simulation.cluster_state import FINISHED, FUTURE, RUNNING, Overheads
 from envs.cluster.workload.trace import Trace
+from tests.agents.cluster.migrating.migrating_cases import OneSpeed
 from tests.envs.cluster.environment.reference_observation import count, exponential, kin, time
 from tests.strength import SEEDS, examples
 
 CLUSTER = Cluster.uniform(3, 4, gpu_types=("A", "B", "C"))
-
-
-class Slower:
-    """Type B at half speed, C at a fifth."""
-
-    name = "slower"
-
-    def tables(self, trace: Trace, cluster: Cluster) -> RateTables:
-        return without_neighbours(np.zeros(len(trace), np.int32), np.array([[1.0, 0.5, 0.2]]))
 
 
 def trace_of(seed: int) -> Trace:
@@ -44,7 +35,9 @@ def trace_of(seed: int) -> Trace:
 
 
 def simulator_of(trace: Trace) -> ClusterSimulator:
-    return ClusterSimulator(CLUSTER, trace, rates=Slower(), overheads=Overheads(30.0, 0.0))
+    return ClusterSimulator(
+        CLUSTER, trace, rates=OneSpeed(1.0, 0.5, 0.2), overheads=Overheads(30.0, 0.0)
+    )
 
 
 def start_what_fits(simulator: ClusterSimulator, nodes: Callable[[int], Iterable[int]]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from envs.cluster.workload.readers.read_trace import ReadTrace
+from envs.cluster.workload.readers.read_trace import ReadTrace, TraceReader
 from envs.cluster.workload.trace import WHOLE_GPU, Labels, Trace
+from tests.refusal import refusal
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=6)
 PLAIN_NAMES = NAMES.filter(lambda name: name == name.strip())
@@ -58,6 +59,14 @@ def left_out(found: ReadTrace) -> list[str]:
         f"{'no job' if r.excluded else 'fault'}: {r.rows} from {r.first}: {r.field} {r.reason}"
         for r in found.rejected
     ]
+
+
+def refuses_the_second(reader: TraceReader, path: Path, message: str) -> None:
+    """Of the two jobs of a file; where faults are allowed it is left out."""
+    with refusal(message):
+        reader.read(path)
+    found = reader.read(path, strict=False)
+    assert (len(found.trace), found.num_rejected, found.rejected[0].excluded) == (1, 1, False)
 
 
 def table(path: Path, *lines: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from random_traces import holds, jobs_of, left_out, table
+from random_traces import holds, jobs_of, left_out, refuses_the_second, table
 
 from envs.cluster.workload.readers.slurm import SlurmReader
 from tests.refusal import refusal
@@ -106,10 +106,7 @@ def test_the_queue(tmp_path: Path) -> None:
 def test_faults_in_json(edit: dict[str, Any], message: str, tmp_path: Path) -> None:
     second = SQUEUE | {"array_task_id": number(1)} | edit
     path = table(tmp_path / "squeue.json", json.dumps({"jobs": [SQUEUE, second]}))
-    with refusal(message):
-        SlurmReader().read(path)
-    found = SlurmReader().read(path, strict=False)
-    assert (len(found.trace), found.num_rejected, found.rejected[0].excluded) == (1, 1, False)
+    refuses_the_second(SlurmReader(), path, message)
 
 
 @pytest.mark.parametrize(
