@@ -371,6 +371,8 @@ def device_spec(kind: str | DeviceSpec) -> DeviceSpec:
     """
     if isinstance(kind, DeviceSpec):
         return kind
+    if not isinstance(kind, str):
+        raise InputError(f"{kind!r} is not the name of a device kind", field="device")
     words = _words(kind)
     name = kind if kind in CATALOGUE else _BY_WORDS.get(words)
     if name is None:
