@@ -173,6 +173,7 @@ WRONG_UNIT = {**PCIE, "bandwidth": "16GB"}
     ("build", "message"),
     [
         (lambda: PcieServer("V100", 1, PCIE), "field 'device': unknown device kind 'V100'"),
+        (lambda: PcieServer(["T4"], 1, PCIE), r"field 'device': \['T4'\] is not the name"),
         (lambda: PcieServer("T4", 0, PCIE), "field 'count': 0 is less than 1"),
         (lambda: PcieServer("T4", 1.5, PCIE), "field 'count': 1.5 is not a whole number"),
         (lambda: PcieServer("T4", 1, WRONG_UNIT), "field 'pcie.bandwidth': '16GB' is not a rate"),
