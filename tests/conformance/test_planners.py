@@ -117,7 +117,10 @@ def test_where_memory_is_ample_every_planner_finds_a_plan(
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.proof if name in SOLVERS else ()) for name in shipped()],
+    [
+        pytest.param(name, marks=(pytest.mark.proof, pytest.mark.slow) if name in SOLVERS else ())
+        for name in shipped()
+    ],
 )
 def test_equal_seeds_and_limits_give_equal_plans(name: str) -> None:
     problem = pipeline([1.0, 2.0, 1.5, 1.0, 3.0], 3, cluster([0, 0, 1]), [2, 2, 1])
