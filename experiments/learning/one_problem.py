@@ -280,6 +280,7 @@ def train_step(config: TrainConfig, run: Run) -> Result:
     }
     evaluation = next(row.evaluation for row in rows if row.method == LEARNER)
     if met.solution is None or evaluation is None:
+        run.console.say(met.reason)
         unplaced = dict.fromkeys(("step_time_s", "times_lower_bound", "peak_memory_bytes"))
         values |= {**unplaced, "feasible": False}
     else:
