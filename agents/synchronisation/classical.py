@@ -51,6 +51,11 @@ class _Blend(Synchroniser):
         if not patterns:
             reason = ways.missing() or "no ring passes all participants"
             return Result(None, "infeasible", reason=reason)
+        return self._planned(problem, ways, patterns)
+
+    def _planned(
+        self, problem: SynchronisationProblem, ways: Ways, patterns: list[Pattern]
+    ) -> Result[SynchronisationPlan]:
         trees, used = self._blended(problem, ways, patterns)
         plan = SynchronisationPlan(self.name, trees)
         if self.cut:
