@@ -49,8 +49,8 @@ class CharacterModel:
 
     def places(self, worker: int, count: int) -> IntArray:
         """(batch,) where the contexts of a worker's batch `count` begin."""
-        found: IntArray = self._drawn(worker, count // BLOCK)[count % BLOCK]
-        return found
+        drawn: IntArray = self._drawn(worker, count // BLOCK)[count % BLOCK]
+        return drawn
 
     def objective(self, rows: Tensor, places: IntArray) -> Tensor:
         """The sum over k replicas, `rows` (k, P), of the mean cross-entropy at `places` (k, B)."""
@@ -62,8 +62,8 @@ class CharacterModel:
         x = functional.embedding(own, table.reshape(-1, sizes[0][1])).reshape(k, b, -1)
         logits = torch.baddbmm(b2, torch.tanh(torch.baddbmm(b1, x, w1)), w2).reshape(k * b, -1)
         total = functional.cross_entropy(logits, following.reshape(-1), reduction="sum")
-        found: Tensor = total / b
-        return found
+        mean: Tensor = total / b
+        return mean
 
     def step(self, rows: Parameters, worker: IntArray, count: IntArray, rate: float) -> None:
         """One step of each row (k, P) in place; row i takes batch `count[i]` of `worker[i]`."""

@@ -31,6 +31,7 @@ from experiments.papers.adsp.simulation import (
     Workers,
     spread_workers,
     train,
+    violations,
 )
 from experiments.pictures.style import Panel, Series, draw_curves
 from experiments.reporting.tables import Table, write_tables
@@ -165,13 +166,16 @@ def compared(
     """
 
     def trained(policy: Policy, rate: float, seed: int, horizon: float) -> Training:
-        """One run; seeds are counted from the first."""
+        """One run, its events checked; seeds are counted from the first."""
         seed += config.seed
-        return train(
+        found = train(
             CharacterModel(text, config.batch, seed), workers, policy, rate=rate,
             target=config.target, evaluate_s=config.evaluate_s, smooth=config.smooth,
             horizon_s=horizon, seed=seed,
         )  # fmt: skip
+        if wrong := violations(found, workers, policy.ahead):
+            raise AssertionError(f"{len(wrong)} violations, the first: {wrong[0]}")
+        return found
 
     def score(policy: Policy, rate: float, limit: float) -> Score:
         total = 0.0

@@ -171,3 +171,28 @@ def train(  # noqa: PLR0915  the loop over events is one
             heapq.heappush(queue, (len(run.times) * evaluate_s, n, _EVALUATE))
             if now == 0.0:
                 release(now)
+
+
+def violations(run: Training, workers: Workers, ahead: float) -> list[str]:
+    """What is wrong with the events of a run: order, delays, or a worker too far ahead."""
+    found = []
+    made = np.zeros(len(workers.step_s), np.int64)
+    pulled, last = [(0.0, 0)] * len(made), 0.0
+    for time, w, steps, staleness in run.events:
+        if time < last:
+            found.append(f"time runs back to {time}")
+        if steps:
+            since, seen = pulled[w]
+            if staleness != made.sum() - seen:
+                found.append(f"worker {w} at {time}: {staleness} is not its staleness")
+            least = workers.push_s[w] + (workers.pull_s[w] if seen else 0.0)
+            least += 0.0 if workers.jitter else steps * workers.step_s[w]
+            if time < since + least - 1e-9 * time:
+                found.append(f"worker {w} at {time}: {steps} steps took less than {least} s")
+            made[w] += 1
+        else:
+            if made[w] - made.min() > ahead:
+                found.append(f"worker {w} at {time}: more than {ahead} commits ahead")
+            pulled[w] = (time, int(made.sum()))
+        last = time
+    return found

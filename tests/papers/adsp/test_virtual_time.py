@@ -21,6 +21,7 @@ from experiments.papers.adsp.simulation import (
     Workers,
     spread_workers,
     train,
+    violations,
 )
 from tests.refusal import refusal
 from tests.strength import examples
@@ -60,31 +61,6 @@ class Bowl:
         if self._losses:
             return float(next(self._losses))
         return float(((parameters - self.PLACES) ** 2).sum(1).mean() / 2.0)
-
-
-def violations(run: Training, workers: Workers, ahead: float) -> list[str]:
-    """What is wrong with the events of a run: order, delays, or a worker too far ahead."""
-    found = []
-    made = np.zeros(len(workers.step_s), np.int64)
-    pulled, last = [(0.0, 0)] * len(made), 0.0
-    for time, w, steps, staleness in run.events:
-        if time < last:
-            found.append(f"time runs back to {time}")
-        if steps:
-            since, seen = pulled[w]
-            if staleness != made.sum() - seen:
-                found.append(f"worker {w} at {time}: {staleness} is not its staleness")
-            least = workers.push_s[w] + (workers.pull_s[w] if seen else 0.0)
-            least += 0.0 if workers.jitter else steps * workers.step_s[w]
-            if time < since + least - 1e-9 * time:
-                found.append(f"worker {w} at {time}: {steps} steps took less than {least} s")
-            made[w] += 1
-        else:
-            if made[w] - made.min() > ahead:
-                found.append(f"worker {w} at {time}: more than {ahead} commits ahead")
-            pulled[w] = (time, int(made.sum()))
-        last = time
-    return found
 
 
 def run(model: Any, workers: Workers, policy: Policy, seconds: float, **changed: Any) -> Training:
