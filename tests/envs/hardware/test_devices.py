@@ -193,6 +193,12 @@ def test_a_name_of_two_devices_or_of_none_is_refused(written: str, said: str) ->
         device_spec(written)
 
 
+@pytest.mark.parametrize("given", [["V100-16GB"], {"base": "T4"}, 16.0, True, None])
+def test_what_is_no_name_is_refused(given: Any) -> None:
+    with refusal("field 'device': .* is not the name of a device kind"):
+        device_spec(given)
+
+
 def test_custom_device_replaces_only_what_is_given() -> None:
     spec = custom_device(
         "A100-80GB",
