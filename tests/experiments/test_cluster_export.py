@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from commands import code_of, ran, result, working_in
 from numpy.testing import assert_array_equal
 from omegaconf import OmegaConf
@@ -26,6 +25,7 @@ from experiments.learning.train_cluster import TrainClusterConfig, task_of
 from experiments.run.saved_run import saved_config
 from experiments.train import main
 from models.artifacts import sha256_of
+from tests.agents.cluster.exported_schedulers import eager
 
 CLUSTER = (
     "{_target_: envs.cluster.nodes.Cluster.uniform, nodes: 4, gpus_per_node: 2, "
@@ -95,13 +95,9 @@ def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
     seen, _ = env.reset(seed=7)
     instance = (env.simulator.cluster, env.simulator.trace)
     homes = env.episode.book.home.copy()
+    decide = eager(policy)
     while env.agents:
-        actions = {}
-        for name in env.agents:
-            batch = {key: torch.from_numpy(value[None]) for key, value in seen[name].items()}
-            with torch.inference_mode():
-                actions[name] = int(policy.decide(batch)[0][0].argmax())
-        seen, *_ = env.step(actions)
+        seen, *_ = env.step({name: decide(seen[name]) for name in env.agents})
     expected = env.schedule()
     assert expected.finished.all()
     shutil.rmtree("posterior")
@@ -121,7 +117,6 @@ def test_a_run_is_exported_and_verified(made: Path) -> None:
     assert found["verification"]["decisions"] > 20
 
 
-@pytest.mark.proof
 @pytest.mark.proof
 def test_a_second_export_is_the_same(work: Path) -> None:
     ran("export", "run=run", run="again")
