@@ -88,13 +88,15 @@ def all_groups(workers: int) -> list[Groups]:
 
 
 def test_the_search_finds_what_there_is() -> None:
-    """The best of all 147 groupings of four workers nearly always, and seldom far from it.
+    """Nearly always the best of all 147 groupings of four workers, from the best worker alone.
 
-    Of 360 cases at full strength 346 are exact, 357 within 30 %; the worst is 51 % away.
+    Under prices it is never far from it. Under limits it can be: where ports are slow, every pair
+    is slower than the fastest worker, and the search does not come to the three others in a row,
+    which are faster. Measured are 0.124 and 0.508.
     """
     every, rng = all_groups(4), np.random.default_rng(0)
     assert len(every) == 147
-    gaps = []
+    priced, limited = [], []
     for bandwidth in (2e8, 1.25e9, 1e10):
         for batch in slots_of(4, trials(60, 12), bandwidth, 1):
             batches = [batch.best(groups) for groups in every]
@@ -102,15 +104,16 @@ def test_the_search_finds_what_there_is() -> None:
             price = rng.exponential(1.0, 2) * 10.0 / largest
             found = search(batch, price=price)
             values = [b.seconds + price @ b.cost for b in batches]
-            gaps.append((found.seconds + price @ found.cost) / min(values) - 1.0)
+            priced.append((found.seconds + price @ found.cost) / min(values) - 1.0)
             assert set(neighbours(found.groups, 4, 6)) < set(every)
             limit = np.median([b.cost for b in batches], axis=0)
             within = [b.seconds for b in batches if (b.cost <= limit).all()]
             kept = search(batch, limit=limit)
             assert (kept.cost <= limit * (1 + 1e-8)).all()
-            gaps.append(kept.seconds / min(within) - 1.0)
-    assert np.mean(np.array(gaps) < 1e-9) > 0.85
-    assert np.mean(np.array(gaps) < 0.3) > 0.98
+            limited.append(kept.seconds / min(within) - 1.0)
+    for gaps, worst in ((priced, 0.13), (limited, 0.51)):
+        assert np.mean(np.array(gaps) < 1e-9) > 0.9
+        assert max(gaps) < worst
 
 
 def least(slots: list[BatchTime], budget: FloatArray) -> float:
