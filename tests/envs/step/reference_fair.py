@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 
 import numpy as np
-from reference_step import Move, Played, play_moves, transfers_of
+from reference_step import Move, Played, flows, play_moves
 
 from envs.hardware.network import NO_CHANNEL
 from envs.step.problem import StepProblem
@@ -57,16 +57,11 @@ def play_fair(problem: StepProblem, device, order, multipath: bool, weight=None)
     topology = problem.topology
     tabulated = is_tabulated(problem)
     capacity = np.ones(topology.num_ports) if tabulated else topology.network.link_capacity
-    position = {int(op): p for p, op in enumerate(order)}
     moves = []
-    for op in order.tolist():
-        d = int(device[op])
-        for _, tensor, target in transfers_of(problem, op, device, position):
-            link = topology.link_class[d, target]
-            seconds = problem.transfer_seconds[tensor, link]
-            wait = min(seconds, topology.class_latency[link])
-            speed = 1.0 if tabulated else topology.class_bandwidth[link]
-            moves.append(Move(tensor, d, target, op, wait, (seconds - wait) * speed))
+    for op, d, tensor, target, link, seconds in flows(problem, device, order):
+        wait = min(seconds, topology.class_latency[link])
+        speed = 1.0 if tabulated else topology.class_bandwidth[link]
+        moves.append(Move(tensor, d, target, op, wait, (seconds - wait) * speed))
 
     def rates(flowing):
         ways = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from reference_step import Move, Played, play_moves, transfers_of
+from reference_step import Move, Played, flows, play_moves
 
 from envs.step.problem import StepProblem
 
@@ -19,24 +19,14 @@ def play_phased(
     server, inner = topology.server, topology.network.inner_bandwidth
     position = {int(op): p for p, op in enumerate(order)}
     moves = []
-    for op in order.tolist():
-        d = int(device[op])
-        for _, tensor, target in transfers_of(problem, op, device, position):
-            link = topology.link_class[d, target]
-            seconds = problem.transfer_seconds[tensor, link]
-            wait, queues = (
-                seconds,
-                {
-                    ("port", int(topology.send_port[d, target])),
-                    ("port", int(topology.receive_port[d, target])),
-                },
-            )
-            if server[d] != server[target]:
-                wait = min(seconds, topology.class_latency[link])
-                queues = {("pipe", int(server[d]), int(server[target]))}
-            left = (seconds - wait) * topology.class_bandwidth[link]
-            queues = queues if seconds > 0 else set()
-            moves.append(Move(tensor, d, target, op, wait, left, queues))
+    for op, d, tensor, target, link, seconds in flows(problem, device, order):
+        send, receive = topology.send_port[d, target], topology.receive_port[d, target]
+        wait, queues = seconds, {("port", int(send)), ("port", int(receive))}
+        if server[d] != server[target]:
+            wait = min(seconds, topology.class_latency[link])
+            queues = {("pipe", int(server[d]), int(server[target]))}
+        left = (seconds - wait) * topology.class_bandwidth[link]
+        moves.append(Move(tensor, d, target, op, wait, left, queues if seconds > 0 else set()))
     begun, behind = [0.0], [np.zeros((topology.num_servers, topology.num_servers))]
 
     def look(now, ended):

@@ -155,6 +155,16 @@ class Move:
     ended: float | None = None
 
 
+def flows(problem: StepProblem, device, order):
+    """(operator, its device, tensor, receiving device, class of the link, seconds), in `order`."""
+    position = {int(op): p for p, op in enumerate(order)}
+    for op in order.tolist():
+        d = int(device[op])
+        for _, tensor, target in transfers_of(problem, op, device, position):
+            link = problem.topology.link_class[d, target]
+            yield op, d, tensor, target, link, problem.transfer_seconds[tensor, link]
+
+
 def play_moves(problem: StepProblem, device, order, moves, rates, look=lambda now, ended: None):
     """The step in which everything moves forward in time together, from event to event.
 
