@@ -91,7 +91,7 @@ class Network:
         matrix[self.channel_links, channel] = 1.0
         return matrix
 
-    @property
+    @cached_property
     def channel_capacity(self) -> FloatArray:
         """(C,) bytes/s of the slowest link of each channel: what it gets when it is alone."""
         capacity = np.where(self.incidence > 0, self.link_capacity[:, None], np.inf)

@@ -29,7 +29,6 @@ from agents.cluster.cells import (
 )
 from agents.cluster.joint_choice import JointChoice
 from agents.evolution import CmaEs
-from agents.rllib.config import Training
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cluster.simulation.cluster import ClusterSimulator
@@ -42,7 +41,7 @@ from experiments.config.targets import build_as, no_such_thing
 from experiments.learning.exporting import CHECKPOINT_FOLDER, card_of
 from experiments.learning.trainer import Files, Progress, Rounds, Row, Task
 from experiments.learning.training import PolicyConfig, WindowsConfig, begun, run_rounds, trained
-from experiments.reporting.tables import TABLE_FILE, Table, write_tables
+from experiments.reporting.tables import Table, write_tables
 from experiments.run.display import ProgressDisplay
 from experiments.run.one_run import Result, Run
 from experiments.run.statistics import bootstrap
@@ -259,7 +258,7 @@ def train_cells(config: TrainCellsConfig, run: Run) -> Result:
     from models.cluster.cells import CellsPolicy
 
     config, tracking = begun(config, run)
-    training = build_as(Training, config.training, "training", "training run")
+    training = config.training_run()
     windows, judging = windows_of(config)
     start = Weighed(fresh(training.model, config.seed).linear)
     task = CellsRLTask(
@@ -340,14 +339,14 @@ def told(
     export_cells(policy, checkpoint, card)
     found = judged(config, judging, {"trained": LearnedCells(checkpoint), "untrained": start})
     table = Table("Choices of a cell", ("choice", "mean JCT", "99th percentile"), found)
-    write_tables(run, "Cells with late views", [table], provenance, caption=CAPTION)
+    table_file = write_tables(run, "Cells with late views", [table], provenance, caption=CAPTION)
     values: dict[str, object] = {
         "iterations": progress.iteration,
         "seconds": progress.seconds,
         "best_iteration": progress.best_iteration,
         "rows": {name: text for name, text, _ in found},
         "checkpoint": str(checkpoint),
-        "table": str(run.folder / TABLE_FILE),
+        "table": table_file,
     }
     return Result(values, provenance, ("iterations", "seconds", "rows", "checkpoint", "table"))
 
