@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import AliasPath, Field
 
 from agents.cluster.checkpoint_expert import plan_of, rebuilt
+from agents.cluster.greedy_action import greedy_action
 from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.policy import Migrating
 from agents.cluster.replay import StuckError, replay
@@ -49,36 +50,6 @@ from models.export.checkpoint import (
     SchedulerCheckpoint,
     load_checkpoint,
 )
-
-FloatArray = NDArray[np.float32]
-
-
-def most_probable_action(logits: FloatArray, window: int, groups: int) -> int:
-    """To wait or not; then the likeliest action, a job and its server group being one.
-
-    Args:
-        logits: (A,) of `envs.cluster.environment.actions.ClusterActions`, very low where the mask
-            forbids.
-        window: W.
-        groups: G.
-    """
-    weights = np.exp(logits - logits.max())
-    waits = weights[-1] >= weights[:-1].sum()
-    return len(logits) - 1 if waits else int(logits[:-1].argmax())
-
-
-def most_probable_job(logits: FloatArray, window: int, groups: int) -> int:
-    """To wait or not; then a job, counted over all server groups it could start on; then where."""
-    likeliest = most_probable_action(logits, window, groups)
-    if likeliest == len(logits) - 1:
-        return likeliest
-    weights = np.exp(logits - logits.max())
-    starts = weights[: window * groups].reshape(window, groups)
-    jobs, others = starts.sum(axis=1), weights[window * groups : -1]
-    job = int(jobs.argmax())
-    if jobs[job] >= others.max(initial=0.0):
-        return job * groups + int(starts[job].argmax())
-    return window * groups + int(others.argmax())
 
 
 class Trimmed:
@@ -193,7 +164,6 @@ class CheckpointScheduler:
         self.window, self.schedulers = window, schedulers
         self.partition, self.routing = partition, routing
         self.forwards, self.forward_s = forwards, forward_s
-        self.greedy = most_probable_job if self.expert is None else most_probable_action
         self.seed = seed
         self._run = None if self.mover is not None else OnnxRuntime(self.checkpoint)
         expert = self.expert is not None and self.expert.knows == "durations"
@@ -296,7 +266,8 @@ class CheckpointScheduler:
         short = Trimmed(graph, mask, table)
         allowed = short.observation["action_mask"] == 1
         logits = np.where(allowed, self._run(short.observation)[0], -np.inf)
-        chosen = self.greedy(logits, short.window, table.groups)
+        by_job = self.expert is None
+        chosen = greedy_action(logits, short.window, table.groups, by_job)
         weights = np.exp(logits - logits.max())
         return int(short.actions[chosen]), float(weights[chosen] / weights.sum())
 

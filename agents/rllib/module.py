@@ -16,7 +16,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
-from agents.rllib.task import Array, ObservationBuffer, RLTask
+from agents.rllib.task import Array, Greedy, ObservationBuffer, RLTask
 from envs.arrays import BoolArray, FloatArray, IntArray
 from models.architecture import Appraisal, Architecture, Composed, Policy
 
@@ -155,13 +155,18 @@ class PolicyModule(TorchRLModule, ValueFunctionAPI):
                 log_probabilities = distribution.logp(actions)
         return Sampled(actions.numpy(), log_probabilities.numpy(), values.numpy())
 
-    def greedy(self, observations: Mapping[str, Tensor]) -> Array:
-        """(n, ...) the most probable actions, token by token of an autoregressive policy."""
+    def greedy(self, observations: Mapping[str, Tensor], rule: Greedy) -> Array:
+        """(n, ...) the most probable actions, token by token of an autoregressive policy.
+
+        Args:
+            observations: every array of them, stacked.
+            rule: takes single choices from their logits.
+        """
         with torch.inference_mode():
             if isinstance(self.policy, Autoregressive):
                 actions = self.policy.compose(observations, greedy=True).actions
             elif self.discrete:
-                actions = self.policy.decide(observations)[0].argmax(dim=-1)
+                return rule(self.policy.decide(observations)[0].numpy())
             else:
                 inputs, _ = self.policy.decide(observations)
                 distribution = self.get_inference_action_dist_cls().from_logits(inputs)

@@ -6,7 +6,7 @@ An `RLTask` makes environments and says what agents see and which module decides
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Numbers = dict[str, Any]  # what JSON takes
+Greedy = Callable[[NDArray[np.float32]], IntArray]  # (n,) actions, of (n, A) logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +233,11 @@ class RLTask:
         """An iteration in a few words, by its metrics."""
         figures = (f"{name} {row[f'charts/{name}']:.4g}" for name in self.metrics)
         return f"{', '.join(figures)}, {row['charts/SPS']:,.0f} steps/s"
+
+    def greedy(self, logits: NDArray[np.float32]) -> IntArray:
+        """(n,) single choices that evaluations take, of (n, A) logits."""
+        chosen: IntArray = logits.argmax(axis=1)
+        return chosen
 
     def export(self, policies: Mapping[str, Any], folder: Path, card: ModelCard) -> None:
         """Write the policies, by module; of several each in a folder with its name."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from agents.rllib.config import BudgetGuard
 from agents.rllib.module import PolicyModule
-from agents.rllib.task import Array, ObservationBuffer, RLTask, RunnerEnv
+from agents.rllib.task import Array, Greedy, ObservationBuffer, RLTask, RunnerEnv
 from envs.arrays import IntArray
 
 INF = float("inf")
@@ -78,7 +78,7 @@ class Evaluation:
             if guard is not None:
                 guard.check("evaluation_episodes", number, episodes)
             envs.append(task.make_evaluation_env(number))
-        self.vector = VectorEnv(task, envs, 1)
+        self.task, self.vector = task, VectorEnv(task, envs, 1)
 
     def of(
         self,
@@ -124,7 +124,7 @@ class Evaluation:
             made = (
                 vector.expert_actions(name, rows)
                 if modules is None
-                else _greedy(modules[name], buffer, rows)
+                else _greedy(modules[name], buffer, rows, self.task.greedy)
             )
             for row, action in zip(rows, made, strict=True):
                 index, agent = places[row]
@@ -132,12 +132,12 @@ class Evaluation:
         return actions
 
 
-def _greedy(module: PolicyModule, buffer: ObservationBuffer, rows: IntArray) -> Array:
+def _greedy(module: PolicyModule, buffer: ObservationBuffer, rows: IntArray, rule: Greedy) -> Array:
     """The most probable actions; the policy is not asked where only one is allowed."""
     masks = module.masks(buffer)
     if masks is None:
-        return module.clipped(module.greedy(buffer.at(0, rows)))
+        return module.clipped(module.greedy(buffer.at(0, rows), rule))
     actions, choice = module.forced(masks[0, rows])
     if choice.any():
-        actions[choice] = module.greedy(buffer.at(0, rows[choice]))
+        actions[choice] = module.greedy(buffer.at(0, rows[choice]), rule)
     return actions

@@ -81,6 +81,7 @@ class RegimesConfig:
     usual: dict[str, Any]
     known: dict[str, Any]
     interferences: dict[str, Any]
+    window_seed: int  # that windows are sampled by
     seed: int
 
     def named(self, name: str, key: str) -> Regime:
@@ -103,7 +104,7 @@ class RegimesConfig:
     def problems(
         self, regime: Regime, window: str, purpose: int, count: int
     ) -> list[ClusterProblem]:
-        """So many sampled windows of a regime; another `purpose` has others.
+        """So many sampled windows of a regime; another `purpose`, or `window_seed`, has others.
 
         Raises:
             InputError: a split or a window is bad, or nowhere are enough jobs.
@@ -121,7 +122,7 @@ class RegimesConfig:
         ]
         problems = []
         for number in range(count):
-            rng = np.random.default_rng((self.seed, purpose, number))
+            rng = np.random.default_rng((self.window_seed, purpose, number))
             name, problem = sampled_window(found, parts, rng)
             milli = np.full(len(problem.trace), regime.gpu_milli, np.int32)
             trace = replace(problem.trace, gpu_milli=milli, name=f"{window} {number} of {name}")

@@ -11,8 +11,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agents.cluster.greedy_action import greedy_action
 from agents.rllib.cluster.buffer import NO_JOB, STATE, ClusterBuffer
 from agents.rllib.task import Numbers, ObservationBuffer, RLTask, RunnerEnv, Step
+from envs.arrays import IntArray
 from envs.cluster.environment.actions import FORWARDED, PREEMPTED
 from envs.cluster.environment.episode import SchedulingEpisode
 from envs.cluster.environment.observation import ExpertActions, ExpertPolicy
@@ -251,6 +253,12 @@ class SchedulingRLTask(RLTask):
 
     def spaces_of(self, agent: str) -> tuple[spaces.Dict, spaces.Space[Any]]:
         return self.env.observation_space(agent), self.env.action_space(agent)
+
+    def greedy(self, logits: NDArray[np.float32]) -> IntArray:
+        """As the exported scheduler decides."""
+        table, by_job = self.env.observation.table, self.env.observation.expert is None
+        rows = [greedy_action(row, table.window, table.groups, by_job) for row in logits]
+        return np.array(rows, np.int64)
 
     def buffer(self, module: str, times: int, rows: int) -> ClusterBuffer:
         del module  # all schedulers have the same spaces

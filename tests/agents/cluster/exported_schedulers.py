@@ -179,11 +179,33 @@ def logits(policy: HierarchicalPolicy, graph: Any) -> torch.Tensor:
         return policy.decide(batch)[0][0]
 
 
-def eager(policy: HierarchicalPolicy) -> Callable[[Any], int]:
-    """To wait where that is as likely as all else together, or else the likeliest action."""
+def eager(
+    policy: HierarchicalPolicy, counted: ClusterParallelEnv | None = None
+) -> Callable[[Any], int]:
+    """To wait where that is as likely as all else together, or else the likeliest action.
+
+    Args:
+        policy: whose choice it is.
+        counted: of this environment jobs are counted over the groups they could start on, and the
+            likeliest group is taken; None: a job and a group are one action.
+    """
+    table = None if counted is None else counted.observation.table
 
     def decide(graph: Any) -> int:
         shares = logits(policy, graph).double().softmax(0)
-        return len(shares) - 1 if shares[-1] >= 0.5 else int(shares[:-1].argmax())
+        waits = len(shares) - 1
+        if shares[waits] >= 0.5:
+            return waits
+        action = {a: float(shares[a]) for a in range(waits)}
+        if table is not None:
+            of_job = {
+                job: [action.pop(job * table.groups + group) for group in range(table.groups)]
+                for job in range(table.window)
+            }
+            action |= {
+                job * table.groups + int(np.argmax(parts)): sum(parts)
+                for job, parts in of_job.items()
+            }
+        return max(sorted(action), key=lambda a: action[a])
 
     return decide

@@ -57,7 +57,7 @@ def agrees_with_the_simulator(
     episode = scheduler.episode(cluster, trace, rates, overheads, incidents)
     while not episode.ended:
         decisions.append(decided(episode.simulator))
-        taken, waits = played(scheduler, episode)
+        taken, waits = played(scheduler, episode, decisions[-1])
         assert decisions[-1].actions == taken
         assert decisions[-1].content["wait_probability"] == waits
         assert episode.wait()
@@ -86,9 +86,13 @@ def planned(plan: Migrating, simulator: ClusterSimulator) -> list[dict[str, Any]
 
 
 def played(
-    scheduler: CheckpointScheduler, episode: SchedulingEpisode
+    scheduler: CheckpointScheduler, episode: SchedulingEpisode, told: Decision
 ) -> tuple[list[dict[str, Any]], float]:
-    """What the scheduler does at this instant, and how surely it waits."""
+    """What the scheduler does at this instant, and how surely it waits.
+
+    Which of two shared GPUs of a node with as much left is taken hangs on how jobs came to share
+    them, which no state tells: such GPUs are named as in the decision that was `told`.
+    """
     table, simulator, trace = episode.action_table, episode.simulator, episode.instance.trace
     state, taken = simulator.state, list[dict[str, Any]]()
 
@@ -109,10 +113,16 @@ def played(
         else:
             job = int(episode.book.shown[0][number - table.window * table.groups])
         held = simulator.shares(job)
+        before = state.partials[["node", "left"]].copy()
         episode.act(0, number)
         taken.append(action(simulator, starts, job, simulator.shares(job) or held, probability))
         if starts and trace.gpu_milli[job] < WHOLE_GPU:
             partial = int(state.shares[state.jobs[job]["share"]]["partial"])
+            if partial in labels and len(taken) <= len(told.actions):
+                other = told.actions[len(taken) - 1].get("shared_gpu")
+                for gpu in [x for x, label in labels.items() if label == other]:
+                    if before[gpu] == before[partial]:
+                        labels[gpu], labels[partial] = labels[partial], labels[gpu]
             taken[-1]["shared_gpu"] = labels.get(partial)
             labels.setdefault(partial, f"new {trace.job_id[job]}")
         labels = {key: label for key, label in labels.items() if key in shared_gpus()}

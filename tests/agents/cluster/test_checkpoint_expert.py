@@ -28,7 +28,7 @@ from exported_schedulers import (
 )
 from hydra.utils import instantiate
 
-from agents.cluster.checkpoint import Trimmed, most_probable_action
+from agents.cluster.checkpoint import Trimmed
 from agents.cluster.checkpoint_expert import described
 from agents.cluster.migrating.expert import MigrationExpert
 from agents.cluster.migrating.learned_priority import NAMES, from_folder
@@ -152,7 +152,6 @@ def test_the_spec_describes_the_expert_and_lists_what_it_reads(learned: Made) ->
     assert spec["folders"] == {"durations": files}
     assert Path(DURATIONS).name in files
     assert "expert's action" in (learned.folder / "README.md").read_text()
-    assert scheduler(learned.folder).greedy is most_probable_action
 
 
 def listing(folders: Any) -> Callable[[Path], object]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from exported_schedulers import (
     CLUSTER,
+    MODEL,
     OVERHEADS,
     assert_plays,
     eager,
@@ -25,7 +26,12 @@ from exported_schedulers import (
 )
 from small_clusters import check_schedule
 
-from agents.cluster.checkpoint import Trimmed, most_probable_action, most_probable_job
+from agents.cluster.checkpoint import Trimmed
+from agents.cluster.greedy_action import greedy_action
+from agents.cluster.teachers import FirstFit
+from agents.rllib.cluster.scheduling import SchedulingRLTask
+from agents.rllib.module import modules_of
+from agents.rllib.vector import Evaluation
 from envs.cluster.interference.rates import NoInterference
 from envs.cluster.nodes import Cluster
 from envs.cluster.simulation.cluster_state import Overheads
@@ -55,8 +61,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.mark.parametrize("schedulers", [1, 2])
 def test_replays_what_the_policy_plays(made: Made, schedulers: int) -> None:
     agent = scheduler(made.folder, schedulers)
-    agent.greedy = most_probable_action  # as `eager`
-    assert_plays(agent, jobs(), played(shared(jobs(), schedulers), eager(made.policy)))
+    env, first = shared(jobs(), schedulers), FirstFit()
+    expected = played(env, eager(made.policy, env))
+    assert expected.finish.tolist() != played(env, eager(made.policy)).finish.tolist()
+    assert_plays(agent, jobs(), expected)
+    task = SchedulingRLTask(
+        lambda: env, lambda _: env, parameters="shared", per_gpu=True, teacher=first,
+        reference=first,
+    )  # fmt: skip
+    module = modules_of(task, MODEL)["scheduler"]
+    module.policy = made.policy
+    (evaluated,) = Evaluation(task, 1).of({"scheduler": module})
+    assert evaluated.objective == expected.jct.mean()
 
 
 @pytest.mark.parametrize(("known", "knows"), [(False, "predictions"), (True, "durations")])
@@ -128,11 +144,11 @@ def test_greedy_choices() -> None:
     """Two jobs on two groups each: the second job's share is split; half or more is to wait."""
     for shares, action, job in (([30, 1, 19, 15, 35], 0, 2), ([20, 10, 10, 10, 50], 4, 4)):
         logits = np.log(np.array(shares, np.float32))
-        assert most_probable_action(logits, 2, 2) == action
-        assert most_probable_job(logits, 2, 2) == job
+        assert greedy_action(logits, 2, 2, by_job=False) == action
+        assert greedy_action(logits, 2, 2, by_job=True) == job
     forbidden = np.array([-np.inf, -np.inf, -np.inf, -np.inf, 0.0], np.float32)
     with np.errstate(all="raise"):
-        assert most_probable_job(forbidden, 2, 2) == 4
+        assert greedy_action(forbidden, 2, 2, by_job=True) == 4
 
 
 def test_trimming_changes_no_decision(made: Made) -> None:

@@ -19,7 +19,7 @@ from agents.rllib.config import Cloning, Learner
 from agents.rllib.connector import joined
 from agents.rllib.module import PolicyModule, module_spec, modules_of, sample_rows
 from agents.rllib.runner import ModuleRollout, Rollout, SampleRequest, VectorRunner
-from agents.rllib.task import Step
+from agents.rllib.task import RLTask, Step
 from models.architecture import MASKED_LOGIT
 from tests.agents.rllib.toys import (
     GOES_ON,
@@ -360,7 +360,7 @@ def test_several_choices_and_real_numbers_are_drawn_and_chosen() -> None:
     assert_allclose(made.log_probabilities, expected, atol=1e-5)
     assert_allclose(made.values, values, atol=1e-6)
     best = np.stack([part.argmax(axis=1) for part in parts], axis=1)
-    assert_array_equal(several.greedy(seen), best)
+    assert_array_equal(several.greedy(seen, RLTask().greedy), best)
     assert (made.actions != best).any()
     number = of_actions(spaces.Box(0.0, 1.0, (1,), np.float32))
-    assert_allclose(number.greedy(seen), said(number, seen)[0][:, :1])
+    assert_allclose(number.greedy(seen, RLTask().greedy), said(number, seen)[0][:, :1])
