@@ -60,6 +60,8 @@ def _told(form: type[Form], fault: Any) -> str:
         return f"unknown key{known}"
     if fault["type"] == "model_type":
         return f"{shortened(fault['input'])} is not a mapping"
+    if fault["type"] == "too_short":
+        return f"{shortened(fault['input'])} has fewer items than {fault['ctx']['min_length']}"
     wanted = (
         str(fault["msg"])
         .replace("valid dictionary", "mapping")

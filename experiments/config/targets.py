@@ -77,6 +77,8 @@ BOUNDS = {  # of pydantic's errors too: where the bound is, and the words, also 
     "greater_than_equal": ("ge", "is below {:g}", "is negative"),
     "less_than": ("lt", "is not below {:g}", "is not negative"),
     "less_than_equal": ("le", "is above {:g}", "is positive"),
+    "too_short": ("min_length", "has fewer items than {}", ""),
+    "too_long": ("max_length", "has more items than {}", "is not empty"),
 }
 _BRANCH = re.compile(r"constrained-.*|function-.*|\S+\[.*\]")  # in pydantic's places, of a union
 PLAIN_MODULES = frozenset({"builtins", "typing", "collections.abc", "types", "numpy"})
