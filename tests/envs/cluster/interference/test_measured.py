@@ -390,7 +390,7 @@ def test_a_malformed_file_names_the_place(
     [
         (lambda t: t["y"][A].pop("null"), r"field 'y\.\('a', 1\)\.null': is missing"),
         (lambda t: t["y"][A].update(null=-1), r"\.null': -1 is not greater than or equal to 0"),
-        (lambda t: t["y"][A].update({A: [1.0]}), r"\[1.0\] is not List should have"),
+        (lambda t: t["y"][A].update({A: [1.0]}), r"\[1.0\] has fewer items than"),
         (lambda t: t["y"][A].update({B: [8.0, 2.0]}), "differs from the same pair"),
         (lambda t: t["y"][A].update({"('c', 1)": [1, 1]}), "was not measured alone"),
         (lambda t: t["y"].update({"c": {"null": 1.0}}), r"record y: 'c' is no \('model', GPUs\)"),
