@@ -68,6 +68,7 @@ def test_help_of_no_verb_imports_what_a_run_needs() -> None:
     assert set(re.findall(r"^  (\w+)  +\S", done.stdout, re.MULTILINE)) >= set(VERBS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", JOBS)
 def test_a_job_is_what_its_row_says(config: str) -> None:
     """Its dataclass and its task can be loaded, and its help names what they are for."""
@@ -86,6 +87,7 @@ def test_a_verb_that_is_none_is_told_with_the_nearest(capsys: pytest.CaptureFixt
     )
 
 
+@pytest.mark.slow
 def test_help_lists_what_fits_and_keeps_planners_and_schedulers_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_newcomer_writes_few_lines(name: str, most: int) -> None:
     assert lines_of_code(ROOT / f"examples/{name}.py") <= most
 
 
+@pytest.mark.slow
 def test_an_own_policy_stands_beside_srtf(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["own_policy.py"])

@@ -169,6 +169,7 @@ def test_a_named_planner_takes_its_arguments_and_the_defaults_of_conf() -> None:
     assert "is no graph" in refusal(lambda: mw.plan(3, TWO, "heft"))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_an_own_order_of_what_is_left_is_srtf_and_of_durations_sjf() -> None:
     @mw.order(knows="durations", preemptive=False)
     def shortest(now: Any) -> Any:
@@ -188,6 +189,7 @@ def test_an_own_order_of_what_is_left_is_srtf_and_of_durations_sjf() -> None:
     assert pair["least_left"]["preemptions"] != 0
 
 
+@pytest.mark.slow
 def test_an_order_sees_what_it_says_it_knows() -> None:
     seen = {}
 
@@ -255,6 +257,7 @@ def test_an_app_answers_with_its_result_and_refuses_as_an_error(tmp_path: Path) 
     assert "'evaluat' is not one of" in refusal(lambda: mw.run("evaluat"))
 
 
+@pytest.mark.slow
 def test_stages_are_planned_by_the_command_that_a_refusal_names() -> None:
     with pytest.raises(mw.InputError, match=r"mw\.run\('plan', 'graph=gpt2', .*'problem=pipeline'"):
         mw.plan("gpt2", "dgx1", "dapple", problem="pipeline")

@@ -72,6 +72,7 @@ def test_what_cannot_be_simulated_is_refused(words: dict[str, Any], said: str) -
         mw.simulate("gpt", **{"cost": Peaks(), **words})
 
 
+@pytest.mark.slow
 def test_the_command(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*SMALL, "pipeline=2", "tensor=2", "global_batch=4"]
     looped = ["schedule=interleaved", "chunks=2"]

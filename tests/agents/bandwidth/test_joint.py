@@ -107,6 +107,7 @@ def test_a_proof_for_those_shares_is_no_bound_for_others() -> None:
     assert result.status == "feasible"
 
 
+@pytest.mark.slow
 def test_weights_go_on_from_plans_and_their_weights_and_two_runs_agree() -> None:
     problem = diamond_step(15.0)
     first, same = (jointly(WEIGHTS, problem, AMPLE_S, 6) for _ in range(2))

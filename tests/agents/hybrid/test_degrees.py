@@ -49,6 +49,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_the_best_of_all_runs_is_found(problem: TrainingProblem) -> None:
     runs = [run for run in problem.runs() if not problem.violations(run)]

@@ -194,6 +194,7 @@ def test_a_limit_on_pairs_and_chains_alone_leave_true_bounds() -> None:
     assert partitioned(PLANNER, problem, 0.0).status == "limit"
 
 
+@pytest.mark.slow
 def test_published_optima_of_contiguous_splits(data: Path) -> None:
     for name, expected in oracle(data, "throughput_max_load_contiguous").items():
         problem = MaxLoadProblem(published(data, "throughput", name), contiguous=True)

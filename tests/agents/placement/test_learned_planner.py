@@ -69,6 +69,7 @@ def test_a_plan_that_takes_longer_on_operators_is_played_in_all_orders() -> None
     assert incumbent.step_time == BestOrder(step).step_time(answer.grouped.fusion.expand(best))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(trials(6, 3)))
 def test_where_memory_is_short_it_makes_room(seed: int) -> None:
     step = problem(seed)

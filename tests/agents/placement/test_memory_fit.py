@@ -62,6 +62,7 @@ PLANNERS: dict[str, Callable[[int], Planner]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_a_plan_is_found_where_not_a_byte_is_left_over(name: str) -> None:
     problem = chain(SIZES, ROOM)

@@ -141,6 +141,7 @@ MODULES: list[tuple[Factory, tuple[int, ...]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factory", "shape"), MODULES)
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_any_module_keeps_the_promises(

@@ -93,6 +93,7 @@ def interface(graph: OpGraph, inside: str) -> dict[tuple[bool, bool, Phase, Phas
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_recurrent_layer_is_one_operator_each_way(layer: type[nn.RNNBase]) -> None:
     module = Recurrent(layer, num_layers=2, dropout=0.1, bidirectional=layer is nn.LSTM)

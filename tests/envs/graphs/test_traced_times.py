@@ -70,6 +70,7 @@ def named(graph: OpGraph, end: str) -> list[int]:
             if name.rpartition("/")[2].partition("#")[0] == end]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_operator_has_its_time_and_no_time_is_given_twice(graph: OpGraph, path: Path) -> None:
     document = read_json(path)
     found = traced_times(graph, read_trace(path))
@@ -169,6 +170,7 @@ def test_what_is_not_in_the_trace_is_told_and_has_its_roofline_where_asked(
     assert (seconds > 0).all()
 
 
+@pytest.mark.slow
 def test_another_batch_another_model_and_another_graph_are_refused(
     graph: OpGraph, path: Path, tmp_path: Path, changed: Any
 ) -> None:

@@ -127,6 +127,7 @@ def changed(measured: Measurements, where: np.ndarray) -> Measurements:
     return replace(measured, rate=np.where(where, 1.0 - 0.9 * measured.rate, measured.rate))
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_never_looked_at() -> None:
     """Probes, inputs, fit, choice of the jitter and calibration of a fold without a model."""
     measured, config = pairs(models=4, each=2, tables=1), small_fit()

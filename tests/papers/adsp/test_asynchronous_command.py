@@ -24,6 +24,7 @@ def work(work: Path) -> Path:
     return work
 
 
+@pytest.mark.slow
 def test_every_policy_has_a_row_and_adsp_is_one_times_itself(work: Path) -> None:
     assert main([*SMALL.split(), "hydra.run.dir=run"]) == 0
     found = read_json(work / "run/result.json")

@@ -20,6 +20,7 @@ def work(work: Path) -> Path:
     return work
 
 
+@pytest.mark.slow
 def test_parts_alone_left_out_and_together(work: Path) -> None:
     assert main([*SMALL, "hydra.run.dir=run"]) == 0
     found = read_json(work / "run/result.json")

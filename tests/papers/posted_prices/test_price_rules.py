@@ -59,6 +59,7 @@ def best_deterministic_ratio(tree: RequestTree) -> float:
     return 1.0 / score(0, 0, 0, 0.0)
 
 
+@pytest.mark.slow
 def test_reservation_prices_promise_the_closed_forms_and_keep_them_on_a_grid() -> None:
     for spread in (5.0, 50.0):
         for units in (1, 2, 5):

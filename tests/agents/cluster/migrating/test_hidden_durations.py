@@ -95,6 +95,7 @@ def played(trace: Trace, order: Callable[[], Priority]) -> tuple[list[float], li
     return times, seen, episode.simulator.schedule().finish
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @examples(20)
 @given(seed=SEEDS, until=st.integers(200, 5000))

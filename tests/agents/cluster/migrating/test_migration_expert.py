@@ -115,6 +115,7 @@ def test_its_actions_are_allowed_and_every_job_finishes(
     assert episode.simulator.schedule().finished.all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [CLASSES, RemainingService])
 def test_one_who_follows_gets_nearly_the_schedule_of_the_policy(
     order: Callable[[], Priority],

@@ -221,6 +221,7 @@ RACKS = cluster_of_racks({"A": 3, "B": 3}, nodes_per_rack=2, gpus_per_node=2)
 JOBS = RandomJobs(RACKS, jobs=(20, 20), load=(1, 1), max_gpus=4, duration_s=(60, 3600))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", [ConsecutiveRacks(), MixedRacks()])
 @pytest.mark.parametrize("schedulers", [1, 2, 3])
 def test_pettingzoo_finds_nothing_wrong(schedulers: int, partition: RackOwners) -> None:

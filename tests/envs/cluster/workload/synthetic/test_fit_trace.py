@@ -38,6 +38,7 @@ def work_burstiness(trace: Trace) -> float:
     return float(work.std() / work.mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ITP, PHILLY])
 def test_traces_are_like_the_published_one_and_parameters_those_shipped(
     data: Path, name: str
