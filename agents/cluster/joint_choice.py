@@ -49,7 +49,7 @@ class PairScorer:
         While a job of the scheduler has waited for longer than `patience_s`, the rule decides.
 
     Args:
-        path: a folder that `experiments.train env=decisions` wrote, or a shipped scheduler's name.
+        path: a folder of `models.export.pairs`, or a shipped scheduler's name.
         first: pending jobs whose places are scored.
         sure: by which a score must exceed that of what the rule does; in training it was the
             policy's head start.

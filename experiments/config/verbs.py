@@ -42,8 +42,6 @@ _JOBS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("train_cells", "learning.train_cells:TrainCellsConfig:train_cells", "task=cells"),
         ("train_evolved_cells", "learning.train_cells:EvolveCellsConfig:evolve_cells",
          "task=evolved_cells"),
-        ("train_decisions", "learning.train_decisions:TrainDecisionsConfig:train_decisions",
-         "task=decisions env=decisions"),
         ("train_durations", "learning.train_durations:TrainDurationsConfig:train_durations",
          "task=durations model=durations"),
         ("train_interference",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.rllib.config import Training
-from envs.errors import InputError
 from experiments.cluster.split_windows import SplitConfig, check_windows
 from experiments.config.composing import plain_config
 from experiments.config.targets import build_as
@@ -92,21 +91,6 @@ def begun(config: AnyConfig, run: Run) -> tuple[AnyConfig, Tracking]:
     if config.resume is not None:
         config = resumed_config(run.folder, config, run.overrides)
     return config, build_as(Tracking, config.tracking, "tracking", "tracking of metrics")
-
-
-def training_of_pairs(config: PolicyConfig) -> Training:
-    """How a policy that scores pairs of a job and a place is learned.
-
-    Raises:
-        InputError: the policy is another.
-    """
-    from models.cluster.pairs import PairsConfig
-
-    training = config.training_run()
-    if not isinstance(training.model, PairsConfig):
-        reason = f"{type(training.model).__name__} scores no pairs: take model=pairs"
-        raise InputError(f"config key 'model': {reason}")
-    return training
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,13 +13,8 @@ from experiments.config.papers import PAPERS, register_environments
 from tests.paths import ROOT
 from tests.slurm_here import LIVE
 
-SOURCES = {
-    "problems",
-    "labelled_problems",
-    "joint_problems",
-    "one_problem",
-    "decisions",
-}  # of whole problems, and of single decisions: no environments
+# of whole problems: no environments
+SOURCES = {"problems", "labelled_problems", "joint_problems", "one_problem"}
 
 WITHOUT_CONFIG = {"pricing", "pricing_toy"}  # environments of papers that `env=` does not name
 

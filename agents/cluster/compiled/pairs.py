@@ -48,14 +48,9 @@ class Pairs(NamedTuple):
     edge: FloatRows  # (K, N, EDGE_WIDTH)
 
 
-def most_pairs(first: int) -> int:
-    """Three places of each of the `first` jobs, what the rule does, and waiting."""
-    return 3 * first + 2
-
-
 def pairs_of(first: int, nodes: int) -> Pairs:
     """Memory for the pairs of the `first` jobs."""
-    most = most_pairs(first)
+    most = 3 * first + 2  # three places of each, what the rule does, and waiting
     return Pairs(
         job=np.zeros(most, np.int64),
         shares=np.zeros(most, np.int64),

@@ -33,13 +33,7 @@ from envs.errors import InputError
 from experiments.cluster.split_windows import Split
 from experiments.config.targets import build, build_as
 from experiments.learning.train_rule import NumberTask, searched
-from experiments.learning.training import (
-    PolicyConfig,
-    WindowsConfig,
-    begun,
-    learned,
-    training_of_pairs,
-)
+from experiments.learning.training import PolicyConfig, WindowsConfig, begun, learned
 from experiments.papers.malleable_jobs.env import AllocationEnv, AllocationParallelEnv
 from experiments.papers.malleable_jobs.gadget import OWN, Gadget, Smd
 from experiments.papers.malleable_jobs.generated import TraceProblems
@@ -50,6 +44,7 @@ from experiments.papers.malleable_jobs.slots import AllocationSolver
 from experiments.reporting.tables import Table, write_tables
 from experiments.run.one_run import Result, Run
 from experiments.run.statistics import bootstrap
+from models.cluster.pairs import PairsConfig
 
 RULE, GAINS_FILE = "rule", "gains.json"
 
@@ -100,7 +95,8 @@ def task_of(config: TrainAllocationConfig) -> tuple[Training, AllocationRLTask]:
     Raises:
         InputError: naming the config key.
     """
-    training, teacher = training_of_pairs(config), None
+    training, teacher = config.training_run(), None
+    build_as(PairsConfig, config.training["model"], "model", "policy over pairs: take model=pairs")
     if config.teacher is not None:
         teacher = build_as(AllocationSolver, config.teacher, "teacher", "planner")
     make = build(config.env, "env")

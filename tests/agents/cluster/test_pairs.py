@@ -1,7 +1,9 @@
-"""Candidates of a decision, the network over them, and the futures that they share."""
+"""Candidates of a decision, and the network over them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,11 +16,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import save_file
 
 from agents.cluster.backfilling import start
 from agents.cluster.compiled.pairs import EDGE_WIDTH, NODE_WIDTH, PAIR_WIDTH, pairs_of, scores
 from agents.cluster.joint_choice import JointChoice, PairScorer
-from agents.cluster.paired_futures import PairedFutures
 from agents.cluster.replay import replay, simulate
 from envs.cluster.interference.rates import SHARED
 from envs.cluster.nodes import Cluster
@@ -27,7 +29,7 @@ from envs.cluster.simulation.cluster_state import Schedule
 from envs.cluster.workload.trace import Trace
 from models.cluster.pairs import PairsConfig, PairsPolicy
 from models.export.checkpoint import ModelCard
-from models.export.pairs import export_pairs
+from models.export.pairs import export_pairs, pair_shapes
 from tests.agents.cluster.small_clusters import with_columns
 from tests.agents.cluster.test_joint_choice import PowersOfTwo, drawn
 from tests.refusal import refusal
@@ -175,31 +177,23 @@ def test_an_untrained_network_does_what_the_rule_does(tmp_path: Path) -> None:
     assert_array_equal(same.start, rule.start)
 
 
-def test_what_a_candidate_saves_is_what_the_base_comes_to_after_it() -> None:
-    """Of the first decision, played on by another copy, event by event."""
-    case = Case.drawn(11, submit_s=[0] * len(drawn(11, 1)[1]))
-    simulator, world, other = case.simulator, case.simulator.copy(), case.policy()
-    futures = PairedFutures(case.policy(), None, futures=1, share=1.0, strays=0.0)
-    decisions = [*futures.decisions(simulator, np.random.default_rng(0), FIRST)]
-    assert simulator.done
-    for one in decisions:
-        assert one.saved.shape == (1, len(one.pair))
-        assert one.saved[0, 0] == 0.0
-    usual = case.again(case.policy()).finish.sum()
-    other.reset(world)
-    world.advance()
-    other.learn(world)
-    candidates = other.candidates(world, 0, pairs_of(FIRST, world.cluster.num_nodes), FIRST)
-    for option, saved in zip(candidates, decisions[0].saved[0], strict=True):
-        twin = world.copy()
-        if option is not None:
-            start(twin, *option)
-            other.decide(twin)
-        while not twin.done and twin.advance():
-            other.decide(twin)
-        assert saved == pytest.approx(usual - twin.schedule().finish.sum())
-        other.reset(world.copy())
-        other.learn(world)
+def test_a_folder_written_by_hand_decides(tmp_path: Path) -> None:
+    """It scores GPUs, so that the largest gang starts first, and the smallest by the rule."""
+    shapes = pair_shapes(NODE_WIDTH, EDGE_WIDTH, PAIR_WIDTH, 1)
+    weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    gpus = 9  # the number of the feature
+    weights["pair"][gpus, 0] = weights["again"][0, 0] = weights["score"][0] = 1.0
+    save_file(weights, tmp_path / "weights.safetensors")
+    for name in ("config.yaml", "README.md"):
+        (tmp_path / name).write_text("By hand.\n")
+    hashes = {x.name: hashlib.sha256(x.read_bytes()).hexdigest() for x in tmp_path.iterdir()}
+    spec = {"kind": "meshwright.pairs", "schema_version": 1, "sha256": hashes}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    learned = PairScorer(str(tmp_path), first=FIRST, sure=0.0, patience_s=1e9)
+    cluster, trace = Cluster.uniform(1, 4), Trace.of("three", [0, 0, 0], [10] * 3, [1, 2, 4])
+    for scorer, starts in ((None, [0, 0, 10]), (learned, [10, 10, 0])):
+        found = replay(JointChoice(scorer=scorer), cluster, trace)
+        assert found.start.tolist() == starts
 
 
 def test_a_folder_of_another_kind_or_damaged_is_refused(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_what_is_learned_is_compared(work: Path, words: list[str]) -> None:
     ("word", "says"),
     [
         ("problems.jobs=100000", "config key 'problems.jobs': no trace has 100000"),
+        ("training.model={_target_: models.step.channels.PipesConfig}", "PipesConfig is no policy"),
         ("policies=[nowhere]", "nowhere: is not a checkpoint folder"),
         ("policies=[jobs.csv.json]", "jobs.csv.json"),
     ],
