@@ -10,13 +10,13 @@ from typing import ClassVar
 from agents.bandwidth.convex import ConvexRates
 from agents.bandwidth.joint import JointIncumbent
 from agents.bandwidth.shipped import allocator_folder
-from agents.placement.local_search import Guide
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.solver import Budget, Result
 from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent
 from agents.step.problems import BandwidthPlanner, JointPlanning
+from envs.arrays import IntArray
 from envs.bounds import Positive, Share, bounded
 from envs.joint.piped import PipedGroups
 from envs.step.allocated import allocated_problem
@@ -32,10 +32,10 @@ class LearnedJoint:
 
     The placer composes plans for the step alone on its network; for each the allocators of all
     servers choose the levels of their pipes. The compiled simulator prices plans with their rates,
-    and the best that fits is the first incumbent. From there local search, guided by the placer's
-    chances, moves groups and order in turns: at rates near those of the best plan, and on the
-    network as it is, where no share is decided. What a turn finds, and the start, gets the
-    rates that its traffic asks for, and those that `allocation` finds.
+    and the best that fits is the first incumbent. From there local search moves groups and order in
+    turns: at rates near those of the best plan, and on the network as it is, where no share is
+    decided. What a turn finds, and the start, gets the rates that its traffic asks for, and those
+    that `allocation` finds.
 
     Guarantees:
         Never slower than what the policies decide alone, where that fits.
@@ -118,12 +118,11 @@ class LearnedJoint:
             fitting = Fitting(incumbent, budget)
             fitting.run(grouped, answer.with_less_room)
             fitting.insist()
-        guide = Guide(devices, grouped.fusion.group, answer.chances, self.placement.guided)
-        evaluations += self._improve(incumbent, guide, budget) + len(ranked)
+        evaluations += self._improve(incumbent, devices, budget) + len(ranked)
         incumbent.evaluations += evaluations
         return incumbent.result()
 
-    def _improve(self, incumbent: JointIncumbent, guide: Guide, budget: Budget) -> int:
+    def _improve(self, incumbent: JointIncumbent, plans: Sequence[IntArray], budget: Budget) -> int:
         """Placement and order, rates for them, in turns; the moves judged."""
         search, judged, turns = self.placement.search, 0, 0
         if search is not None and incumbent.plan is not None:
@@ -139,10 +138,10 @@ class LearnedJoint:
                 step = allocated_problem(step, rates)
             turn = StepIncumbent(step)
             if best is not None:
-                guide = replace(guide, plans=[best.placement.device])
+                plans = [best.placement.device]
                 turn.offer_plan(best)
             spell = replace(budget, seconds=min(self.turn_s, left))
-            judged += search.improve(turn, spell, guide)
+            judged += search.improve(turn, spell, plans)
             turns += 1
             if turn.plan is not None:
                 if rates is not None:

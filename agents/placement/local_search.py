@@ -25,7 +25,7 @@ from agents.solver import Budget, Result
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepAndPartitionSolver, StepIncumbent, StepSolver
 from agents.step.problems import Partition, PartitionPlanner, Planner, StepPlanning
-from envs.arrays import FloatArray, IntArray
+from envs.arrays import IntArray
 from envs.bounds import Count, Positive, bounded
 from envs.errors import InputError
 from envs.partition.problem import PartitionProblem
@@ -47,16 +47,6 @@ _RULED = 0.7  # of the budget: placements alone are moved, where micro-batches m
 _WORTH = 5.0  # seconds for a second of beginning it: a coarse level with less is left out
 _MOVED = 0.1  # of the budget, for the memory moves of the best plan, if there may be any
 _COLDEST = 1e-15  # seconds: a temperature, where the step takes no time
-
-
-@dataclass(frozen=True, eq=False)
-class Guide:
-    """What is known of good placements of one problem before a search begins."""
-
-    plans: Sequence[IntArray]  # placements (N,) to start from, the best first
-    group: IntArray  # (N,) group of every operator
-    chance: FloatArray  # (G, D) of every device for each group; rows need not add up to 1
-    share: float  # of the moves that put units elsewhere: their device is drawn by its chance
 
 
 @bounded
@@ -92,9 +82,6 @@ class LocalSearch(StepAndPartitionSolver):
     the plan is in one of those orders. Large graphs are searched coarse to fine (`levels_of`):
     groups of a fused graph first, each level starting from the best plan of the one before, with an
     equal part of the budget.
-
-    With a guide (`improve`) its plans are starts, and on every level a share of the moves draws the
-    device of a unit by its chances.
 
     Several workers walk independently, each in a thread of its own, and share the best plan from
     cycle to cycle. Where plans may move activations, what becomes of those of each group is changed
@@ -146,15 +133,17 @@ class LocalSearch(StepAndPartitionSolver):
             if isinstance(planner, StepSolver):
                 planner.compile(problem)
 
-    def improve(self, incumbent: StepIncumbent, budget: Budget, guide: Guide | None = None) -> int:
+    def improve(
+        self, incumbent: StepIncumbent, budget: Budget, plans: Sequence[IntArray] = ()
+    ) -> int:
         """Search from the best plan of `incumbent` until it is `budget.seconds` old.
 
-        A graph that is too large to be searched operator by operator is in the end searched in
-        groups that its placement does not divide. Returns the moves judged; `Budget.evaluations`
-        counts proposed moves.
+        Placements `plans` (N,), the best first, are starts, too. A graph that is too large to be
+        searched operator by operator is in the end searched in groups that its placement does not
+        divide. Returns the moves judged; `Budget.evaluations` counts proposed moves.
         """
         _compile()
-        return self._search(incumbent, budget, guide, None)
+        return self._search(incumbent, budget, plans, None)
 
     def _partition(self, problem: PartitionProblem, budget: Budget) -> Result[Plan]:
         """By `partitions`."""
@@ -162,7 +151,7 @@ class LocalSearch(StepAndPartitionSolver):
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
         """`Budget.evaluations` counts proposed moves."""
-        judged = self._search(incumbent, budget, None, self.starts)
+        judged = self._search(incumbent, budget, (), self.starts)
         incumbent.evaluations += judged  # after those that the search counted itself
         return ""
 
@@ -170,12 +159,12 @@ class LocalSearch(StepAndPartitionSolver):
         self,
         incumbent: StepIncumbent,
         budget: Budget,
-        guide: Guide | None,
+        plans: Sequence[IntArray],
         starts: Sequence[Planner] | None,  # None: from the best plan of `incumbent`
     ) -> int:
         """The moves judged."""
         search = _Search(self, incumbent, budget)
-        problem, plans = incumbent.problem, () if guide is None else guide.plans
+        problem = incumbent.problem
         search.offer_first(plans)
         levels = levels_of(problem, self.groups, self.operators)
         search.split(levels, plans)
@@ -185,8 +174,6 @@ class LocalSearch(StepAndPartitionSolver):
         elif not search.binds(levels[0]):
             for planner in starts:
                 search.ask(planner, self.start_share)
-        if guide is not None:
-            levels = [level.guided(guide.group, guide.chance, guide.share) for level in levels]
         search.run_all(levels)
         return search.judged
 

@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from agents.placement.integer_program.refinement import Descent, compile_kernels
-from agents.placement.local_search import Guide, LocalSearch
+from agents.placement.local_search import LocalSearch
 from agents.placement.shipped import placer_folder
 from agents.solver import Budget
 from agents.step.fitting import Fitting
@@ -48,7 +48,7 @@ class LearnedPlanner(StepSolver):
     than on groups. Where none fits, the policy is asked again with less room (`Fitting`). A search
     goes on until the budget is spent: where memory does not bind, the best plans first descend
     through finer groups by moves that are all simulated (`Descent`); then local search starts from
-    them, and draws the devices of its moves by the policy's chances.
+    them.
 
     Guarantees:
         With a search never slower than the best single device that holds the step; without one,
@@ -71,7 +71,6 @@ class LearnedPlanner(StepSolver):
         search: what goes on from them; None: nothing does.
         levels: groups through which the best plans descend before; empty: they do not.
         descent: share of the budget, at most, for that.
-        guided: share of the search's moves that take the policy's advice.
         seed: of the random numbers.
 
     Raises:
@@ -88,7 +87,6 @@ class LearnedPlanner(StepSolver):
     search: LocalSearch | None = LocalSearch(hot=0.005)
     levels: Sequence[Count] = (16, 24, 32, 48, 64, 128, 256, 512)
     descent: Share = 0.25
-    guided: Share = 0.5
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -122,13 +120,7 @@ class LearnedPlanner(StepSolver):
                 for device in placements[:_CLOSER]:
                     descent.descend(device, until)
                 evaluations += descent.simulations
-            guide = Guide(
-                plans=placements,
-                group=grouped.fusion.group,
-                chance=answer.chances,
-                share=self.guided,
-            )
-            evaluations += self.search.improve(incumbent, budget, guide)
+            evaluations += self.search.improve(incumbent, budget, placements)
         incumbent.evaluations += evaluations
         return ""
 

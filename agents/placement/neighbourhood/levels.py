@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -64,21 +64,6 @@ class Level:
         on = device[_firsts(units.of[self.piece], np.arange(len(device)), len(units.state))]
         return on[units.of] if units.allowed[np.arange(len(on)), on].all() else None
 
-    def guided(self, group: IntArray, chance: FloatArray, share: float) -> Level:
-        """The same level with a guide for a `share` of the moves.
-
-        It says the `group` (N,) of every operator and the `chance` (G, D) of every device for each
-        group. A unit has the mean chances of its operators on the devices where it may be, and may
-        be anywhere where they are all 0.
-        """
-        units = self.units
-        of = units.of[self.piece].astype(np.int64)
-        mean = sum_rows(chance[group], of, len(units.state))
-        mean = np.where(units.allowed, mean, 0.0)
-        mean = np.where(mean.sum(axis=1, keepdims=True) > 0.0, mean, units.allowed)
-        likely = np.cumsum(mean, axis=1) / np.maximum(mean.sum(axis=1, keepdims=True), 1e-300)
-        return replace(self, units=units._replace(likely=likely, guided=share))
-
 
 def _firsts(of: IntArray | IndexArray, position: IntArray, count: int) -> IntArray:
     """(count,) the least `position` (N,) of those that are `of` each; none is empty."""
@@ -123,8 +108,6 @@ def _level(grouped: GroupedProblem, inner: FloatArray) -> Level:
         member=np.argsort(of, kind="stable").astype(np.uint32),
         state=np.ascontiguousarray(grouped.state, dtype=np.float64),
         allowed=np.ascontiguousarray(allowed),
-        likely=np.zeros((0, allowed.shape[1])),
-        guided=0.0,
     )
     return Level(grouped, units, inner)
 

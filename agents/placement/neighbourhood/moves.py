@@ -29,8 +29,6 @@ class Units(NamedTuple):
     member: IndexArray  # (N,) operators by unit
     state: FloatArray  # (U,) bytes
     allowed: BoolArray  # (U, D) supported, and the unit alone fits
-    likely: FloatArray  # (U, D) running sums of the chances that a guide gives the devices
-    guided: float  # share of the moves whose device the guide draws; 0: there is none
 
 
 class Move(NamedTuple):
@@ -212,9 +210,7 @@ def propose(
         exchanged: bool = _exchange(chosen, facts, units, move, op, random)
         return exchanged
     e = np.int64(draw(random) * devices)
-    if units.guided > 0.0 and draw(random) < units.guided:
-        e = likely(units, units.of[op], random)
-    elif draw(random) < _TO_NEIGHBOUR:
+    if draw(random) < _TO_NEIGHBOUR:
         e = np.int64(device[_neighbour(facts, op, random)])
     if e == d or not units.allowed[units.of[op], e]:
         return False
@@ -232,16 +228,6 @@ def propose(
         if device[other] == e:
             at = other
     return True
-
-
-@inlined
-def likely(units: Units, unit: int, random: RandomState) -> np.int64:
-    """A device for `unit`, by the chances of the guide."""
-    at, last = draw(random), units.likely.shape[1] - 1
-    for d in range(last):
-        if at < units.likely[unit, d]:
-            return np.int64(d)
-    return np.int64(last)
 
 
 @inlined_inner

@@ -20,7 +20,7 @@ from models.export.allocator import OnnxAllocator, export_allocator
 from models.export.checkpoint import ModelCard
 from models.step.channels import PipesConfig, PipesPolicy
 from tests.agents.bandwidth.joint_steps import check_promises, diamond_step, unplaced_steps
-from tests.agents.placement.test_guided_search import search
+from tests.agents.placement.test_local_search import search
 from tests.asking import jointly
 from tests.refusal import refusal
 from tests.strength import examples
@@ -42,7 +42,7 @@ def planner(folder: str, searches: bool, **chosen: Any) -> LearnedJoint:
     placement = LearnedPlanner(
         checkpoint="any_step", groups=16, samples=4, starts=[0, 4], rounds=1,
         moves=0, temperature=1.0,
-        search=search(0) if searches else None, levels=(), descent=0.0, guided=0.5, seed=0,
+        search=search() if searches else None, levels=(), descent=0.0, seed=0,
     )  # fmt: skip
     arguments: dict[str, Any] = {
         "placement": placement, "allocator": folder,

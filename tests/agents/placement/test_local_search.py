@@ -21,7 +21,9 @@ from agents.placement.neighbourhood.levels import (
     splits,
 )
 from agents.placement.neighbourhood.walk import Walker
-from agents.step.grouping import GroupedProblem, topological
+from agents.solver import Budget
+from agents.step.grouping import GroupedProblem, atoms, topological
+from agents.step.incumbent import StepIncumbent
 from envs.compilation import clock
 from envs.cost import TabulatedCost
 from envs.graphs.op_graph import Phase
@@ -190,6 +192,20 @@ def test_googlenet_in_as_many_moves_as_a_tenth_of_a_second_holds(data: Path) -> 
     ]
     assert max(found) <= 1.45
     assert np.median(found) <= 1.41
+
+
+def test_a_search_begins_with_the_first_given_plan_that_fits() -> None:
+    problem = pipeline(
+        [1.0, 2.0, 1.5, 3.0], 4, cluster([0, 0, 1], [1000.0, 1000.0, 5.0]), [2, 2, 1]
+    )
+    full = np.full(problem.graph.num_operators, 2)
+    fits = np.minimum(atoms(problem), 1)
+    found, first = StepIncumbent(problem), StepIncumbent(problem)
+    search().improve(found, Budget(60.0, 50), (full, fits))
+    first.offer(fits)
+    assert found.trajectory[0][1] == first.step_time
+    assert found.plan.violations(problem) == []
+    assert found.step_time <= first.step_time
 
 
 def test_a_search_that_grows_hotter_is_refused() -> None:
