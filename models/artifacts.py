@@ -7,19 +7,30 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from envs.errors import InputError
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from envs.errors import InputError, in_one_line
 from envs.files import check_file, read_json
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
 _SPEC = "spec.json"  # of a folder that was exported
+Weights = dict[str, NDArray[np.float32]]
+Shapes = Mapping[str, tuple[int, ...]]
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
 @contextmanager
@@ -166,6 +177,41 @@ def read_kind(path: Path, kind: str, version: int) -> dict[str, Any]:
         if document.get(key) != expected:
             raise InputError(f"is {document.get(key)!r}, not {expected!r}", file=path, field=key)
     return document
+
+
+def read_settings(path: Path, kind: type[Settings], key: str = "config") -> Settings:
+    """The settings in a spec, which has all of them, whatever the defaults are now.
+
+    Raises:
+        InputError: they are others, or out of range.
+    """
+    node = read_json_object(path).get(key)
+    if not isinstance(node, dict) or set(node) != {one.name for one in fields(kind)}:
+        raise InputError(f"is not that of a {kind.__name__}", file=path, field=key)
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(node), strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join([key, *map(str, fault["loc"])])
+        raise InputError(fault["msg"], file=path, field=field) from error
+
+
+def read_weights(path: Path, shapes_of: Callable[[Weights], Shapes]) -> Weights:
+    """The weights in a file by name; `shapes_of` says what shapes they must have.
+
+    Raises:
+        InputError: they are others, or the file is damaged.
+    """
+    try:
+        found: Weights = load_file(path)
+    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"cannot be read ({in_one_line(error)})", file=path) from error
+    shapes = shapes_of(found)
+    for name in sorted({*shapes, *found}):
+        shape = shapes.get(name)
+        if name not in found or found[name].shape != shape or found[name].dtype != np.float32:
+            raise InputError(f"does not fit: {name} is not of shape {shape}, float32", file=path)
+    return found
 
 
 def check_listed(path: Path, spec: Mapping[str, Any], listed: Collection[str]) -> None:

@@ -6,18 +6,14 @@ bins, the settings, origin and sha256. Reading it needs no torch.
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Lt
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
@@ -27,8 +23,8 @@ from envs.cluster.environment.duration_features import (
     OWN_WIDTH,
     columns,
 )
-from envs.errors import InputError, in_one_line
-from models.artifacts import read_checked_spec
+from envs.errors import InputError
+from models.artifacts import read_checked_spec, read_settings, read_weights
 
 FloatRows = NDArray[np.float32]
 
@@ -128,7 +124,10 @@ def read_durations(folder: Path) -> tuple[DurationConfig, dict[str, FloatRows]]:
     """
     path = folder / SPEC_FILE
     spec = read_checked_spec(folder, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
-    config = _config(path, spec.get("config"))
+    config = read_settings(path, DurationConfig)
+    if config.history > MOST_HISTORY:
+        message = f"{config.history} is more than {MOST_HISTORY}"
+        raise InputError(message, file=path, field="config.history")
     for key, value in (
         ("history", config.history),
         ("columns", columns(config.history)),
@@ -139,38 +138,4 @@ def read_durations(folder: Path) -> tuple[DurationConfig, dict[str, FloatRows]]:
     expected: dict[str, tuple[int, ...]] = {}
     for name, shape in config.layers().items():
         expected |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    try:
-        weights = load_file(folder / WEIGHTS_FILE)
-    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise _unfit(path, in_one_line(error)) from error
-    if set(weights) != set(expected):
-        raise _unfit(path, f"its weights are not {', '.join(sorted(expected))}")
-    for name, array in weights.items():
-        if array.shape != expected[name] or array.dtype != np.float32:
-            found = f"{array.dtype} {array.shape}"
-            raise _unfit(path, f"{name} is {found}, not float32 {expected[name]}")
-    return config, weights
-
-
-def _unfit(path: Path, cause: str) -> InputError:
-    return InputError(f"does not fit {WEIGHTS_FILE} ({cause})", file=path)
-
-
-def _config(path: Path, node: object) -> DurationConfig:
-    """The settings in a spec, which has all of them, whatever the defaults are now.
-
-    Raises:
-        InputError: they are others, or out of range.
-    """
-    if not isinstance(node, dict) or set(node) != {one.name for one in fields(DurationConfig)}:
-        raise InputError("is not that of a posterior", file=path, field="config")
-    try:
-        config = TypeAdapter(DurationConfig).validate_json(json.dumps(node), strict=True)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(["config", *map(str, fault["loc"])])
-        raise InputError(fault["msg"], file=path, field=field) from error
-    if config.history > MOST_HISTORY:
-        message = f"{config.history} is more than {MOST_HISTORY}"
-        raise InputError(message, file=path, field="config.history")
-    return config
+    return config, read_weights(folder / WEIGHTS_FILE, lambda found: expected)

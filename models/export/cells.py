@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.artifacts import atomic_folder
+from models.artifacts import Weights, atomic_folder
 from models.export.checkpoint import ModelCard
-from models.export.pairs import Weights, read_weights
+from models.export.pairs import read_policy
 from models.export.placer import write_beside
 from models.layout import cell_shapes
 
@@ -35,7 +35,7 @@ def read_cells(folder: Path) -> Weights:
     Raises:
         InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
-    return read_weights(
+    return read_policy(
         folder, KIND, VERSION,
         lambda found: cell_shapes(len(found["last"]) if "last" in found else 0),
     )  # fmt: skip

@@ -5,18 +5,19 @@ weights.safetensors   the weights; spec.json, config.yaml and README.md as besid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-
-from envs.errors import InputError
-from models.artifacts import atomic_folder, check_folder, read_checked_spec
+from models.artifacts import (
+    Shapes,
+    Weights,
+    atomic_folder,
+    check_folder,
+    read_checked_spec,
+    read_weights,
+)
 from models.export.checkpoint import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, ModelCard
 from models.export.placer import write_beside
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from models.cluster.pairs import PairsPolicy
 
 KIND, VERSION = "meshwright.pairs", 1
-Weights = dict[str, NDArray[np.float32]]
-Shape = tuple[int, ...]
 LISTED = (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE)
 
 
@@ -52,7 +51,7 @@ def read_pairs(folder: Path, node: int, edge: int, pair: int) -> Weights:
     Raises:
         InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
-    return read_weights(
+    return read_policy(
         folder,
         KIND,
         VERSION,
@@ -60,29 +59,14 @@ def read_pairs(folder: Path, node: int, edge: int, pair: int) -> Weights:
     )
 
 
-def read_weights(
-    folder: Path, kind: str, version: int, shapes_of: Callable[[Weights], Mapping[str, Shape]]
+def read_policy(
+    folder: Path, kind: str, version: int, shapes_of: Callable[[Weights], Shapes]
 ) -> Weights:
-    """The weights by name of a folder that `write_beside` wrote.
-
-    Args:
-        folder: that holds them.
-        kind: of the folder, in its spec.
-        version: of the spec.
-        shapes_of: what shapes they have, by the weights themselves.
+    """The weights by name of a folder that `write_beside` wrote, of this kind and version.
 
     Raises:
         InputError: the folder is not one of these, or a file in it is damaged or foreign.
     """
     check_folder(folder)
     read_checked_spec(folder, kind, version, LISTED)
-    try:
-        found: Weights = load_file(folder / WEIGHTS_FILE)
-    except (ValueError, SafetensorError) as error:
-        raise InputError(f"cannot be read ({error})", file=folder / WEIGHTS_FILE) from error
-    shapes = shapes_of(found)
-    for name, shape in shapes.items():
-        if name not in found or found[name].shape != shape or set(found) != set(shapes):
-            reason = f"{name} is not of shape {shape}, or there are other weights"
-            raise InputError(reason, file=folder / WEIGHTS_FILE)
-    return found
+    return read_weights(folder / WEIGHTS_FILE, shapes_of)

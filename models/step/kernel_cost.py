@@ -6,29 +6,30 @@ factor of kernels amid others, origin and sha256. `models.step.kernel_fit` makes
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
-from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from envs.arrays import FloatArray
 from envs.bounds import Count, NonNegative, Positive, bounded
 from envs.cost import link_transfer_seconds
-from envs.errors import InputError, in_one_line
 from envs.graphs.kernels import Kernels, kernels_of
 from envs.graphs.op_graph import OpGraph
 from envs.hardware.devices import DeviceSpec
 from envs.hardware.topology import Topology
-from models.artifacts import read_checked_spec, read_json_object, sha256_of
+from models.artifacts import (
+    read_checked_spec,
+    read_json_object,
+    read_settings,
+    read_weights,
+    sha256_of,
+)
 from models.step.kernel_features import (
     DEVICE_COLUMNS,
     INPUTS,
@@ -226,22 +227,8 @@ def read_cost(folder: Path) -> tuple[KernelShares, Amid]:
 @lru_cache(maxsize=4)
 def _read(folder: Path, spec_sha256: str) -> tuple[KernelShares, Amid]:
     del spec_sha256
+    read_checked_spec(folder, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
     path = folder / SPEC_FILE
-    spec = read_checked_spec(folder, KIND, SCHEMA_VERSION, [WEIGHTS_FILE])
-    node, amid = spec.get("config"), spec.get("amid")
-    if not isinstance(node, dict) or set(node) != {one.name for one in fields(KernelCostConfig)}:
-        raise InputError("is not that of a cost", file=path, field="config")
-    try:
-        config = TypeAdapter(KernelCostConfig).validate_json(json.dumps(node), strict=True)
-        factor = TypeAdapter(Amid).validate_json(json.dumps(amid), strict=True)
-    except ValidationError as error:
-        raise InputError(error.errors()[0]["msg"], file=path, field="config, amid") from error
-    try:
-        weights = load_file(folder / WEIGHTS_FILE)
-    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise InputError(in_one_line(error), file=folder / WEIGHTS_FILE) from error
-    shapes = {name: array.shape for name, array in weights.items()}
-    floats = all(array.dtype == np.float32 for array in weights.values())
-    if shapes != config.weights() or not floats:
-        raise InputError(f"does not fit {SPEC_FILE}", file=folder / WEIGHTS_FILE)
+    config, factor = read_settings(path, KernelCostConfig), read_settings(path, Amid, "amid")
+    weights = read_weights(folder / WEIGHTS_FILE, lambda found: config.weights())
     return KernelShares(weights), factor

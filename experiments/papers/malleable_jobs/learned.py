@@ -24,7 +24,8 @@ from experiments.papers.malleable_jobs.env import (
 )
 from experiments.papers.malleable_jobs.problem import RESOURCES, AllocationPlan, AllocationProblem
 from experiments.papers.malleable_jobs.slots import AllocationSolver, outcome
-from models.artifacts import read_json_object
+from models.artifacts import read_settings
+from models.cluster.pairs import PairsConfig
 from models.export.checkpoint import SPEC_FILE, ModelCard
 from models.export.pairs import export_pairs, read_pairs
 
@@ -156,8 +157,7 @@ class LearnedAllocation(AllocationSolver):
         if path is not None:
             widths = CLUSTER_WIDTH, len(RESOURCES), CANDIDATE_WIDTH
             self.weights = read_pairs(Path(path), *widths)
-            spec = read_json_object(Path(path) / SPEC_FILE)
-            self.head_start = float(spec["config"]["head_start"])
+            self.head_start = read_settings(Path(path) / SPEC_FILE, PairsConfig).head_start
 
     def _solve(self, problem: AllocationProblem, budget: Budget) -> Result[AllocationPlan]:
         """The most probable action in every step."""
